@@ -12,7 +12,7 @@ class ConfigError(DilocoxdError):
 
 
 class WireError(DilocoxdError):
-    """Bytes from a peer or worker that do not follow the specification; `code` is the name in protocol/registry.toml."""
+    """Bytes that do not follow the specification; `code` is the name in protocol/registry.toml."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")

@@ -1,1 +1,1 @@
-"""wire"""
+"""Bytes that leave a process: frames, peer messages, log entries, signed records, messages to local workers. Pure."""

@@ -1,0 +1,473 @@
+"""Messages between the daemon and its local workers (unix socket, 0600), and the names of the shared buffers.
+
+The daemon asks, workers answer; a worker speaks first only in `Hello`, in progress reports and when a trainer reaches
+a boundary. Every buffer is a memfd created by the daemon and passed once with `Attach` (SCM_RIGHTS).
+Framing on the socket: 4 bytes little-endian length, then one message of LOCAL_MESSAGES.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
+
+LOCAL_MESSAGE_BYTES_MAX = 16 << 20
+
+Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
+Phase = Annotated[PhaseId, Bounds(0, 2**63 - 1)]
+
+ANCHOR = "anchor"
+"""float32[numel]: shared parameters x_k. Written by the outer worker only, read by trainers."""
+MOMENTUM = "momentum"
+"""float32[numel * slots]: state of the outer optimizer."""
+PHASE = "phase"
+"""float32[numel]: the base anchor while a phase trains; trainers subtract their parameters in place at the boundary, so
+that it becomes the pseudo-gradient u = base - params; free again once the contribution is formed."""
+FEEDBACK = "feedback"
+"""float32[numel]: error feedback e (after forming: what remains if the contribution commits)."""
+OWNER_FEEDBACK = "owner_feedback"
+"""float32[numel], sparse: residual of results this site encoded as owner."""
+UNDO = "undo"
+"""One segment of everything an update changes in place, so that a SIGKILL in the middle can be redone."""
+JOURNAL = "journal"
+"""4096 bytes: which state the buffers hold and how far an in-place update came."""
+OUTBOX = "outbox"
+"""Own encoded payload: all passes, all segments, back to back in (pass, segment) order."""
+INBOX = "inbox"
+"""Sparse: `slot * payload_bytes_total + offset(pass, segment)` = payload of the contributor in that slot."""
+RESULT = "result"
+"""Result payload, laid out like the outbox."""
+
+
+# --- any worker -> daemon -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """First message of a worker. `role`: `outer` or `trainer`."""
+
+    role: Name
+    pid: Uint
+    generation: Uint
+    stage_rank: Uint
+    num_stages: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A request could not be done and nothing changed, or the worker is about to exit. `kind` is a short code."""
+
+    request: Uint
+    kind: Name
+    detail: Text
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAlive:
+    """Sign of life about once a second from a worker that is busy: what it does and how far it is (0..1000)."""
+
+    doing: Name
+    per_mille: Uint
+
+
+# --- daemon -> any worker -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Descriptors of these buffers come with this message, in this order; map them by size."""
+
+    names: Annotated[tuple[Name, ...], Length(1, 32)]
+    sizes: Annotated[tuple[Uint, ...], Length(1, 32)]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Finish what is being written and exit 0."""
+
+
+# --- daemon <-> outer worker: requests carry a number, the answer repeats it ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Name and size in bytes of one shared buffer that the outer worker needs."""
+
+    name: Name
+    size: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Sent right after WorkerHello by the outer worker: the layout that follows from the manifest."""
+
+    numel: Uint
+    buffers: Annotated[tuple[Buffer, ...], Length(1, 32)]
+    payload_bytes: Annotated[tuple[tuple[Uint, ...], ...], Length(1, 4)]
+    """[pass][segment] payload length in bytes at the largest low rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenState:
+    """After Attach: look into the journal, finish or undo an interrupted update, say what the buffers hold."""
+
+    request: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Replace the shared state: from a snapshot directory, or the genesis state when `directory` is empty."""
+
+    request: Uint
+    directory: Text
+
+
+@dataclass(frozen=True, slots=True)
+class StateReady:
+    """Answer to OpenState, LoadState, ApplyEntry: the buffers hold shared state `round` with these digests."""
+
+    request: Uint
+    is_loaded: bool
+    round: Round
+    anchor_sha256: Sha256
+    """sha256 of the anchor as little-endian float32 bytes."""
+    state_digest: Sha256
+    """sha256(anchor_sha256 + sha256(momentum bytes)): what votes certify."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyEntry:
+    """Outer step: state `round` -> `round + 1` with the result payload in RESULT, or in `path` at `offset`."""
+
+    request: Uint
+    round: Round
+    path: Text
+    """Empty: the RESULT buffer."""
+    offset: Uint
+    lowrank_r: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBase:
+    """The trainers have taken the anchor: PHASE <- ANCHOR (the base of the phase that now trains)."""
+
+    request: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCopied:
+    request: Uint
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class FormContribution:
+    """PHASE holds u: d = u + e, encode d into OUTBOX, keep the residual in FEEDBACK. PHASE is free afterwards."""
+
+    request: Uint
+    phase: Phase
+    lowrank_r: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionFormed:
+    """`is_finite` False: NaN or Inf in `detail` (a parameter name); nothing was offered or changed."""
+
+    request: Uint
+    phase: Phase
+    is_finite: bool
+    detail: Text
+    segment_hashes: Annotated[tuple[Sha256, ...], Length(0, 1 << 16)]
+    """sha256 per segment of the first pass."""
+    norm: float
+    residual_norm: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One summand of a reduction: INBOX slot (-1 = own OUTBOX) and its weight in tokens. Given in sorted peer order."""
+
+    slot: Annotated[int, Bounds(-1, 1 << 20)]
+    tokens: Annotated[int, Bounds(1, 2**48)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Owner: weighted mean of these shares of one segment + owner residual -> encode -> RESULT. Changes no feedback."""
+
+    request: Uint
+    pass_index: Uint
+    segment: Uint
+    shares: Annotated[tuple[Share, ...], Length(1, 1024)]
+    lowrank_r: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    request: Uint
+    pass_index: Uint
+    segment: Uint
+    sha256: Sha256
+    """Of the encoded result segment. WorkerFailed(kind=`bad_payload`, detail=slot) when a share does not decode."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PreparePass:
+    """All results of pass `pass_index - 1` are in RESULT: fill OUTBOX for this pass (low rank: R factors)."""
+
+    request: Uint
+    pass_index: Uint
+    lowrank_r: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class PassPrepared:
+    request: Uint
+    pass_index: Uint
+    segment_hashes: Annotated[tuple[Sha256, ...], Length(0, 1 << 16)]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedSegment:
+    """A segment that this site reduced in the committed attempt, with the shares that went in."""
+
+    pass_index: Uint
+    segment: Uint
+    shares: Annotated[tuple[Share, ...], Length(1, 1024)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The fate of the formed contribution is known. Included: the residual stands, and owner residuals of `owned` are
+    recomputed from INBOX and RESULT. Not included: FEEDBACK <- residual + own payload (nothing is lost)."""
+
+    request: Uint
+    phase: Phase
+    round: Round
+    is_included: bool
+    owned: Annotated[tuple[OwnedSegment, ...], Length(0, 1 << 16)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    request: Uint
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshot:
+    """Write the shared state to `directory` (safetensors + index with hashes), in the background, atomically."""
+
+    request: Uint
+    directory: Text
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWritten:
+    request: Uint
+    round: Round
+    directory: Text
+    total_bytes: Uint
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSite:
+    """Write the site's own outer state (error feedback, owner residuals) to `path`, atomically.
+
+    `phase`: last phase settled; checked again at RestoreSite so that a stale file is never counted twice."""
+
+    request: Uint
+    path: Text
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSite:
+    """Load `path` if it belongs to `phase`; otherwise error feedback starts at zero (`is_restored` False)."""
+
+    request: Uint
+    path: Text
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class SiteDone:
+    """Answer to SaveSite and RestoreSite."""
+
+    request: Uint
+    is_restored: bool
+    detail: Text
+
+
+# --- daemon -> trainer (stage rank 0 gets commands; it passes them on to the other ranks) -----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartTraining:
+    """Load the anchor into the model, restore the inner optimizer if a checkpoint fits, then train `phase`."""
+
+    phase: Phase
+    round: Round
+    inner_steps: Uint
+    checkpoint_directory: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Answer to BoundaryDue: train this many further inner steps first (the entry is late)."""
+
+    inner_steps: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class CloseBoundary:
+    """Answer to BoundaryDue: PHASE -= params; then, as `then` says, take the anchor (`replace`), keep going with own
+    parameters (`keep`), or stop and wait for TakeAnchor (`wait`); then train `next_phase` for `inner_steps`."""
+
+    then: Name
+    round: Round
+    next_phase: Phase
+    inner_steps: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class TakeAnchor:
+    """At the next inner-step boundary: `replace`: params <- anchor; `merge`: params <- anchor + (params - params at
+    the last closed boundary)."""
+
+    round: Round
+    how: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """At the next inner-step boundary: validation loss of the shared anchor (own parameters come back afterwards)."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop at the next inner-step boundary until Resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StopTraining:
+    """Write the checkpoint at the next inner-step boundary, answer TrainerStopped, exit 0."""
+
+
+# --- trainer -> daemon ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """After every inner step, from the last stage."""
+
+    phase: Phase
+    inner_step: Uint
+    """1-based inside the phase."""
+    global_step: Uint
+    loss: float
+    tokens: Uint
+    step_seconds: float
+    idle_seconds: float
+    """Total seconds since start of this generation in which the trainer wanted to train but waited for the daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryDue:
+    """`inner_steps` of this phase are done; the trainer waits for Extend or CloseBoundary (idle time counts)."""
+
+    phase: Phase
+    inner_steps: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryClosed:
+    """All ranks have turned PHASE into u = base - params."""
+
+    phase: Phase
+    inner_steps: Uint
+    tokens: Uint
+    mean_loss: float
+    took_anchor: bool
+    """True: `then` was `replace`, and all ranks hold the anchor `round` now."""
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorTaken:
+    """All ranks have taken the anchor (start, replace or merge)."""
+
+    round: Round
+    how: Name
+    phase: Phase
+    inner_step: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    round: Round
+    validation_loss: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStopped:
+    phase: Phase
+    inner_step: Uint
+
+
+LOCAL_MESSAGES = Registry(
+    {
+        2: WorkerHello,
+        4: WorkerFailed,
+        6: WorkerAlive,
+        8: Attach,
+        10: Stop,
+        20: Described,
+        22: OpenState,
+        24: LoadState,
+        26: StateReady,
+        28: ApplyEntry,
+        30: CopyBase,
+        32: BaseCopied,
+        34: FormContribution,
+        36: ContributionFormed,
+        38: Reduce,
+        40: Reduced,
+        42: PreparePass,
+        44: PassPrepared,
+        46: Settle,
+        48: Settled,
+        50: WriteSnapshot,
+        52: SnapshotWritten,
+        54: SaveSite,
+        56: RestoreSite,
+        58: SiteDone,
+        80: StartTraining,
+        82: Extend,
+        84: CloseBoundary,
+        86: TakeAnchor,
+        88: Evaluate,
+        90: Pause,
+        92: Resume,
+        94: StopTraining,
+        110: StepDone,
+        112: BoundaryDue,
+        114: BoundaryClosed,
+        116: AnchorTaken,
+        118: Evaluated,
+        120: TrainerStopped,
+    },
+    size_max=LOCAL_MESSAGE_BYTES_MAX,
+)

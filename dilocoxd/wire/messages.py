@@ -1,0 +1,206 @@
+"""Messages between daemons, with their numbers (protocol/registry.toml). Pure data; meaning in protocol/ and rounds/."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
+from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Contribution, SignedVote
+
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+MESSAGE_BYTES_MAX = 1 << 20
+RECORD_BYTES_MAX = 8192
+
+Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
+Try = Annotated[Attempt, Bounds(0, 2**31 - 1)]
+Peer = Annotated[PeerId, Length(1, 128)]
+RecordBytes = Annotated[bytes, Length(1, RECORD_BYTES_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message in each direction: who speaks which protocol in which run."""
+
+    protocol_major: Uint
+    protocol_minor: Uint
+    run_id: Name
+    """Empty: the sender does not know the run yet and wants the manifest (joiner)."""
+    unix_ms: Uint
+    record: Annotated[bytes, Length(0, RECORD_BYTES_MAX)]
+    """Sender's signed record (wire/records.py); empty for a joiner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The connection or request is refused; `code` from registry.toml, `detail` for the operator."""
+
+    code: Name
+    detail: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Membership push: signed records the sender believes newest, its own first. `reply` asks for the same back."""
+
+    records: Annotated[tuple[RecordBytes, ...], Length(0, 100)]
+    reply: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The entry that a peer voted for in an attempt that it has not seen committed."""
+
+    attempt: Try
+    entry_hash: Sha256
+    voters: Annotated[tuple[Peer, ...], Length(1, CONTRIBUTORS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Sender stands at this head and takes part from `attempt` on: it will never vote in an earlier one."""
+
+    round: Round
+    attempt: Try
+    parent: Sha256
+    state_digest: Sha256
+    contribution: Contribution | None
+    """None: observer, receives the result but has nothing to offer."""
+    lock: Lock | None
+    bandwidth: Uint
+    """Measured outgoing bytes/s, for the owners' weights; 0 = unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Coordinator's group for one attempt. `owners[s]` indexes `contributions` and reduces segment s."""
+
+    round: Round
+    attempt: Try
+    parent: Sha256
+    state_digest: Sha256
+    contributions: Annotated[tuple[Contribution, ...], Length(1, CONTRIBUTORS_MAX)]
+    observers: Annotated[tuple[Peer, ...], Length(0, CONTRIBUTORS_MAX)]
+    owners: Annotated[tuple[Uint, ...], Length(1, 1 << 16)]
+    lowrank_r: Uint
+    next_lowrank_r: Uint
+    next_inner_steps: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeCommit:
+    """Coordinator found that every live voter of `lock` voted for it: they commit that entry, no new exchange."""
+
+    round: Round
+    attempt: Try
+    lock: Lock
+    voters: Annotated[tuple[Peer, ...], Length(1, CONTRIBUTORS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHash:
+    """Owner's announcement of a result segment to the members (the bytes follow as bulk)."""
+
+    round: Round
+    attempt: Try
+    pass_index: Uint
+    segment: Uint
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Sender holds all result segments of this attempt and would commit exactly this entry."""
+
+    round: Round
+    attempt: Try
+    entry_hash: Sha256
+    vote: SignedVote
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Sender gives up `attempt`, with the reason (peer lost, time-out, store failure)."""
+
+    round: Round
+    attempt: Try
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Sender has committed this entry (and has its payload): pull it with a fetch of `entry/<round>`."""
+
+    round: Round
+    entry_hash: Sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Sender leaves on purpose after `round`; do not wait for it."""
+
+    round: Round
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """In front of bulk bytes: which piece of which segment this is. `kind`: 0 contribution, 1 result."""
+
+    run_id: Name
+    round: Round
+    attempt: Try
+    kind: Annotated[int, Bounds(0, 1)]
+    pass_index: Uint
+    segment: Uint
+    phase: Uint
+    """Contribution: sender's phase. Result: 0."""
+    segment_bytes: Uint
+    offset: Uint
+    """First byte of this piece inside the segment's payload."""
+    piece_bytes: Uint
+    segment_sha256: Sha256
+    """Of the whole segment payload; checked when the last piece is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Ask for stored bytes. `resource`: `manifest`, `chain/<from>` (entries without payloads), `entry/<round>`,
+    `payload/<round>`, `snapshots`, `snapshot/<round>/<file>`."""
+
+    run_id: Name
+    resource: Name
+    offset: Uint
+    length_max: Uint
+    """0 = to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchHeader:
+    """Answer to Fetch: total size of the resource and hash of the whole; the bytes from `offset` follow."""
+
+    total_bytes: Uint
+    offset: Uint
+    length: Uint
+    sha256: Sha256
+
+
+PEER_MESSAGES = Registry(
+    {
+        2: Hello,
+        4: Refuse,
+        6: Records,
+        20: Ready,
+        22: Propose,
+        24: ProposeCommit,
+        26: Vote,
+        28: Abandon,
+        30: Committed,
+        32: Leaving,
+        34: SegmentHash,
+        40: SegmentHeader,
+        42: Fetch,
+        44: FetchHeader,
+    },
+    size_max=MESSAGE_BYTES_MAX,
+)
