@@ -183,7 +183,7 @@ def decode_struct(kind: type[T], data: bytes, *, size_max: int) -> T:
 
 
 class Registry:
-    """Message numbers of one protocol. Even numbers are mandatory, odd ones may be ignored by who does not know them."""
+    """Message numbers of one protocol. Even numbers are mandatory, odd ones may be ignored."""
 
     def __init__(self, numbers: dict[int, type], *, size_max: int) -> None:
         self.by_number = numbers

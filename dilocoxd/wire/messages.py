@@ -1,4 +1,4 @@
-"""Messages between daemons, with their numbers (protocol/registry.toml). Pure data; meaning in protocol/ and rounds/."""
+"""Messages between daemons, with their numbers (protocol/registry.toml). Pure data; meaning in protocol/."""
 
 from dataclasses import dataclass
 from typing import Annotated
