@@ -6,7 +6,7 @@ class DilocoxdError(Exception):
 
 
 class ConfigError(DilocoxdError):
-    """The operator must change something; one sentence: what, which value, what to do. Exit code 78, no restart."""
+    """The operator must change something; one sentence: what, which value, what to do. Exit code 78."""
 
     exit_code = 78
 

@@ -1,0 +1,47 @@
+# make demo | test | lint: each sets up .venv by itself, once. ARGS is passed on, for example
+#   make demo ARGS="--sites 2 --rounds 4 --no-faults --out demo-out"
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+# Two cores are enough for everything here only if no library starts a thread per core in every process.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test test-fast lint format clean
+
+demo: $(STAMP)
+	$(BIN)/python -m tests.demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q $(ARGS)
+
+# Everything that starts no daemons and takes no longer than a few seconds.
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not processes and not slow" $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch comes first and alone: its exact version decides which build is taken, and everything else accepts it.
+$(STAMP): constraints.txt pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "dilocoxd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[demo,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,180 @@
+"""House rules that a machine can check (docs/style.md). Every message says what to do instead."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 6
+PURE_FLOORS = ("wire", "compress", "outer", "rounds")
+BROAD = ("Exception", "BaseException")
+MARK = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
+FORBIDDEN_MARKS = ("skip", "skipif", "xfail")
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Every .py file below the named folders of the repository, sorted."""
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+PRODUCT = python_files("dilocoxd")
+ALL = python_files("dilocoxd", "tests")
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def where(path: Path, node: ast.AST | None = None) -> str:
+    line = getattr(node, "lineno", 1)
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def report(found: list[str]) -> None:
+    assert not found, "\n" + "\n".join(found)
+
+
+def length_problems(path: Path, tree: ast.Module) -> list[str]:
+    found = []
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if lines > LINES_MAX:
+        found.append(
+            f"{where(path)}: {lines} lines, at most {LINES_MAX}; move one idea into a file of its own"
+        )
+    for function in functions(tree):
+        size = (function.end_lineno or function.lineno) - function.lineno + 1
+        if size > FUNCTION_LINES_MAX:
+            found.append(
+                f"{where(path, function)}: {function.name} has {size} lines, at most {FUNCTION_LINES_MAX};"
+                " keep the branches here and move the leaves into functions of their own"
+            )
+    return found
+
+
+def parameter_problems(path: Path, tree: ast.Module) -> list[str]:
+    found = []
+    for function in functions(tree):
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        count = len([n for n in names if n not in ("self", "cls")])
+        is_command = any(
+            "click" in ast.unparse(d) or "option" in ast.unparse(d) for d in function.decorator_list
+        )
+        if count > PARAMETERS_MAX and not is_command:
+            found.append(
+                f"{where(path, function)}: {function.name} takes {count} parameters, at most {PARAMETERS_MAX};"
+                " group them in a frozen dataclass"
+            )
+    return found
+
+
+def async_problems(path: Path, tree: ast.Module) -> list[str]:
+    floor = path.relative_to(ROOT / "dilocoxd").parts[0]
+    if floor not in PURE_FLOORS:
+        return []
+    kinds = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
+    return [
+        f"{where(path, n)}: async code in the pure floor {floor!r}; return a command and let a driver do the I/O"
+        for n in ast.walk(tree)
+        if isinstance(n, kinds)
+    ]
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(k, ast.Name) and k.id in BROAD for k in kinds)
+
+
+def broad_problems(path: Path, tree: ast.Module) -> list[str]:
+    if path.name == "supervisor.py":
+        return []
+    return [
+        f"{where(path, n)}: broad except; name the exceptions you can act on, or let it reach the supervisor"
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ExceptHandler) and is_broad(n)
+    ]
+
+
+def mark_problems(path: Path) -> list[str]:
+    if path == Path(__file__).resolve():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {match.group(1)} without an issue; write TODO(#number) or do it now"
+        for number, line in enumerate(lines, 1)
+        if (match := MARK.search(line))
+    ]
+
+
+def skip_problems(path: Path, tree: ast.Module) -> list[str]:
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or node.attr not in FORBIDDEN_MARKS:
+            continue
+        if ast.unparse(node.value) in ("pytest", "pytest.mark", "unittest"):
+            found.append(
+                f"{where(path, node)}: {ast.unparse(node)}; make the test pass everywhere, or remove it with a reason"
+            )
+    return found
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
+def test_product_file_is_tidy(path: Path) -> None:
+    tree = parsed(path)
+    report(
+        length_problems(path, tree)
+        + parameter_problems(path, tree)
+        + async_problems(path, tree)
+        + broad_problems(path, tree)
+        + mark_problems(path)
+    )
+    assert ast.get_docstring(tree), f"{where(path)}: no module docstring; say what the file decides or moves"
+
+
+def test_test_files_are_tidy() -> None:
+    found: list[str] = []
+    for path in python_files("tests"):
+        tree = parsed(path)
+        found += length_problems(path, tree) + mark_problems(path) + skip_problems(path, tree)
+        if path.name != "__init__.py" and not ast.get_docstring(tree):
+            found.append(f"{where(path)}: no module docstring; say what the tests prove")
+    report(found)
+
+
+def test_files_are_ascii() -> None:
+    found = []
+    for path in ALL:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if not line.isascii():
+                found.append(f"{path.relative_to(ROOT)}:{number}: not ASCII; write it out")
+    report(found)
+
+
+BAD_EXAMPLES = {
+    "length": "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX,
+    "parameters": "def f(a, b, c, d, e, f, g): ...",
+    "async": "async def f(): ...",
+    "broad": "try:\n    x = 1\nexcept (OSError, Exception):\n    pass",
+    "skip": "import pytest\npytest.skip('later')",
+}
+
+
+def test_the_checks_themselves_find_what_they_are_for() -> None:
+    pure = ROOT / "dilocoxd" / "wire" / "__init__.py"
+    assert length_problems(pure, ast.parse(BAD_EXAMPLES["length"]))
+    assert parameter_problems(pure, ast.parse(BAD_EXAMPLES["parameters"]))
+    assert async_problems(pure, ast.parse(BAD_EXAMPLES["async"]))
+    assert broad_problems(pure, ast.parse(BAD_EXAMPLES["broad"]))
+    assert skip_problems(pure, ast.parse(BAD_EXAMPLES["skip"]))
+    assert MARK.search("# TODO later")
+    assert not MARK.search("# TODO(#12) later")
