@@ -71,8 +71,7 @@ class Layout:
     def _spans(self) -> dict[str, Span]:
         ends = itertools.accumulate(param.numel for param in self.params)
         return {
-            param.name: Span(param.name, end - param.numel, end)
-            for param, end in zip(self.params, ends, strict=True)
+            param.name: Span(param.name, end - param.numel, end) for param, end in zip(self.params, ends, strict=True)
         }
 
     @cached_property
@@ -95,9 +94,7 @@ class Layout:
         wanted = list(names)
         unknown = [name for name in wanted if name not in self._spans]
         if unknown:
-            raise ConfigError(
-                f"parameter {unknown[0]!r} is not in the manifest's layout; use the manifest's model"
-            )
+            raise ConfigError(f"parameter {unknown[0]!r} is not in the manifest's layout; use the manifest's model")
         if len(set(wanted)) != len(wanted):
             raise ConfigError("a parameter is named twice in one stage; give each name once")
         return sorted((self._spans[name] for name in wanted), key=lambda span: span.start)
@@ -130,9 +127,7 @@ def make_layout(params: Sequence[ParamSpec], segment_elements_max: int) -> Layou
     a positive multiple of 4096.
     """
     if segment_elements_max < CUT_MULTIPLE or segment_elements_max % CUT_MULTIPLE:
-        raise ConfigError(
-            f"segment_elements_max is {segment_elements_max}; use a positive multiple of {CUT_MULTIPLE}"
-        )
+        raise ConfigError(f"segment_elements_max is {segment_elements_max}; use a positive multiple of {CUT_MULTIPLE}")
     if not params:
         raise ConfigError("the model has no parameters; check the model section of the manifest")
     seen: set[str] = set()
@@ -140,9 +135,7 @@ def make_layout(params: Sequence[ParamSpec], segment_elements_max: int) -> Layou
         if param.name in seen:
             raise ConfigError(f"parameter {param.name!r} appears twice; every parameter needs its own name")
         if any(extent < 1 for extent in param.shape):
-            raise ConfigError(
-                f"parameter {param.name!r} has shape {param.shape}; every extent must be at least 1"
-            )
+            raise ConfigError(f"parameter {param.name!r} has shape {param.shape}; every extent must be at least 1")
         seen.add(param.name)
     segments: list[Segment] = []
     start = 0

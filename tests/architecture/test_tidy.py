@@ -47,9 +47,7 @@ def length_problems(path: Path, tree: ast.Module) -> list[str]:
     found = []
     lines = len(path.read_text(encoding="utf-8").splitlines())
     if lines > LINES_MAX:
-        found.append(
-            f"{where(path)}: {lines} lines, at most {LINES_MAX}; move one idea into a file of its own"
-        )
+        found.append(f"{where(path)}: {lines} lines, at most {LINES_MAX}; move one idea into a file of its own")
     for function in functions(tree):
         size = (function.end_lineno or function.lineno) - function.lineno + 1
         if size > FUNCTION_LINES_MAX:
@@ -65,9 +63,7 @@ def parameter_problems(path: Path, tree: ast.Module) -> list[str]:
     for function in functions(tree):
         names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
         count = len([n for n in names if n not in ("self", "cls")])
-        is_command = any(
-            "click" in ast.unparse(d) or "option" in ast.unparse(d) for d in function.decorator_list
-        )
+        is_command = any("click" in ast.unparse(d) or "option" in ast.unparse(d) for d in function.decorator_list)
         if count > PARAMETERS_MAX and not is_command:
             found.append(
                 f"{where(path, function)}: {function.name} takes {count} parameters, at most {PARAMETERS_MAX};"

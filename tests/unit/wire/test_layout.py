@@ -43,9 +43,7 @@ def test_no_segment_mixes_two_blocks_or_a_block_with_the_embedding() -> None:
     blocks=st.lists(st.integers(0, 2), min_size=8, max_size=8),
     limit=st.integers(1, 6),
 )
-def test_cuts_inside_a_group_fall_on_multiples_of_4096(
-    numels: list[int], blocks: list[int], limit: int
-) -> None:
+def test_cuts_inside_a_group_fall_on_multiples_of_4096(numels: list[int], blocks: list[int], limit: int) -> None:
     named = enumerate(zip(numels, blocks, strict=False))
     params = [ParamSpec(f"layers.{block}.p{i}", (n,)) for i, (n, block) in named]
     layout = make_layout(params, limit * CUT_MULTIPLE)
