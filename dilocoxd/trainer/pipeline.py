@@ -18,7 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.models import ModelConfig, StageModule, build_stage, cut_stages
+from dilocoxd.models import ModelConfig, StageModule, build_stage, cut_stages
 
 SCHEDULES: Final = ("1f1b", "gpipe", "interleaved1f1b")
 
@@ -36,7 +36,9 @@ class PipelineConfig:
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
         if self.schedule not in SCHEDULES:
-            raise ConfigError(f"pipeline schedule {self.schedule!r} is not supported: choose one of {', '.join(SCHEDULES)}")
+            raise ConfigError(
+                f"pipeline schedule {self.schedule!r} is not supported: choose one of {', '.join(SCHEDULES)}"
+            )
         for name in ("num_ranks", "stages_per_rank", "batch_sequences", "num_microbatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"pipeline {name} is {getattr(self, name)}: it must be at least 1")
@@ -155,7 +157,7 @@ class Pipeline:
         return hidden_BTD
 
     def _make_schedule(self) -> Any:
-        stages = [
+        stages: list[Any] = [
             self._make_stage(index, module) for index, module in zip(self._local_indices, self.modules, strict=True)
         ]
         num_microbatches = self.config.num_microbatches

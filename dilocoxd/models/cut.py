@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.models.config import ModelConfig
+from dilocoxd.models.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ def cut_stages(config: ModelConfig, num_stages: int) -> list[StageSpan]:
     ends = _best_ends(layer_flops(config), head_flops(config), config.num_layers, num_stages)
     starts = [0, *ends[:-1]]
     return [
-        StageSpan(index, num_stages, first, end)
-        for index, (first, end) in enumerate(zip(starts, ends, strict=True))
+        StageSpan(index, num_stages, first, end) for index, (first, end) in enumerate(zip(starts, ends, strict=True))
     ]
 
 

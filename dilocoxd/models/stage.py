@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from dilocoxd.trainer.models.cut import StageSpan
+from dilocoxd.models.cut import StageSpan
 
 
 class StageModule(nn.Module):

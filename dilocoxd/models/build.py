@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from dilocoxd.trainer.models.config import NATIVE_KIND, ModelConfig
-from dilocoxd.trainer.models.cut import StageSpan
-from dilocoxd.trainer.models.llama import NativeStage
-from dilocoxd.trainer.models.stage import StageModule
+from dilocoxd.models.config import NATIVE_KIND, ModelConfig
+from dilocoxd.models.cut import StageSpan
+from dilocoxd.models.llama import NativeStage
+from dilocoxd.models.stage import StageModule
 
 
 def build_stage(config: ModelConfig, span: StageSpan, *, device: torch.device) -> StageModule:
@@ -15,6 +15,6 @@ def build_stage(config: ModelConfig, span: StageSpan, *, device: torch.device) -
     if config.kind == NATIVE_KIND:
         return NativeStage(config, span, device)
     # Costs seconds of import time: only runs with a transformers model pay it.
-    from dilocoxd.trainer.models.hf import HfStage
+    from dilocoxd.models.hf import HfStage
 
     return HfStage(config, span, device)

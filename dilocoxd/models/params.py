@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from dilocoxd.trainer.models.build import build_stage
-from dilocoxd.trainer.models.config import ModelConfig
-from dilocoxd.trainer.models.cut import StageSpan
+from dilocoxd.models.build import build_stage
+from dilocoxd.models.config import ModelConfig
+from dilocoxd.models.cut import StageSpan
 from dilocoxd.wire.layout import ParamSpec
 
 

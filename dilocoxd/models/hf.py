@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.models.config import ModelConfig
-from dilocoxd.trainer.models.cut import StageSpan
-from dilocoxd.trainer.models.stage import StageModule
+from dilocoxd.models.config import ModelConfig
+from dilocoxd.models.cut import StageSpan
+from dilocoxd.models.stage import StageModule
 
 _TOP_LEVEL = ("embed_tokens", "layers", "norm", "rotary_emb")
 
@@ -32,7 +32,7 @@ class HfStage(StageModule):
         full = transformers_config(config)
         part = _sliced_config(full, span)
         with torch.device("meta"):
-            base = AutoModel.from_config(part, attn_implementation="sdpa")
+            base = _from_config(AutoModel, part)
             self.lm_head = nn.Linear(full.hidden_size, full.vocab_size, bias=False) if span.is_last else None
         _require_known_shape(base, config.kind)
         if not span.is_first:
@@ -47,7 +47,8 @@ class HfStage(StageModule):
 
     def global_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters under the names of the full model, in canonical order."""
-        local = dict(self.base.named_parameters())
+        base: nn.Module = self.base
+        local = dict(base.named_parameters())
         by_prefix = {
             prefix: [name for name in local if name.startswith(f"{prefix}.")]
             for prefix in ("embed_tokens", "layers", "norm")
@@ -113,7 +114,7 @@ def check_family(config: ModelConfig) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        full = AutoModelForCausalLM.from_config(transformers_config(tiny), attn_implementation="sdpa").eval()
+        full = _from_config(AutoModelForCausalLM, transformers_config(tiny)).eval()
         ids = torch.randint(0, 64, (2, 16))
     weights = full.state_dict()
     hidden: Tensor = ids
@@ -130,6 +131,14 @@ def check_family(config: ModelConfig) -> None:
             f"model.kind {config.kind!r} with these options cannot be cut into stages: the chain of stages differs "
             f"from the full model by {worst:.3g}; remove model.extra or use another family"
         )
+
+
+def _from_config(factory: Any, config: Any) -> Any:
+    # Typed here once: the factories of transformers carry no annotations.
+    try:
+        return factory.from_config(config, attn_implementation="sdpa")
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f"transformers cannot build a {config.model_type} from model.extra: {error!r}") from error
 
 
 def _sliced_config(full: Any, span: StageSpan) -> Any:

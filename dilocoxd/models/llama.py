@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dilocoxd.trainer.models.config import ModelConfig
-from dilocoxd.trainer.models.cut import StageSpan
-from dilocoxd.trainer.models.stage import StageModule
+from dilocoxd.models.config import ModelConfig
+from dilocoxd.models.cut import StageSpan
+from dilocoxd.models.stage import StageModule
 
 
 class Attention(nn.Module):

@@ -38,7 +38,15 @@ class ModelConfig:
         if self.kind != NATIVE_KIND and self.kind not in HF_MODEL_TYPES:
             known = ", ".join((NATIVE_KIND, *HF_MODEL_TYPES))
             raise ConfigError(f"model.kind {self.kind!r} is not supported: choose one of {known}")
-        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "seq_len"):
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "intermediate_size",
+            "seq_len",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: it must be at least 1")
         if self.hidden_size % self.num_heads:
