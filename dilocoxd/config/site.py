@@ -63,9 +63,15 @@ class NetworkSection(Section):
             max_length=256,
         ),
     ] = ()
-    use_relay: Annotated[
-        bool, knob("Be reachable through other peers when behind a NAT.", unit="flag", cost="relayed bytes are slow.")
-    ] = False
+    relays: Annotated[
+        Addresses,
+        knob(
+            "Public peers that relay for this one when it is behind a NAT; also turns on hole punching.",
+            unit="multiaddresses",
+            cost="relayed bytes are slow.",
+            max_length=16,
+        ),
+    ] = ()
     nat_port_map: Annotated[
         bool, knob("Ask the router for a port (UPnP, NAT-PMP).", unit="flag", cost="not every router likes it.")
     ] = False
@@ -83,7 +89,7 @@ class NetworkSection(Section):
         int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
     ] = 0
 
-    @field_validator("announce", "bootstrap")
+    @field_validator("announce", "bootstrap", "relays")
     @classmethod
     def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
@@ -92,12 +98,12 @@ class NetworkSection(Section):
                 raise ValueError(f"address {text!r} cannot be used: {problem}")
         return value
 
-    @field_validator("bootstrap")
+    @field_validator("bootstrap", "relays")
     @classmethod
     def _have_peer_ids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
             if "/p2p/" not in text:
-                raise ValueError(f"network.bootstrap address {text!r} names no peer; append /p2p/ and the peer's id")
+                raise ValueError(f"address {text!r} names no peer; append /p2p/ and the peer's id")
         return value
 
 
