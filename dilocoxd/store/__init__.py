@@ -1,1 +1,1 @@
-"""Files of a run directory: layout, lock, atomic writes, log, snapshots."""
+"""store"""

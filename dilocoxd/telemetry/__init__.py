@@ -1,1 +1,1 @@
-"""What the daemon tells the outside: typed events and metrics."""
+"""telemetry"""

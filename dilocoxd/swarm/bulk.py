@@ -1,0 +1,212 @@
+"""Bulk push: one payload from a file region here to a file region there, in verified pieces, resumable.
+
+Opener: HELLO, OFFER(header) -> responder: HOLDING(bitmap of pieces it has) -> opener: the missing PIECEs, FINISHED ->
+responder: RECEIPT(0 payload complete and its sha256 right, 1 pieces taken but others are missing). Large payloads use
+several streams (lanes) at once: each lane offers the same header and takes the next missing piece. After a broken
+stream the offer is repeated and only what the bitmap lacks is sent. Only RECEIPT 0 is success.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
+from dilocoxd.swarm.streams import PROTOCOL_BULK, FrameStream, Refused, StreamGate
+from dilocoxd.wire.frames import FrameKind, encode_piece_header, split_piece
+from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
+
+LANES_MAX: Final = 4
+LANE_BYTES: Final = 4 * 1024 * 1024
+"""A payload gets one more lane per this many bytes."""
+ASSEMBLIES_MAX: Final = 4096
+"""Payloads whose bitmaps the receiver remembers; the least recently used is forgotten, and would start again."""
+VERIFY_BYTES_PER_S: Final = 50e6
+"""Slowest hashing that a sender must put up with before it calls the receiver silent."""
+RECEIPT_COMPLETE: Final = b"\0"
+RECEIPT_PARTIAL: Final = b"\1"
+FINAL_REFUSALS: Final = frozenset(
+    {"wrong_run", "version", "not_allowed", "stale", "not_wanted", "too_large", "malformed"}
+)
+"""Refusals after which offering the same payload again is useless."""
+
+Throttle = Callable[[int], Awaitable[None]]
+"""Awaited with a number of bytes before they are sent; the place for a rate limit."""
+Accept = Callable[[PeerId, SegmentHeader], Region]
+"""Where a payload shall go. Raises WireError(code, reason) to refuse it. Asked again at every offer."""
+OnReceived = Callable[[PeerId, SegmentHeader], Awaitable[None]]
+"""Told once when a payload is complete and verified, before the sender gets its receipt."""
+
+
+@dataclass(slots=True)
+class _Assembly:
+    region: Region
+    pieces: PieceSet
+    is_verified: bool = False
+    is_forgotten: bool = False
+    """Set when its region may be used for something else: lanes that still run must not write any more."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class BulkReceiver:
+    """Responder of PROTOCOL_BULK."""
+
+    def __init__(self, accept: Accept, on_received: OnReceived) -> None:
+        self._accept = accept
+        self._on_received = on_received
+        self._assemblies: OrderedDict[tuple[PeerId, SegmentHeader], _Assembly] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+        """payloads_received, bytes_received, pieces_duplicate, payloads_bad_hash."""
+
+    def forget(self, is_over: Callable[[SegmentHeader], bool]) -> None:
+        """Forget payloads of rounds that are over (their regions may be used again)."""
+        for key in [key for key in self._assemblies if is_over(key[1])]:
+            self._assemblies.pop(key).is_forgotten = True
+
+    def _assembly(self, peer: PeerId, header: SegmentHeader) -> _Assembly:
+        if header.offset or header.piece_bytes != header.segment_bytes or header.segment_bytes > PAYLOAD_BYTES_MAX:
+            raise WireError("malformed", "an offer names a whole segment")
+        region = self._accept(peer, header)
+        if region.length != header.segment_bytes:
+            raise WireError("not_wanted", f"{header.segment_bytes} bytes offered, {region.length} expected")
+        key = (peer, header)
+        assembly = self._assemblies.get(key)
+        if assembly is None or assembly.region != region:
+            if assembly is not None:
+                assembly.is_forgotten = True
+            assembly = self._assemblies[key] = _Assembly(region, PieceSet(region.num_pieces))
+            while len(self._assemblies) > ASSEMBLIES_MAX:
+                self._assemblies.popitem(last=False)[1].is_forgotten = True
+        self._assemblies.move_to_end(key)
+        return assembly
+
+    async def serve(self, stream: FrameStream, hello: Hello) -> None:
+        """One incoming lane."""
+        frame = await stream.read(FrameKind.OFFER)
+        header = PEER_MESSAGES.decode(frame.payload)
+        if not isinstance(header, SegmentHeader):
+            raise WireError("malformed", "OFFER frame without a SegmentHeader")
+        assembly = self._assembly(stream.peer, header)
+        await stream.write(FrameKind.HOLDING, assembly.pieces.to_bytes())
+        try:
+            while (frame := await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.PIECE:
+                await self._take(assembly, frame.payload)
+            is_complete = await self._settle(stream.peer, header, assembly)
+        except StoreError as error:
+            await stream.refuse("store", str(error))
+            return
+        await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE if is_complete else RECEIPT_PARTIAL)
+
+    async def _take(self, assembly: _Assembly, payload: bytes) -> None:
+        if assembly.is_forgotten:
+            raise WireError("stale", "the round of this payload is over")
+        index, data = split_piece(payload)
+        assembly.region.piece_bytes(index)
+        if index in assembly.pieces:
+            self.counts["pieces_duplicate"] += 1
+            return
+        await assembly.region.write_piece(index, data)
+        assembly.pieces.add(index)
+        self.counts["bytes_received"] += len(data)
+
+    async def _settle(self, peer: PeerId, header: SegmentHeader, assembly: _Assembly) -> bool:
+        async with assembly.lock:
+            if not assembly.pieces.is_complete:
+                return False
+            if not assembly.is_verified:
+                if await assembly.region.sha256() != header.segment_sha256:
+                    assembly.pieces.clear()
+                    self.counts["payloads_bad_hash"] += 1
+                    raise WireError("bad_hash", f"segment {header.segment} is not what its header says")
+                await self._on_received(peer, header)
+                assembly.is_verified = True
+                self.counts["payloads_received"] += 1
+            return True
+
+
+class BulkSender:
+    """Opener of PROTOCOL_BULK."""
+
+    def __init__(self, gate: StreamGate, throttle: Throttle | None = None) -> None:
+        self._gate = gate
+        self._throttle = throttle
+        self.counts: Counter[str] = Counter()
+        """payloads_sent, bytes_sent (pieces, repeated ones too), offers_repeated."""
+        self.bytes_per_s: dict[PeerId, float] = {}
+        """Smoothed speed of recent payloads, per receiver."""
+
+    async def send_segment(self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3) -> None:
+        """Return when `peer` has confirmed the whole payload.
+
+        Raises Refused (it does not want it), another PeerError (lost, silent), StoreError (our region is unreadable).
+        """
+        if source.length != header.segment_bytes:
+            raise ValueError(f"region of {source.length} bytes for a segment of {header.segment_bytes}")
+        started, failures = asyncio.get_running_loop().time(), 0
+        sent_before = self.counts["bytes_sent"]
+        while not await self._try_once(peer, header, source, is_last=failures + 1 >= attempts):
+            failures += 1
+            self.counts["offers_repeated"] += 1
+            await asyncio.sleep(min(2.0, 0.1 * 2**failures))
+        self.counts["payloads_sent"] += 1
+        elapsed = max(asyncio.get_running_loop().time() - started, 1e-6)
+        if self.counts["bytes_sent"] - sent_before >= source.length > 0:
+            speed, known = source.length / elapsed, self.bytes_per_s.get(peer)
+            self.bytes_per_s[peer] = speed if known is None else 0.7 * known + 0.3 * speed
+
+    async def _try_once(self, peer: PeerId, header: SegmentHeader, source: Region, *, is_last: bool) -> bool:
+        """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
+        claimed: set[int] = set()
+        num_lanes = min(LANES_MAX, 1 + source.length // LANE_BYTES)
+        results: list[bool | PeerError | WireError | StoreError] = []
+
+        async def lane() -> None:
+            try:
+                results.append(await self._run_lane(peer, header, source, claimed))
+            except (PeerError, WireError, StoreError) as error:
+                results.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(num_lanes):
+                group.create_task(lane(), name=f"bulk lane {number} to {peer}")
+        if True in results:
+            return True
+        errors = [result for result in results if not isinstance(result, bool)]
+        final = [
+            e for e in errors if isinstance(e, StoreError) or (isinstance(e, Refused) and e.code in FINAL_REFUSALS)
+        ]
+        if final:
+            raise final[0]
+        if is_last:
+            reason = errors[0] if errors else PeerError(f"{peer} lacks pieces that were sent")
+            raise reason if isinstance(reason, PeerError) else PeerError(f"{peer}: {reason}")
+        return False
+
+    async def _run_lane(self, peer: PeerId, header: SegmentHeader, source: Region, claimed: set[int]) -> bool:
+        stream = await self._gate.open(peer, PROTOCOL_BULK)
+        try:
+            await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(header))
+            holding = await stream.read(FrameKind.HOLDING)
+            missing = deque(PieceSet.from_bytes(holding.payload, source.num_pieces).missing())
+            while missing:
+                index = missing.popleft()
+                if index in claimed:
+                    continue
+                claimed.add(index)
+                await self._send_piece(stream, source, index)
+            await stream.write(FrameKind.FINISHED)
+            patience_s = self._gate.progress_timeout_s + source.length / VERIFY_BYTES_PER_S
+            receipt = await stream.read(FrameKind.RECEIPT, timeout_s=patience_s)
+            return receipt.payload == RECEIPT_COMPLETE
+        finally:
+            stream.close()
+
+    async def _send_piece(self, stream: FrameStream, source: Region, index: int) -> None:
+        data = await source.read_piece(index)
+        if self._throttle is not None:
+            await self._throttle(len(data))
+        await stream.write(FrameKind.PIECE, encode_piece_header(index), data)
+        self.counts["bytes_sent"] += len(data)

@@ -1,0 +1,142 @@
+"""Who we are: the RSA-2048 identity key, the peer id made from it, and signatures over bytes.
+
+The key file has the layout that p2pd reads (libp2p `PrivateKey{Type=RSA, Data=PKCS#1 DER}` protobuf), written here by
+hand because it is two fields; so the daemon and p2pd prove the same identity. Peer id = base58(multihash(sha256 of the
+`PublicKey` protobuf)), libp2p peer-ids specification. Signatures are RSASSA-PKCS1-v1_5 with SHA-256 (deterministic).
+Every signed text starts with its domain, ``dilocoxd/1/<what>`` and a zero byte, so that no signature is valid for
+anything else, libp2p's own handshake included.
+"""
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import base58
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.ids import PeerId
+
+KEY_BITS: Final = 2048
+PUBLIC_KEY_BYTES_MAX: Final = 1024
+DOMAIN_PREFIX: Final = b"dilocoxd/1/"
+SIGNATURE_BYTES: Final = KEY_BITS // 8
+_PROTOBUF_RSA_HEAD: Final = b"\x08\x00\x12"  # field 1 (key type) = 0 = RSA, then field 2 (data), length-delimited
+_MULTIHASH_SHA256: Final = b"\x12\x20"
+
+
+def _wrap_protobuf(data: bytes) -> bytes:
+    length, varint = len(data), bytearray()
+    while length >= 0x80:
+        varint.append(length & 0x7F | 0x80)
+        length >>= 7
+    varint.append(length)
+    return _PROTOBUF_RSA_HEAD + bytes(varint) + data
+
+
+def _unwrap_protobuf(blob: bytes) -> bytes:
+    if not blob.startswith(_PROTOBUF_RSA_HEAD):
+        raise ValueError("not an RSA key in libp2p layout")
+    length, shift, position = 0, 0, len(_PROTOBUF_RSA_HEAD)
+    while True:
+        if position >= len(blob) or shift > 21:
+            raise ValueError("length field is broken")
+        byte = blob[position]
+        length |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            break
+    if len(blob) != position + length:
+        raise ValueError(f"holds {len(blob) - position} bytes of key, announces {length}")
+    return blob[position:]
+
+
+def peer_id_of(public_key_der: bytes) -> PeerId:
+    """Peer id of a public key (DER, SubjectPublicKeyInfo)."""
+    digest = hashlib.sha256(_wrap_protobuf(public_key_der)).digest()
+    return PeerId(base58.b58encode(_MULTIHASH_SHA256 + digest).decode("ascii"))
+
+
+def verify(public_key_der: bytes, text: bytes, signature: bytes) -> PeerId:
+    """Peer id of the key that signed `text`. Raises WireError(bad_key | bad_signature)."""
+    if len(public_key_der) > PUBLIC_KEY_BYTES_MAX or len(signature) != SIGNATURE_BYTES:
+        raise WireError("bad_key", f"key of {len(public_key_der)} bytes, signature of {len(signature)}")
+    try:
+        key = serialization.load_der_public_key(public_key_der)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise WireError("bad_key", type(error).__name__) from None
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size != KEY_BITS:
+        raise WireError("bad_key", f"want RSA-{KEY_BITS}")
+    try:
+        key.verify(signature, text, padding.PKCS1v15(), hashes.SHA256())
+    except InvalidSignature:
+        raise WireError("bad_signature", f"over {len(text)} bytes") from None
+    return peer_id_of(public_key_der)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A loaded identity key; `path` is what p2pd gets."""
+
+    path: Path
+    peer_id: PeerId
+    public_key_der: bytes
+    _key: rsa.RSAPrivateKey
+
+    def sign(self, text: bytes) -> bytes:
+        """256 bytes that `verify` accepts for the same text (about 1 ms). `text` starts with its domain."""
+        assert text.startswith(DOMAIN_PREFIX), "a signed text starts with its domain"
+        return self._key.sign(text, padding.PKCS1v15(), hashes.SHA256())
+
+
+def create(path: Path) -> Identity:
+    """Write a new key to `path` (mode 0600, never over an existing file) and load it."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    der = key.private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_wrap_protobuf(der))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        raise ConfigError(f"identity key {path} exists already; remove it first if a new identity is wanted") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return load(path)
+
+
+def load(path: Path) -> Identity:
+    """The identity in `path`. Raises ConfigError if it is missing, readable by others, or no RSA-2048 key."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        blob = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"identity key {path} cannot be read ({error.strerror}); check path and owner") from error
+    if mode & 0o077:
+        raise ConfigError(f"identity key {path} has mode {mode:04o}, others could read it; run: chmod 600 {path}")
+    try:
+        key = serialization.load_der_private_key(_unwrap_protobuf(blob), password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"identity key {path} is damaged ({error}); restore or remove it") from error
+    if not isinstance(key, rsa.RSAPrivateKey) or key.key_size != KEY_BITS:
+        raise ConfigError(f"identity key {path} is not RSA-{KEY_BITS}; remove it to get a new one")
+    public_der = key.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return Identity(path, peer_id_of(public_der), public_der, key)
+
+
+def load_or_create(path: Path) -> Identity:
+    """The identity in `path`, made first if there is none."""
+    return load(path) if path.exists() else create(path)

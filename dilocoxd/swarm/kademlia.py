@@ -1,0 +1,356 @@
+"""The one module that knows hivemind: p2pd and the DHT node, living in our own event loop.
+
+Moves bytes between us and p2pd (streams, dialling) and keeps small hints in the DHT. Decides nothing.
+
+What it works around (hivemind 1.1.12, all seen in trials):
+- ``import hivemind`` pulls in torch (278 MB resident, 2 s). Only its p2p and dht parts are imported here, by giving the
+  package names empty parents first: 38 MB, 0.2 s.
+- its control sockets lie in the shared temporary directory, open to every local user: here in a 0700 directory.
+- p2pd exits when none of its bootstrap peers answers: it is started without any, and connected afterwards.
+- p2pd listens with SO_REUSEPORT, so a second daemon on the same port would start and steal half the connections: the
+  port is probed with an ordinary bind first.
+- pending unary calls hang for ever when p2pd dies: every call here has a time-out, and `wait_p2pd_death` tells.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import logging
+import os
+import re
+import secrets
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import base58
+import msgpack
+
+from dilocoxd.errors import ConfigError, PeerError, WireError, WorkerError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.node_settings import NodeSettings, fix_ports
+
+
+def _import_slim() -> None:
+    """Give hivemind's packages empty parents, so that importing a leaf does not run their __init__ (and torch)."""
+    if "hivemind" in sys.modules:
+        return
+    os.environ.setdefault("HIVEMIND_LOGLEVEL", "ERROR")
+    spec = importlib.util.find_spec("hivemind")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("package hivemind is not installed; install dilocoxd with its dependencies")
+    root = Path(spec.submodule_search_locations[0])
+    parents = {"hivemind": root, "hivemind.utils": root / "utils", "hivemind.dht": root / "dht"}
+    for name, path in parents.items():
+        module = types.ModuleType(name)
+        module.__path__ = [str(path)]
+        module.__spec__ = importlib.util.spec_from_loader(name, None, is_package=True)
+        sys.modules[name] = module
+    for leaf in ("asyncio", "logging", "serializer", "timed_storage"):
+        loaded = importlib.import_module(f"hivemind.utils.{leaf}")
+        for name in ("get_logger", "MSGPackSerializer", "SerializerBase", "DHTExpiration", "ValueWithExpiration",
+                     "get_dht_time", "MAX_DHT_TIME_DISCREPANCY_SECONDS", "TimedStorage"):  # fmt: skip
+            if hasattr(loaded, name):
+                setattr(sys.modules["hivemind.utils"], name, getattr(loaded, name))
+
+
+_import_slim()
+
+from hivemind.dht.node import DHTNode  # noqa: E402
+from hivemind.dht.routing import DHTID  # noqa: E402
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
+from hivemind.p2p import P2P, P2PDaemonError, PeerID  # noqa: E402
+from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg  # noqa: E402
+from hivemind.proto import p2pd_pb2  # noqa: E402
+from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
+
+UNIX_PATH_BYTES_MAX: Final = 107 - len("p2pclient-") - 11 - len(".sock")
+_REMOTE_KEY: Final = re.compile(r"remote key matches ([1-9A-HJ-NP-Za-km-z]{40,60})")
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+HintCheck = Callable[[bytes, float], PeerId]
+"""(signed record, DHT expiration) -> its peer; raises WireError. What it refuses is neither stored nor returned."""
+
+
+class _OnlyOurRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
+    """DHT storage rule: one key, subkey = peer id, value = a record that this very peer signed. All else is refused."""
+
+    def __init__(self, key: str, check: HintCheck, count_bad: Callable[[str], None]) -> None:
+        self._key_id = DHTID.generate(source=key).to_bytes()
+        self._check = check
+        self._count_bad = count_bad
+
+    def validate(self, record: DHTRecord) -> bool:
+        try:
+            if record.key != self._key_id:
+                raise WireError("not_allowed", "foreign DHT key")
+            if len(record.subkey) > 128 or len(record.value) > 9 * 1024:
+                raise WireError("too_large", f"DHT value of {len(record.value)} bytes")
+            value, subkey = msgpack.unpackb(record.value), msgpack.unpackb(record.subkey)
+            if not isinstance(value, bytes):
+                raise WireError("malformed", "DHT value is not bytes")
+            if self._check(value, record.expiration_time) != subkey:
+                raise WireError("not_allowed", "DHT record of another peer")
+        except (WireError, ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
+            self._count_bad(error.code if isinstance(error, WireError) else "malformed")
+            return False
+        return True
+
+
+def fresh_peer_id() -> PeerId:
+    """A well-formed peer id that nobody has."""
+    return PeerId(base58.b58encode(b"\x12\x20" + secrets.token_bytes(32)).decode("ascii"))
+
+
+class Node:
+    """p2pd and DHT node. `start` may be called again after p2pd died: same identity, same ports, same handlers."""
+
+    def __init__(self, settings: NodeSettings, check: HintCheck, count_bad: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._validator = _OnlyOurRecords(settings.hint_key, check, count_bad)
+        self._listen: tuple[str, ...] = ()
+        self._handlers: dict[str, StreamHandler] = {}
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._p2p: Any = None
+        self._dht: Any = None
+        self._temporary_dir: tempfile.TemporaryDirectory[str] | None = None
+        self.num_starts = 0
+
+    @property
+    def peer_id(self) -> PeerId:
+        return PeerId(self._running().peer_id.to_base58())
+
+    @property
+    def p2pd_pid(self) -> int:
+        return int(self._running()._child.pid)
+
+    @property
+    def is_running(self) -> bool:
+        return self._p2p is not None and self._p2p._child.returncode is None
+
+    def _running(self) -> Any:
+        if self._p2p is None:
+            raise PeerError("p2pd is not running")
+        return self._p2p
+
+    async def start(self) -> None:
+        """Start p2pd and the DHT node, register the handlers. Raises ConfigError (port), WorkerError (p2pd)."""
+        await self._tear_down(is_graceful=False)
+        self._listen = fix_ports(self._listen or self._settings.listen)
+        os.environ["GOMEMLIMIT"] = f"{self._settings.p2pd_memory_mib}MiB"  # p2pd inherits our environment
+        try:
+            self._p2p = await self._p2p_class().create(
+                host_maddrs=list(self._listen),
+                announce_maddrs=list(self._settings.announce) or None,
+                identity_path=str(self._settings.identity_path),
+                check_if_identity_free=False,
+                startup_timeout=self._settings.startup_timeout_s,
+                use_auto_relay=bool(self._settings.relays),
+                trusted_relays=list(self._settings.relays) or None,
+                nat_port_map=self._settings.map_port,
+            )
+            self._dht = await DHTNode.create(p2p=self._p2p, strict=False, record_validator=self._validator)
+        except (P2PDaemonError, OSError) as error:
+            raise WorkerError(f"p2pd did not start: {error}") from error
+        for protocol in self._handlers:
+            await self._register(protocol)
+        self.num_starts += 1
+
+    def _p2p_class(self) -> Any:
+        directory = self._settings.socket_dir.absolute()
+        if len(os.fsencode(directory)) + 1 > UNIX_PATH_BYTES_MAX:
+            self._temporary_dir = self._temporary_dir or tempfile.TemporaryDirectory(prefix="dilocoxd-")
+            directory = Path(self._temporary_dir.name)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        for stale in [*directory.glob("p2pd-*.sock"), *directory.glob("p2pclient-*.sock")]:
+            stale.unlink(missing_ok=True)
+        return type("LocalP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{directory}/"})
+
+    async def wait_p2pd_death(self) -> int:
+        """Exit status of p2pd, once it is gone; the only reliable sign that it is."""
+        return int(await self._running()._child.wait())
+
+    async def addresses(self) -> list[str]:
+        """Full multiaddrs (with /p2p/) to hand to others; loopback ones only if there is nothing else."""
+        async with asyncio.timeout(10):
+            found = [str(address) for address in await self._running().get_visible_maddrs(latest=True)]
+        tcp = [address for address in found if "/tcp/" in address and "/quic" not in address and "/ws" not in address]
+        public = [address for address in tcp if not address.startswith(("/ip4/127.", "/ip6/::1/"))]
+        return public or tcp
+
+    # ---- streams ----------------------------------------------------------------------------------------------
+
+    async def set_handler(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve streams that peers open on `protocol`; survives restarts of p2pd."""
+        self._handlers[protocol] = handler
+        if self._p2p is not None:
+            await self._register(protocol)
+
+    async def drop_handler(self, protocol: str) -> None:
+        self._handlers.pop(protocol, None)
+        if self._p2p is not None:
+            async with asyncio.timeout(10):
+                await self._p2p.remove_binary_stream_handler(protocol)
+
+    async def _register(self, protocol: str) -> None:
+        async def serve(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._serving.add(task)
+            try:
+                await self._handlers[protocol](PeerId(info.peer_id.to_base58()), reader, writer)
+            finally:
+                self._serving.discard(task)
+                writer.close()
+
+        async with asyncio.timeout(10):
+            await self._p2p.add_binary_stream_handler(protocol, serve)
+
+    async def _ask_p2pd(self, request: Any, what: str, timeout_s: float) -> tuple[Any, Stream]:
+        """p2pd's answer on a control connection of its own; on any failure the connection is closed."""
+        connector = self._running()._client.control.daemon_connector
+        writer: asyncio.StreamWriter | None = None
+        is_answered = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await connector.open_connection()
+                await write_pbmsg(writer, request)
+                response = p2pd_pb2.Response()
+                await read_pbmsg_safe(reader, response)
+            if response.type == p2pd_pb2.Response.ERROR:
+                raise PeerError(f"{what}: {response.error.msg}")
+            is_answered = True
+        except TimeoutError as error:
+            raise PeerError(f"{what}: no answer within {timeout_s:g} s") from error
+        except (OSError, EOFError) as error:
+            raise PeerError(f"{what}: p2pd is gone ({type(error).__name__})") from error
+        finally:
+            if writer is not None and not is_answered:
+                writer.close()
+        return response, (reader, writer)
+
+    async def open_stream(self, peer: PeerId, protocol: str, *, timeout_s: float = 10.0) -> Stream:
+        """A new stream to `peer`, whose id p2pd has authenticated. Raises PeerError."""
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.STREAM_OPEN,
+            streamOpen=p2pd_pb2.StreamOpenRequest(
+                peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol], timeout=max(1, round(timeout_s))
+            ),
+        )
+        _, stream = await self._ask_p2pd(request, f"open {protocol} to {peer}", timeout_s)
+        return stream
+
+    async def connect(self, peer: PeerId, addresses: list[str], *, timeout_s: float = 10.0) -> None:
+        """Have a connection to `peer`, dialling these addresses (no /p2p/ part needed). Raises PeerError."""
+        dial = [Multiaddr(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.CONNECT,
+            connect=p2pd_pb2.ConnectRequest(
+                peer=PeerID.from_base58(peer).to_bytes(),
+                addrs=[address.to_bytes() for address in dial],
+                timeout=max(1, round(timeout_s)),
+            ),
+        )
+        _, (_, writer) = await self._ask_p2pd(request, f"connect to {peer}", timeout_s)
+        writer.close()
+
+    async def ask_peer_id(self, address: str, *, timeout_s: float = 10.0) -> PeerId:
+        """Peer id of whoever answers at `address` (a multiaddr without /p2p/). Raises PeerError.
+
+        libp2p dials only known ids, so we dial an id that nobody has: the handshake's refusal names the real one.
+        """
+        try:
+            await self.connect(fresh_peer_id(), [address], timeout_s=timeout_s)
+        except PeerError as error:
+            match = _REMOTE_KEY.search(str(error))
+            if match is None:
+                raise
+            return PeerId(match[1])
+        raise PeerError(f"{address} claims to be whoever we ask for")
+
+    async def disconnect(self, peer: PeerId) -> None:
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.DISCONNECT,
+            disconnect=p2pd_pb2.DisconnectRequest(peer=PeerID.from_base58(peer).to_bytes()),
+        )
+        _, (_, writer) = await self._ask_p2pd(request, f"disconnect {peer}", 10.0)
+        writer.close()
+
+    async def connected_peers(self) -> list[PeerId]:
+        """Peers that p2pd has a connection to."""
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
+        response, (_, writer) = await self._ask_p2pd(request, "list peers", 10.0)
+        writer.close()
+        return [PeerId(PeerID(info.id).to_base58()) for info in response.peers]
+
+    # ---- the DHT: hints only ----------------------------------------------------------------------------------
+
+    async def merge_dht(self, peer: PeerId) -> bool:
+        """Put a connected peer into our routing table and us into its; joins two separate DHTs. False if it is mute."""
+        async with asyncio.timeout(20):
+            if await self._dht.protocol.call_ping(PeerID.from_base58(peer)) is None:
+                return False
+            await self._dht.find_nearest_nodes([self._dht.node_id])
+        return True
+
+    def dht_size(self) -> int:
+        """Peers in our routing table."""
+        return len(self._dht.protocol.routing_table.peer_id_to_uid) if self._dht is not None else 0
+
+    async def refresh_dht(self) -> None:
+        """Walk to a random key, which renews the routing table (hivemind's own refresh is broken)."""
+        async with asyncio.timeout(20):
+            await self._dht.find_nearest_nodes([DHTID.generate()])
+
+    async def publish_hint(self, peer: PeerId, signed_record: bytes, *, ttl_s: float) -> bool:
+        """Store our record under this run's key; values are not republished, so call it every ttl / 3."""
+        async with asyncio.timeout(20):
+            stored = await self._dht.store(
+                self._settings.hint_key, signed_record, expiration_time=time.time() + ttl_s, subkey=str(peer)
+            )
+        return bool(stored)
+
+    async def find_hints(self) -> list[bytes]:
+        """Signed records that the DHT holds for this run, each checked by `check`; possibly old, possibly not all."""
+        async with asyncio.timeout(20):
+            found = await self._dht.get(self._settings.hint_key, latest=True)
+        if found is None or not isinstance(found.value, dict):
+            return []
+        return [item.value for item in found.value.values() if isinstance(item.value, bytes)]
+
+    # ---- end --------------------------------------------------------------------------------------------------
+
+    async def shutdown(self) -> None:
+        """Stop serving, leave the DHT, end p2pd (killed if it does not go within 5 s)."""
+        await self._tear_down(is_graceful=True)
+        if self._temporary_dir is not None:
+            self._temporary_dir.cleanup()
+            self._temporary_dir = None
+
+    async def _tear_down(self, *, is_graceful: bool) -> None:
+        serving = [task for task in self._serving if task is not asyncio.current_task()]
+        for task in serving:
+            task.cancel()
+        if serving:
+            await asyncio.wait(serving, timeout=5)
+        p2p, self._p2p, dht, self._dht = self._p2p, None, self._dht, None
+        if p2p is None:
+            return
+        if is_graceful and dht is not None and p2p._child.returncode is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(3):
+                    await dht.shutdown()
+        try:
+            async with asyncio.timeout(5):
+                await p2p.shutdown()
+        except TimeoutError:
+            logging.getLogger(__name__).warning("p2pd %d does not end; killing it", p2p._child.pid)
+            p2p._child.kill()
+            await p2p._child.wait()

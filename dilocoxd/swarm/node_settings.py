@@ -1,0 +1,53 @@
+"""How p2pd is to be run, and the check that its ports are really free before it starts."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from dilocoxd.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How to run p2pd."""
+
+    identity_path: Path
+    socket_dir: Path
+    """Directory of our own for p2pd's control sockets."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/31337",)
+    """TCP multiaddrs only: p2pd loses most answers over QUIC."""
+    announce: tuple[str, ...] = ()
+    """What others shall dial instead of the addresses p2pd finds on our interfaces."""
+    hint_key: str = "dilocoxd"
+    """DHT key of this run's records."""
+    relays: tuple[str, ...] = ()
+    """Multiaddrs of public peers that relay for us when we are behind NAT; also turns on hole punching."""
+    map_port: bool = False
+    """Ask the router for a port mapping (UPnP)."""
+    startup_timeout_s: float = 60.0
+    p2pd_memory_mib: int = 128
+    """Soft limit of p2pd's heap (GOMEMLIMIT)."""
+
+
+def fix_ports(listen: tuple[str, ...]) -> tuple[str, ...]:
+    """The listen addresses with port 0 replaced by a free one. Raises ConfigError if a port is taken."""
+    fixed = []
+    for address in listen:
+        parts = address.split("/")
+        if len(parts) != 5 or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp" or not parts[4].isdigit():
+            raise ConfigError(f"listen address {address!r} is not /ip4/ADDRESS/tcp/PORT or /ip6/ADDRESS/tcp/PORT")
+        family = socket.AF_INET if parts[1] == "ip4" else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind((parts[2], int(parts[4])))
+            except (OSError, OverflowError) as error:
+                raise ConfigError(
+                    f"cannot listen on {parts[2]} port {parts[4]} ({error});"
+                    " stop the other program or choose another port"
+                ) from error
+            parts[4] = str(probe.getsockname()[1])
+        fixed.append("/".join(parts))
+    return tuple(fixed)

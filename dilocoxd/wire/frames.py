@@ -1,0 +1,188 @@
+"""Frames: how bytes are cut into verified units on a stream between two peers (protocol/ chapter encoding).
+
+One frame = 40 bytes of prelude, then the payload::
+
+    offset  size  field
+    0       2     magic b"DX"
+    2       1     frame version (1)
+    3       1     kind (FrameKind)
+    4       4     payload length, big endian
+    8       32    sha256(bytes 0..7 of the prelude + payload)
+
+The digest covers the prelude too, so a flipped kind or length cannot turn one valid frame into another. Each kind
+has its own length cap, checked before a single payload byte is kept: a hostile length costs us 40 bytes.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from dilocoxd.errors import WireError
+from dilocoxd.wire.messages import MESSAGE_BYTES_MAX
+
+MAGIC: Final = b"DX"
+FRAME_VERSION: Final = 1
+PRELUDE_BYTES: Final = 40
+PIECE_BYTES: Final = 256 * 1024
+"""Bytes of a bulk payload in one PIECE frame (the last one may be shorter)."""
+PIECE_HEADER_BYTES: Final = 8
+
+_KIB: Final = 1024
+_HEAD: Final = struct.Struct(">2sBBI")
+
+
+class FrameKind(IntEnum):
+    """What a frame carries; the numbers are normative."""
+
+    MESSAGE = 1
+    """One peer message, no answer expected."""
+    CALL = 2
+    """One peer message that is answered by REPLY or REFUSED on the same stream."""
+    REPLY = 3
+    REFUSED = 4
+    """Message Refuse: the other side will not do it, and why."""
+    HELLO = 5
+    """Message Hello, both ways."""
+    OFFER = 6
+    """Bulk push: message SegmentHeader of a payload."""
+    HOLDING = 7
+    """Bulk push: bitmap of the pieces that the receiver already has."""
+    PIECE = 8
+    """8 bytes piece index, big endian, then at most PIECE_BYTES bytes."""
+    FINISHED = 9
+    """Bulk: the sender has sent all it was going to send on this stream."""
+    RECEIPT = 10
+    """1 byte: 0 = payload complete and verified, 1 = pieces of this stream taken, payload not complete yet."""
+    FETCH = 11
+    """Message Fetch."""
+    FOUND = 12
+    """Message FetchHeader; PIECE frames follow."""
+
+
+PAYLOAD_BYTES_MAX: Final[dict[FrameKind, int]] = {
+    FrameKind.MESSAGE: MESSAGE_BYTES_MAX,
+    FrameKind.CALL: MESSAGE_BYTES_MAX,
+    FrameKind.REPLY: MESSAGE_BYTES_MAX,
+    FrameKind.REFUSED: 4 * _KIB,
+    FrameKind.HELLO: 16 * _KIB,
+    FrameKind.OFFER: 64 * _KIB,
+    FrameKind.HOLDING: 64 * _KIB,
+    FrameKind.PIECE: PIECE_BYTES + PIECE_HEADER_BYTES,
+    FrameKind.FINISHED: 0,
+    FrameKind.RECEIPT: 1,
+    FrameKind.FETCH: 64 * _KIB,
+    FrameKind.FOUND: 16 * _KIB,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prelude:
+    """The decoded first 40 bytes of a frame."""
+
+    kind: FrameKind
+    length: int
+    digest: bytes
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A complete frame whose digest was right."""
+
+    kind: FrameKind
+    payload: bytes
+
+
+def encode_prelude(kind: FrameKind, parts: Iterable[bytes | memoryview]) -> bytes:
+    """40 bytes that announce the concatenation of `parts`; the caller writes the parts after it, unjoined."""
+    views = list(parts)
+    length = sum(len(view) for view in views)
+    if length > PAYLOAD_BYTES_MAX[kind]:
+        raise WireError("too_large", f"{kind.name} of {length} bytes, limit {PAYLOAD_BYTES_MAX[kind]}")
+    head = _HEAD.pack(MAGIC, FRAME_VERSION, kind, length)
+    digest = hashlib.sha256(head)
+    for view in views:
+        digest.update(view)
+    return head + digest.digest()
+
+
+def encode(kind: FrameKind, payload: bytes = b"") -> bytes:
+    """A whole frame as bytes (small payloads; bulk pieces use encode_prelude)."""
+    return encode_prelude(kind, [payload]) + payload
+
+
+def decode_prelude(data: bytes) -> Prelude:
+    """The announced kind and length. Raises WireError for anything that this version does not define."""
+    if len(data) != PRELUDE_BYTES:
+        raise WireError("truncated", f"prelude of {len(data)} bytes, want {PRELUDE_BYTES}")
+    magic, version, number, length = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise WireError("frame_magic", f"{magic!r}, want {MAGIC!r}")
+    if version != FRAME_VERSION:
+        raise WireError("frame_version", f"{version}, want {FRAME_VERSION}")
+    try:
+        kind = FrameKind(number)
+    except ValueError:
+        raise WireError("frame_kind", str(number)) from None
+    if length > PAYLOAD_BYTES_MAX[kind]:
+        raise WireError("too_large", f"{kind.name} announces {length} bytes, limit {PAYLOAD_BYTES_MAX[kind]}")
+    return Prelude(kind, length, data[_HEAD.size :], data[: _HEAD.size])
+
+
+def finish_frame(prelude: Prelude, payload: bytes) -> Frame:
+    """The frame, once its payload is complete. Raises WireError if length or digest is wrong."""
+    if len(payload) != prelude.length:
+        raise WireError("truncated", f"{prelude.kind.name}: {len(payload)} of {prelude.length} bytes")
+    digest = hashlib.sha256(prelude.head)
+    digest.update(payload)
+    if digest.digest() != prelude.digest:
+        raise WireError("bad_hash", f"{prelude.kind.name} of {prelude.length} bytes")
+    return Frame(prelude.kind, payload)
+
+
+def encode_piece_header(index: int) -> bytes:
+    """8 bytes before the data of a PIECE."""
+    return index.to_bytes(PIECE_HEADER_BYTES, "big")
+
+
+def split_piece(payload: bytes) -> tuple[int, memoryview]:
+    """(index, data) of a PIECE payload; the data is a view, not a copy."""
+    if len(payload) < PIECE_HEADER_BYTES:
+        raise WireError("truncated", f"PIECE payload of {len(payload)} bytes")
+    return int.from_bytes(payload[:PIECE_HEADER_BYTES], "big"), memoryview(payload)[PIECE_HEADER_BYTES:]
+
+
+class FrameDecoder:
+    """Incremental decoder: bytes in any cut, frames out. Keeps at most one frame's cap plus the last chunk fed."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._prelude: Prelude | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Complete frames, in order. After a WireError the stream is useless: close it."""
+        self._buffer += data
+        while True:
+            if self._prelude is None:
+                if len(self._buffer) < PRELUDE_BYTES:
+                    return
+                self._prelude = decode_prelude(bytes(self._buffer[:PRELUDE_BYTES]))
+                del self._buffer[:PRELUDE_BYTES]
+            if len(self._buffer) < self._prelude.length:
+                return
+            payload = bytes(self._buffer[: self._prelude.length])
+            del self._buffer[: self._prelude.length]
+            prelude, self._prelude = self._prelude, None
+            yield finish_frame(prelude, payload)
+
+    def finish(self) -> None:
+        """The stream has ended. Raises WireError(truncated) if that was inside a frame."""
+        if self._buffer or self._prelude is not None:
+            raise WireError("truncated", f"stream ended inside a frame, {len(self._buffer)} bytes of it came")

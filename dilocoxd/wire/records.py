@@ -1,0 +1,130 @@
+"""Signed heartbeat record: what a peer says about itself, and the text it signs (protocol/ chapter membership).
+
+Nothing in a record is free text. A signed record is ``[record bytes, public key, signature]``: the record travels as
+the very bytes that were signed. Pure: the signature itself is checked in `dilocoxd.swarm.records`.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from dilocoxd.errors import WireError
+from dilocoxd.ids import Digest, PeerId, RunId
+from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
+from dilocoxd.wire.messages import RECORD_BYTES_MAX
+
+ADDRESSES_MAX: Final = 16
+PEER_STATES: Final = ("joining", "catching_up", "training", "leaving", "left")
+
+_RECORD_DOMAIN: Final = b"dilocoxd/1/record\0"
+_RATE_MAX: Final = 1e15
+_PEER_ID: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{40,60}")
+_P2P: Final = r"/p2p/[1-9A-HJ-NP-Za-km-z]{40,60}"
+_ADDRESS: Final = re.compile(
+    rf"/(ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{{1,253}}/tcp/[0-9]{{1,5}}({_P2P}(/p2p-circuit({_P2P})?)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRecord:
+    """What one peer says about itself at one moment. (incarnation, sequence) orders the records of a peer."""
+
+    peer: Annotated[PeerId, Length(40, 60)]
+    run_id: Annotated[RunId, Length(1, 256)]
+    protocol_major: Uint
+    protocol_minor: Uint
+    incarnation: Uint
+    """Counter of daemon starts on this identity, persisted; any record of a higher one replaces those of lower ones."""
+    sequence: Uint
+    """Counter of records within one incarnation."""
+    unix_ms: Uint
+    """Sender's clock when it signed."""
+    ttl_ms: Annotated[int, Bounds(1, 24 * 3600 * 1000)]
+    """How long after `unix_ms` the record counts as news of a live peer."""
+    state: Name
+    """One of PEER_STATES."""
+    addresses: Annotated[tuple[Annotated[str, Length(1, 384)], ...], Length(0, ADDRESSES_MAX)]
+    """Multiaddrs (TCP only) at which the sender says it can be reached."""
+    chain_head: Sha256
+    chain_height: Uint
+    chain_weight: Uint
+    """Tokens contributed by all entries of the sender's chain."""
+    state_digest: Sha256
+    """Of the shared state at `chain_height`; equal heads with unequal digests are an alarm."""
+    contributed_round: Annotated[int, Bounds(-1, 2**63 - 1)]
+    """Highest round whose entry names the sender; -1 = none yet."""
+    steps_per_s: float
+    tokens_per_s: float
+    upload_bytes_per_s: float
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.incarnation, self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRecord:
+    """A record as it travels; `body` is exactly what was signed."""
+
+    body: Annotated[bytes, Length(1, RECORD_BYTES_MAX)]
+    public_key: Annotated[bytes, Length(1, 1024)]
+    signature: Annotated[bytes, Length(1, 1024)]
+
+
+def record_text(body: bytes) -> bytes:
+    """Exact bytes that a record's signature covers."""
+    return _RECORD_DOMAIN + body
+
+
+def is_peer_id(text: str) -> bool:
+    """Whether the text has the form of a base58 peer id (its key is another question)."""
+    return _PEER_ID.fullmatch(text) is not None
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is a multiaddr that a record may hold: TCP, optionally with peer id and relay."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def _check(record: PeerRecord) -> None:
+    if not is_peer_id(record.peer):
+        raise WireError("malformed", "PeerRecord.peer is not a peer id")
+    if record.state not in PEER_STATES:
+        raise WireError("malformed", "PeerRecord.state is unknown")
+    if not all(is_address(address) for address in record.addresses):
+        raise WireError("malformed", "PeerRecord.addresses holds something else than TCP multiaddrs")
+    for rate in (record.steps_per_s, record.tokens_per_s, record.upload_bytes_per_s):
+        if not math.isfinite(rate) or not 0.0 <= rate <= _RATE_MAX:
+            raise WireError("malformed", "PeerRecord has a rate that is negative, too large or not finite")
+
+
+def encode_record(record: PeerRecord) -> bytes:
+    """The bytes that get signed. Raises WireError if the record breaks a rule (then it is our own bug)."""
+    body = encode_struct(record)
+    decode_record(body)
+    return body
+
+
+def decode_record(body: bytes) -> PeerRecord:
+    """The record in `body`. Raises WireError."""
+    record = decode_struct(PeerRecord, body, size_max=RECORD_BYTES_MAX)
+    _check(record)
+    return record
+
+
+def encode_signed(signed: SignedRecord) -> bytes:
+    """Bytes for the DHT, gossip and peers.json. Raises WireError(too_large)."""
+    data = encode_struct(signed)
+    if len(data) > RECORD_BYTES_MAX:
+        raise WireError("too_large", f"signed record of {len(data)} bytes, at most {RECORD_BYTES_MAX}")
+    return data
+
+
+def decode_signed(data: bytes) -> SignedRecord:
+    """The three parts, nothing verified yet. Raises WireError."""
+    return decode_struct(SignedRecord, data, size_max=RECORD_BYTES_MAX)
+
+
+EMPTY_DIGEST: Final = Digest(bytes(32))
+"""Chain head and state digest of a peer that has no state yet."""

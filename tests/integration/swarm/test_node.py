@@ -1,0 +1,130 @@
+"""Node: p2pd in our own loop, its death and return, two DHTs healed into one, hints that cannot be forged."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.swarm.kademlia import DHTID, PeerID
+from dilocoxd.swarm.streams import unix_ms
+from tests.integration.swarm.sites import Site, sites, start_site, until
+
+pytestmark = pytest.mark.processes
+
+ECHO = "/test/echo"
+
+
+async def echo(_: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.readexactly(5))
+    await writer.drain()
+    await reader.read(1)
+
+
+async def ask_echo(asker: Site, other: Site) -> bytes:
+    reader, writer = await asker.node.open_stream(other.peer_id, ECHO)
+    try:
+        writer.write(b"hello")
+        return await reader.read(5)
+    finally:
+        writer.close()
+
+
+async def test_p2pd_killed_is_recreated_with_same_id_port_and_handlers(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        await a.node.set_handler(ECHO, echo)
+        addresses = await a.node.addresses()
+        await b.meet(a)
+        assert await ask_echo(b, a) == b"hello"
+        os.kill(a.node.p2pd_pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            assert await a.node.wait_p2pd_death() == -signal.SIGKILL
+        with pytest.raises(PeerError):
+            await a.node.connected_peers()
+        await a.node.start()
+        assert await a.node.addresses() == addresses
+        await b.meet(a)
+        assert await ask_echo(b, a) == b"hello"
+
+
+async def test_peer_id_is_learned_from_a_bare_address(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        address = (await a.node.addresses())[0].split("/p2p/")[0]
+        assert await b.node.ask_peer_id(address) == a.peer_id
+
+
+async def test_dialling_an_address_where_somebody_else_lives_fails(tmp_path: Path) -> None:
+    async with sites(tmp_path, 3) as (a, b, c):
+        address = (await a.node.addresses())[0].split("/p2p/")[0]
+        with pytest.raises(PeerError, match="peer id mismatch"):
+            await b.node.connect(c.peer_id, [address])
+
+
+async def test_half_dead_address_is_given_up_in_time(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        server = await asyncio.start_server(lambda reader, writer: asyncio.Event().wait(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(PeerError):
+            await b.node.connect(a.peer_id, [f"/ip4/127.0.0.1/tcp/{port}"], timeout_s=2)
+        assert asyncio.get_running_loop().time() - started < 15
+        server.close()
+
+
+async def test_two_dhts_become_one_and_hints_travel(tmp_path: Path) -> None:
+    async with sites(tmp_path, 4) as (a, b, c, d):
+        for left, right in ((a, b), (c, d)):
+            await left.meet(right)
+            assert await left.node.merge_dht(right.peer_id)
+        record = a.record()
+        assert await a.node.publish_hint(a.peer_id, record, ttl_s=30)
+        assert await d.node.find_hints() == []
+        await c.meet(a)
+        assert await c.node.merge_dht(a.peer_id)
+
+        async def d_sees_a() -> bool:
+            await a.node.publish_hint(a.peer_id, a.record(), ttl_s=30)
+            return any(d.book.check(data, 2**53).peer == a.peer_id for data in await d.node.find_hints())
+
+        await until(d_sees_a, "d finds the record that a published in the other DHT")
+
+
+async def test_forged_foreign_and_huge_hints_are_refused_and_counted(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        await b.meet(a)
+        assert await b.node.merge_dht(a.peer_id)
+        await until(lambda: a.node.dht_size() == 1, "a knows b")
+        store = b.node._dht.protocol.call_store
+        key = DHTID.generate(source="test-0123456789abcdef")
+        to_a, later = PeerID.from_base58(a.peer_id), unix_ms() / 1000 + 20
+        record = b.record()
+        for value, subkey in [
+            (record, str(a.peer_id)),  # b's record in a's place
+            (record[:-1] + bytes([record[-1] ^ 1]), str(b.peer_id)),  # wrong signature
+            (bytes(2_000_000), str(b.peer_id)),
+            ({"a": 1}, str(b.peer_id)),
+        ]:
+            assert await store(to_a, [key], [msgpack.packb(value)], later, [subkey]) == [False]
+        assert await store(to_a, [DHTID.generate(source="warez")], [msgpack.packb(record)], later, ["x"]) == [False]
+        assert await store(to_a, [key], [msgpack.packb(record)], later, [str(b.peer_id)]) == [True]
+        assert sum(a.guard.bad_input()["dht"].values()) == 5
+        assert await a.node.find_hints() == [record]
+
+
+async def test_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
+    async with sites(tmp_path, 1) as (a,):
+        taken = (await a.node.addresses())[0].split("/p2p/")[0]
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            await start_site(tmp_path / "second", listen=taken)
+
+
+async def test_shutdown_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
+    async with sites(tmp_path, 1) as (a,):
+        pid = a.node.p2pd_pid
+        await a.node.shutdown()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        assert list((tmp_path / "site0" / "sockets").iterdir()) == []
