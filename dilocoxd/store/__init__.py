@@ -1,1 +1,1 @@
-"""store"""
+"""Files of a run directory: layout, lock, atomic writes, log, snapshots."""

@@ -1,1 +1,1 @@
-"""telemetry"""
+"""What the daemon tells the outside: typed events and metrics."""

@@ -54,6 +54,8 @@ class Lock:
     attempt: Try
     entry_hash: Sha256
     voters: Annotated[tuple[Peer, ...], Length(1, CONTRIBUTORS_MAX)]
+    results_held: bool
+    """Sender still has the payload of this entry; without it, it can vote again but not commit by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Ready:
     parent: Sha256
     state_digest: Sha256
     contribution: Contribution | None
-    """None: observer, receives the result but has nothing to offer."""
+    """None: nothing to offer (yet); receives the result as an observer."""
     lock: Lock | None
     bandwidth: Uint
     """Measured outgoing bytes/s, for the owners' weights; 0 = unknown."""

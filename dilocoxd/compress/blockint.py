@@ -1,0 +1,152 @@
+"""Block-uniform integers: int8 and int4 with one scale per block of consecutive values, rounding to nearest even.
+
+value = code * scale, |code| <= levels (127 or 7), |error| <= scale / 2. Byte layout of n values, blocks of B:
+1. ceil(n / B) scales in block order:
+   `fp32`  4 bytes  max|x| / levels, rounded to nearest;
+   `bf16`  2 bytes  the upper half of that fp32 value, rounded to nearest even;
+   `pow2`  1 byte   int8 exponent a: the scale is 2**a, the smallest power of two >= max|x| / levels; -128: zero block.
+   A scale is 0 (the whole block decodes to 0) or lies in [2**-64, 2**64]; anything else is an error. Smaller maxima are
+   encoded as a zero block, so that no subnormal number ever enters the arithmetic.
+2. codes. int8: n bytes, two's complement. int4: groups of 4096 values (the last one shorter, t values); a group of t
+   takes ceil(t / 2) bytes, byte j holds value j in its low and value ceil(t / 2) + j in its high nibble, each as
+   code + 8 (split halves: both halves are contiguous, which vectorizes). A nibble without a value is 8.
+   Codes -128 and -8 are never produced; they decode like every other code.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.codec import Codec, bad_payload, check_encodable, load, store
+
+ScaleFormat = Literal["fp32", "bf16", "pow2"]
+SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1}
+SCALE_MIN = 2.0**-64
+SCALE_MAX = 2.0**64
+ZERO_EXPONENT = -128
+GROUP = 4096
+"""Values per split-half group of nibbles."""
+
+
+class BlockInt(Codec):
+    """`bits` of 4 or 8, `block` a power of two from 16 to 4096."""
+
+    def __init__(self, bits: Literal[4, 8], block: int, scale: ScaleFormat) -> None:
+        self.name = f"int{bits}"
+        self._bits = bits
+        self._levels = 2 ** (bits - 1) - 1
+        self._block = block
+        self._scale: ScaleFormat = scale
+
+    def payload_bytes(self, numel: int) -> int:
+        return self._scale_bytes(numel) + (numel * self._bits + 7) // 8
+
+    def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
+        rows = padded(values, self._block).view(-1, self._block)
+        work = rows.abs()
+        scales, raw = encode_scales(work.amax(dim=1), self._levels, self._scale)
+        first = start // self._block * SCALE_BYTES[self._scale]
+        store(raw, out[first : first + raw.numel() * raw.itemsize])
+        inverse = torch.where(scales > 0, 1.0 / scales, 0.0)
+        torch.mul(rows, inverse.unsqueeze(1), out=work).round_()
+        codes = work.view(-1)[: values.numel()]
+        first = self._scale_bytes(numel) + start * self._bits // 8
+        target = out[first : first + (values.numel() * self._bits + 7) // 8]
+        if self._bits == 8:
+            target.view(torch.int8).copy_(codes)
+        else:
+            pack_nibbles(codes, target)
+
+    def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
+        size = SCALE_BYTES[self._scale]
+        first_block, num_blocks = start // self._block, -(-out.numel() // self._block)
+        scales = decode_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale)
+        first = self._scale_bytes(numel) + start * self._bits // 8
+        source = payload[first : first + (out.numel() * self._bits + 7) // 8]
+        if self._bits == 8:
+            out.copy_(source.view(torch.int8))
+        else:
+            unpack_nibbles(source, out)
+        full = out.numel() // self._block
+        out[: full * self._block].view(full, self._block).mul_(scales[:full].unsqueeze(1))
+        if full < num_blocks:
+            out[full * self._block :].mul_(scales[full])
+
+    def _scale_bytes(self, numel: int) -> int:
+        return -(-numel // self._block) * SCALE_BYTES[self._scale]
+
+
+def padded(values: Tensor, multiple: int) -> Tensor:
+    """`values`, lengthened with zeros to a multiple of `multiple` if needed."""
+    excess = values.numel() % multiple
+    return torch.nn.functional.pad(values, (0, multiple - excess)) if excess else values
+
+
+def encode_scales(maxima: Tensor, levels: int, scale_format: ScaleFormat) -> tuple[Tensor, Tensor]:
+    """Scales as the decoder will see them (fp32) and their wire form, for block maxima max|x|.
+
+    Raises NotEncodableError if a maximum is NaN, Inf or out of range.
+    """
+    check_encodable(maxima)
+    scales = maxima / levels
+    bits = scales.view(torch.int32)
+    if scale_format == "bf16":
+        scales = scales.to(torch.bfloat16).to(torch.float32)
+    elif scale_format == "pow2":
+        scales = ((bits + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+    scales = torch.where(scales >= SCALE_MIN, scales, 0.0)
+    if scale_format == "fp32":
+        return scales, scales
+    if scale_format == "bf16":
+        return scales, scales.to(torch.bfloat16)
+    exponents = (scales.view(torch.int32) >> 23) - 127
+    return scales, torch.where(scales > 0, exponents, ZERO_EXPONENT).to(torch.int8)
+
+
+def decode_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
+    """fp32 scales from their wire form. Raises WireError unless each is 0 or in [2**-64, 2**64]."""
+    if scale_format == "pow2":
+        exponents = load(raw, torch.int8).to(torch.int32)
+        scales = ((exponents.clamp(min=-127) + 127) << 23).view(torch.float32)
+        scales = torch.where(exponents == ZERO_EXPONENT, 0.0, scales)
+        is_valid = (exponents == ZERO_EXPONENT) | ((exponents >= -64) & (exponents <= 64))
+    else:
+        scales = load(raw, torch.float32 if scale_format == "fp32" else torch.bfloat16).to(torch.float32)
+        is_valid = (scales == 0) | ((scales >= SCALE_MIN) & (scales <= SCALE_MAX))
+    if not bool(is_valid.all().item()):
+        raise bad_payload("a block scale is NaN, Inf, negative or outside [2**-64, 2**64]")
+    return scales
+
+
+def pack_nibbles(codes: Tensor, out: Tensor) -> None:
+    """Integer-valued float codes in [-7, 7] -> split-half nibbles. Overwrites `codes`."""
+    full = codes.numel() // GROUP
+    for part, target, half in _nibble_parts(codes, out, full):
+        low, high = part[:, :half], part[:, half:]
+        packed = torch.full_like(low, 136.0)
+        packed[:, : high.shape[1]].add_(high.mul_(16.0))
+        target.copy_(packed.add_(low))
+
+
+def unpack_nibbles(packed: Tensor, out: Tensor) -> None:
+    """Split-half nibbles -> integer-valued float codes in [-8, 7]."""
+    full = out.numel() // GROUP
+    for part, source, half in _nibble_parts(out, packed, full):
+        part[:, :half].copy_(source & 15)
+        part[:, half:].copy_((source >> 4)[:, : part.shape[1] - half])
+    out.sub_(8.0)
+
+
+def _nibble_parts(values: Tensor, packed: Tensor, full: int) -> list[tuple[Tensor, Tensor, int]]:
+    """(values as rows, their bytes as rows, values in the low half) of the full groups and of the rest."""
+    half = GROUP // 2
+    parts = []
+    if full:
+        parts.append((values[: full * GROUP].view(full, GROUP), packed[: full * half].view(full, half), half))
+    if values.numel() > full * GROUP:
+        rest, rest_bytes = values[full * GROUP :], packed[full * half :]
+        parts.append((rest.view(1, -1), rest_bytes.view(1, -1), rest_bytes.numel()))
+    return parts

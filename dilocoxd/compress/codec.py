@@ -1,0 +1,138 @@
+"""Wire codecs: the contract that every byte format of one segment keeps, and the loops they share.
+
+A codec turns the n fp32 values of one segment into exactly `payload_bytes(n)` bytes and back. Formats are little-endian
+whatever the host. Work goes in chunks that fit the cache (128K elements; measured 4x faster than whole tensors).
+Decoded values are what the shared state is made of, so decoders use only operations that IEEE 754 rounds one at a
+time: the same payload gives the same bits for every thread count, vector width and CPU. Source: docs/internals.md,
+protocol chapter on compression, ALGORITHMS section 5 (I10).
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dilocoxd.errors import DilocoxdError, WireError
+
+CHUNK = 1 << 17
+"""Elements worked on at a time. A multiple of every block length and of the 4096 of `wire.layout.CUT_MULTIPLE`."""
+MAGNITUDE_MAX = 2.0**64
+"""Largest |value| on the wire. Sums over 1,024 peers stay finite, so no peer can make a result unencodable."""
+
+Payload = bytes | bytearray | memoryview | Tensor
+"""Bytes of one segment: any contiguous buffer, or a uint8 tensor."""
+
+
+class NotEncodableError(DilocoxdError):
+    """Values that must not be offered: NaN, Inf or a magnitude above `MAGNITUDE_MAX`. The phase is not offered."""
+
+
+class Codec(ABC):
+    """One byte format. Stateless; every method is a pure function of its arguments."""
+
+    name: str
+    """Canonical spelling, as `registry.codec_from_name` takes it."""
+
+    @abstractmethod
+    def payload_bytes(self, numel: int) -> int:
+        """Exact length in bytes of the payload of `numel` values."""
+
+    @abstractmethod
+    def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
+        """Write what encodes `values` = elements [start, start + len) of a segment of `numel` into its payload `out`.
+
+        `start` is a multiple of CHUNK and `values` reaches the next multiple or the end of the segment.
+        """
+
+    @abstractmethod
+    def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
+        """Fill `out` with elements [start, start + len) from a payload of the right length. Raises WireError."""
+
+    def encode(self, values: Tensor, out: bytearray | memoryview | Tensor) -> None:
+        """Fill `out` (exactly `payload_bytes(n)` writable bytes) with the encoding of float32[n].
+
+        Raises NotEncodableError for NaN, Inf or |x| > 2**64; `out` is then undefined.
+        """
+        numel = _check_values(values)
+        target = as_bytes(out)
+        if target.numel() != self.payload_bytes(numel):
+            raise ValueError(f"{self.name}: buffer of {target.numel()} bytes for {self.payload_bytes(numel)}")
+        for start, stop in chunks(numel):
+            self.encode_chunk(values[start:stop], start, numel, target)
+
+    def decode(self, payload: Payload, out: Tensor) -> None:
+        """Fill float32[n] `out` with the values in `payload`. Raises WireError (`bad_payload`) for hostile bytes."""
+        numel = _check_values(out)
+        source = self.checked_payload(payload, numel)
+        for start, stop in chunks(numel):
+            self.decode_chunk(source, start, numel, out[start:stop])
+
+    def checked_payload(self, payload: Payload, numel: int) -> Tensor:
+        """`payload` as a uint8 tensor of the right length, for `decode_chunk`. Raises WireError."""
+        source = as_bytes(payload)
+        if source.numel() != self.payload_bytes(numel):
+            raise bad_payload(
+                f"{self.name}: {source.numel()} bytes for {numel} values, must be {self.payload_bytes(numel)}"
+            )
+        return source
+
+
+def chunks(numel: int) -> Iterator[tuple[int, int]]:
+    """`(start, stop)` of consecutive chunks that cover `numel` elements."""
+    for start in range(0, numel, CHUNK):
+        yield start, min(start + CHUNK, numel)
+
+
+def bad_payload(detail: str) -> WireError:
+    """The error for every payload whose bytes break the format."""
+    return WireError("bad_payload", detail)
+
+
+def as_bytes(buffer: Payload) -> Tensor:
+    """`buffer` as a uint8 tensor without a copy (read-only memory is copied: torch wants writable memory)."""
+    if sys.byteorder != "little":
+        raise RuntimeError("this build writes host order; big-endian hosts are not supported")
+    if isinstance(buffer, Tensor):
+        if buffer.dtype != torch.uint8 or buffer.dim() != 1 or not buffer.is_contiguous():
+            raise ValueError("a payload tensor must be contiguous uint8[n]")
+        return buffer
+    view = memoryview(buffer)
+    if view.nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    if view.readonly:
+        return torch.frombuffer(bytearray(view), dtype=torch.uint8)
+    return torch.frombuffer(view, dtype=torch.uint8)
+
+
+def store(values: Tensor, out: Tensor) -> None:
+    """Copy `values` (any dtype) byte by byte into `out`; `out` may have any alignment."""
+    out.copy_(values.contiguous().view(torch.uint8))
+
+
+def load(payload: Tensor, dtype: torch.dtype) -> Tensor:
+    """A fresh, aligned tensor of `dtype` with the bytes of `payload`."""
+    values = torch.empty(payload.numel() // dtype.itemsize, dtype=dtype)
+    values.view(torch.uint8).copy_(payload)
+    return values
+
+
+def check_encodable(magnitudes: Tensor) -> None:
+    """Raise NotEncodableError unless all `magnitudes` (absolute values, or maxima of them) are in range; NaN is not."""
+    if not bool((magnitudes.amax() <= MAGNITUDE_MAX).item()):
+        raise NotEncodableError("values hold NaN, Inf or a magnitude above 2**64")
+
+
+def check_decoded(values: Tensor) -> None:
+    """Raise WireError unless all of `values` are finite and in range."""
+    if not bool((values.abs().amax() <= MAGNITUDE_MAX).item()):
+        raise bad_payload("a decoded value is NaN, Inf or above 2**64 in magnitude")
+
+
+def _check_values(values: Tensor) -> int:
+    if values.dtype != torch.float32 or values.dim() != 1 or not values.is_contiguous() or not values.numel():
+        raise ValueError("values must be contiguous float32[n] with n >= 1")
+    return values.numel()

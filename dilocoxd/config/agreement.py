@@ -1,0 +1,233 @@
+"""Sections of run.toml that say how sites agree: outer optimizer, strategy, rounds, snapshots."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import model_validator
+
+from dilocoxd.config.fields import Section, knob
+
+
+class OuterSection(Section):
+    """The optimizer that turns mean pseudo-gradients into the next anchor. Source: arXiv 2311.08105."""
+
+    optimizer: Annotated[
+        Literal["nesterov", "sgd"],
+        knob("Outer optimizer.", unit="choice", cost="nesterov keeps one more copy of the parameters."),
+    ] = "nesterov"
+    lr: Annotated[
+        float,
+        knob(
+            "How much of the mean progress is taken. Safe limits depend on momentum and strategy.delay.",
+            unit="1/round",
+            cost="too high diverges.",
+            gt=0,
+            le=4,
+        ),
+    ] = 0.7
+    momentum: Annotated[
+        float,
+        knob("How long earlier rounds go on acting.", unit="1/round", cost="higher needs a lower lr.", ge=0, lt=1),
+    ] = 0.9
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.optimizer == "sgd" and self.momentum != 0:
+            raise ValueError(
+                f"outer.momentum = {self.momentum} means nothing to outer.optimizer = 'sgd'; set it to 0 or choose"
+                " 'nesterov'"
+            )
+        return self
+
+
+class StrategySection(Section):
+    """What is exchanged, how often, and when it is applied."""
+
+    name: Annotated[
+        str,
+        knob("Label for people; nothing depends on it.", unit="text", cost="none.", min_length=1, max_length=64),
+    ] = "dilocox"
+    delay: Annotated[
+        Literal["none", "phase", "arrival"],
+        knob(
+            "When a round's result is applied: none = wait for it (synchronous), phase = one phase later (DiLoCoX),"
+            " arrival = at the first inner step after it arrives, keeping own progress.",
+            unit="choice",
+            cost="none idles while exchanging; phase learns a little less per token.",
+        ),
+    ] = "arrival"
+    inner_steps: Annotated[
+        int,
+        knob(
+            "H: inner steps of one phase. More means fewer bytes per token.",
+            unit="inner steps",
+            cost="sites drift further apart.",
+            ge=1,
+            le=100_000,
+        ),
+    ]
+    late_policy: Annotated[
+        Literal["extend", "wait"],
+        knob(
+            "What to do at a boundary while the previous round is not committed: extend trains on, wait waits.",
+            unit="choice",
+            cost="wait idles; extend lengthens phases.",
+        ),
+    ] = "extend"
+    extend_steps_max: Annotated[
+        int,
+        knob(
+            "Most inner steps a phase is lengthened by before the site waits.",
+            unit="inner steps",
+            cost="long phases drift further.",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 50
+    error_feedback: Annotated[
+        Literal["local", "paper", "none"],
+        knob(
+            "What compression left is added to the next contribution: local = own rest, paper = against the mean.",
+            unit="choice",
+            cost="one more copy of the parameters in the outer worker; none loses it.",
+        ),
+    ] = "local"
+    ef_beta: Annotated[
+        float,
+        knob("Part of the rest that is kept each round.", unit="fraction", cost="below 1 forgets.", ge=0, le=1),
+    ] = 1.0
+    transform: Annotated[
+        Literal["identity"],
+        knob("What is done to a pseudo-gradient before the codec.", unit="choice", cost="none."),
+    ] = "identity"
+    codec: Annotated[
+        Literal["fp32", "fp16", "bf16", "int8", "int4"],
+        knob("Number format on the wire.", unit="choice", cost="fewer bits are less exact; see error_feedback."),
+    ] = "int8"
+    segment_elements_max: Annotated[
+        int,
+        knob(
+            "Largest piece of the parameters with an owner of its own. Smaller spreads the work over more peers.",
+            unit="elements",
+            cost="each segment costs a hash and a header.",
+            ge=4096,
+            le=1 << 26,
+            multiple_of=4096,
+        ),
+    ] = 1 << 20
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.late_policy == "extend" and self.extend_steps_max == 0 and self.delay != "none":
+            raise ValueError(
+                "strategy.extend_steps_max = 0 contradicts strategy.late_policy = 'extend'; set it to 1 or more, or"
+                " choose 'wait'"
+            )
+        if self.error_feedback == "none" and self.ef_beta != 1.0:
+            raise ValueError(
+                f"strategy.ef_beta = {self.ef_beta} means nothing to strategy.error_feedback = 'none'; remove it"
+            )
+        return self
+
+
+class RoundSection(Section):
+    """How long sites wait for each other, and what they may claim."""
+
+    quorum: Annotated[
+        Literal["available", "majority"],
+        knob(
+            "available = whoever is there goes on; majority = more than half of the members of the last round must.",
+            unit="choice",
+            cost="available may fork while the network is split (healed later), majority stops instead.",
+        ),
+    ] = "available"
+    grace_factor: Annotated[
+        float,
+        knob(
+            "After the first contribution is ready, wait for the others this part of the measured phase time.",
+            unit="phases",
+            cost="high waits long for the dead, low leaves slow sites out.",
+            gt=0,
+            le=10,
+        ),
+    ] = 0.3
+    grace_min_s: Annotated[float, knob("Shortest grace.", unit="s", cost="see grace_factor.", gt=0, le=3600)] = 2.0
+    grace_max_s: Annotated[float, knob("Longest grace.", unit="s", cost="see grace_factor.", gt=0, le=86_400)] = 120.0
+    attempt_timeout_s: Annotated[
+        float,
+        knob(
+            "After this long an attempt is given up and tried again without those who failed.",
+            unit="s",
+            cost="too short never finishes on slow links.",
+            gt=0,
+            le=86_400,
+        ),
+    ] = 300.0
+    progress_timeout_s: Annotated[
+        float,
+        knob(
+            "A transfer without a single byte for this long has failed.",
+            unit="s",
+            cost="too short gives up on hiccups, too long waits for the dead.",
+            gt=0,
+            le=3600,
+        ),
+    ] = 10.0
+    peers_max: Annotated[
+        int,
+        knob("Most sites in one round.", unit="sites", cost="bounds memory for what peers send.", ge=1, le=1024),
+    ] = 64
+    inner_steps_max: Annotated[
+        int,
+        knob(
+            "Most inner steps one contribution may claim; 0 is inner_steps + extend_steps_max.",
+            unit="inner steps",
+            cost="high lets a liar weigh more.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 0
+    tokens_max: Annotated[
+        int,
+        knob(
+            "Most tokens one contribution may claim; 0 is what inner_steps_max steps of one batch hold.",
+            unit="tokens",
+            cost="high lets a liar weigh more.",
+            ge=0,
+            lt=2**48,
+        ),
+    ] = 0
+    rounds_max: Annotated[
+        int,
+        knob("The run ends after this many rounds; 0 is never.", unit="rounds", cost="none.", ge=0, lt=2**53),
+    ] = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.grace_min_s > self.grace_max_s:
+            raise ValueError(
+                f"round.grace_min_s = {self.grace_min_s} is above round.grace_max_s = {self.grace_max_s}; swap them"
+            )
+        if self.progress_timeout_s > self.attempt_timeout_s:
+            raise ValueError(
+                f"round.progress_timeout_s = {self.progress_timeout_s} is above round.attempt_timeout_s ="
+                f" {self.attempt_timeout_s}; shorten it"
+            )
+        return self
+
+
+class SnapshotSection(Section):
+    """The shared state on disk, for restarts and newcomers."""
+
+    every_rounds: Annotated[
+        int,
+        knob(
+            "A snapshot after every so many rounds. Fewer make newcomers replay more entries.",
+            unit="rounds",
+            cost="disk writes of 8 bytes per parameter.",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 10
+    keep: Annotated[
+        int, knob("Newest snapshots that are kept.", unit="snapshots", cost="disk space.", ge=1, le=1000)
+    ] = 2

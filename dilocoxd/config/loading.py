@@ -1,0 +1,127 @@
+"""Decides how a configuration file becomes a checked object, and what one sentence tells the operator otherwise."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dilocoxd.errors import ConfigError
+
+FILE_BYTES_MAX = 1 << 20
+SHOWN_MAX = 80
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises ConfigError when it is missing, unreadable, too large or not TOML."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{path}: cannot be read ({reason}); give the path of a readable TOML file") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is not a configuration file of dilocoxd")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML ({error}); correct that line") from error
+
+
+def validated(model: type[M], tables: Mapping[str, Any], *, source: str) -> M:
+    """`tables` as a `model`. Raises ConfigError naming file, field, value and remedy of the first problem."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        # An unknown field is usually the cause when another one is missing: tell it first.
+        problems.sort(key=lambda p: p["type"] != "extra_forbidden")
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(f"{source}: {_sentence(model, problems[0])}{more}") from error
+
+
+def _sentence(model: type[BaseModel], problem: ErrorDetails) -> str:
+    field = ".".join(str(part) for part in problem["loc"]) or "the file"
+    kind = problem["type"]
+    if kind == "extra_forbidden":
+        return _unknown_sentence(model, problem["loc"], field)
+    if kind == "missing":
+        return f"field {field} is missing; add it"
+    if kind == "value_error":
+        return str(problem["ctx"]["error"])
+    what = f"{field} = {_shown(problem['input'])}"
+    return f"{what} is wrong: {_remedy(kind, problem)}"
+
+
+_TYPES = {
+    "int": "a whole number without quotes",
+    "float": "a number without quotes",
+    "string": "text in quotes",
+    "bool": "true or false",
+    "dict": "a table",
+    "model": "a table",
+    "tuple": "a list in brackets",
+    "list": "a list in brackets",
+}
+
+
+def _remedy(kind: str, problem: ErrorDetails) -> str:
+    context = problem.get("ctx", {})
+    if kind == "literal_error":
+        return f"use one of {context.get('expected')}"
+    limits = {
+        "greater_than": "give a value greater than {gt}",
+        "greater_than_equal": "give a value of at least {ge}",
+        "less_than": "give a value less than {lt}",
+        "less_than_equal": "give a value of at most {le}",
+        "multiple_of": "give a multiple of {multiple_of}",
+        "string_pattern_mismatch": "it must match {pattern}",
+        "string_too_short": "give at least {min_length} characters",
+        "string_too_long": "give at most {max_length} characters",
+        "too_short": "give at least {min_length} values",
+        "too_long": "give at most {max_length} values",
+        "finite_number": "give a finite number",
+    }
+    if kind in limits:
+        return limits[kind].format(**context)
+    for prefix, wanted in _TYPES.items():
+        if kind.startswith(prefix + "_"):
+            return f"give {wanted}"
+    return f"{problem['msg']}; correct it"
+
+
+def _unknown_sentence(model: type[BaseModel], loc: tuple[int | str, ...], field: str) -> str:
+    parent: type[BaseModel] | None = model
+    for part in loc[:-1]:
+        parent = _submodel(parent, str(part)) if parent is not None else None
+    known = list(parent.model_fields) if parent is not None else []
+    prefix = ".".join(str(part) for part in loc[:-1])
+    near = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
+    if near:
+        return f"unknown field {field}; did you mean {'.'.join(filter(None, (prefix, near[0])))}?"
+    return f"unknown field {field}; remove it, known here: {', '.join(known)}"
+
+
+def _submodel(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    info = model.model_fields.get(name)
+    if info is None:
+        return None
+    candidates = get_args(info.annotation) if get_origin(info.annotation) in (Union, UnionType) else (info.annotation,)
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
+
+
+def canonical_json(tables: Mapping[str, Any]) -> bytes:
+    """One byte string for one configuration: sorted keys, shortest floats, no white space, ASCII, no NaN."""
+    return json.dumps(tables, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")

@@ -1,0 +1,171 @@
+"""Decides what a run is: run.toml, its canonical bytes, and the run id made from their hash.
+
+The manifest never changes during a run and is the same at every site; what differs between sites is in site.toml.
+Source: docs/internals.md 2, docs/architecture.md.
+"""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from dilocoxd.config.agreement import OuterSection, RoundSection, SnapshotSection, StrategySection
+from dilocoxd.config.fields import Section, knob
+from dilocoxd.config.loading import FILE_BYTES_MAX, canonical_json, read_toml, validated
+from dilocoxd.config.stability import safe_outer_lr
+from dilocoxd.config.training import DataSection, InnerSection, ModelSection, SeedsSection, TokenizerSection
+from dilocoxd.errors import ConfigError
+from dilocoxd.ids import RunId
+
+RUN_ID_HASH_DIGITS = 16
+SEGMENTS_MAX = 1 << 16
+
+
+class RunSection(Section):
+    """Name of the run."""
+
+    name: Annotated[
+        str,
+        knob(
+            "Start of the run id.",
+            unit="text",
+            cost="none.",
+            pattern=r"^[a-z0-9][a-z0-9-]{0,31}$",
+        ),
+    ]
+    created: Annotated[
+        str,
+        knob(
+            "When the run was created, ISO 8601, UTC; makes run ids unique. `dilocoxd start` fills it in when empty.",
+            unit="text",
+            cost="none.",
+            max_length=32,
+        ),
+    ] = ""
+    format: Annotated[
+        int,
+        knob("Version of this file's meaning.", unit="integer", cost="none.", ge=1, le=1),
+    ] = 1
+
+
+class Manifest(Section):
+    """run.toml."""
+
+    run: RunSection
+    model: ModelSection
+    tokenizer: TokenizerSection = Field(default_factory=TokenizerSection)
+    data: DataSection
+    inner: InnerSection
+    outer: OuterSection = Field(default_factory=OuterSection)
+    strategy: StrategySection
+    round: RoundSection = Field(default_factory=RoundSection)
+    snapshot: SnapshotSection = Field(default_factory=SnapshotSection)
+    seeds: SeedsSection = Field(default_factory=SeedsSection)
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Self:
+        longest = self.strategy.inner_steps + self.strategy.extend_steps_max
+        if self.round.inner_steps_max and self.round.inner_steps_max < longest:
+            raise ValueError(
+                f"round.inner_steps_max = {self.round.inner_steps_max} is below strategy.inner_steps +"
+                f" strategy.extend_steps_max = {longest}, so honest sites would be refused; raise it or set it to 0"
+            )
+        tokens = longest * self.tokens_per_inner_step
+        if self.round.tokens_max and self.round.tokens_max < tokens:
+            raise ValueError(
+                f"round.tokens_max = {self.round.tokens_max} is below the {tokens} tokens of the longest phase, so"
+                " honest sites would be refused; raise it or set it to 0"
+            )
+        return self
+
+    @property
+    def tokens_per_inner_step(self) -> int:
+        """Tokens one site trains on in one inner step."""
+        return self.inner.batch_sequences * self.model.seq_len
+
+    @property
+    def claimed_steps_max(self) -> int:
+        """Most inner steps a contribution may claim."""
+        return self.round.inner_steps_max or self.strategy.inner_steps + self.strategy.extend_steps_max
+
+    @property
+    def claimed_tokens_max(self) -> int:
+        """Most tokens a contribution may claim."""
+        return self.round.tokens_max or self.claimed_steps_max * self.tokens_per_inner_step
+
+    def canonical_bytes(self) -> bytes:
+        """The bytes that are hashed and sent to joining peers; equal for equal runs, whatever the file looked like."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    def sha256(self) -> bytes:
+        """Hash of the canonical bytes, 32 bytes."""
+        return hashlib.sha256(self.canonical_bytes()).digest()
+
+    @property
+    def run_id(self) -> RunId:
+        """`<name>-<first 16 hex digits of the hash>`."""
+        return RunId(f"{self.run.name}-{self.sha256().hex()[:RUN_ID_HASH_DIGITS]}")
+
+    def created_now(self, now: datetime | None = None) -> "Manifest":
+        """This manifest with run.created filled in if it was empty."""
+        if self.run.created:
+            return self
+        stamp = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self.model_copy(update={"run": self.run.model_copy(update={"created": stamp})})
+
+    def warnings(self) -> list[str]:
+        """Settings that are allowed but probably not meant, one sentence each."""
+        found = []
+        is_delayed = self.strategy.delay == "phase"
+        limit = safe_outer_lr(self.outer.momentum, is_delayed=is_delayed)
+        if self.outer.lr >= limit:
+            found.append(
+                f"outer.lr = {self.outer.lr} with outer.momentum = {self.outer.momentum} and strategy.delay ="
+                f" '{self.strategy.delay}' diverges on stiff directions; stay below {limit:.3f}"
+            )
+        if self.strategy.codec == "int4" and self.strategy.error_feedback == "none":
+            found.append(
+                "strategy.codec = 'int4' without strategy.error_feedback loses what rounding leaves behind;"
+                " set error_feedback to 'local'"
+            )
+        return found
+
+    def to_toml(self) -> str:
+        """Text of a run.toml that loads to an equal manifest."""
+        return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+def load_manifest(path: Path) -> Manifest:
+    """The manifest in a run.toml. Raises ConfigError."""
+    return validated(Manifest, read_toml(path), source=str(path))
+
+
+def manifest_from_tables(tables: dict[str, Any], *, source: str) -> Manifest:
+    """The manifest in already parsed tables. Raises ConfigError naming `source`."""
+    return validated(Manifest, tables, source=source)
+
+
+def manifest_from_canonical(data: bytes, *, source: str) -> Manifest:
+    """The manifest in canonical bytes that a peer sent.
+
+    Raises ConfigError when they are no manifest or not canonical (then the hash would not name what we understood).
+    """
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{source}: the manifest has {len(data)} bytes, at most {FILE_BYTES_MAX}; ask another peer")
+    try:
+        tables = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: the manifest is not JSON; ask another peer") from error
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{source}: the manifest is not a table; ask another peer")
+    manifest = validated(Manifest, tables, source=f"manifest from {source}")
+    if manifest.canonical_bytes() != data:
+        raise ConfigError(
+            f"{source}: the manifest is not in canonical form for this version of dilocoxd; use the version of the"
+            " site that created the run"
+        )
+    return manifest

@@ -1,0 +1,315 @@
+"""What the rest of the daemon may ask of its site, and what the site tells it (docs/internals.md sections 2 and 4).
+
+`daemon/site.py` implements `Site`. Life of a site, seen from `daemon/app.py`:
+
+    site = LocalSite(settings, emit)                  # emit: SiteEvent -> None, called on the loop, must not block
+    group.create_task(site.run(), name="site")        # starts workers; ends after leave(); WorkerError = budget spent
+    layout = await site.ready()                       # outer worker is up: sizes of payloads
+    await site.load_state("")                         # genesis, or a snapshot directory
+    await site.apply_entry(committed)                 # each entry of the log, in order, also while catching up
+    await site.begin(ChainView(...))                  # caught up: error feedback is restored, training starts
+    ... ContributionOffered -> round machine; reduce / prepare_pass while an exchange runs; apply_entry at commit ...
+    await site.leave()                                # trainers write checkpoints, feedback is saved, workers end
+
+Who settles: the round machine owns the question for which rounds a contribution was offered. It says so once, in the
+`settles` of apply_entry or load_state, or with `abandon_contribution`; after that it never offers that phase again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from dilocoxd.ids import Digest, PhaseId, RoundIndex
+from dilocoxd.wire.local import OwnedSegment, PassPrepared, Reduced, Share, SnapshotWritten, StateReady
+
+Delay = Literal["none", "phase", "arrival"]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteSettings:
+    """What the manifest and site.toml say about this site's inside."""
+
+    run_directory: Path
+    delay: Delay
+    inner_steps: int
+    """Of the first phase; later ones follow the newest entry's `next_inner_steps`."""
+    extend_steps_max: int
+    """Steps that a phase may grow by when the entry is late; 0 = wait at once."""
+    evaluate_every_rounds: int
+    """Validation loss of state k when k is a multiple of this; 0 = never."""
+    lowrank_r: int = 0
+    """Of the first contribution; later ones follow the newest entry's `next_lowrank_r`."""
+    num_stages: int = 1
+    is_training: bool = True
+    """False: observer, an outer worker without trainers."""
+    save_feedback_every_rounds: int = 1
+    """Error feedback goes to disk after every n-th round, and when leaving; 0 = only when leaving."""
+    trainer_environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of the trainers (OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES ...)."""
+    outer_environment: Mapping[str, str] = field(default_factory=dict)
+    trainer_command: tuple[str, ...] = ()
+    """Empty: torchrun with dilocoxd.trainer.main."""
+    outer_command: tuple[str, ...] = ()
+    """Empty: python -m dilocoxd.outerworker.main."""
+    restarts_max: int = 5
+    """Per worker in `restart_window_s`; one more and the site fails."""
+    restart_window_s: float = 600.0
+    trainer_start_timeout_s: float = 300.0
+    outer_silence_max_s: float = 60.0
+    """The outer worker is killed when it owes an answer and gives no sign of life for so long."""
+    trainer_silence_factor: float = 20.0
+    """The trainer is killed when it owes a step and is silent for this many median steps, at least the next field."""
+    trainer_silence_min_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLayout:
+    """Sizes that follow from the manifest, as the outer worker described them."""
+
+    numel: int
+    payload_bytes: tuple[tuple[int, ...], ...]
+    """[pass][segment] bytes of a payload; OUTBOX and RESULT are the concatenation, INBOX one such block per slot."""
+    inbox_slots: int
+    """Number of contributions that INBOX has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedEntry:
+    """One entry to apply: state `round` -> `round + 1`. The entry must be durable in the log before it comes here."""
+
+    round: RoundIndex
+    lowrank_r: int
+    next_inner_steps: int
+    next_lowrank_r: int
+    path: str = ""
+    """Where the result payload lies; empty: in the RESULT buffer."""
+    offset: int = 0
+    settles: PhaseId | None = None
+    """The offered contribution whose fate this entry decides; None: none was offered for this round."""
+    is_included: bool = False
+    """The entry names (our peer, `settles`)."""
+    owned: tuple[OwnedSegment, ...] = ()
+    """Segments that this site reduced in the committed attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainView:
+    """What our own log says when training begins (decides whether saved error feedback is still right)."""
+
+    height: RoundIndex
+    newest_own_phase: PhaseId | None
+    """Highest phase of this peer named by any entry of the chain."""
+
+
+# --- events: site -> daemon -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionOffered:
+    """A contribution is formed and lies in OUTBOX until it is settled; it is for the round = current height."""
+
+    phase: PhaseId
+    base_round: RoundIndex
+    inner_steps: int
+    tokens: int
+    lowrank_r: int
+    segment_hashes: tuple[bytes, ...]
+    norm: float
+    residual_norm: float
+    form_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionDropped:
+    """A phase ended without a contribution: NaN, or nothing was trained on the present anchor."""
+
+    phase: PhaseId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStarted:
+    phase: PhaseId
+    base_round: RoundIndex
+    inner_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReported:
+    phase: PhaseId
+    inner_step: int
+    global_step: int
+    loss: float
+    tokens: int
+    step_seconds: float
+    idle_seconds: float
+    """Of all generations of the trainer together."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseClosed:
+    phase: PhaseId
+    inner_steps: int
+    tokens: int
+    mean_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorAdopted:
+    """The trainers have taken anchor `round` (how: start, replace or merge)."""
+
+    round: RoundIndex
+    how: str
+    phase: PhaseId
+    inner_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationMeasured:
+    round: RoundIndex
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """A worker was started, lost or stopped; `reason` is for the operator."""
+
+    role: Literal["outer", "trainer"]
+    state: Literal["starting", "running", "lost", "stopped"]
+    restarts: int
+    reason: str
+
+
+SiteEvent = (
+    ContributionOffered
+    | ContributionDropped
+    | PhaseStarted
+    | StepReported
+    | PhaseClosed
+    | AnchorAdopted
+    | ValidationMeasured
+    | WorkerChanged
+)
+
+
+# --- state for GET /v1/status ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    state: str
+    restarts: int
+    pids: tuple[int, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStatus:
+    """One consistent look at the site; cheap."""
+
+    waiting_for: str
+    """One sentence; empty while it trains undisturbed."""
+    is_training: bool
+    phase: PhaseId | None
+    inner_step: int
+    inner_steps: int
+    global_step: int
+    base_round: RoundIndex | None
+    step_seconds: float
+    idle_seconds: float
+    train_seconds: float
+    tokens: int
+    in_flight: PhaseId | None
+    """Phase of the contribution that is formed and not settled."""
+    state_round: RoundIndex | None
+    anchor_sha256: Digest | None
+    state_digest: Digest | None
+    workers: Mapping[str, WorkerStatus]
+
+
+class BufferAccess(Protocol):
+    """pread/pwrite views of OUTBOX, INBOX and RESULT; they never map, so resident memory stays flat."""
+
+    def size(self, name: str) -> int:
+        """Bytes of buffer `name`."""
+        ...
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes. Raises ValueError outside the buffer."""
+        ...
+
+    def write(self, name: str, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """All of `data`. Raises ValueError outside the buffer."""
+        ...
+
+    def punch(self, name: str, offset: int, length: int) -> None:
+        """Give the memory of this range back; it reads as zeros."""
+        ...
+
+
+class Site(Protocol):
+    """The calls. All coroutines may be cancelled: what was ordered still happens, in order."""
+
+    buffers: BufferAccess
+
+    async def run(self) -> None:
+        """Start the workers and serve until `leave` is done. Raises WorkerError when a restart budget is spent."""
+        ...
+
+    async def ready(self) -> SiteLayout:
+        """Wait for the outer worker's description of the buffers."""
+        ...
+
+    async def load_state(
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
+    ) -> StateReady:
+        """Replace the shared state by a snapshot directory (genesis if empty); trainers take the new anchor when they
+        may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then."""
+        ...
+
+    async def apply_entry(self, committed: CommittedEntry) -> StateReady:
+        """Settle, then apply; returns when the buffers hold state round + 1. Survives restarts of the outer worker.
+        Raises WorkerError if the payload does not decode (state unchanged)."""
+        ...
+
+    async def abandon_contribution(self, phase: PhaseId) -> None:
+        """The round is given up for this contribution: it goes to the error feedback. Only if no vote for an entry
+        that contains it has left."""
+        ...
+
+    async def begin(self, chain: ChainView) -> None:
+        """Caught up for the first time: restore error feedback if it is still right, then train."""
+        ...
+
+    def pause(self, reason: str) -> None:
+        """Trainers stop at the next inner-step boundary; the outer worker goes on (entries are still applied)."""
+        ...
+
+    def resume(self) -> None:
+        """Trainers go on."""
+        ...
+
+    async def reduce(
+        self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
+    ) -> Reduced:
+        """Owner's mean of one segment into RESULT. Raises BadShare(slot) for a payload that does not decode,
+        WorkerError when the outer worker does not come back in time."""
+        ...
+
+    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassPrepared:
+        """All results of the pass before are in RESULT: fill OUTBOX for this pass."""
+        ...
+
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
+        """Write the shared state to `directory`, in the background of everything else."""
+        ...
+
+    async def leave(self) -> None:
+        """Checkpoint and stop the trainers, save error feedback, stop the outer worker; then `run` returns."""
+        ...
+
+    def status(self) -> SiteStatus:
+        """For GET /v1/status."""
+        ...

@@ -1,0 +1,58 @@
+"""Genesis: the first value of every parameter, the same bits on every machine.
+
+Normal variates need log and cos, whose last bit differs between CPU types. Here a value is a sum of four uniform
+integers (a bell shape) times one scale: integers are exact, and the single product is rounded once, as IEEE 754 says.
+Source: issue 2 (no site copies a first state), protocol chapter on the run manifest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+_UNIFORM_BITS: Final = 16
+_NUM_UNIFORMS: Final = 4
+_CHUNK_ELEMENTS: Final = 1 << 18
+"""Part of the definition: the generator is read chunk by chunk, four draws per chunk."""
+
+_SUM_STD: Final = math.sqrt(_NUM_UNIFORMS * ((1 << 2 * _UNIFORM_BITS) - 1) / 12.0)
+_RESIDUAL_SUFFIXES: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+
+
+def init_std(name: str, base_std: float, num_layers: int) -> float:
+    """Standard deviation for a matrix: projections into the residual stream shrink with depth (GPT-2 rule)."""
+    if name.endswith(_RESIDUAL_SUFFIXES):
+        return base_std / math.sqrt(2.0 * num_layers)
+    return base_std
+
+
+def init_parameter(name: str, shape: Sequence[int], seed: int, out: Tensor, *, std: float = 0.02) -> None:
+    """Fill ``out`` (flat float32, numel of ``shape``) with the first value of parameter ``name``.
+
+    Norm weights are 1, biases 0, everything else bell-shaped with deviation ``std``. Depends on nothing but the
+    arguments: not on the split into stages, thread count or CPU type.
+    """
+    if out.dtype != torch.float32 or out.numel() != math.prod(shape):
+        raise ValueError(f"{name}: out must be {math.prod(shape)} float32 values, not {out.numel()} {out.dtype}")
+    if len(shape) < 2:
+        out.fill_(0.0 if name.endswith(".bias") else 1.0)
+        return
+    generator = torch.Generator(device="cpu")
+    generator.manual_seed(crc32(name.encode()) ^ seed)
+    # The quotient of two doubles is rounded once, and once more to float32: the same bits everywhere.
+    scale = torch.tensor(std / _SUM_STD, dtype=torch.float32)
+    half = 1 << (_UNIFORM_BITS - 1)
+    flat = out.view(-1)
+    for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
+        piece = flat[start : start + _CHUNK_ELEMENTS]
+        draws = torch.randint(
+            -half, half, (_NUM_UNIFORMS, piece.numel()), generator=generator, dtype=torch.int32, device="cpu"
+        )
+        # Each draw has mean -1/2: adding half the count centres the sum; below 2**18, exact in float32.
+        total = draws.sum(dim=0, dtype=torch.int32) + _NUM_UNIFORMS // 2
+        piece.copy_(total.to(torch.float32) * scale)

@@ -1,0 +1,132 @@
+"""The native model: a LLaMA-style decoder in plain torch, with the parameter names of transformers' Llama.
+
+Equal to LlamaForCausalLM on the same weights (tests/unit/trainer), but it needs no transformers import and has less
+Python per layer, which is what small models on CPUs spend their time on.
+"""
+
+# Shape legend: B sequences, T positions, D hidden size, H heads, K key/value heads, E head size, V vocabulary.
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dilocoxd.models.config import ModelConfig
+from dilocoxd.models.cut import StageSpan
+from dilocoxd.models.stage import StageModule
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention with rotary positions."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.num_kv_heads = config.num_kv_heads
+        self.head_dim = config.head_dim
+        kv_width = config.num_kv_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+        """Attention output [B, T, D]."""
+        num_sequences, length, _ = x_BTD.shape
+        q_BHTE = self.q_proj(x_BTD).view(num_sequences, length, self.num_heads, self.head_dim).transpose(1, 2)
+        k_BKTE = self.k_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
+        v_BKTE = self.v_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
+        q_BHTE = rotate(q_BHTE, cos_TE, sin_TE)
+        k_BKTE = rotate(k_BKTE, cos_TE, sin_TE)
+        mixed_BHTE = functional.scaled_dot_product_attention(
+            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.num_heads != self.num_kv_heads
+        )
+        out: Tensor = self.o_proj(mixed_BHTE.transpose(1, 2).reshape(num_sequences, length, -1))
+        return out
+
+
+class Mlp(nn.Module):
+    """Gated SiLU feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """down(silu(gate(x)) * up(x)), [B, T, D]."""
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        return out
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        # Order of definition = canonical order of the parameters, the same as in transformers.
+        self.self_attn = Attention(config)
+        self.mlp = Mlp(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+        """Hidden states after this block, [B, T, D]."""
+        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_TE, sin_TE)
+        out: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
+        return out
+
+
+class NativeStage(StageModule):
+    """Layers of one span, with the embedding in the first and norm and head in the last stage."""
+
+    def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
+        super().__init__()
+        self.span = span
+        with torch.device("meta"):
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if span.is_first else None
+            self.layers = nn.ModuleDict(
+                {str(index): Block(config) for index in range(span.first_layer, span.end_layer)}
+            )
+            self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if span.is_last else None
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if span.is_last else None
+        self.to_empty(device=device)
+        cos_TE, sin_TE = rotary_tables(config.seq_len, config.head_dim, config.rope_theta)
+        self.register_buffer("cos_TE", cos_TE.to(device), persistent=False)
+        self.register_buffer("sin_TE", sin_TE.to(device), persistent=False)
+
+    def global_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters under their global names, in canonical order."""
+        for name, param in self.named_parameters():
+            yield (name if name.startswith("lm_head.") else f"model.{name}"), param
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Ids or hidden states in, hidden states or logits out."""
+        hidden_BTD: Tensor = self.embed_tokens(x) if self.embed_tokens is not None else x
+        length = hidden_BTD.shape[1]
+        cos_TE = self.get_buffer("cos_TE")[:length]
+        sin_TE = self.get_buffer("sin_TE")[:length]
+        for block in self.layers.values():
+            hidden_BTD = block(hidden_BTD, cos_TE, sin_TE)
+        if self.norm is None or self.lm_head is None:
+            return hidden_BTD
+        logits_BTV: Tensor = self.lm_head(self.norm(hidden_BTD))
+        return logits_BTV
+
+
+def rotary_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [T, E] of the rotary positions, halves repeated (the layout of transformers' Llama)."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    frequencies = 1.0 / (theta**exponents)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    angles_TE = torch.cat((angles, angles), dim=-1)
+    return angles_TE.cos(), angles_TE.sin()
+
+
+def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    """Rotary positions applied to queries or keys, [B, H, T, E]."""
+    first, second = x_BHTE.chunk(2, dim=-1)
+    return x_BHTE * cos_TE + torch.cat((-second, first), dim=-1) * sin_TE

@@ -1,0 +1,84 @@
+"""What the decision machines know of a chain: its tip and the short memory that the rules need.
+
+Pure view, rebuilt from the log at start and extended by one entry at a time; equal for equal chains.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.wire.entry import Contribution, Entry, entry_hash
+
+RECENT_ENTRIES = 8
+"""How many entries back a peer counts as a contributor for `quorum = majority` (docs/internals.md 3.9)."""
+HEADS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChainView:
+    """Tip of a chain of `height` entries, applied to a state with `state_digest`."""
+
+    run_id: RunId
+    height: RoundIndex
+    head: Digest
+    state_digest: Digest
+    weight: int = 0
+    """Sum of tokens of all entries: fork choice compares it."""
+    last_phases: Mapping[PeerId, PhaseId] = field(default_factory=lambda: MappingProxyType({}))
+    """Newest phase of each peer in the chain. Phases of a peer only rise in a chain, so each is there at most once."""
+    recent: tuple[frozenset[PeerId], ...] = ()
+    """Contributors of the last RECENT_ENTRIES entries, oldest first."""
+    heads: tuple[Digest, ...] = ()
+    """Hashes of the last HEADS_KEPT entries, oldest first; the last one is `head`."""
+    lowrank_r: int = 0
+    """Low rank for the next entry's payloads (the last entry's `next_lowrank_r`, or the manifest's)."""
+    inner_steps: int = 0
+    """H decided by the last entry (or the manifest's)."""
+
+    def extended(self, entry: Entry, state_digest: Digest) -> "ChainView":
+        """The view after `entry` was applied. AssertionError if it does not belong on this tip (our bug)."""
+        assert entry.round == self.height and entry.parent == self.head, "entry does not belong on this tip"
+        head = entry_hash(entry)
+        phases = dict(self.last_phases)
+        phases.update({c.peer: c.phase for c in entry.contributions})
+        return replace(
+            self,
+            height=RoundIndex(self.height + 1),
+            head=head,
+            state_digest=state_digest,
+            weight=self.weight + entry_tokens(entry),
+            last_phases=MappingProxyType(phases),
+            recent=(*self.recent, frozenset(c.peer for c in entry.contributions))[-RECENT_ENTRIES:],
+            heads=(*self.heads, head)[-HEADS_KEPT:],
+            lowrank_r=entry.next_lowrank_r,
+            inner_steps=entry.next_inner_steps,
+        )
+
+    def hash_at(self, round_index: int) -> Digest | None:
+        """Hash of the entry of this round, None if there is none or it is too long ago."""
+        back = self.height - round_index
+        return self.heads[-back] if 0 < back <= len(self.heads) else None
+
+    def holds(self, contribution: Contribution) -> bool:
+        """Whether (peer, phase) is in the chain, or can never come into it any more."""
+        return self.last_phases.get(contribution.peer, -1) >= contribution.phase
+
+    @property
+    def recent_contributors(self) -> frozenset[PeerId]:
+        return frozenset().union(*self.recent)
+
+
+def entry_tokens(entry: Entry) -> int:
+    """Weight of one entry in fork choice."""
+    return sum(c.tokens for c in entry.contributions)
+
+
+def view_of(base: ChainView, entries: Iterable[Entry], state_digest: Digest) -> ChainView:
+    """`base` extended by all entries, whose last state has `state_digest` (digests between are in the entries)."""
+    view = base
+    listed = list(entries)
+    for index, entry in enumerate(listed):
+        is_last = index + 1 == len(listed)
+        view = view.extended(entry, state_digest if is_last else Digest(listed[index + 1].state_digest))
+    return view

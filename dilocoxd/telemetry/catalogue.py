@@ -1,0 +1,269 @@
+"""Every event there is, as a type: what happened, with the values that explain it. Changes, never polling.
+
+Names are `noun.past_participle`. Fields carry their unit last. Nothing secret, no tensors (docs/style.md 16, 17).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    name: ClassVar[str]
+    level: ClassVar[Level] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonStarted(Event):
+    name: ClassVar[str] = "daemon.started"
+    peer_id: str
+    run_id: str
+    version: str
+    run_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonStopped(Event):
+    """`reason` is what ended it: signal, end of the run, or the failure."""
+
+    name: ClassVar[str] = "daemon.stopped"
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigLoaded(Event):
+    name: ClassVar[str] = "config.loaded"
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinStageFailed(Event):
+    """One address failed at one stage of joining; others may still work."""
+
+    name: ClassVar[str] = "join.stage_failed"
+    level: ClassVar[Level] = "warning"
+    stage: str
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmJoined(Event):
+    name: ClassVar[str] = "swarm.joined"
+    through: str
+    num_live: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFound(Event):
+    name: ClassVar[str] = "peer.found"
+    peer: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost(Event):
+    name: ClassVar[str] = "peer.lost"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    reason: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLeft(Event):
+    name: ClassVar[str] = "peer.left"
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRefused(Event):
+    """A peer of another run or protocol, or with a wrong clock."""
+
+    name: ClassVar[str] = "peer.refused"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRejected(Event):
+    """Bytes or a message from a peer that break the specification; counted and dropped."""
+
+    name: ClassVar[str] = "input.rejected"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted(Event):
+    name: ClassVar[str] = "phase.started"
+    level: ClassVar[Level] = "debug"
+    phase: int
+    base_round: int
+    inner_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseExtended(Event):
+    """The previous round is late, so the phase goes on (late_policy = extend)."""
+
+    name: ClassVar[str] = "phase.extended"
+    phase: int
+    inner_steps: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseClosed(Event):
+    name: ClassVar[str] = "phase.closed"
+    phase: int
+    inner_steps: int
+    tokens: int
+    mean_loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundProposed(Event):
+    name: ClassVar[str] = "round.proposed"
+    round: int
+    attempt: int
+    coordinator: str
+    group: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAbandoned(Event):
+    """One attempt failed; the next one follows."""
+
+    name: ClassVar[str] = "round.abandoned"
+    level: ClassVar[Level] = "warning"
+    round: int
+    attempt: int
+    reason: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCommitted(Event):
+    name: ClassVar[str] = "round.committed"
+    round: int
+    attempt: int
+    entry_hash: str
+    contributors: tuple[str, ...]
+    bytes_sent: int
+    bytes_received: int
+    exchange_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryApplied(Event):
+    name: ClassVar[str] = "entry.applied"
+    round: int
+    anchor_sha256: str
+    apply_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionRefused(Event):
+    """Our own contribution was not usable (NaN or Inf) or did not get into the entry."""
+
+    name: ClassVar[str] = "contribution.refused"
+    level: ClassVar[Level] = "warning"
+    phase: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationMeasured(Event):
+    name: ClassVar[str] = "validation.measured"
+    round: int
+    validation_loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotWritten(Event):
+    name: ClassVar[str] = "snapshot.written"
+    round: int
+    snapshot_bytes: int
+    write_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryStarted(Event):
+    """Catching up with, or moving to, a chain that others have."""
+
+    name: ClassVar[str] = "recovery.started"
+    own_height: int
+    target_height: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFinished(Event):
+    name: ClassVar[str] = "recovery.finished"
+    height: int
+    recovery_s: float
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkResolved(Event):
+    name: ClassVar[str] = "fork.resolved"
+    level: ClassVar[Level] = "warning"
+    fork_height: int
+    kept: str
+    dropped: str
+    is_rolled_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Event):
+    """`worker`: p2pd, outer or trainer."""
+
+    name: ClassVar[str] = "worker.started"
+    worker: str
+    pid: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDied(Event):
+    name: ClassVar[str] = "worker.died"
+    level: ClassVar[Level] = "warning"
+    worker: str
+    pid: int
+    reason: str
+    restarts_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRaised(Event):
+    name: ClassVar[str] = "alert.raised"
+    level: ClassVar[Level] = "error"
+    code: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertCleared(Event):
+    name: ClassVar[str] = "alert.cleared"
+    code: str
+
+
+def event_types() -> list[type[Event]]:
+    """Every type of the catalogue, by name."""
+    # Not __subclasses__: `slots` makes dataclass build each class twice, and both are in that list.
+    kinds = [k for k in globals().values() if isinstance(k, type) and issubclass(k, Event) and k is not Event]
+    return sorted(kinds, key=lambda kind: kind.name)

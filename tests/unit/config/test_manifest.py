@@ -1,0 +1,220 @@
+"""The manifest: what is refused and how it is said, canonical bytes, run id, presets, warnings."""
+
+import copy
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.config.fields import Section
+from dilocoxd.config.loading import read_toml
+from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
+from dilocoxd.config.presets import preset_names, preset_tables
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.stability import safe_outer_lr
+from dilocoxd.errors import ConfigError
+
+
+def tables(**changes: Any) -> dict[str, Any]:
+    """The tiny preset with `section__field=value` changed; None removes a field."""
+    result = copy.deepcopy(preset_tables("tiny"))
+    for name, value in changes.items():
+        section, field = name.split("__", 1)
+        if value is None:
+            result[section].pop(field)
+        else:
+            result.setdefault(section, {})[field] = value
+    return result
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        manifest_from_tables(tables(**changes), source="run.toml")
+    text = str(caught.value)
+    assert text.startswith("run.toml: ")
+    assert "\n" not in text
+    return text
+
+
+def test_unknown_field_names_the_one_that_was_meant() -> None:
+    assert refusal(outer__learning_rate=0.5).endswith("; remove it, known here: optimizer, lr, momentum")
+    assert "unknown field strategy.inner_step; did you mean strategy.inner_steps?" in refusal(strategy__inner_step=3)
+    with pytest.raises(ConfigError, match=r"unknown field strategie; did you mean strategy\?"):
+        manifest_from_tables(tables() | {"strategie": {}}, source="run.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"outer__lr": "0.7"}, "outer.lr = '0.7' is wrong: give a number without quotes"),
+        ({"outer__lr": 0}, "outer.lr = 0 is wrong: give a value greater than 0"),
+        ({"outer__lr": float("nan")}, "outer.lr = nan is wrong: give a finite number"),
+        ({"strategy__inner_steps": 2.5}, "strategy.inner_steps = 2.5 is wrong: give a whole number without quotes"),
+        ({"strategy__inner_steps": True}, "strategy.inner_steps = True is wrong: give a whole number without quotes"),
+        ({"strategy__codec": "int3"}, "strategy.codec = 'int3' is wrong: use one of 'fp32', 'fp16', 'bf16'"),
+        ({"strategy__segment_elements_max": 5000}, "give a multiple of 4096"),
+        ({"model__hidden_size": None}, "field model.hidden_size is missing; add it"),
+        ({"run__name": "My Run"}, "run.name = 'My Run' is wrong: it must match"),
+        ({"data__sha256": "abc"}, "data.sha256 = 'abc' is wrong: it must match"),
+    ],
+)
+def test_wrong_value_is_named_with_its_remedy(changes: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"model__num_heads": 3, "model__num_kv_heads": 1},
+            "model.hidden_size = 32 is not a multiple of model.num_heads = 3",
+        ),
+        ({"model__num_kv_heads": 3}, "model.num_heads = 2 is not a multiple of model.num_kv_heads = 3"),
+        ({"model__hidden_size": 34, "model__num_heads": 2}, "is odd, but rotary positions need an even head size"),
+        ({"model__extra": {"a": 1}}, "means nothing to model.kind = 'native'"),
+        ({"inner__microbatches": 3}, "inner.batch_sequences = 4 is not a multiple of inner.microbatches = 3"),
+        ({"inner__warmup_steps": 2000}, "inner.warmup_steps = 2000 leaves nothing of inner.total_steps = 2000"),
+        ({"outer__optimizer": "sgd"}, "outer.momentum = 0.6 means nothing to outer.optimizer = 'sgd'"),
+        ({"strategy__extend_steps_max": 0}, "contradicts strategy.late_policy = 'extend'"),
+        ({"strategy__error_feedback": "none", "strategy__ef_beta": 0.9}, "means nothing to strategy.error_feedback"),
+        ({"round__grace_min_s": 500.0}, "round.grace_min_s = 500.0 is above round.grace_max_s = 120.0"),
+        ({"round__progress_timeout_s": 50.0}, "is above round.attempt_timeout_s = 30.0"),
+        ({"round__inner_steps_max": 8}, "round.inner_steps_max = 8 is below"),
+        ({"round__tokens_max": 100}, "round.tokens_max = 100 is below"),
+    ],
+)
+def test_contradiction_is_one_sentence_with_both_values(changes: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(**changes)
+
+
+def test_several_problems_are_counted() -> None:
+    assert refusal(outer__lr=-1, outer__momentum=2).endswith("(and 1 more)")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(b"[run\n", "not valid TOML"), (b"\xff\xfe", "not valid TOML"), (b"#" * (2 << 20), "larger than")],
+)
+def test_file_that_is_no_toml_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=sentence):
+        read_toml(path)
+
+
+def test_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read \(No such file or directory\)"):
+        load_manifest(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_is_valid_survives_toml_and_warns_of_nothing(name: str, tmp_path: Path) -> None:
+    manifest = manifest_from_tables(preset_tables(name), source=name)
+    assert manifest.warnings() == []
+    path = tmp_path / "run.toml"
+    path.write_text(manifest.to_toml())
+    assert load_manifest(path) == manifest
+    assert load_manifest(path).run_id == manifest.run_id
+
+
+def test_unknown_preset_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="use one of demo, small, tiny or the path"):
+        preset_tables("huge")
+
+
+def test_run_id_ends_with_the_hash_of_bytes_that_depend_on_values_only() -> None:
+    manifest = manifest_from_tables(tables(), source="x")
+    data = manifest.canonical_bytes()
+    assert manifest.run_id == "tiny-" + hashlib.sha256(data).hexdigest()[:16]
+    # Written differently, but equal: whole number for a float, defaults spelt out, other order of sections.
+    same = manifest_from_tables(dict(reversed(tables(outer__lr=0.7, inner__beta1=0.9).items())), source="x")
+    assert same.canonical_bytes() == data
+    one = manifest_from_tables(tables(outer__lr=1), source="x")
+    assert one.canonical_bytes() == manifest_from_tables(tables(outer__lr=1.0), source="x").canonical_bytes()
+    assert one.run_id != manifest.run_id
+
+
+def test_canonical_bytes_have_one_form() -> None:
+    data = manifest_from_tables(tables(), source="x").canonical_bytes()
+    assert data.isascii()
+    assert b" " not in data
+    assert data.startswith(b'{"data":{"corpus":')
+    assert json.loads(data)["inner"]["lr"] == 0.003
+
+
+def test_manifest_from_a_peer_must_be_canonical() -> None:
+    manifest = manifest_from_tables(tables(), source="x")
+    data = manifest.canonical_bytes()
+    assert manifest_from_canonical(data, source="peer") == manifest
+    spaced = json.dumps(json.loads(data), sort_keys=True).encode()
+    for bad, sentence in (
+        (spaced, "not in canonical form"),
+        (data[:-1], "not JSON"),
+        (b"[]", "not a table"),
+        (b"[" * 100_000, "not JSON"),
+        (b"{}", "field run is missing"),
+        (b" " * (2 << 20), "at most"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            manifest_from_canonical(bad, source="peer")
+
+
+def test_created_is_filled_in_once_and_makes_another_run() -> None:
+    manifest = manifest_from_tables(tables(), source="x")
+    first = manifest.created_now(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert first.run.created == "2026-01-02T03:04:05Z"
+    assert first.created_now() == first
+    assert first.run_id != manifest.run_id
+
+
+def test_claim_limits_follow_from_the_longest_phase() -> None:
+    manifest = manifest_from_tables(tables(), source="x")
+    assert manifest.claimed_steps_max == 88
+    assert manifest.claimed_tokens_max == 88 * 4 * 32
+    assert manifest_from_tables(tables(round__inner_steps_max=100), source="x").claimed_steps_max == 100
+
+
+def test_outer_lr_beyond_stability_warns_by_delay() -> None:
+    assert not manifest_from_tables(tables(outer__lr=0.7, outer__momentum=0.9), source="x").warnings()
+    delayed = manifest_from_tables(tables(outer__lr=0.7, outer__momentum=0.9, strategy__delay="phase"), source="x")
+    assert "stay below 0.253" in delayed.warnings()[0]
+    lossy = manifest_from_tables(tables(strategy__codec="int4", strategy__error_feedback="none"), source="x")
+    assert "error_feedback" in lossy.warnings()[0]
+
+
+def simulated_growth(lr: float, momentum: float, *, delay: int, rounds: int = 4000) -> float:
+    """Size of one scalar mode with contraction 1 after many outer steps, started at 1."""
+    x, m = 1.0, 0.0
+    pending = [0.0] * delay
+    for _ in range(rounds):
+        pending.append(x)
+        gradient = pending.pop(0)
+        m = momentum * m + gradient
+        x -= lr * (gradient + momentum * m)
+        if abs(x) > 1e12:
+            break
+    return abs(x)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.8, 0.9])
+@pytest.mark.parametrize("delay", [0, 1])
+def test_stability_limit_separates_converging_from_diverging(momentum: float, delay: int) -> None:
+    limit = safe_outer_lr(momentum, is_delayed=bool(delay))
+    assert simulated_growth(0.97 * limit, momentum, delay=delay) < 1e-3
+    assert simulated_growth(1.03 * limit, momentum, delay=delay) > 1e3
+
+
+@pytest.mark.parametrize("model", [Manifest, SiteConfig])
+def test_every_field_tells_unit_range_effect_and_cost(model: type[Section]) -> None:
+    for section_name, section in model.model_fields.items():
+        kind = section.annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, Section)
+        for name, field in kind.model_fields.items():
+            text = field.description or ""
+            assert all(word in text for word in (" Unit: ", " Range: ", " Cost: ")), f"{section_name}.{name}: {text!r}"
+            if field.annotation in (int, float):
+                assert any(hasattr(m, b) for m in field.metadata for b in ("gt", "ge")), f"{section_name}.{name}"

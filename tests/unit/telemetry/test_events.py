@@ -1,0 +1,90 @@
+"""Events: names, JSON lines, lines for people, rotation, a disk that refuses."""
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.errors import StoreError
+from dilocoxd.telemetry.catalogue import PhaseStarted, RoundCommitted, WorkerDied, event_types
+from dilocoxd.telemetry.events import EventLog
+
+DIED = WorkerDied(worker="outer", pid=7, reason="signal 9", restarts_left=3)
+
+
+def test_names_are_unique_and_say_what_has_happened() -> None:
+    names = [kind.name for kind in event_types()]
+    assert len(set(names)) == len(names) >= 25
+    assert all(re.fullmatch(r"[a-z]+\.[a-z]+(_[a-z]+)?", name) for name in names)
+    for kind in event_types():
+        assert dataclasses.is_dataclass(kind)
+
+
+def test_event_is_one_json_line_and_one_line_for_people(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = EventLog(tmp_path / "logs" / "events.jsonl", stream=stream, clock=lambda: 12.5)
+    log.emit(DIED)
+    log.close()
+    record = json.loads((tmp_path / "logs" / "events.jsonl").read_text())
+    assert record == {
+        "time": 12.5,
+        "event": "worker.died",
+        "level": "warning",
+        "worker": "outer",
+        "pid": 7,
+        "reason": "signal 9",
+        "restarts_left": 3,
+    }
+    assert stream.getvalue().endswith('WARNING worker.died worker=outer pid=7 reason="signal 9" restarts_left=3\n')
+
+
+def test_level_hides_from_the_stream_but_not_from_the_file(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, level="info", stream=stream)
+    log.emit(PhaseStarted(phase=1, base_round=0, inner_steps=5))
+    assert stream.getvalue() == ""
+    assert json.loads(path.read_text())["event"] == "phase.started"
+
+
+def test_file_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, stream=io.StringIO(), file_bytes_max=1000)
+    for number in range(200):
+        log.emit(PhaseStarted(phase=number, base_round=0, inner_steps=5))
+    log.close()
+    assert path.stat().st_size < 1200
+    old = path.with_name("events.jsonl.1")
+    lines = old.read_text().splitlines() + path.read_text().splitlines()
+    assert json.loads(lines[-1])["phase"] == 199
+    assert [json.loads(line)["phase"] for line in lines] == list(range(200 - len(lines), 200))
+
+
+def test_listener_gets_every_event(tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+    log = EventLog(None, stream=io.StringIO())
+    log.listen(seen.append)
+    log.emit(
+        RoundCommitted(
+            round=1, attempt=0, entry_hash="ab", contributors=("a", "b"), bytes_sent=1, bytes_received=2, exchange_s=0.5
+        )
+    )
+    assert seen[0]["contributors"] == ("a", "b")
+
+
+def test_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        EventLog(tmp_path / "file" / "events.jsonl")
+
+
+def test_full_disk_is_told_once_and_events_go_on(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = EventLog(Path("/dev/full"), stream=stream)
+    log.emit(DIED)
+    log.emit(DIED)
+    assert stream.getvalue().count("events are no longer written") == 1
+    assert stream.getvalue().count("worker.died") == 2
