@@ -15,15 +15,15 @@ Source: ALGORITHMS 4.2 hook 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import CHUNK, Codec, Payload, chunks
+from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, NotEncodableError, Payload, chunks
+from dilocoxd.compress.transform import add_decoded_, subtract_decoded_
 from dilocoxd.outer.rounding import fp32
+from dilocoxd.wire.layout import Layout
 
 FeedbackMode = Literal["local", "paper", "none"]
 
@@ -60,22 +60,26 @@ def pseudo_gradient_(anchor: Tensor, params: Tensor) -> Tensor:
     return anchor.sub_(params)
 
 
+def check_offerable(layout: Layout, u: Tensor) -> None:
+    """Raise NotEncodableError, naming the parameter, if u = float32[layout.numel] must not be offered."""
+    if _is_offerable(u):
+        return
+    for param in layout.params:
+        span = layout.span(param.name)
+        if not _is_offerable(u[span.start : span.stop]):
+            raise NotEncodableError(f"pseudo-gradient of {param.name} holds NaN, Inf or a magnitude above 2**63")
+
+
+def _is_offerable(u: Tensor) -> bool:
+    """Half of what codecs take, so that adding bounded feedback stays in range."""
+    return all(bool((u[a:b].abs().amax() <= MAGNITUDE_MAX / 2).item()) for a, b in chunks(u.numel()))
+
+
 def subtract_own_(d: Tensor, codec: Codec, payload: Payload) -> None:
     """d <- r = d - own, with own decoded from the payload that the others get."""
-    for own, start in _own_chunks(d, codec, payload):
-        d[start : start + own.numel()].sub_(own)
+    subtract_decoded_(codec, payload, d)
 
 
 def restore_excluded_(r: Tensor, codec: Codec, payload: Payload) -> None:
     """r <- d = r + own: the contribution was not among those committed, so all of it stays here."""
-    for own, start in _own_chunks(r, codec, payload):
-        r[start : start + own.numel()].add_(own)
-
-
-def _own_chunks(values: Tensor, codec: Codec, payload: Payload) -> Iterator[tuple[Tensor, int]]:
-    source = codec.checked_payload(payload, values.numel())
-    scratch = torch.empty(min(values.numel(), CHUNK))
-    for start, stop in chunks(values.numel()):
-        own = scratch[: stop - start]
-        codec.decode_chunk(source, start, values.numel(), own)
-        yield own, start
+    add_decoded_(codec, payload, r)

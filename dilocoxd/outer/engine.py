@@ -1,0 +1,150 @@
+"""Single-process engine: M sites over tensors, with the real transforms, codecs, reduce, feedback and outer step.
+
+Used by tests of the invariants and by the convergence study. It is what the daemons compute, without processes: one
+segment after the other, contributions in sorted order of the site names, one owner residual per segment. Phases and
+delays are in outer/phases.py. Source: ALGORITHMS 4, docs/internals.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.transform import Transform
+from dilocoxd.outer.feedback import ErrorFeedback, check_offerable
+from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_
+from dilocoxd.outer.rounding import mean_weights
+from dilocoxd.wire.layout import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What the manifest fixes about the outer loop."""
+
+    transform: Transform
+    optimizer: OuterOptimizer
+    feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
+    has_owner_feedback: bool = True
+
+
+@dataclass(slots=True)
+class Offer:
+    """Contributions of one round that are formed but not yet settled; d (or r) waits in the sites' feedback."""
+
+    segments: tuple[Segment, ...]
+    tokens: dict[str, int]
+    first_payloads: dict[str, dict[int, bytearray]]
+
+
+@dataclass(slots=True)
+class Engine:
+    """Shared state (anchor, slots), per-site feedback and owner residuals of one run."""
+
+    recipe: Recipe
+    anchor: Tensor
+    slots: list[Tensor]
+    feedback: dict[str, Tensor]
+    owner_residual: Tensor
+    delta: Tensor
+    """The committed mean of the last round, decoded; zero where nothing was committed yet."""
+    outer_steps: list[int]
+    """Committed entries per segment."""
+    payload_bytes_sent: int = 0
+    """Bytes of all contributions so far, all sites; results take as much again per result and receiver."""
+    last_bytes_per_site: int = 0
+
+    @classmethod
+    def start(cls, recipe: Recipe, anchor: Tensor, sites: Sequence[str]) -> Engine:
+        """State at genesis, with its own copy of `anchor`, float32[layout.numel]."""
+        numel = recipe.transform.layout.numel
+        return cls(
+            recipe,
+            anchor.clone(),
+            zero_slots(recipe.optimizer, numel),
+            {site: torch.zeros(numel) for site in sorted(sites)},
+            torch.zeros(numel),
+            torch.zeros(numel),
+            [0] * len(recipe.transform.layout.segments),
+        )
+
+    def offer(
+        self, updates: Mapping[str, Tensor], tokens: Mapping[str, int] | None = None, segments: Sequence[int] = ()
+    ) -> Offer:
+        """Form contributions from pseudo-gradients u = float32[numel]; `segments` = indices, () for all.
+
+        Raises NotEncodableError, naming the parameter, before anything has changed.
+        """
+        layout = self.recipe.transform.layout
+        for update in updates.values():
+            check_offerable(layout, update)
+        chosen = tuple(layout.segments[index] for index in segments) if segments else layout.segments
+        offer = Offer(chosen, {site: (tokens or {}).get(site, 1) for site in sorted(updates)}, {})
+        for site in offer.tokens:
+            payloads = {}
+            for segment in chosen:
+                e = self.feedback[site][segment.start : segment.stop]
+                self.recipe.feedback.form_(e, updates[site][segment.start : segment.stop])
+                payloads[segment.index] = self._encode(SegmentPass(self.recipe.transform, 0, segment), e)
+            offer.first_payloads[site] = payloads
+        return offer
+
+    def commit(self, offer: Offer, excluded: frozenset[str] = frozenset()) -> None:
+        """Exchange and apply one round; the contributions of `excluded` sites stay in their feedback.
+
+        If all are excluded the round is void: nothing but their feedback has changed.
+        """
+        included = [site for site in offer.tokens if site not in excluded]
+        self.last_bytes_per_site = 0
+        if not included:
+            return
+        weights = mean_weights([offer.tokens[site] for site in included])
+        for segment in offer.segments:
+            shares = [offer.first_payloads[site][segment.index] for site in included]
+            self._exchange(segment, included, shares, weights)
+        self.payload_bytes_sent += self.last_bytes_per_site * len(included)
+
+    def _exchange(
+        self, segment: Segment, sites: Sequence[str], shares: list[bytearray], weights: Sequence[float]
+    ) -> None:
+        recipe, transform = self.recipe, self.recipe.transform
+        here = slice(segment.start, segment.stop)
+        residual = self.owner_residual[here] if recipe.has_owner_feedback else None
+        results: list[bytearray] = []
+        for index in range(transform.num_passes):
+            at = SegmentPass(transform, index, segment, tuple(results))
+            if index:
+                shares = [self._encode(at, self.feedback[site][here]) for site in sites]
+            self.last_bytes_per_site += at.payload_bytes
+            result = bytearray(at.payload_bytes)
+            reduce_pass(at, shares, weights, residual, result)
+            results.append(result)
+        last = SegmentPass(transform, transform.num_passes - 1, segment, tuple(results[:-1]))
+        delta = self.delta[here]
+        transform.expand(segment, results[-1], last.results, delta)
+        if residual is not None:
+            settle_residual_pass_(last, shares, weights, residual, results[-1])
+        for site, share in zip(sites, shares, strict=True):
+            self._settle_site(last, site, share, delta)
+        transform.learn(segment, results)
+        slots = [slot[here] for slot in self.slots]
+        recipe.optimizer.step_(self.anchor[here], slots, delta, self.outer_steps[segment.index])
+        self.outer_steps[segment.index] += 1
+
+    def _settle_site(self, last: SegmentPass, site: str, share: bytearray, delta: Tensor) -> None:
+        e = self.feedback[site][last.segment.start : last.segment.stop]
+        last.transform.subtract_expanded_(last.segment, share, last.results, e)
+        own = None
+        if self.recipe.feedback.mode == "paper":
+            own = torch.empty_like(e)
+            last.transform.expand(last.segment, share, last.results, own)
+        self.recipe.feedback.include_(e, own, delta)
+
+    @staticmethod
+    def _encode(at: SegmentPass, d: Tensor) -> bytearray:
+        payload = bytearray(at.payload_bytes)
+        encode_pass(at, d, payload)
+        return payload
