@@ -1,0 +1,168 @@
+"""Where text comes from: Debian documentation packages, the Python standard library, or the user's own files.
+
+Packages are downloaded and unpacked into a temporary folder, never installed. The same name must give the same text
+on all sites; what it gave is hashed, and the manifest's hash decides (`data.sha256`).
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.errors import ConfigError
+
+Progress = Callable[[str], None]
+
+TEXT_PREFIX: Final = "text:"
+CORPORA: Final = ("gcide", "python-doc", "linux-doc", "stdlib")
+_TEXT_SUFFIXES: Final = (".txt", ".md", ".rst")
+_APT_TIMEOUT_S: Final = 600
+_INSTEAD: Final = 'use data.corpus = "stdlib" (needs no download) or "text:/path/to/your/files"'
+
+_SOURCE_MARK: Final = re.compile(r"\s*(\[[^\]]{1,60}\]\s*)+")
+_PRONUNCIATION: Final = re.compile(r"\s*\\[^\\]{1,80}\\")
+
+
+def read_corpus(name: str, progress: Progress) -> str:
+    """The whole text of corpus ``name``: one of CORPORA or "text:<file or folder>". Raises ConfigError with a remedy."""
+    if name.startswith(TEXT_PREFIX):
+        return _read_user_text(Path(name.removeprefix(TEXT_PREFIX)).expanduser())
+    if name == "stdlib":
+        return "\n".join(_stdlib_docstrings())
+    if name == "gcide":
+        return _from_package("dict-gcide", progress, _gcide_text)
+    if name == "python-doc":
+        return _from_package(_newest_package(r"^python3\.[0-9]+-doc$"), progress, _documentation_text)
+    if name == "linux-doc":
+        return _from_package(_newest_package(r"^linux-doc-[0-9.]+$"), progress, _documentation_text)
+    raise ConfigError(f"data.corpus {name!r} is unknown: choose one of {', '.join(CORPORA)} or text:<path>")
+
+
+def _read_user_text(path: Path) -> str:
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix in _TEXT_SUFFIXES and p.is_file())
+    else:
+        files = [path]
+    try:
+        text = "\n\n".join(file.read_text(encoding="utf-8") for file in files)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.corpus: cannot read text from {path} ({error}): give a UTF-8 file or folder") from error
+    if not text.strip():
+        raise ConfigError(f"data.corpus: no text in {path}: give a file or a folder with {', '.join(_TEXT_SUFFIXES)}")
+    return text
+
+
+def _stdlib_docstrings() -> Iterator[str]:
+    root = Path(sysconfig.get_path("stdlib"))
+    skipped = {"site-packages", "test", "tests", "__pycache__", "idlelib", "dist-packages"}
+    for path in sorted(root.rglob("*.py")):
+        if skipped & set(path.relative_to(root).parts):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text and len(text) > 80:
+                    yield text + "\n"
+
+
+def _newest_package(pattern: str) -> str:
+    listed = _run(["apt-cache", "search", "--names-only", pattern], "apt-cache").stdout
+    names = [line.split(" ", 1)[0] for line in listed.splitlines()]
+    if not names:
+        raise ConfigError(f"no Debian package matches {pattern}: run apt-get update as root, or {_INSTEAD}")
+    return max(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+
+
+def _from_package(package: str, progress: Progress, read: Callable[[Path], str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="dilocoxd-corpus-") as folder:
+        progress(f"downloading Debian package {package}")
+        got = _run(["apt-get", "download", package], "apt-get", cwd=folder)
+        if got.returncode and os.geteuid() == 0:
+            # A fresh machine has no package lists yet; only root may fetch them.
+            _run(["apt-get", "update"], "apt-get")
+            got = _run(["apt-get", "download", package], "apt-get", cwd=folder)
+        archives = sorted(Path(folder).glob("*.deb"))
+        if got.returncode or not archives:
+            reason = (got.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise ConfigError(
+                f"cannot download Debian package {package} ({reason}): run apt-get update as root, or {_INSTEAD}"
+            )
+        progress(f"unpacking {archives[0].name}")
+        unpacked = Path(folder) / "unpacked"
+        done = _run(["dpkg-deb", "-x", str(archives[0]), str(unpacked)], "dpkg-deb")
+        if done.returncode:
+            raise ConfigError(f"cannot unpack {archives[0].name} ({done.stderr.strip()}): free disk space, or {_INSTEAD}")
+        text = read(unpacked)
+    if not text.strip():
+        raise ConfigError(f"Debian package {package} holds no text that we can read: {_INSTEAD}")
+    return text
+
+
+def _run(command: list[str], tool: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=_APT_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"{tool} is not on this machine, and the corpus is a Debian package: {_INSTEAD}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{' '.join(command)} took longer than {_APT_TIMEOUT_S} s: {_INSTEAD}") from error
+
+
+def _gcide_text(folder: Path) -> str:
+    found = sorted(folder.rglob("gcide.dict.dz"))
+    if not found:
+        return ""
+    with gzip.open(found[0], "rt", encoding="utf-8", errors="replace") as file:
+        return "\n".join(_dictionary_paragraphs(file))
+
+
+def _dictionary_paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Definitions as unwrapped paragraphs, without pronunciation, link braces and lines that only name the source."""
+    words: list[str] = []
+    for line in lines:
+        if not line.strip():
+            if words:
+                yield _PRONUNCIATION.sub("", " ".join(words)).replace("{", "").replace("}", "")
+            words = []
+        elif not _SOURCE_MARK.fullmatch(line):
+            words.append(line.strip())
+    if words:
+        yield " ".join(words)
+
+
+def _documentation_text(folder: Path) -> str:
+    pieces: list[str] = []
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.is_symlink():
+            continue
+        if path.name.endswith((".rst", ".rst.txt")):
+            pieces.append(path.read_text(encoding="utf-8", errors="replace"))
+        elif path.name.endswith((".rst.gz", ".rst.txt.gz")):
+            with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+                pieces.append(file.read())
+    return "\n\n".join(pieces)
+
+
+def describe_environment() -> str:
+    """What a corpus of this machine depends on, for error messages about unequal hashes."""
+    return f"Python {sys.version.split()[0]}"

@@ -1,0 +1,216 @@
+"""From a corpus name to a token file on disk, once per machine: corpus, tokenizer, tokens, held-out part, entropy.
+
+Cache: ``<cache>/data/<key>/`` with tokens.bin, tokenizer.json, index.json; appears by one rename, guarded by a file
+lock, so that several sites on one machine share the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
+from dilocoxd.trainer.data.corpora import TEXT_PREFIX, describe_environment, read_corpus
+from dilocoxd.trainer.data.split import chunks_of, hold_out
+
+FORMAT: Final = 1
+"""Raise it when cleaning, splitting or the tokenizer changes: old caches are left alone."""
+
+CACHE_VARIABLE: Final = "DILOCOXD_CACHE"
+_ENCODE_BATCH: Final = 64
+
+Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """Corpus of the run. ``chars_max`` limits how much of it is used; ``sha256`` (hex) is checked if given."""
+
+    corpus: str = "gcide"
+    chars_max: int = 12 << 20
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerConfig:
+    """Tokenizer of the run; ``sha256`` (hex) is checked if given."""
+
+    vocab_size: int = 1024
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedData:
+    """A token file and what is known about it. Training tokens come first, held-out tokens after them."""
+
+    directory: Path
+    corpus_sha256: str
+    tokenizer_sha256: str
+    vocab_size: int
+    num_train_tokens: int
+    num_validation_tokens: int
+    unigram_entropy: float
+    """Entropy of the held-out tokens in nats per token: what a model reaches that knows frequencies, but no order."""
+
+    def train_tokens(self) -> Tokens:
+        """Memory map of the training tokens."""
+        return self._map()[: self.num_train_tokens]
+
+    def validation_tokens(self) -> Tokens:
+        """Memory map of the held-out tokens."""
+        return self._map()[self.num_train_tokens :]
+
+    def tokenizer_path(self) -> Path:
+        """The tokenizer as the `tokenizers` library saves it."""
+        return self.directory / "tokenizer.json"
+
+    def _map(self) -> Tokens:
+        return np.memmap(self.directory / "tokens.bin", dtype=token_dtype(self.vocab_size), mode="r")
+
+
+def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    """Smallest unsigned type that holds every token id."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+
+
+def default_cache_dir() -> Path:
+    """$DILOCOXD_CACHE, else ~/.cache/dilocoxd."""
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/dilocoxd").expanduser()
+
+
+def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progress: Progress) -> PreparedData:
+    """Data of a run, from the cache or built now (seconds to a minute, network only for package corpora).
+
+    Raises ConfigError when the corpus cannot be had or differs from the manifest's hashes, StoreError when the cache
+    cannot be written.
+    """
+    folder = cache_dir / "data" / _key(data, tokenizer)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_suffix(".lock"), progress):
+            prepared = _load(folder)
+            if prepared is None:
+                _build(folder, data, tokenizer, progress)
+                prepared = _load(folder)
+    except OSError as error:
+        raise StoreError(f"cannot keep training data in {folder}: {error}") from error
+    if prepared is None:
+        raise StoreError(f"training data in {folder} vanished while it was written")
+    _check_hashes(prepared, data, tokenizer)
+    return prepared
+
+
+def unigram_entropy(tokens: Tokens) -> float:
+    """Entropy in nats per token of the token frequencies in ``tokens``."""
+    counts = np.bincount(tokens.astype(np.int64))
+    shares = counts[counts > 0] / len(tokens)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _key(data: DataConfig, tokenizer: TokenizerConfig) -> str:
+    parts: list[Any] = [FORMAT, data.corpus, data.chars_max, tokenizer.vocab_size]
+    if data.corpus == "stdlib":
+        parts.append(describe_environment())
+    if data.corpus.startswith(TEXT_PREFIX):
+        # The user's file may change between runs: its content is part of the name.
+        parts.append(hashlib.sha256(read_corpus(data.corpus, lambda _: None).encode()).hexdigest())
+    label = data.corpus.split(":", 1)[0]
+    return f"{label}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("another process of this machine prepares the data; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _load(folder: Path) -> PreparedData | None:
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        prepared = PreparedData(directory=folder, **index)
+        expected = (prepared.num_train_tokens + prepared.num_validation_tokens) * np.dtype(
+            token_dtype(prepared.vocab_size)
+        ).itemsize
+        intact = (folder / "tokens.bin").stat().st_size == expected and prepared.tokenizer_path().is_file()
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+    return prepared if intact else None
+
+
+def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Progress) -> None:
+    progress(f"reading corpus {data.corpus}")
+    chunks = chunks_of(read_corpus(data.corpus, progress), data.chars_max)
+    train, held = hold_out(chunks)
+    progress(f"training a tokenizer of {config.vocab_size} tokens")
+    tokenizer = train_tokenizer(train, config.vocab_size)
+    dtype = token_dtype(config.vocab_size)
+    temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
+    try:
+        counts: list[int] = []
+        with (temporary / "tokens.bin").open("wb") as file:
+            for part in (train, held):
+                counts.append(_write_tokens(file, tokenizer, part, dtype, progress))
+            file.flush()
+            os.fsync(file.fileno())
+        tokenizer.save(str(temporary / "tokenizer.json"))
+        held_tokens = np.fromfile(temporary / "tokens.bin", dtype=dtype)[counts[0] :]
+        index = {
+            "corpus_sha256": hashlib.sha256("".join(chunks).encode("utf-8", "surrogatepass")).hexdigest(),
+            "tokenizer_sha256": tokenizer_digest(tokenizer),
+            "vocab_size": config.vocab_size,
+            "num_train_tokens": counts[0],
+            "num_validation_tokens": counts[1],
+            "unigram_entropy": unigram_entropy(held_tokens),
+        }
+        (temporary / "index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+        if folder.exists():
+            # Only an incomplete or damaged folder comes this far: _load refused it.
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    progress(f"{counts[0]:,} training and {counts[1]:,} held-out tokens in {folder}")
+
+
+def _write_tokens(file: Any, tokenizer: Any, chunks: Sequence[str], dtype: type, progress: Progress) -> int:
+    total = 0
+    for start in range(0, len(chunks), _ENCODE_BATCH):
+        for encoding in tokenizer.encode_batch_fast(list(chunks[start : start + _ENCODE_BATCH])):
+            file.write(np.asarray(encoding.ids, dtype=dtype).tobytes())
+            total += len(encoding.ids)
+        done = min(len(chunks), start + _ENCODE_BATCH)
+        if len(chunks) > _ENCODE_BATCH:
+            progress(f"tokenised {done} of {len(chunks)} chunks")
+    return total
+
+
+def _check_hashes(prepared: PreparedData, data: DataConfig, tokenizer: TokenizerConfig) -> None:
+    for field, wanted, got in (
+        ("data.sha256", data.sha256, prepared.corpus_sha256),
+        ("tokenizer.sha256", tokenizer.sha256, prepared.tokenizer_sha256),
+    ):
+        if wanted is not None and wanted != got:
+            raise ConfigError(
+                f"{field} of the run is {wanted}, but corpus {data.corpus!r} on this machine ({describe_environment()}) "
+                f"gives {got}: use the package or Python version of the site that started the run, or give that "
+                "site's text with data.corpus = text:<path>"
+            )

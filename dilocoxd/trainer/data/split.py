@@ -1,0 +1,45 @@
+"""Which part of a corpus is used, and which part of that is held out: whole chunks, spread evenly over the text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHUNK_CHARS_MAX: Final = 32768
+CHUNK_CHARS_MIN: Final = 1024
+_CHUNKS_WANTED: Final = 512
+"""Small corpora are cut finer, so that their held-out part also comes from many places."""
+
+VALIDATION_STRIDE: Final = 64
+"""Every 64th chunk is held out: 1/64 of the text, in contiguous blocks, from everywhere in the corpus."""
+
+
+def chunks_of(text: str, chars_max: int) -> list[str]:
+    """Chunks that end at a line end where possible; evenly spaced ones if the text is longer than ``chars_max``.
+
+    A dictionary read from its front would only know words with A.
+    """
+    used = min(len(text), chars_max)
+    size = min(CHUNK_CHARS_MAX, max(CHUNK_CHARS_MIN, used // _CHUNKS_WANTED))
+    chunks: list[str] = []
+    start = 0
+    while start < len(text):
+        end = text.rfind("\n", start, start + size) + 1
+        if end <= start or start + size >= len(text):
+            end = min(start + size, len(text))
+        chunks.append(text[start:end])
+        start = end
+    wanted = max(1, min(len(chunks), -(-used // size)))
+    if used == len(text):
+        return chunks
+    return [chunks[index * len(chunks) // wanted] for index in range(wanted)]
+
+
+def hold_out(chunks: list[str]) -> tuple[list[str], list[str]]:
+    """(training chunks, validation chunks); of a text too short for the stride, the last chunk is held out."""
+    if len(chunks) == 1:
+        middle = len(chunks[0]) * (VALIDATION_STRIDE - 8) // VALIDATION_STRIDE
+        return [chunks[0][:middle]], [chunks[0][middle:]]
+    held = {index for index in range(len(chunks)) if index % VALIDATION_STRIDE == VALIDATION_STRIDE - 1}
+    held = held or {len(chunks) - 1}
+    train = [chunk for index, chunk in enumerate(chunks) if index not in held]
+    return train, [chunks[index] for index in sorted(held)]
