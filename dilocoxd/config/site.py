@@ -140,9 +140,23 @@ class ParallelSection(Section):
         ),
     ] = 0
     schedule: Annotated[
-        Literal["1f1b", "gpipe"],
-        knob("Pipeline schedule.", unit="choice", cost="gpipe keeps more activations in memory."),
+        Literal["1f1b", "gpipe", "interleaved1f1b"],
+        knob(
+            "Pipeline schedule; interleaved1f1b needs stages_per_process of at least 2.",
+            unit="choice",
+            cost="gpipe keeps more activations in memory, interleaved1f1b sends more.",
+        ),
     ] = "1f1b"
+    stages_per_process: Annotated[
+        int,
+        knob(
+            "Slices of the model in each process; more than 1 only with interleaved1f1b.",
+            unit="slices",
+            cost="more of them shorten the bubble and send more.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     backend: Annotated[
         Literal["gloo", "nccl"],
         knob("Transport between stages: gloo on CPU, nccl on GPU.", unit="choice", cost="none."),

@@ -169,13 +169,24 @@ class DataSection(Section):
     corpus: Annotated[
         str,
         knob(
-            "Name of a known corpus, or path of a folder with .txt files that exists at every site.",
+            "english (the first that can be had of gcide and stdlib), gcide, python-doc, linux-doc, stdlib, or the path"
+            " of a text file or folder that exists at every site.",
             unit="text",
             cost="tokenised once per machine.",
             min_length=1,
             max_length=512,
         ),
     ]
+    chars_max: Annotated[
+        int,
+        knob(
+            "Use at most this much of the corpus, evenly spread; 0 is all of it.",
+            unit="characters",
+            cost="more takes longer to tokenise.",
+            ge=0,
+            le=1 << 40,
+        ),
+    ] = 12 << 20
     validation_fraction: Annotated[
         float,
         knob(

@@ -47,8 +47,7 @@ class HfStage(StageModule):
 
     def global_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters under the names of the full model, in canonical order."""
-        base: nn.Module = self.base
-        local = dict(base.named_parameters())
+        local = dict(self.base.named_parameters())
         by_prefix = {
             prefix: [name for name in local if name.startswith(f"{prefix}.")]
             for prefix in ("embed_tokens", "layers", "norm")
@@ -57,7 +56,8 @@ class HfStage(StageModule):
             for name in by_prefix[prefix]:
                 yield self._global_name(name), local[name]
         if self.lm_head is not None:
-            yield "lm_head.weight", self.lm_head.weight
+            for name, param in self.lm_head.named_parameters():
+                yield f"lm_head.{name}", param
 
     def _global_name(self, local_name: str) -> str:
         head, _, rest = local_name.partition(".")

@@ -17,27 +17,27 @@ class OptimizerConfig:
     """Inner optimizer of the run. ``total_steps`` is the length of the cosine; later steps use the last rate."""
 
     lr: float = 3e-3
-    lr_final_fraction: float = 0.1
+    min_lr_ratio: float = 0.1
     warmup_steps: int = 20
     total_steps: int = 1000
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
     weight_decay: float = 0.1
-    grad_clip: float = 1.0
+    clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise ConfigError for rates that cannot train."""
         if not self.lr > 0:
             raise ConfigError(f"inner learning rate {self.lr} must be above 0")
-        if not 0 <= self.lr_final_fraction <= 1:
-            raise ConfigError(f"lr_final_fraction {self.lr_final_fraction} must lie between 0 and 1")
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise ConfigError(f"min_lr_ratio {self.min_lr_ratio} must lie between 0 and 1")
         if self.warmup_steps < 0 or self.total_steps < 1:
             raise ConfigError(
                 f"warmup_steps {self.warmup_steps} must be at least 0 and total_steps {self.total_steps} at least 1"
             )
-        if not self.grad_clip > 0:
-            raise ConfigError(f"grad_clip {self.grad_clip} must be above 0")
+        if self.clip_norm < 0:
+            raise ConfigError(f"clip_norm {self.clip_norm} must be at least 0 (0 does not clip)")
 
     def learning_rate(self, shared_step: int, own_step: int) -> float:
         """Rate of the next step. The cosine follows the run (``shared_step``), the warm-up this optimizer's own age.
@@ -46,7 +46,7 @@ class OptimizerConfig:
         """
         progress = min(1.0, shared_step / self.total_steps)
         cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
-        rate = self.lr * (self.lr_final_fraction + (1.0 - self.lr_final_fraction) * cosine)
+        rate = self.lr * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * cosine)
         return rate * min(1.0, (own_step + 1) / (self.warmup_steps + 1))
 
 
@@ -76,7 +76,9 @@ def gradient_sum_of_squares(params: Iterable[nn.Parameter]) -> float:
 
 
 def clip_factor(sum_of_squares: float, max_norm: float) -> float:
-    """Factor for all gradients so that their norm over the whole site is at most ``max_norm``."""
+    """Factor for all gradients so that their norm over the whole site is at most ``max_norm``; 0 never clips."""
+    if max_norm == 0:
+        return 1.0
     return min(1.0, max_norm / (math.sqrt(sum_of_squares) + 1e-6))
 
 

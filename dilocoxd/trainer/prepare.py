@@ -13,23 +13,24 @@ from pathlib import Path
 from typing import TextIO
 
 from dilocoxd.errors import ConfigError, StoreError
-from dilocoxd.trainer.data.corpora import CORPORA
+from dilocoxd.trainer.data.corpora import CORPORA, ENGLISH
 from dilocoxd.trainer.data.prepare import DataConfig, TokenizerConfig, default_cache_dir, prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepare and report; exit code 78 for what the operator must change, 74 for a disk that refuses."""
     parser = argparse.ArgumentParser(prog="python -m dilocoxd.trainer.prepare", description="Prepare training data.")
-    parser.add_argument("--corpus", default=DataConfig().corpus, help=f"{', '.join(CORPORA)} or text:<path>")
+    parser.add_argument("--corpus", default=DataConfig().corpus, help=f"{ENGLISH}, {', '.join(CORPORA)} or text:<path>")
     parser.add_argument("--chars-max", type=int, default=DataConfig().chars_max, help="use at most this much of it")
+    parser.add_argument("--validation-fraction", type=float, default=DataConfig().validation_fraction)
     parser.add_argument("--vocab-size", type=int, default=TokenizerConfig().vocab_size)
-    parser.add_argument("--data-sha256", default=None, help="refuse another corpus")
-    parser.add_argument("--tokenizer-sha256", default=None, help="refuse another tokenizer")
+    parser.add_argument("--data-sha256", default="", help="refuse another corpus")
+    parser.add_argument("--tokenizer-sha256", default="", help="refuse another tokenizer")
     parser.add_argument("--cache", type=Path, default=None, help="default: $DILOCOXD_CACHE or ~/.cache/dilocoxd")
     options = parser.parse_args(arguments)
     try:
         prepared = prepare(
-            DataConfig(options.corpus, options.chars_max, options.data_sha256),
+            DataConfig(options.corpus, options.chars_max, options.validation_fraction, options.data_sha256),
             TokenizerConfig(options.vocab_size, options.tokenizer_sha256),
             options.cache or default_cache_dir(),
             lambda text: _say(sys.stderr, text),
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 74
     found = {
         "directory": str(prepared.directory),
-        "data_sha256": prepared.corpus_sha256,
+        "source": prepared.source,
+        "data_sha256": prepared.data_sha256,
         "tokenizer_sha256": prepared.tokenizer_sha256,
         "num_train_tokens": prepared.num_train_tokens,
         "num_validation_tokens": prepared.num_validation_tokens,

@@ -23,6 +23,10 @@ from dilocoxd.errors import ConfigError
 Progress = Callable[[str], None]
 
 TEXT_PREFIX: Final = "text:"
+ENGLISH: Final = "english"
+"""The first corpus of _ENGLISH_SOURCES that this machine can get."""
+
+_ENGLISH_SOURCES: Final = ("gcide", "stdlib")
 CORPORA: Final = ("gcide", "python-doc", "linux-doc", "stdlib")
 _TEXT_SUFFIXES: Final = (".txt", ".md", ".rst")
 _APT_TIMEOUT_S: Final = 600
@@ -32,19 +36,33 @@ _SOURCE_MARK: Final = re.compile(r"\s*(\[[^\]]{1,60}\]\s*)+")
 _PRONUNCIATION: Final = re.compile(r"\s*\\[^\\]{1,80}\\")
 
 
-def read_corpus(name: str, progress: Progress) -> str:
-    """The whole text of corpus ``name``: one of CORPORA or "text:<file or folder>". Raises ConfigError with a remedy."""
-    if name.startswith(TEXT_PREFIX):
-        return _read_user_text(Path(name.removeprefix(TEXT_PREFIX)).expanduser())
-    if name == "stdlib":
-        return "\n".join(_stdlib_docstrings())
-    if name == "gcide":
-        return _from_package("dict-gcide", progress, _gcide_text)
-    if name == "python-doc":
-        return _from_package(_newest_package(r"^python3\.[0-9]+-doc$"), progress, _documentation_text)
-    if name == "linux-doc":
-        return _from_package(_newest_package(r"^linux-doc-[0-9.]+$"), progress, _documentation_text)
-    raise ConfigError(f"data.corpus {name!r} is unknown: choose one of {', '.join(CORPORA)} or text:<path>")
+def is_user_text(name: str) -> bool:
+    """True if ``name`` means files of the user: "text:<path>" or anything with a slash."""
+    return name.startswith(TEXT_PREFIX) or "/" in name
+
+
+def read_corpus(name: str, progress: Progress) -> tuple[str, str]:
+    """(text, name of what was read) of "english", one of CORPORA or the user's files; ConfigError names the remedy."""
+    if is_user_text(name):
+        return _read_user_text(Path(name.removeprefix(TEXT_PREFIX)).expanduser()), name
+    if name == ENGLISH:
+        for source in _ENGLISH_SOURCES[:-1]:
+            try:
+                return read_corpus(source, progress)
+            except ConfigError as error:
+                progress(f"corpus {source} cannot be had ({error}); trying the next one")
+        return read_corpus(_ENGLISH_SOURCES[-1], progress)
+    readers: dict[str, Callable[[], str]] = {
+        "stdlib": lambda: "\n".join(_stdlib_docstrings()),
+        "gcide": lambda: _from_package("dict-gcide", progress, _gcide_text),
+        "python-doc": lambda: _from_package(_newest_package(r"^python3\.[0-9]+-doc$"), progress, _documentation_text),
+        "linux-doc": lambda: _from_package(_newest_package(r"^linux-doc-[0-9.]+$"), progress, _documentation_text),
+    }
+    if name not in readers:
+        raise ConfigError(
+            f"data.corpus {name!r} is unknown: choose one of {ENGLISH}, {', '.join(CORPORA)} or text:/path/to/files"
+        )
+    return readers[name](), name
 
 
 def _read_user_text(path: Path) -> str:
@@ -55,7 +73,9 @@ def _read_user_text(path: Path) -> str:
     try:
         text = "\n\n".join(file.read_text(encoding="utf-8") for file in files)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"data.corpus: cannot read text from {path} ({error}): give a UTF-8 file or folder") from error
+        raise ConfigError(
+            f"data.corpus: cannot read text from {path} ({error}): give a UTF-8 file or folder"
+        ) from error
     if not text.strip():
         raise ConfigError(f"data.corpus: no text in {path}: give a file or a folder with {', '.join(_TEXT_SUFFIXES)}")
     return text
@@ -104,7 +124,9 @@ def _from_package(package: str, progress: Progress, read: Callable[[Path], str])
         unpacked = Path(folder) / "unpacked"
         done = _run(["dpkg-deb", "-x", str(archives[0]), str(unpacked)], "dpkg-deb")
         if done.returncode:
-            raise ConfigError(f"cannot unpack {archives[0].name} ({done.stderr.strip()}): free disk space, or {_INSTEAD}")
+            raise ConfigError(
+                f"cannot unpack {archives[0].name} ({done.stderr.strip()}): free disk space, or {_INSTEAD}"
+            )
         text = read(unpacked)
     if not text.strip():
         raise ConfigError(f"Debian package {package} holds no text that we can read: {_INSTEAD}")

@@ -20,10 +20,10 @@ _COUNTER = struct.Struct("<Q")
 
 
 class BatchOrder:
-    """Windows of ``seq_len`` + 1 tokens at hashed offsets of the training text, and fixed windows of the held-out text."""
+    """Windows of ``seq_len`` + 1 tokens: at hashed offsets of the training text, at fixed ones of the held-out text."""
 
     def __init__(self, prepared: PreparedData, seq_len: int, *, seed: int, peer: str) -> None:
-        """``seed`` from the manifest, ``peer`` the site's id. Raises ConfigError if the corpus is shorter than a window."""
+        """``seed`` from the manifest, ``peer`` names the site. ConfigError for a corpus shorter than a window."""
         self._train = prepared.train_tokens()
         self._held = prepared.validation_tokens()
         self._seq_len = seq_len

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
-from dilocoxd.trainer.data.corpora import TEXT_PREFIX, describe_environment, read_corpus
+from dilocoxd.trainer.data.corpora import ENGLISH, describe_environment, is_user_text, read_corpus
 from dilocoxd.trainer.data.split import chunks_of, hold_out
 
 FORMAT: Final = 1
@@ -38,11 +38,12 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """Corpus of the run. ``chars_max`` limits how much of it is used; ``sha256`` (hex) is checked if given."""
+    """Corpus of the run. ``chars_max`` limits how much of it is used (0: all); ``sha256`` (hex) is checked if given."""
 
-    corpus: str = "gcide"
+    corpus: str = ENGLISH
     chars_max: int = 12 << 20
-    sha256: str | None = None
+    validation_fraction: float = 0.02
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class TokenizerConfig:
     """Tokenizer of the run; ``sha256`` (hex) is checked if given."""
 
     vocab_size: int = 1024
-    sha256: str | None = None
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,10 @@ class PreparedData:
     """A token file and what is known about it. Training tokens come first, held-out tokens after them."""
 
     directory: Path
-    corpus_sha256: str
+    source: str
+    """The corpus that was really read: "english" stands for the first that can be had."""
+    data_sha256: str
+    """Of tokens.bin, hex: what `data.sha256` of the manifest means."""
     tokenizer_sha256: str
     vocab_size: int
     num_train_tokens: int
@@ -88,8 +92,10 @@ def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
 
 
 def default_cache_dir() -> Path:
-    """$DILOCOXD_CACHE, else ~/.cache/dilocoxd."""
-    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/dilocoxd").expanduser()
+    """$DILOCOXD_CACHE, else $XDG_CACHE_HOME/dilocoxd, else ~/.cache/dilocoxd."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dilocoxd"
 
 
 def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progress: Progress) -> PreparedData:
@@ -114,7 +120,7 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progr
     return prepared
 
 
-def unigram_entropy(tokens: Tokens) -> float:
+def unigram_entropy(tokens: npt.NDArray[Any]) -> float:
     """Entropy in nats per token of the token frequencies in ``tokens``."""
     counts = np.bincount(tokens.astype(np.int64))
     shares = counts[counts > 0] / len(tokens)
@@ -122,13 +128,14 @@ def unigram_entropy(tokens: Tokens) -> float:
 
 
 def _key(data: DataConfig, tokenizer: TokenizerConfig) -> str:
-    parts: list[Any] = [FORMAT, data.corpus, data.chars_max, tokenizer.vocab_size]
-    if data.corpus == "stdlib":
+    parts: list[Any] = [FORMAT, data.corpus, data.chars_max, data.validation_fraction, tokenizer.vocab_size]
+    if data.corpus in (ENGLISH, "stdlib"):
         parts.append(describe_environment())
-    if data.corpus.startswith(TEXT_PREFIX):
+    is_own = is_user_text(data.corpus)
+    if is_own:
         # The user's file may change between runs: its content is part of the name.
-        parts.append(hashlib.sha256(read_corpus(data.corpus, lambda _: None).encode()).hexdigest())
-    label = data.corpus.split(":", 1)[0]
+        parts.append(hashlib.sha256(read_corpus(data.corpus, lambda _: None)[0].encode()).hexdigest())
+    label = "text" if is_own else data.corpus
     return f"{label}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
@@ -158,8 +165,8 @@ def _load(folder: Path) -> PreparedData | None:
 
 def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Progress) -> None:
     progress(f"reading corpus {data.corpus}")
-    chunks = chunks_of(read_corpus(data.corpus, progress), data.chars_max)
-    train, held = hold_out(chunks)
+    text, source = read_corpus(data.corpus, progress)
+    train, held = hold_out(chunks_of(text, data.chars_max), data.validation_fraction)
     progress(f"training a tokenizer of {config.vocab_size} tokens")
     tokenizer = train_tokenizer(train, config.vocab_size)
     dtype = token_dtype(config.vocab_size)
@@ -174,7 +181,8 @@ def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Pr
         tokenizer.save(str(temporary / "tokenizer.json"))
         held_tokens = np.fromfile(temporary / "tokens.bin", dtype=dtype)[counts[0] :]
         index = {
-            "corpus_sha256": hashlib.sha256("".join(chunks).encode("utf-8", "surrogatepass")).hexdigest(),
+            "source": source,
+            "data_sha256": hashlib.sha256((temporary / "tokens.bin").read_bytes()).hexdigest(),
             "tokenizer_sha256": tokenizer_digest(tokenizer),
             "vocab_size": config.vocab_size,
             "num_train_tokens": counts[0],
@@ -205,12 +213,12 @@ def _write_tokens(file: Any, tokenizer: Any, chunks: Sequence[str], dtype: type,
 
 def _check_hashes(prepared: PreparedData, data: DataConfig, tokenizer: TokenizerConfig) -> None:
     for field, wanted, got in (
-        ("data.sha256", data.sha256, prepared.corpus_sha256),
+        ("data.sha256", data.sha256, prepared.data_sha256),
         ("tokenizer.sha256", tokenizer.sha256, prepared.tokenizer_sha256),
     ):
-        if wanted is not None and wanted != got:
+        if wanted and wanted != got:
             raise ConfigError(
-                f"{field} of the run is {wanted}, but corpus {data.corpus!r} on this machine ({describe_environment()}) "
-                f"gives {got}: use the package or Python version of the site that started the run, or give that "
-                "site's text with data.corpus = text:<path>"
+                f"{field} of the run is {wanted}, but corpus {data.corpus!r} (read from {prepared.source}, "
+                f"{describe_environment()}) gives {got} here: use the package or Python version of the site that "
+                f"started the run, or copy its {prepared.directory.name} into {prepared.directory.parent}"
             )

@@ -9,16 +9,13 @@ CHUNK_CHARS_MIN: Final = 1024
 _CHUNKS_WANTED: Final = 512
 """Small corpora are cut finer, so that their held-out part also comes from many places."""
 
-VALIDATION_STRIDE: Final = 64
-"""Every 64th chunk is held out: 1/64 of the text, in contiguous blocks, from everywhere in the corpus."""
-
 
 def chunks_of(text: str, chars_max: int) -> list[str]:
-    """Chunks that end at a line end where possible; evenly spaced ones if the text is longer than ``chars_max``.
+    """Chunks that end at a line end where possible; of a text longer than ``chars_max``, evenly spaced ones.
 
-    A dictionary read from its front would only know words with A.
+    ``chars_max`` 0 takes all. A dictionary read from its front would only know words with A.
     """
-    used = min(len(text), chars_max)
+    used = min(len(text), chars_max) if chars_max else len(text)
     size = min(CHUNK_CHARS_MAX, max(CHUNK_CHARS_MIN, used // _CHUNKS_WANTED))
     chunks: list[str] = []
     start = 0
@@ -34,12 +31,12 @@ def chunks_of(text: str, chars_max: int) -> list[str]:
     return [chunks[index * len(chunks) // wanted] for index in range(wanted)]
 
 
-def hold_out(chunks: list[str]) -> tuple[list[str], list[str]]:
-    """(training chunks, validation chunks); of a text too short for the stride, the last chunk is held out."""
+def hold_out(chunks: list[str], fraction: float) -> tuple[list[str], list[str]]:
+    """(training chunks, held-out chunks): every n-th chunk with n = 1 / fraction, and always at least one."""
+    stride = max(2, round(1.0 / fraction))
     if len(chunks) == 1:
-        middle = len(chunks[0]) * (VALIDATION_STRIDE - 8) // VALIDATION_STRIDE
+        middle = int(len(chunks[0]) * (1.0 - fraction))
         return [chunks[0][:middle]], [chunks[0][middle:]]
-    held = {index for index in range(len(chunks)) if index % VALIDATION_STRIDE == VALIDATION_STRIDE - 1}
-    held = held or {len(chunks) - 1}
+    held = {index for index in range(len(chunks)) if index % stride == stride - 1} or {len(chunks) - 1}
     train = [chunk for index, chunk in enumerate(chunks) if index not in held]
     return train, [chunks[index] for index in sorted(held)]
