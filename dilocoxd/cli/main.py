@@ -1,0 +1,43 @@
+"""Decides what each failure means for whoever called the command: one sentence on stderr and an exit code."""
+
+import sys
+from typing import NoReturn
+
+import click
+
+from dilocoxd import __version__
+from dilocoxd.cli.check import check_config
+from dilocoxd.cli.commands import init, join, run, start
+from dilocoxd.cli.status import status
+from dilocoxd.errors import ConfigError, DilocoxdError
+
+EXIT_FAILED = 1
+
+EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 the configuration must be changed."
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="dilocoxd")
+def cli() -> None:
+    """Train one language model on several sites that only the internet joins."""
+
+
+for _command in (start, join, run, init, check_config, status):
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    """Entry point of `dilocoxd`."""
+    try:
+        sys.exit(cli.main(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except ConfigError as error:
+        click.echo(f"dilocoxd: {error}", err=True)
+        sys.exit(error.exit_code)
+    except DilocoxdError as error:
+        click.echo(f"dilocoxd: {error}", err=True)
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,113 @@
+"""`dilocoxd status`: what a daemon does, what it waits for and why."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from dilocoxd.cli.client import api_url, get_json
+from dilocoxd.errors import PeerError
+
+
+def short(text: str, length: int = 12) -> str:
+    """The end of a peer id or hash: its start is the same for all."""
+    return text if len(text) <= length else "~" + text[-length:]
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes for people.
+
+    >>> in_bytes(1536)
+    '1.5 KiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def number(value: Any, form: str = ".3f") -> str:
+    """A figure, or a dash while there is none."""
+    return format(value, form) if isinstance(value, int | float) else "-"
+
+
+def facts(status: Mapping[str, Any]) -> Table:
+    """The daemon itself, one line a fact."""
+    phase, round_, totals = status.get("phase") or {}, status.get("round") or {}, status.get("totals") or {}
+    losses, peers = status.get("losses") or {}, status.get("peers") or {}
+    busy = (totals.get("train_s") or 0.0) + (totals.get("idle_s") or 0.0)
+    idle = f"{(totals.get('idle_s') or 0.0) / busy:.1%} of the time" if busy else "-"
+    table = Table.grid(padding=(0, 2))
+    rows = [
+        ("run", status.get("run_id")),
+        ("peer", status.get("peer_id")),
+        ("state", status.get("state")),
+        ("waits for", status.get("waiting_for") or "nothing"),
+        ("outer step", f"{status.get('height')}  head {short(status.get('chain_head') or '-')}"),
+        ("anchor", short(status.get("anchor_sha256") or "-")),
+        ("phase", f"{phase.get('phase')}: {phase.get('inner_step')} of {phase.get('inner_steps')} inner steps"),
+        ("round", f"{round_.get('round')}: {round_.get('state')}, attempt {round_.get('attempt')}"),
+        ("loss", f"inner {number(losses.get('inner'))}, validation {number(losses.get('validation'))}"),
+        ("tokens", f"{totals.get('tokens') or 0:,}"),
+        ("contributions", f"{totals.get('contributions')} in {totals.get('rounds_committed')} committed rounds"),
+        ("traffic", f"{in_bytes(totals.get('bytes_sent') or 0)} out, {in_bytes(totals.get('bytes_received') or 0)} in"),
+        ("trainers idle", idle),
+        (
+            "peers",
+            f"{peers.get('known')} known, {peers.get('live')} live,"
+            f" {peers.get('took_part_last_round')} in the last round",
+        ),
+        ("join with", f"dilocoxd join {status.get('join_address')}"),
+    ]
+    for name, value in rows:
+        table.add_row(Text(name, style="dim"), Text(str(value)))
+    return table
+
+
+def peer_table(peers: list[dict[str, Any]]) -> Table:
+    """The other sites."""
+    table = Table("peer", "live", "in last round", "state", "outer step", "seen", "step", "address")
+    for peer in peers:
+        table.add_row(
+            short(str(peer.get("peer_id"))),
+            "yes" if peer.get("is_live") else "no",
+            "yes" if peer.get("took_part_last_round") else "no",
+            str(peer.get("state") or "-"),
+            str(peer.get("height", "-")),
+            f"{number(peer.get('last_seen_s'), '.0f')} s ago",
+            f"{number(peer.get('step_seconds'))} s",
+            str((peer.get("addresses") or ["-"])[0]),
+        )
+    return table
+
+
+def view(status: Mapping[str, Any], peers: list[dict[str, Any]]) -> Group:
+    """Everything `dilocoxd status` prints."""
+    parts: list[Any] = [facts(status)]
+    if peers:
+        parts.append(peer_table(peers))
+    for alert in status.get("alerts") or []:
+        parts.append(Text(f"alert {alert.get('code')}: {alert.get('text')} -> {alert.get('remedy')}", style="bold red"))
+    return Group(*parts)
+
+
+@click.command()
+@click.argument("target", metavar="[URL | RUN_DIR]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print /v1/status and /v1/peers as JSON.")
+def status(target: str | None, as_json: bool) -> int:
+    """Show what a daemon does, what it waits for and why; default http://127.0.0.1:8080."""
+    url = api_url(target)
+    found = get_json(url, "/v1/status")
+    if not isinstance(found, dict):
+        raise PeerError(f"{url} is not a dilocoxd daemon; check api.port")
+    peers = get_json(url, "/v1/peers")
+    if as_json:
+        click.echo(json.dumps({"status": found, "peers": peers}, indent=1))
+    else:
+        Console(highlight=False).print(view(found, peers if isinstance(peers, list) else []))
+    return 0

@@ -1,0 +1,77 @@
+"""Options and --set become configuration; addresses for others are right."""
+
+import socket
+
+import pytest
+
+from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.overrides import join_address, parse_setting, site_tables, split_settings
+from dilocoxd.config.loading import validated
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+
+
+def site(**options: object) -> SiteConfig:
+    return validated(SiteConfig, site_tables(options, {}), source="options")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("outer.lr=0.5", 0.5),
+        ("outer.lr = 1", 1),
+        ("outer.lr=fast", "fast"),
+        ("outer.lr=[1, 2]", [1, 2]),
+        ('outer.lr="1"', "1"),
+        ("outer.lr=a=b", "a=b"),
+    ],
+)
+def test_setting_is_toml_or_text(text: str, value: object) -> None:
+    assert parse_setting(text) == ("outer", "lr", value)
+
+
+@pytest.mark.parametrize("text", ["outer.lr", "lr=1", ".lr=1", "outer.=1", ""])
+def test_setting_that_names_no_field_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"SECTION\.FIELD=VALUE"):
+        parse_setting(text)
+
+
+def test_settings_go_to_the_file_they_belong_to() -> None:
+    assert split_settings(["outer.lr=0.5", "network.port=7", "inner.lr=1e-3", "outer.momentum=0.0"]) == (
+        {"outer": {"lr": 0.5, "momentum": 0.0}, "inner": {"lr": 1e-3}},
+        {"network": {"port": 7}},
+    )
+
+
+def test_preset_with_changes_is_another_run() -> None:
+    manifest = new_manifest("tiny", {"strategy": {"inner_steps": 3}, "run": {"created": "2026-01-01"}})
+    assert manifest.strategy.inner_steps == 3
+    assert manifest.run.created == "2026-01-01"
+    assert manifest.run_id != new_manifest("tiny", {"run": {"created": "2026-01-01"}}).run_id
+    with pytest.raises(ConfigError, match=r"preset tiny: unknown field strategy\.inner_step; did you mean"):
+        new_manifest("tiny", {"strategy": {"inner_step": 3}})
+    with pytest.raises(ConfigError, match="there is no preset and no file 'tinny'"):
+        new_manifest("tinny", {})
+
+
+def test_short_options_fill_site_toml() -> None:
+    made = site(port=5, api_port=6, stages=2, announce=("/ip4/1.2.3.4/tcp/5",), device="cuda", host=None)
+    assert (made.network.port, made.api.port, made.parallel.stages) == (5, 6, 2)
+    assert made.network.announce == ("/ip4/1.2.3.4/tcp/5",)
+    assert (made.parallel.device, made.parallel.backend) == ("cuda", "nccl")
+
+
+def test_port_0_is_a_port_that_can_be_listened_on() -> None:
+    made = site(port=0, host="127.0.0.1")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", made.network.port))
+    with pytest.raises(ConfigError, match="give an address of this machine"):
+        site(port=0, host="192.0.2.1")
+
+
+def test_join_address_prefers_what_is_announced() -> None:
+    assert join_address(site(host="127.0.0.1", port=5), "QmA") == "/ip4/127.0.0.1/tcp/5/p2p/QmA"
+    assert join_address(site(host="::1", port=5), "QmA") == "/ip6/::1/tcp/5/p2p/QmA"
+    announced = site(announce=("/dns/a.example/tcp/7/p2p/QmA", "/ip4/1.2.3.4/tcp/8"), port=5)
+    assert join_address(announced, "QmA") == "/dns/a.example/tcp/7/p2p/QmA"
+    assert "0.0.0.0" not in join_address(site(port=5), "QmA")
