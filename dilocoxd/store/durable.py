@@ -1,0 +1,65 @@
+"""Moves bytes to disk so that a crash or a full disk leaves either the old file or the new one, never a half.
+
+Every file that matters is written under a temporary name, fsynced, renamed, and the directory fsynced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from dilocoxd.errors import StoreError
+
+TEMPORARY_SUFFIX = ".tmp"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFull(StoreError):
+    """No space, quota or file size limit reached; what was there before is unchanged."""
+
+
+class Corrupt(StoreError):
+    """Stored bytes are not what was written."""
+
+
+def store_error(what: str, path: Path, error: OSError) -> StoreError:
+    """The StoreError for a failed write, with what the operator should do."""
+    if error.errno in _FULL:
+        reason = os.strerror(error.errno or errno.ENOSPC)
+        return DiskFull(f"{what}: {reason} at {path}; free space there, nothing was changed")
+    return StoreError(f"{what}: {error.strerror} at {path}; check the disk and its permissions")
+
+
+def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+    """Write `data` at `offset` and return the offset behind it. Raises OSError."""
+    view = memoryview(data).cast("B")
+    while view.nbytes:
+        count = os.pwrite(fd, view, offset)
+        view = view[count:]
+        offset += count
+    return offset
+
+
+def fsync_directory(path: Path) -> None:
+    """Make renames and removals in `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, atomically and durably. Raises StoreError (DiskFull); the old file then stays."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fsync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise store_error(f"writing {path.name}", path, error) from error

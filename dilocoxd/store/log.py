@@ -1,0 +1,259 @@
+"""The log of committed entries: one file per entry, appended in order, bound by the hash chain.
+
+Decides what the chain on this disk is: the longest undamaged run of records from genesis. A record appears by an
+atomic rename after one fsync, so a crash leaves it whole or absent; a damaged *last* record (torn by a power loss) is
+cut at start, damage further down is a StoreError, because cutting it would drop entries that peers count on.
+Source: docs/internals.md section 5, ADR 0005. One process (the daemon) writes; any may read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import Digest, RoundIndex, RunId
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_all
+from dilocoxd.store.record import PIECE_BYTES, Record, check_payload, encode_front, read_record
+from dilocoxd.wire.entry import SignedEntry, entry_hash
+
+_SUFFIX = ".entry"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Where the result payload of an entry lies on disk (what ApplyEntry needs)."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Payload to be appended: `lengths[i]` bytes per result segment, back to back from `offset` of `fd`."""
+
+    fd: int
+    offset: int
+    lengths: Sequence[int]
+
+
+class EntryLog:
+    """The chain on disk. Opening checks form and chain of all entries and cuts a torn tail (`cut_tail` says what).
+
+    Raises StoreError when a record in the middle is damaged or does not continue the chain.
+    """
+
+    def __init__(self, directory: Path, run_id: RunId, genesis: Digest) -> None:
+        self._directory = directory
+        self._run_id = run_id
+        self._genesis = genesis
+        self._hashes: list[Digest] = []
+        self.cut_tail: str = ""
+        """Empty, or one sentence about the record that was cut at start."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for leftover in directory.glob(f"*{TEMPORARY_SUFFIX}"):
+                leftover.unlink()
+            self._open()
+        except OSError as error:
+            raise store_error("opening the log", directory, error) from error
+
+    @property
+    def height(self) -> int:
+        """Number of entries = index of the newest state."""
+        return len(self._hashes)
+
+    @property
+    def head(self) -> Digest:
+        """Hash of the last entry, or the genesis hash."""
+        return self._hashes[-1] if self._hashes else self._genesis
+
+    def hash_at(self, height: int) -> Digest:
+        """Chain head when the log was `height` entries long. Raises IndexError beyond the end."""
+        return self._hashes[height - 1] if height else self._genesis
+
+    def entry(self, index: int) -> SignedEntry:
+        """Entry `index`. Raises StoreError if it is damaged or not there."""
+        return self._read(index).signed
+
+    def entries(self, start: int = 0, stop: int | None = None) -> Iterator[SignedEntry]:
+        """Entries start..stop-1 (default: to the end), read one by one."""
+        for index in range(start, self.height if stop is None else min(stop, self.height)):
+            yield self.entry(index)
+
+    def has_payload(self, index: int) -> bool:
+        """False for entries whose payload was dropped by retention."""
+        return self._read(index).has_payload
+
+    def payload(self, index: int) -> Payload:
+        """Where the payload of entry `index` lies. Raises StoreError if it was dropped."""
+        record = self._read(index)
+        if not record.has_payload:
+            raise StoreError(f"payload of entry {index} was dropped by retention; start from a newer snapshot")
+        return Payload(str(self._path(index)), record.payload_offset, record.payload_bytes)
+
+    def append(self, signed: SignedEntry, source: Source) -> Digest:
+        """Add the next entry with its payload, durably, and return the new head.
+
+        Raises StoreError, and leaves the log as it was, if the entry does not continue the chain, a segment of the
+        payload does not have its hash, or the disk is full (DiskFull).
+        """
+        index = self.height
+        self._check_next(signed, index, self.head)
+        lengths = tuple(source.lengths)
+        if len(lengths) != len(signed.entry.result_hashes):
+            raise StoreError(
+                f"entry {index} names {len(signed.entry.result_hashes)} result segments, the payload has {len(lengths)}"
+            )
+        path = self._path(index)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                offset = write_all(fd, encode_front(signed, lengths, has_payload=True), 0)
+                _copy_payload(fd, offset, source, signed.entry.result_hashes)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.replace(path)
+            fsync_directory(self._directory)
+        except OSError as error:
+            self._forget(temporary, path)
+            raise store_error(f"appending entry {index} ({sum(lengths)} bytes) to the log", path, error) from error
+        except StoreError:
+            self._forget(temporary, path)
+            raise
+        self._hashes.append(entry_hash(signed.entry))
+        return self.head
+
+    def roll_back(self, height: int) -> None:
+        """Drop all entries from `height` on, newest first, so that a crash in between leaves a valid chain."""
+        if not 0 <= height <= self.height:
+            raise StoreError(f"cannot roll back to height {height}: the log has {self.height} entries")
+        try:
+            while self.height > height:
+                self._path(self.height - 1).unlink(missing_ok=True)
+                fsync_directory(self._directory)
+                self._hashes.pop()
+        except OSError as error:
+            raise store_error(f"rolling the log back to {height}", self._directory, error) from error
+
+    def drop_payloads(self, before: int) -> int:
+        """Retention: drop the payloads (not the entries) below `before`; returns the bytes freed."""
+        freed = 0
+        for index in range(min(before, self.height)):
+            record = self._read(index)
+            if not record.has_payload:
+                continue
+            path = self._path(index)
+            temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+            try:
+                with temporary.open("wb") as file:
+                    file.write(encode_front(record.signed, record.lengths, has_payload=False))
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            except OSError as error:
+                temporary.unlink(missing_ok=True)
+                raise store_error(f"dropping the payload of entry {index}", path, error) from error
+            freed += record.payload_bytes
+        fsync_directory(self._directory)
+        return freed
+
+    def verify(self) -> list[str]:
+        """Read everything, payloads too; one sentence per problem, empty = the log is sound."""
+        problems: list[str] = []
+        parent: Digest = self._genesis
+        for index in range(self.height):
+            try:
+                record = self._read(index)
+                self._check_next(record.signed, index, parent)
+                if record.has_payload:
+                    check_payload(self._path(index), record)
+                parent = entry_hash(record.signed.entry)
+            except StoreError as error:
+                problems.append(str(error))
+                parent = self._hashes[index]
+        return problems
+
+    def _path(self, index: int) -> Path:
+        return self._directory / f"{index:012d}{_SUFFIX}"
+
+    def _read(self, index: int) -> Record:
+        if not 0 <= index < self.height:
+            raise StoreError(f"entry {index} is not in the log, which has {self.height} entries")
+        path = self._path(index)
+        try:
+            return read_record(path)
+        except OSError as error:
+            raise store_error(f"reading entry {index}", path, error) from error
+
+    def _open(self) -> None:
+        count = self._count()
+        for index in range(count):
+            path = self._path(index)
+            try:
+                record = read_record(path)
+                self._check_next(record.signed, index, self.head)
+                if index == count - 1 and record.has_payload:
+                    check_payload(path, record)
+            except FileNotFoundError as error:
+                raise StoreError(_middle(index, count, f"{path} is missing")) from error
+            except StoreError as error:
+                if index < count - 1 or not isinstance(error, Corrupt):
+                    raise StoreError(_middle(index, count, str(error))) from error
+                path.unlink()
+                fsync_directory(self._directory)
+                self.cut_tail = f"the last log record (entry {index}) was damaged and has been cut: {error}"
+                return
+            self._hashes.append(entry_hash(record.signed.entry))
+
+    def _count(self) -> int:
+        names = [path.name.removesuffix(_SUFFIX) for path in self._directory.glob(f"*{_SUFFIX}")]
+        return max((int(name) for name in names if name.isdecimal()), default=-1) + 1
+
+    def _check_next(self, signed: SignedEntry, index: int, parent: Digest) -> None:
+        entry = signed.entry
+        if entry.run_id != self._run_id:
+            raise StoreError(f"entry {index} belongs to run {entry.run_id}, this is {self._run_id}")
+        if entry.round != RoundIndex(index):
+            raise StoreError(f"entry {entry.round} cannot be number {index} of the chain")
+        if entry.parent != parent:
+            raise StoreError(
+                f"entry {index} continues {entry.parent.hex()[:16]}, the chain's head there is {parent.hex()[:16]}"
+            )
+
+    def _forget(self, temporary: Path, path: Path) -> None:
+        temporary.unlink(missing_ok=True)
+        # The rename may have happened before the directory's fsync failed: the entry must not come back later.
+        path.unlink(missing_ok=True)
+
+
+def _copy_payload(fd: int, offset: int, source: Source, hashes: Sequence[bytes]) -> None:
+    buffer = bytearray(PIECE_BYTES)
+    view = memoryview(buffer)
+    position = source.offset
+    for index, (length, expected) in enumerate(zip(source.lengths, hashes, strict=True)):
+        digest = hashlib.sha256()
+        left = length
+        while left:
+            count = os.preadv(source.fd, [view[: min(left, PIECE_BYTES)]], position)
+            if not count:
+                raise StoreError(f"payload ends inside result segment {index}")
+            offset = write_all(fd, view[:count], offset)
+            digest.update(view[:count])
+            position += count
+            left -= count
+        if digest.digest() != expected:
+            raise StoreError(f"result segment {index} does not have the hash that the entry names")
+
+
+def _middle(index: int, count: int, why: str) -> str:
+    return (
+        f"the log is damaged at entry {index} of {count}: {why}; restore that file from a backup, or move the log"
+        " directory away to fetch the log from the peers again"
+    )

@@ -1,0 +1,216 @@
+"""Snapshot directories: what belongs to one, whether it is whole, and how one appears without ever being half there.
+
+`snapshots/<round>/` holds anchor.safetensors, momentum.safetensors (if the outer optimizer has state) and index.json
+with the sha256 of every 4 MiB chunk, so that newcomers fetch chunks from several peers and check each. Torch-free: the
+outer worker writes the tensors, the daemon serves and fetches the files. Source: docs/internals.md section 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dilocoxd.errors import StoreError
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_file
+
+CHUNK_BYTES: Final = 4 << 20
+INDEX_NAME: Final = "index.json"
+ANCHOR_NAME: Final = "anchor.safetensors"
+MOMENTUM_NAME: Final = "momentum.safetensors"
+FILE_NAMES: Final = (ANCHOR_NAME, MOMENTUM_NAME)
+INDEX_BYTES_MAX: Final = 64 << 20
+FILE_BYTES_MAX: Final = 1 << 42
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """One file of a snapshot and the sha256 (hex) of each of its chunks."""
+
+    name: str
+    size: int
+    chunks: tuple[str, ...]
+
+    def chunk_length(self, chunk: int) -> int:
+        """Bytes of chunk number `chunk`; all but the last are full."""
+        return min(CHUNK_BYTES, self.size - chunk * CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotIndex:
+    """Contents of index.json. Digests are hex; `chain_head` is empty until the daemon has stamped it."""
+
+    run_id: str
+    round: int
+    anchor_sha256: str
+    state_digest: str
+    chain_head: str
+    files: tuple[SnapshotFile, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def encode(self) -> bytes:
+        """index.json, with a hash of itself."""
+        body = dataclasses.asdict(self) | {"format": _FORMAT}
+        return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
+
+
+def decode_index(data: bytes, source: str) -> SnapshotIndex:
+    """The index in `data`, which may come from anybody. Raises Corrupt naming `source`."""
+    if len(data) > INDEX_BYTES_MAX:
+        raise Corrupt(f"{source}: a snapshot index of {len(data)} bytes")
+    try:
+        body = json.loads(data)
+        digest = body.pop("sha256")
+        if (
+            body.pop("format") != _FORMAT
+            or digest != hashlib.sha256(_canonical(body | {"format": _FORMAT})).hexdigest()
+        ):
+            raise Corrupt(f"{source}: the snapshot index is damaged or of another version")
+        files = tuple(_file(item) for item in body.pop("files"))
+        index = SnapshotIndex(**body, files=files)
+        sound = _is_sound(index)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Corrupt(f"{source}: not a snapshot index ({error})") from error
+    if not sound:
+        raise Corrupt(f"{source}: the snapshot index contradicts itself")
+    return index
+
+
+def _file(item: Any) -> SnapshotFile:
+    return SnapshotFile(str(item["name"]), int(item["size"]), tuple(str(chunk) for chunk in item["chunks"]))
+
+
+def _is_sound(index: SnapshotIndex) -> bool:
+    names = [file.name for file in index.files]
+    hashes = [index.anchor_sha256, index.state_digest, *(chunk for file in index.files for chunk in file.chunks)]
+    return (
+        type(index.round) is int
+        and index.round >= 0
+        and isinstance(index.run_id, str)
+        and names in (list(FILE_NAMES), [ANCHOR_NAME])
+        and all(0 < file.size <= FILE_BYTES_MAX for file in index.files)
+        and all(len(file.chunks) == -(-file.size // CHUNK_BYTES) for file in index.files)
+        and all(len(bytes.fromhex(text)) == 32 for text in hashes)
+        and len(bytes.fromhex(index.chain_head)) in (0, 32)
+    )
+
+
+def _canonical(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def read_index(directory: Path) -> SnapshotIndex:
+    """The index of a snapshot directory. Raises Corrupt, or StoreError if it cannot be read."""
+    path = directory / INDEX_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(INDEX_BYTES_MAX + 1)
+    except OSError as error:
+        raise StoreError(f"snapshot {directory} cannot be read: {error.strerror}; use another snapshot") from error
+    return decode_index(data, str(path))
+
+
+def hash_chunks(path: Path) -> SnapshotFile:
+    """Size and chunk hashes of a file. Raises OSError."""
+    chunks = []
+    size = 0
+    buffer = bytearray(CHUNK_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while count := _fill(file.fileno(), buffer, size):
+            chunks.append(hashlib.sha256(memoryview(buffer)[:count]).hexdigest())
+            size += count
+    return SnapshotFile(path.name, size, tuple(chunks))
+
+
+def _fill(fd: int, buffer: bytearray, offset: int) -> int:
+    view, total = memoryview(buffer), 0
+    while total < len(buffer):
+        count = os.preadv(fd, [view[total:]], offset + total)
+        if not count:
+            break
+        total += count
+    return total
+
+
+def verify(directory: Path) -> SnapshotIndex:
+    """The index of a snapshot whose files all have the hashes it names. Raises Corrupt naming file and chunk."""
+    index = read_index(directory)
+    for expected in index.files:
+        path = directory / expected.name
+        try:
+            found = hash_chunks(path)
+        except OSError as error:
+            raise Corrupt(f"snapshot file {path} cannot be read: {error.strerror}; use another snapshot") from error
+        if found.size != expected.size:
+            raise Corrupt(
+                f"snapshot file {path} has {found.size} bytes instead of {expected.size}; delete the snapshot"
+            )
+        for number, (have, want) in enumerate(zip(found.chunks, expected.chunks, strict=True)):
+            if have != want:
+                raise Corrupt(
+                    f"snapshot file {path} is damaged in chunk {number} (sha256 differs); delete the snapshot"
+                )
+    return index
+
+
+def temporary_directory(directory: Path) -> Path:
+    """Where a snapshot is prepared: beside its final place, under a name that no reader takes for one."""
+    return directory.with_name(f".{directory.name}{TEMPORARY_SUFFIX}")
+
+
+def publish(temporary: Path, directory: Path, index: SnapshotIndex) -> None:
+    """Write the index and let `directory` appear, durably. The files must be fsynced. Raises StoreError."""
+    try:
+        write_file(temporary / INDEX_NAME, index.encode())
+        if directory.exists():
+            shutil.rmtree(directory)
+        temporary.rename(directory)
+        fsync_directory(directory.parent)
+    except OSError as error:
+        raise store_error("publishing a snapshot", directory, error) from error
+
+
+def stamp_chain_head(directory: Path, chain_head: bytes) -> SnapshotIndex:
+    """Record which chain a snapshot belongs to (the outer worker does not know it). Raises StoreError."""
+    index = dataclasses.replace(read_index(directory), chain_head=chain_head.hex())
+    write_file(directory / INDEX_NAME, index.encode())
+    return index
+
+
+def list_rounds(root: Path) -> list[int]:
+    """Rounds of the snapshots below `root`, ascending. Only complete ones appear there; contents are not checked."""
+    if not root.is_dir():
+        return []
+    return sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal() and (path / INDEX_NAME).is_file())
+
+
+def remove_leftovers(root: Path) -> None:
+    """Delete what a crash left half written (not partial downloads, which can be continued)."""
+    if root.is_dir():
+        for path in root.glob(f".*{TEMPORARY_SUFFIX}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def prune(root: Path, keep: int) -> list[int]:
+    """Delete all but the newest `keep` snapshots; returns the rounds that were deleted."""
+    rounds = list_rounds(root)
+    doomed = rounds[: max(0, len(rounds) - keep)]
+    for number in doomed:
+        directory = root / str(number)
+        # Out of the readers' sight first: a snapshot is whole or absent.
+        hidden = temporary_directory(directory)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(hidden, ignore_errors=True)
+            directory.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+    return doomed
