@@ -1,0 +1,101 @@
+"""The shared buffers as tensors and bytes, cut by segment. Moves nothing, decides nothing.
+
+MOMENTUM is laid out segment by segment, and inside a segment slot by slot, so that one pass over the segments in order
+is a pass over its bytes in order (the digest needs that).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dilocoxd.errors import WorkerError
+from dilocoxd.outerworker.plan import Plan
+from dilocoxd.wire import local
+from dilocoxd.wire.layout import Segment
+from dilocoxd.wire.local import Share
+
+
+class Buffers:
+    """Views of the attached buffers. Raises WorkerError if one is missing or has the wrong size."""
+
+    def __init__(self, plan: Plan, maps: Mapping[str, mmap.mmap]) -> None:
+        for buffer in plan.described().buffers:
+            if buffer.name not in maps or len(maps[buffer.name]) != buffer.size:
+                raise WorkerError(f"the daemon did not attach buffer {buffer.name} of {buffer.size} bytes")
+        self._plan = plan
+        self._maps = maps
+        self.journal = maps[local.JOURNAL]
+        self.anchor = self._floats(local.ANCHOR)
+        self.momentum = self._floats(local.MOMENTUM)
+        self.phase = self._floats(local.PHASE)
+        self.feedback = self._floats(local.FEEDBACK)
+        self.owner_feedback = self._floats(local.OWNER_FEEDBACK)
+        self.undo = self._floats(local.UNDO)
+        self._outbox = memoryview(maps[local.OUTBOX])
+        self._inbox = memoryview(maps[local.INBOX])
+        self._result = memoryview(maps[local.RESULT])
+
+    def _floats(self, name: str) -> Tensor:
+        if name not in self._maps:
+            return torch.empty(0)
+        return torch.frombuffer(self._maps[name], dtype=torch.float32)
+
+    def momentum_of(self, segment: Segment) -> Tensor:
+        """All slots of one segment, float32[slots * numel]."""
+        slots = self._plan.num_slots
+        return self.momentum[slots * segment.start : slots * segment.stop]
+
+    def slots_of(self, segment: Segment) -> list[Tensor]:
+        """The optimizer's state slots of one segment."""
+        slots = self._plan.num_slots
+        return list(self.momentum_of(segment).view(slots, segment.numel)) if slots else []
+
+    def outbox(self, segment: int) -> memoryview:
+        """Own payload of one segment."""
+        return self._payload(self._outbox, 0, segment)
+
+    def result(self, segment: int) -> memoryview:
+        """Result payload of one segment."""
+        return self._payload(self._result, 0, segment)
+
+    def share(self, share: Share, segment: int) -> memoryview:
+        """Payload of one segment of a contributor: from its INBOX slot, or our own."""
+        if share.slot < 0:
+            return self.outbox(segment)
+        return self._payload(self._inbox, share.slot * self._plan.payload_total, segment)
+
+    def outbox_bytes(self) -> memoryview:
+        """The whole own payload."""
+        return self._outbox
+
+    def raw(self, name: str) -> memoryview:
+        """Bytes of a whole buffer; empty if the plan has none of that name."""
+        return memoryview(self._maps[name]) if name in self._maps else memoryview(bytearray())
+
+    def _payload(self, view: memoryview, base: int, segment: int) -> memoryview:
+        start = base + self._plan.payload_offsets[segment]
+        return view[start : start + self._plan.payload_bytes[segment]]
+
+    def release_share(self, share: Share, segment: int) -> None:
+        """Give the pages of a used INBOX payload back to the system (only whole pages inside it)."""
+        if share.slot < 0:
+            return
+        start = share.slot * self._plan.payload_total + self._plan.payload_offsets[segment]
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = (start + self._plan.payload_bytes[segment]) // mmap.PAGESIZE * mmap.PAGESIZE
+        if stop > first:
+            self._maps[local.INBOX].madvise(mmap.MADV_REMOVE, first, stop - first)
+
+    def clear(self, name: str) -> None:
+        """Make a whole buffer zero by giving its pages back."""
+        if name in self._maps:
+            self._maps[name].madvise(mmap.MADV_REMOVE, 0, len(self._maps[name]))
+
+
+def tensor_bytes(values: Tensor) -> memoryview:
+    """The bytes of a contiguous float32 tensor, without a copy (for hashing and writing)."""
+    return values.view(torch.uint8).numpy().data

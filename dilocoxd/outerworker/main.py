@@ -1,0 +1,87 @@
+"""Process of the outer worker: `python -m dilocoxd.outerworker.main`, started by the daemon (docs/internals.md 4).
+
+Decides nothing: says what buffers it needs, gets them, and answers requests until Stop (exit 0) or until the daemon is
+gone (exit 1 at once). Environment: DILOCOXD_SOCKET, DILOCOXD_GENERATION, DILOCOXD_RUN_DIR.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from dilocoxd.config.manifest import load_manifest
+from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.errors import ConfigError
+from dilocoxd.ipc.client import GENERATION_VARIABLE, Connection, DaemonGone
+from dilocoxd.outerworker.buffers import Buffers
+from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.outerworker.worker import Worker
+from dilocoxd.wire.local import Attach, Stop, WorkerHello
+
+RUN_DIRECTORY_VARIABLE = "DILOCOXD_RUN_DIR"
+_PR_SET_PDEATHSIG = 1
+_EXIT_DAEMON_GONE = 1
+
+
+def main() -> int:
+    """Serve one daemon; returns the exit code."""
+    die_with_parent()
+    try:
+        run_directory = Path(os.environ[RUN_DIRECTORY_VARIABLE])
+        plan = make_plan(load_manifest(run_directory / "run.toml"))
+        yield_to_training(run_directory / "site.toml")
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    try:
+        connection = Connection()
+        serve(connection, plan)
+    except (DaemonGone, ConnectionError, FileNotFoundError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        # A snapshot thread may be waiting for a slow disk: nobody needs it any more.
+        os._exit(_EXIT_DAEMON_GONE)
+    return 0
+
+
+def serve(connection: Connection, plan: Plan) -> None:
+    """Introduce ourselves and answer requests until Stop. Raises DaemonGone."""
+    report = Reporter(connection)
+    report.send(WorkerHello("outer", os.getpid(), int(os.environ.get(GENERATION_VARIABLE, "0")), 0, 1))
+    report.send(plan.described())
+    worker: Worker | None = None
+    while True:
+        message = connection.receive()
+        if isinstance(message, Attach):
+            if worker is None and {b.name for b in plan.described().buffers} <= set(connection.buffers):
+                worker = Worker(plan, Buffers(plan, connection.buffers), report)
+        elif isinstance(message, Stop):
+            if worker is not None:
+                worker.finish()
+            return
+        elif worker is None:
+            raise AssertionError(f"{type(message).__name__} came before the shared buffers were attached")
+        else:
+            worker.handle(message)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the daemon dies, whatever it is doing then."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def yield_to_training(path: Path) -> None:
+    """Niceness and thread count of site.toml (defaults if there is none). Raises ConfigError."""
+    site = load_site(path) if path.exists() else SiteConfig()
+    torch.set_num_threads(site.workers.outer_threads)
+    os.nice(site.workers.outer_nice)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Everything the outer worker derives from the manifest: layout, codec, optimizer, sizes of the shared buffers."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+from dilocoxd.compress.codec import Codec
+from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.models import ModelConfig, param_specs
+from dilocoxd.outer.feedback import ErrorFeedback
+from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
+from dilocoxd.outerworker.journal import JOURNAL_BYTES
+from dilocoxd.wire import local
+from dilocoxd.wire.layout import Layout, Segment, make_layout
+from dilocoxd.wire.local import Buffer, Described
+
+FLOAT_BYTES = 4
+NUM_PASSES = 1
+"""Passes of the exchange: one unless a transform needs more."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run as the outer worker sees it. Equal manifests give equal plans."""
+
+    manifest: Manifest
+    layout: Layout
+    codec: Codec
+    feedback: ErrorFeedback
+    optimizer: OuterOptimizer
+
+    @cached_property
+    def run_id(self) -> str:
+        return self.manifest.run_id
+
+    @cached_property
+    def sha256(self) -> bytes:
+        """Names run and layout, so that foreign buffers and files are recognised."""
+        cuts = [[segment.start, segment.stop] for segment in self.layout.segments]
+        names = [[param.name, param.shape] for param in self.layout.params]
+        return hashlib.sha256(self.manifest.sha256() + json.dumps([names, cuts]).encode()).digest()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.layout.segments
+
+    @property
+    def num_slots(self) -> int:
+        """Optimizer state buffers per parameter."""
+        return self.optimizer.num_slots
+
+    @cached_property
+    def segment_numel_max(self) -> int:
+        return max(segment.numel for segment in self.segments)
+
+    @cached_property
+    def payload_bytes(self) -> tuple[int, ...]:
+        """Payload length of each segment."""
+        return tuple(self.codec.payload_bytes(segment.numel) for segment in self.segments)
+
+    @cached_property
+    def payload_offsets(self) -> tuple[int, ...]:
+        """Where each segment's payload starts in OUTBOX, RESULT and an INBOX slot."""
+        return tuple(itertools.accumulate(self.payload_bytes, initial=0))[:-1]
+
+    @cached_property
+    def payload_total(self) -> int:
+        return sum(self.payload_bytes)
+
+    @property
+    def num_inbox_slots(self) -> int:
+        return self.manifest.round.peers_max
+
+    def described(self) -> Described:
+        """What the daemon must create, and the lengths it moves."""
+        floats = self.layout.numel * FLOAT_BYTES
+        sizes = {
+            local.ANCHOR: floats,
+            local.MOMENTUM: floats * self.num_slots,
+            local.PHASE: floats,
+            local.FEEDBACK: floats,
+            local.OWNER_FEEDBACK: floats,
+            local.UNDO: self.segment_numel_max * FLOAT_BYTES * (1 + self.num_slots),
+            local.JOURNAL: JOURNAL_BYTES,
+            local.OUTBOX: self.payload_total,
+            local.INBOX: self.payload_total * self.num_inbox_slots,
+            local.RESULT: self.payload_total,
+        }
+        buffers = tuple(Buffer(name, size) for name, size in sizes.items() if size)
+        return Described(self.layout.numel, buffers, (self.payload_bytes,) * NUM_PASSES)
+
+
+def make_plan(manifest: Manifest) -> Plan:
+    """The plan of a run. Raises ConfigError for a manifest that no site can follow."""
+    strategy, outer = manifest.strategy, manifest.outer
+    model = ModelConfig(**manifest.model.model_dump())
+    return Plan(
+        manifest,
+        make_layout(param_specs(model), strategy.segment_elements_max),
+        codec_from_name(strategy.codec),
+        ErrorFeedback(strategy.error_feedback, strategy.ef_beta),
+        outer_from_name(outer.optimizer, outer.lr, outer.momentum),
+    )

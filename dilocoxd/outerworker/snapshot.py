@@ -1,0 +1,220 @@
+"""Writes a snapshot of the shared state in the background while updates go on, and loads one.
+
+Consistency without a copy in memory: every segment is written exactly once, by the background thread or, if an update
+wants to change it first, by the updating thread. Hashes are taken from the finished files, so they also prove that the
+file system gives back what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import RoundIndex
+from dilocoxd.ipc.client import DaemonGone
+from dilocoxd.outerworker.buffers import tensor_bytes
+from dilocoxd.outerworker.core import Core
+from dilocoxd.outerworker.failure import RequestFailed, from_store
+from dilocoxd.outerworker.journal import JournalState
+from dilocoxd.outerworker.tensor_file import (
+    TensorEntry,
+    anchor_entries,
+    encode_header,
+    momentum_entries,
+    read_header,
+)
+from dilocoxd.store import snapshots
+from dilocoxd.store.durable import store_error, write_all
+from dilocoxd.wire import local
+from dilocoxd.wire.layout import Segment
+from dilocoxd.wire.local import SnapshotWritten, WorkerFailed, WriteSnapshot
+
+
+class SnapshotWriter:
+    """At most one snapshot at a time; `before_change` must be called before a segment of the shared state changes."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._job: _Job | None = None
+
+    def start(self, request: WriteSnapshot) -> None:
+        """Begin; the answer is sent from the background. Raises RequestFailed (busy, not_loaded, disk_full)."""
+        self._core.require_loaded()
+        if self._job is not None and self._job.is_alive():
+            raise RequestFailed("busy", "another snapshot is being written; ask again when it is done")
+        self._job = _Job(self._core, request)
+        self._job.start()
+
+    def before_change(self, segment: Segment) -> None:
+        """Make sure that a running snapshot has this segment's present contents."""
+        if self._job is not None:
+            self._job.write_segment(segment)
+
+    def finish(self) -> None:
+        """Wait until nothing is being written."""
+        if self._job is not None:
+            self._job.join()
+
+
+class _Job:
+    """One snapshot. Files are opened and their space reserved in the constructor, so that a full disk shows at once."""
+
+    def __init__(self, core: Core, request: WriteSnapshot) -> None:
+        self._core = core
+        self._request = request
+        self._state: JournalState = core.state
+        self._started = time.monotonic()
+        self._directory = Path(request.directory)
+        self._temporary = snapshots.temporary_directory(self._directory)
+        self._lock = threading.Lock()
+        self._left = {segment.index for segment in core.plan.segments}
+        self._error: OSError | None = None
+        self._fds: list[int] = []
+        self._data_offsets: list[int] = []
+        self._thread = threading.Thread(target=self._run, name="snapshot")
+        try:
+            self._prepare()
+        except OSError as error:
+            self._discard()
+            raise from_store(store_error("preparing a snapshot", self._directory, error)) from error
+
+    def _prepare(self) -> None:
+        plan = self._core.plan
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir(parents=True)
+        metadata = {"run_id": plan.run_id, "round": str(self._state.round)}
+        files = [(snapshots.ANCHOR_NAME, anchor_entries(plan))]
+        if plan.num_slots:
+            files.append((snapshots.MOMENTUM_NAME, momentum_entries(plan)))
+        for name, entries in files:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            fd = os.open(self._temporary / name, flags, 0o644)
+            self._fds.append(fd)
+            header = encode_header(entries, metadata)
+            os.posix_fallocate(fd, 0, len(header) + sum(entry.num_bytes for entry in entries))
+            self._data_offsets.append(write_all(fd, header, 0))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def write_segment(self, segment: Segment) -> None:
+        """Write a segment unless that is done; a write error ends the snapshot, not the update that wants to go on."""
+        with self._lock:
+            if self._error is not None or segment.index not in self._left:
+                return
+            try:
+                self._write(segment)
+            except OSError as error:
+                self._error = error
+            self._left.discard(segment.index)
+
+    def _write(self, segment: Segment) -> None:
+        core = self._core
+        start = segment.start * 4
+        write_all(self._fds[0], tensor_bytes(core.anchor_of(segment)), self._data_offsets[0] + start)
+        if core.plan.num_slots:
+            momentum = tensor_bytes(core.buffers.momentum_of(segment))
+            write_all(self._fds[1], momentum, self._data_offsets[1] + start * core.plan.num_slots)
+
+    def _run(self) -> None:
+        try:
+            answer = self._write_all()
+        except OSError as error:
+            failure = from_store(store_error("writing a snapshot", self._directory, error))
+            answer = WorkerFailed(self._request.request, failure.kind, failure.detail)
+        except StoreError as error:
+            failure = from_store(error)
+            answer = WorkerFailed(self._request.request, failure.kind, failure.detail)
+        self._discard()
+        try:
+            self._core.report.send(answer)
+        except DaemonGone:
+            return  # The main thread sees the same and ends the process.
+
+    def _write_all(self) -> SnapshotWritten | WorkerFailed:
+        for segment in self._core.plan.segments:
+            self.write_segment(segment)
+        if self._error is not None:
+            raise self._error
+        for fd in self._fds:
+            os.fsync(fd)
+        names = [snapshots.ANCHOR_NAME, snapshots.MOMENTUM_NAME][: len(self._fds)]
+        index = snapshots.SnapshotIndex(
+            self._core.plan.run_id,
+            self._state.round,
+            self._state.anchor_sha256.hex(),
+            self._state.state_digest.hex(),
+            "",
+            tuple(snapshots.hash_chunks(self._temporary / name) for name in names),
+        )
+        snapshots.publish(self._temporary, self._directory, index)
+        return SnapshotWritten(
+            self._request.request,
+            RoundIndex(self._state.round),
+            self._request.directory,
+            index.total_bytes,
+            time.monotonic() - self._started,
+        )
+
+    def _discard(self) -> None:
+        """Close the files and remove what was not published."""
+        with self._lock:
+            self._left.clear()
+            for fd in self._fds:
+                os.close(fd)
+            self._fds.clear()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def load_snapshot(core: Core, directory: Path, begin_replace: Callable[[], None]) -> snapshots.SnapshotIndex:
+    """Fill ANCHOR and MOMENTUM from a snapshot whose every hash was checked first; returns its index.
+
+    Raises RequestFailed(corrupt_snapshot) with nothing changed if the snapshot is damaged or of another run.
+    """
+    try:
+        index = snapshots.verify(directory)
+        if index.run_id != core.plan.run_id:
+            raise RequestFailed("corrupt_snapshot", f"{directory} is of run {index.run_id}, not {core.plan.run_id}")
+        files = [(snapshots.ANCHOR_NAME, anchor_entries(core.plan), local.ANCHOR)]
+        if core.plan.num_slots:
+            files.append((snapshots.MOMENTUM_NAME, momentum_entries(core.plan), local.MOMENTUM))
+        offsets = [_data_offset(directory / name, entries) for name, entries, _ in files]
+        begin_replace()
+        core.report.begin("load", len(files))
+        for (name, _, buffer), offset in zip(files, offsets, strict=True):
+            _read_into(directory / name, offset, core.buffers.raw(buffer), core)
+    except StoreError as error:
+        raise RequestFailed("corrupt_snapshot", str(error)) from error
+    except OSError as error:
+        raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
+    return index
+
+
+def _data_offset(path: Path, expected: list[TensorEntry]) -> int:
+    offset, entries, _ = read_header(path)
+    if entries != expected or path.stat().st_size != offset + sum(entry.num_bytes for entry in entries):
+        raise RequestFailed("corrupt_snapshot", f"{path} does not hold the parameters of this run")
+    return offset
+
+
+def _read_into(path: Path, offset: int, target: memoryview, core: Core) -> None:
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        done = 0
+        while done < target.nbytes:
+            count = file.readinto(target[done : done + snapshots.CHUNK_BYTES])
+            if not count:
+                raise RequestFailed("corrupt_snapshot", f"{path} became shorter while it was read")
+            done += count
+            core.report.step(0)
