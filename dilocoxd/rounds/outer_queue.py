@@ -1,0 +1,95 @@
+"""Order of operations on the outer worker: one at a time, and the anchor never changes under a reader.
+
+Two lanes. The base lane (FormContribution, CopyBase) frees and refills PHASE and goes first. The state lane (Settle,
+ApplyEntry, LoadState, SaveSite, RestoreSite) keeps its order; ApplyEntry and LoadState wait while trainers read ANCHOR
+or the CopyBase that belongs to that reading is not done. Source: docs/internals.md section 2.
+"""
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass
+
+from dilocoxd.rounds.phase_events import OuterRequest
+from dilocoxd.wire.local import ApplyEntry, CopyBase, FormContribution, LoadState, SaveSite
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One request; `order` is the daemon's order that ends with it, if any."""
+
+    number: int
+    request: OuterRequest
+    order: int | None = None
+
+    @property
+    def writes_anchor(self) -> bool:
+        """True for what changes ANCHOR."""
+        return isinstance(self.request, ApplyEntry | LoadState)
+
+
+class OuterQueue:
+    """The two lanes and the operation that runs."""
+
+    def __init__(self) -> None:
+        self.running: Operation | None = None
+        self._base: deque[Operation] = deque()
+        self._state: deque[Operation] = deque()
+        self._number = 0
+
+    def add(self, request: OuterRequest, *, order: int | None = None) -> None:
+        """Append to its lane; `request.request` is replaced by a fresh number."""
+        self._number += 1
+        operation = Operation(self._number, dataclasses.replace(request, request=self._number), order)
+        lane = self._base if isinstance(request, FormContribution | CopyBase) else self._state
+        lane.append(operation)
+
+    def start_next(self, *, is_anchor_read: bool, is_feedback_settled: bool) -> Operation | None:
+        """Take the next operation that may run now; it becomes `running`. None: nothing to do, or it must wait.
+
+        A SaveSite whose feedback is no longer that of the last settled phase is dropped: it would be saved under a
+        wrong name. The one after the next settlement follows.
+        """
+        if self.running is not None:
+            return None
+        if self._base:  # so that what follows always finds the base copied
+            self.running = self._base.popleft()
+            return self.running
+        while self._state:
+            head = self._state[0]
+            if isinstance(head.request, SaveSite) and not is_feedback_settled:
+                self._state.popleft()
+                continue
+            if head.writes_anchor and is_anchor_read:
+                return None
+            self.running = self._state.popleft()
+            return self.running
+        return None
+
+    def finish(self) -> Operation:
+        """The running operation was answered."""
+        assert self.running is not None
+        operation, self.running = self.running, None
+        return operation
+
+    def _all(self) -> list[Operation]:
+        return [*([self.running] if self.running else []), *self._base, *self._state]
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return self.running is None and not self._base and not self._state
+
+    @property
+    def is_copying(self) -> bool:
+        """A CopyBase waits or runs."""
+        return any(isinstance(op.request, CopyBase) for op in self._all())
+
+    @property
+    def is_changing_anchor(self) -> bool:
+        """An ApplyEntry or LoadState waits or runs: a reader should wait for the newer anchor."""
+        return any(op.writes_anchor for op in self._all())
+
+    @property
+    def is_forming(self) -> bool:
+        """A FormContribution waits or runs."""
+        return any(isinstance(op.request, FormContribution) for op in self._all())

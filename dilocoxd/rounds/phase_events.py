@@ -1,0 +1,307 @@
+"""Events, commands and settings of the site's phase machine (rounds/phases.py; docs/internals.md section 2)."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.wire.local import (
+    AnchorTaken,
+    ApplyEntry,
+    BaseCopied,
+    BoundaryClosed,
+    BoundaryDue,
+    CloseBoundary,
+    ContributionFormed,
+    CopyBase,
+    Evaluate,
+    Evaluated,
+    Extend,
+    FormContribution,
+    LoadState,
+    OwnedSegment,
+    Pause,
+    RestoreSite,
+    Resume,
+    SaveSite,
+    Settle,
+    Settled,
+    SiteDone,
+    StartTraining,
+    StateReady,
+    StepDone,
+    StopTraining,
+    TakeAnchor,
+    TrainerStopped,
+    WorkerAlive,
+)
+
+Delay = Literal["none", "phase", "arrival"]
+OuterRequest = ApplyEntry | LoadState | CopyBase | FormContribution | Settle | SaveSite | RestoreSite
+OuterAnswer = StateReady | BaseCopied | ContributionFormed | Settled | SiteDone
+TrainerMessage = (
+    StepDone | BoundaryDue | BoundaryClosed | AnchorTaken | Evaluated | TrainerStopped | WorkerAlive
+)  # fmt: skip
+TrainerCommand = StartTraining | Extend | CloseBoundary | TakeAnchor | Evaluate | Pause | Resume | StopTraining
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSettings:
+    """What the manifest and site.toml say. Steps are inner steps, times are seconds."""
+
+    delay: Delay
+    inner_steps: int
+    extend_steps_max: int
+    evaluate_every_rounds: int
+    lowrank_r: int = 0
+    save_every_rounds: int = 1
+    checkpoint_directory: str = ""
+    feedback_path: str = ""
+    start_timeout_s: float = 300.0
+    silence_factor: float = 20.0
+    silence_min_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRecord:
+    """What must survive a crash of the daemon (site.json), or a number or a residual could be counted twice."""
+
+    phases_reserved: int = 0
+    """Numbers below this may have been used."""
+    last_settled: PhaseId | None = None
+    saved_phase: PhaseId | None = None
+    """Last settled phase when the error feedback on disk was written."""
+    formed_phase: PhaseId | None = None
+    """Last contribution that was offered ..."""
+    formed_round: RoundIndex | None = None
+    """... and the height at which that happened."""
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OuterStarted:
+    """The outer worker is attached and has looked into its journal."""
+
+    state: StateReady
+
+
+@dataclass(frozen=True, slots=True)
+class OuterLost:
+    """It died; what it was asked last is asked again when it is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDone:
+    number: int
+    answer: OuterAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRefused:
+    """The outer worker answered WorkerFailed: nothing was changed."""
+
+    number: int
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerConnected:
+    """All ranks of this generation are attached."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSaid:
+    generation: int
+    message: TrainerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerLost:
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryCommitted:
+    """Durable in the log. `settles`: the offered contribution whose fate it decides."""
+
+    order: int
+    round: RoundIndex
+    lowrank_r: int
+    next_inner_steps: int
+    next_lowrank_r: int
+    path: str = ""
+    offset: int = 0
+    settles: PhaseId | None = None
+    is_included: bool = False
+    owned: tuple[OwnedSegment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrdered:
+    """Recovery: replace the shared state by a snapshot, or genesis."""
+
+    order: int
+    directory: str
+    settles: PhaseId | None = None
+    is_included: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionAbandoned:
+    """The round machine gave this contribution up before any vote left."""
+
+    order: int
+    phase: PhaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBegun:
+    """Caught up for the first time."""
+
+    order: int
+    height: RoundIndex
+    newest_own_phase: PhaseId | None
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOrdered:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOrdered:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOrdered:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineReached:
+    pass
+
+
+PhaseEvent = (
+    OuterStarted
+    | OuterLost
+    | OperationDone
+    | OperationRefused
+    | TrainerConnected
+    | TrainerSaid
+    | TrainerLost
+    | EntryCommitted
+    | LoadOrdered
+    | ContributionAbandoned
+    | TrainingBegun
+    | PauseOrdered
+    | ResumeOrdered
+    | LeaveOrdered
+    | DeadlineReached
+)
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunOuter:
+    """Send this request; `number` = its request number. The same number may be sent again after OuterStarted."""
+
+    number: int
+    request: OuterRequest
+
+
+@dataclass(frozen=True, slots=True)
+class TellTrainer:
+    message: TrainerCommand
+
+
+@dataclass(frozen=True, slots=True)
+class PersistRecord:
+    """Durable (fsync) before the next command is carried out."""
+
+    record: SiteRecord
+
+
+@dataclass(frozen=True, slots=True)
+class OfferContribution:
+    phase: PhaseId
+    base_round: RoundIndex
+    inner_steps: int
+    tokens: int
+    lowrank_r: int
+    formed: ContributionFormed
+
+
+@dataclass(frozen=True, slots=True)
+class DropContribution:
+    """This phase offers nothing."""
+
+    phase: PhaseId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishOrder:
+    """What was ordered with this number is done."""
+
+    order: int
+    answer: OuterAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseOrder:
+    order: int
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartTrainer:
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailSite:
+    """Nothing that a restart could mend."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishLeaving:
+    """Nothing is left to be done or saved; the workers may be stopped."""
+
+
+PhaseCommand = (
+    RunOuter
+    | TellTrainer
+    | PersistRecord
+    | OfferContribution
+    | DropContribution
+    | FinishOrder
+    | RefuseOrder
+    | RestartTrainer
+    | FailSite
+    | FinishLeaving
+)
+
+
+@dataclass(slots=True)
+class Flight:
+    """The one contribution on its way: closed by the trainers, formed, offered, settled."""
+
+    phase: PhaseId
+    base_round: RoundIndex
+    inner_steps: int
+    tokens: int
+    lowrank_r: int
+    stage: Literal["forming", "offered", "settling"] = "forming"
+    orders: list[int] = field(default_factory=list)
+    """Orders that end when it is settled."""

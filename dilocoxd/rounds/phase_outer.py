@@ -1,0 +1,144 @@
+"""The phase machine's outer-worker side: what its answers, refusals and restarts mean."""
+
+from typing import assert_never
+
+from dilocoxd.ids import RoundIndex
+from dilocoxd.rounds import phase_events as ev
+from dilocoxd.rounds.outer_queue import Operation
+from dilocoxd.rounds.phase_state import PhaseState
+from dilocoxd.wire import local
+
+OuterEvent = ev.OuterStarted | ev.OuterLost | ev.OperationDone | ev.OperationRefused
+
+
+def on_outer(m: PhaseState, event: OuterEvent) -> None:
+    """Take in one event of the outer worker; an answer to something that no longer runs is stale."""
+    running = m.queue.running
+    match event:
+        case ev.OuterLost():
+            m.has_outer = False
+        case ev.OuterStarted(state):
+            m.has_outer = True
+            _resume(m, state)
+        case ev.OperationDone(number, answer):
+            if running is not None and running.number == number:
+                _finish(m, m.queue.finish(), answer)
+        case ev.OperationRefused(number, kind, detail):
+            if running is not None and running.number == number:
+                _refuse(m, m.queue.finish(), kind, detail)
+        case _:
+            assert_never(event)
+
+
+def pump(m: PhaseState) -> bool:
+    """Start the next operation if one may run; True if so."""
+    if not m.has_outer:
+        return False
+    operation = m.queue.start_next(
+        is_anchor_read=m.trainer.reads_anchor, is_feedback_settled=m.flight is None and not m.queue.is_forming
+    )
+    if operation is not None:
+        m.emit(ev.RunOuter(operation.number, operation.request))
+    return operation is not None
+
+
+def _resume(m: PhaseState, state: local.StateReady) -> None:
+    """Ask again what was running, unless the journal says that it was done."""
+    running = m.queue.running
+    request = running.request if running is not None else None
+    if isinstance(request, local.ApplyEntry) and state.is_loaded and state.round == request.round + 1:
+        _finish(m, m.queue.finish(), state)
+        return
+    known = m.shared
+    if known is not None and not isinstance(request, local.LoadState):
+        is_same = state.is_loaded and (state.round, state.state_digest) == (known.round, known.state_digest)
+        if not is_same:
+            found = f"state {state.round}" if state.is_loaded else "no state"
+            m.fail(f"the outer worker came back with {found} instead of state {known.round}; restart the daemon")
+            return
+    if running is not None:
+        m.emit(ev.RunOuter(running.number, running.request))
+
+
+def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None:
+    match answer:
+        case local.StateReady():
+            _state_ready(m, operation, answer)
+        case local.BaseCopied():
+            if not m.queue.is_copying:
+                m.trainer.base_round = answer.round
+        case local.ContributionFormed():
+            _formed(m, answer)
+        case local.Settled():
+            _settled(m)
+        case local.SiteDone():
+            if isinstance(operation.request, local.SaveSite):
+                m.persist(saved_phase=operation.request.phase)
+            else:
+                m.is_begun = True
+        case _:
+            assert_never(answer)
+    if operation.order is not None:
+        m.emit(ev.FinishOrder(operation.order, answer))
+
+
+def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None:
+    """Nothing was changed by `operation`. What we cannot do without ends the site."""
+    match operation.request:
+        case local.FormContribution():
+            m.drop_flight(f"{kind}: {detail}", is_poisoned=True)
+        case local.ApplyEntry() | local.LoadState():
+            m.expected = m.shared.round if m.shared is not None else None
+        case local.SaveSite():
+            pass  # a full disk costs at most the residual at a crash; the next save tries again
+        case local.RestoreSite():
+            m.is_begun = True
+        case local.Settle() | local.CopyBase():
+            m.fail(f"the outer worker refused {type(operation.request).__name__}: {kind}: {detail}")
+    if operation.order is not None:
+        m.emit(ev.RefuseOrder(operation.order, kind, detail))
+
+
+def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) -> None:
+    was_loaded = m.shared is not None
+    m.shared = answer
+    if isinstance(operation.request, local.LoadState):
+        m.expected = answer.round
+        # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one.
+        if was_loaded and m.is_trainer_active and not m.trainer.needs_merge:
+            m.trainer.must_replace = True
+        return
+    every = m.settings.evaluate_every_rounds
+    if every and answer.round % every == 0:
+        m.evaluation_due = True
+    every, settled = m.settings.save_every_rounds, m.record.last_settled
+    if every and answer.round % every == 0 and settled is not None and settled != m.record.saved_phase:
+        m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))
+
+
+def _formed(m: PhaseState, answer: local.ContributionFormed) -> None:
+    flight = m.flight
+    assert flight is not None and flight.phase == answer.phase
+    if not answer.is_finite:
+        m.drop_flight(f"the pseudo-gradient is not finite in {answer.detail}", is_poisoned=True)
+        return
+    flight.stage = "offered"
+    # One number ahead, so that the next boundary need not wait for the disk.
+    m.persist(
+        formed_phase=flight.phase,
+        formed_round=m.shared.round if m.shared is not None else RoundIndex(0),
+        phases_reserved=max(m.record.phases_reserved, m.next_phase + 1),
+    )
+    m.emit(
+        ev.OfferContribution(
+            flight.phase, flight.base_round, flight.inner_steps, flight.tokens, flight.lowrank_r, answer
+        )
+    )
+
+
+def _settled(m: PhaseState) -> None:
+    assert m.flight is not None and m.flight.stage == "settling"
+    flight, m.flight = m.flight, None
+    m.persist(last_settled=flight.phase)
+    for order in flight.orders:
+        m.emit(ev.FinishOrder(order, None))

@@ -1,0 +1,211 @@
+"""The phase machine's trainer side: what the trainers' messages mean, and what they are told next.
+
+Delays: `none` closes with `wait` and resumes from the applied result; `phase` (DiLoCoX, ALGORITHMS 1.3) closes with
+`replace`, one phase late; `arrival` (ALGORITHMS 7) closes with `keep` and merges when the result is there.
+"""
+
+from typing import assert_never
+
+from dilocoxd.rounds import phase_events as ev
+from dilocoxd.rounds.phase_state import PhaseState
+from dilocoxd.rounds.trainer_track import TrainerState
+from dilocoxd.wire import local
+
+EXTENSIONS_PER_PHASE = 20
+_CLOSE_THEN = {"none": "wait", "phase": "replace", "arrival": "keep"}
+
+
+def on_trainer(m: PhaseState, event: ev.TrainerConnected | ev.TrainerSaid | ev.TrainerLost) -> None:
+    """Take in one event; what a former generation said is stale."""
+    match event:
+        case ev.TrainerConnected(generation):
+            m.trainer.connect(generation, now=m.now)
+        case ev.TrainerLost(generation):
+            if generation == m.trainer.generation:
+                m.trainer.reset()
+        case ev.TrainerSaid(generation, message):
+            if generation == m.trainer.generation and m.trainer.state is not TrainerState.ABSENT:
+                m.trainer.last_sign = m.now
+                _on_message(m, message)
+        case _:
+            assert_never(event)
+
+
+def _on_message(m: PhaseState, message: ev.TrainerMessage) -> None:
+    trainer = m.trainer
+    match message:
+        case local.StepDone():
+            trainer.note_step(message)
+        case local.BoundaryDue(phase, inner_steps):
+            if trainer.state is TrainerState.TRAINING and phase == trainer.phase:
+                trainer.state, trainer.inner_step = TrainerState.DUE, inner_steps
+        case local.BoundaryClosed():
+            if trainer.state is TrainerState.CLOSING and message.phase == trainer.phase:
+                _boundary_closed(m, message)
+        case local.AnchorTaken():
+            _anchor_taken(m, message)
+        case local.Evaluated():
+            trainer.is_evaluating = False
+        case local.TrainerStopped():
+            trainer.reset()
+        case local.WorkerAlive():
+            pass
+        case _:
+            assert_never(message)
+
+
+def _anchor_taken(m: PhaseState, message: local.AnchorTaken) -> None:
+    trainer = m.trainer
+    if trainer.state is TrainerState.STARTING:
+        trainer.state = TrainerState.TRAINING
+    elif trainer.taking:
+        if trainer.state is TrainerState.WAITING:
+            trainer.state = TrainerState.TRAINING
+        elif trainer.taking == "replace":
+            trainer.skipped_steps = message.inner_step
+        trainer.needs_merge = trainer.must_replace = False
+        trainer.taking = ""
+    else:
+        return
+    trainer.base_round = None
+    m.queue.add(local.CopyBase(0))
+
+
+def _boundary_closed(m: PhaseState, message: local.BoundaryClosed) -> None:
+    trainer, closing = m.trainer, m.trainer.closing
+    assert closing is not None and m.shared is not None
+    steps = max(0, message.inner_steps - trainer.skipped_steps)
+    tokens = message.tokens * steps // max(1, message.inner_steps)
+    base = min(trainer.closing_base, m.shared.round)
+    if steps and tokens and not m.is_leaving:
+        m.flight = ev.Flight(message.phase, base, steps, tokens, m.lowrank_r)
+        m.queue.add(local.FormContribution(0, message.phase, m.lowrank_r))
+    else:
+        m.emit(ev.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
+    trainer.begin_phase(closing.next_phase, closing.inner_steps)
+    if closing.then == "wait":
+        trainer.state = TrainerState.WAITING
+    elif closing.then == "keep":
+        trainer.needs_merge = True
+    else:
+        m.queue.add(local.CopyBase(0))
+
+
+def on_deadline(m: PhaseState) -> None:
+    """Silence of trainers that owe something is a hang; early calls do nothing."""
+    trainer = m.trainer
+    deadline = trainer.silent_until(m.settings)
+    if deadline is None or m.now < deadline:
+        return
+    silence = m.now - trainer.last_sign
+    m.emit(
+        ev.RestartTrainer(trainer.generation, f"no sign of life for {silence:.0f} s while waiting for {trainer.owes}")
+    )
+    trainer.reset()
+
+
+def boundary_obstacle(m: PhaseState) -> str:
+    """Why a due boundary cannot be closed, as a sentence; empty: it can."""
+    trainer, flight = m.trainer, m.flight
+    if flight is not None:
+        stage = {"forming": "be formed", "offered": "be committed", "settling": "be settled"}[flight.stage]
+        return f"Waiting for the contribution of phase {flight.phase} to {stage}."
+    if trainer.taking or trainer.needs_merge or trainer.must_replace:
+        return "Waiting for the trainers to take the newest anchor."
+    if trainer.state is TrainerState.WAITING or (m.settings.delay == "phase" and m.queue.is_changing_anchor):
+        return "Waiting for the committed entry to be applied."
+    if trainer.base_round is None or m.queue.is_copying:
+        return "Waiting for the base of the phase to be copied."
+    return ""
+
+
+def direct(m: PhaseState) -> bool:
+    """Tell the trainers one thing, if there is one to tell; True if so."""
+    trainer = m.trainer
+    if m.is_leaving:
+        return _stop(m)
+    if trainer.state is TrainerState.ABSENT:
+        return False
+    if trainer.state is TrainerState.IDLE:
+        return _start(m)
+    if bool(m.pause_reason) != trainer.is_paused:
+        trainer.is_paused = not trainer.is_paused
+        m.tell(local.Pause() if trainer.is_paused else local.Resume())
+        return True
+    if trainer.is_paused:
+        return False
+    return _take(m) or _answer_boundary(m) or _evaluate(m)
+
+
+def _stop(m: PhaseState) -> bool:
+    if not m.is_trainer_active or m.trainer.is_stopping:
+        return False
+    m.tell(local.StopTraining())
+    m.trainer.is_stopping = True
+    return True
+
+
+def _start(m: PhaseState) -> bool:
+    if not m.is_begun or m.pause_reason or not m.has_outer or m.shared is None or m.queue.is_changing_anchor:
+        return False
+    phase = m.take_phase_number()
+    m.tell(local.StartTraining(phase, m.shared.round, m.inner_steps, m.settings.checkpoint_directory))
+    m.trainer.begin_phase(phase, m.inner_steps)
+    m.trainer.state = TrainerState.STARTING
+    return True
+
+
+def _take(m: PhaseState) -> bool:
+    trainer = m.trainer
+    if not trainer.can_take or m.shared is None or m.queue.is_changing_anchor or m.queue.is_copying:
+        return False
+    is_waiting = trainer.state is TrainerState.WAITING
+    if (is_waiting and m.flight is None) or (trainer.must_replace and not is_waiting):
+        how = "replace"
+    elif trainer.needs_merge and m.flight is None:
+        how = "merge"
+    else:
+        return False
+    m.tell(local.TakeAnchor(m.shared.round, how))
+    trainer.taking = how
+    return True
+
+
+def _answer_boundary(m: PhaseState) -> bool:
+    trainer, settings = m.trainer, m.settings
+    if trainer.state is not TrainerState.DUE or trainer.taking:
+        return False
+    if not boundary_obstacle(m):
+        _close(m)
+        return True
+    left = settings.extend_steps_max - trainer.extended
+    if settings.delay == "none" or left <= 0:
+        return False
+    steps = min(left, -(-m.inner_steps // EXTENSIONS_PER_PHASE))
+    m.tell(local.Extend(steps))
+    trainer.extended += steps
+    trainer.inner_steps += steps
+    trainer.state = TrainerState.TRAINING
+    return True
+
+
+def _close(m: PhaseState) -> None:
+    trainer = m.trainer
+    assert m.shared is not None and trainer.base_round is not None
+    closing = local.CloseBoundary(
+        _CLOSE_THEN[m.settings.delay], m.shared.round, m.take_phase_number(), m.inner_steps
+    )  # fmt: skip
+    m.tell(closing)
+    trainer.closing, trainer.closing_base = closing, trainer.base_round
+    trainer.state, trainer.base_round = TrainerState.CLOSING, None
+
+
+def _evaluate(m: PhaseState) -> bool:
+    trainer = m.trainer
+    is_free = trainer.state is TrainerState.TRAINING and not trainer.taking and not trainer.is_evaluating
+    if not m.evaluation_due or not is_free or m.shared is None or m.queue.is_changing_anchor:
+        return False
+    m.evaluation_due = False
+    m.tell(local.Evaluate(m.shared.round))
+    trainer.is_evaluating = True
+    return True

@@ -1,0 +1,369 @@
+"""The phase machine, case by case: what each delay does at a boundary, and what losses, recovery and leaving mean."""
+
+import dataclasses
+
+import pytest
+
+from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.rounds import phase_events as ev
+from dilocoxd.rounds.phases import is_feedback_right
+from dilocoxd.wire import local
+from tests.unit.rounds.site_model import SiteModel, digest, state_ready
+
+
+def training_site(delay: ev.Delay, **changes: object) -> SiteModel:
+    """A site at state 0 whose trainers train phase 0."""
+    settings = dataclasses.replace(ev.PhaseSettings(delay, 4, 2, 0, save_every_rounds=0), **changes)
+    site = SiteModel(settings)
+    site.start_outer()
+    site.load(0)
+    site.settle_down()
+    site.begin()
+    site.start_trainer()
+    site.settle_down()
+    assert site.machine.waiting_for == ""
+    site.said.clear()
+    return site
+
+
+def names(messages: list[ev.TrainerCommand]) -> list[str]:
+    return [type(m).__name__ + (f":{m.how}" if isinstance(m, local.TakeAnchor) else "") for m in messages]
+
+
+def close_first_boundary(site: SiteModel) -> None:
+    """Phase 0 is offered; what follows waits for its fate."""
+    while not site.offers:
+        assert site.trainer is not None
+        site.trainer.run_once()
+        site.settle_down()
+    assert [o.phase for o in site.offers] == [0]
+    site.said.clear()
+
+
+def test_none_waits_at_the_boundary_and_goes_on_from_the_result() -> None:
+    site = training_site("none")
+    close_first_boundary(site)
+    assert site.machine.waiting_for == "Waiting for the contribution of phase 0 to be committed."
+    assert site.trainer is not None and site.trainer.mode == "waiting"
+    site.commit(is_included=True)
+    site.settle_down()
+    assert site.settled == [(0, True)]
+    assert names(site.said) == ["TakeAnchor:replace"]
+    assert site.buffers.phase == ("base", 1)
+
+
+def test_phase_takes_state_zero_again_after_phase_zero() -> None:
+    """Boot rule, ALGORITHMS 1.3 (a): phase 1 starts from x_0, phase 2 from x_1, whatever was trained in between."""
+    site = training_site("phase", extend_steps_max=0)
+    bases = []
+    for _ in range(4):
+        site.settle_down(until_due=True)
+        site.commit(is_included=True)
+        site.settle_down()
+    bases = [(o.phase, o.base_round) for o in site.offers]
+    assert bases[:4] == [(0, 0), (1, 0), (2, 1), (3, 2)]
+
+
+def test_phase_extends_up_to_the_limit_and_then_waits_with_a_reason() -> None:
+    site = training_site("phase", extend_steps_max=2)
+    close_first_boundary(site)
+    assert names(site.said) == [], "phase 1 trains on"
+    site.settle_down(until_due=True)
+    assert site.machine.waiting_for == "Waiting for the contribution of phase 0 to be committed."
+    assert site.machine.state.trainer.inner_step == 6
+    site.commit(is_included=True)
+    site.settle_down(until_due=True)
+    assert site.offers[1].inner_steps == 6 and site.offers[1].tokens == 60
+
+
+def test_extensions_come_in_pieces_so_that_a_late_entry_is_taken_soon() -> None:
+    site = training_site("phase", inner_steps=100, extend_steps_max=12)
+    site.settle_down(until_due=True)
+    extends = [m.inner_steps for m in site.said if isinstance(m, local.Extend)]
+    assert extends == [5, 5, 2]
+
+
+def test_arrival_goes_on_and_merges_only_what_is_settled() -> None:
+    site = training_site("arrival")
+    close_first_boundary(site)
+    site.commit(is_included=False)
+    order = site.order()
+    entry = ev.EntryCommitted(order, RoundIndex(1), 0, 4, 0)
+    site.send(entry)
+    site.settle_down()
+    assert names(site.said) == ["TakeAnchor:merge"]
+    assert site.said[0].round == 2, "the newest anchor, not the one before it"
+    assert site.settled == [(0, False)]
+    assert site.buffers.phase == ("base", 2)
+
+
+def test_arrival_does_not_merge_an_entry_that_decides_nothing_about_us() -> None:
+    site = training_site("arrival")
+    close_first_boundary(site)
+    site.send(ev.EntryCommitted(site.order(), RoundIndex(0), 0, 4, 0, settles=None))
+    site.settle_down()
+    assert site.buffers.anchor == 1
+    assert names(site.said) == [] and site.settled == []
+
+
+def test_arrival_given_up_merges_the_unchanged_anchor() -> None:
+    site = training_site("arrival")
+    close_first_boundary(site)
+    order, site.offered = site.order(), None
+    site.send(ev.ContributionAbandoned(order, PhaseId(0)))
+    site.settle_down()
+    assert names(site.said) == ["TakeAnchor:merge"]
+    assert site.settled == [(0, False)] and site.buffers.phase == ("base", 0)
+    assert site.orders[order] == ev.FinishOrder(order, None)
+
+
+def test_a_contribution_is_settled_once_whatever_is_said_about_it_afterwards() -> None:
+    site = training_site("phase")
+    close_first_boundary(site)
+    site.commit(is_included=True)
+    order = site.order()
+    site.send(ev.ContributionAbandoned(order, PhaseId(0)))
+    assert site.orders[order] is None, "it ends when the settlement is done"
+    site.send(
+        ev.EntryCommitted(site.order(), RoundIndex(1), 0, 4, 0, settles=PhaseId(0), is_included=False)
+    )  # fmt: skip
+    site.settle_down()
+    assert site.settled == [(0, True)] and site.orders[order] is not None
+    assert site.durable.last_settled == 0
+
+
+def test_settle_comes_before_apply_of_the_same_round() -> None:
+    site = training_site("arrival")
+    close_first_boundary(site)
+    site.commit(is_included=True)
+    assert isinstance(site.outer_task and site.outer_task.request, local.Settle)
+    site.run_outer()
+    assert isinstance(site.outer_task and site.outer_task.request, local.ApplyEntry)
+
+
+def test_entries_out_of_order_are_refused() -> None:
+    site = training_site("phase")
+    for wrong in (1, 5):
+        order = site.order()
+        site.send(ev.EntryCommitted(order, RoundIndex(wrong), 0, 4, 0))
+        answer = site.orders[order]
+        assert isinstance(answer, ev.RefuseOrder) and answer.kind == "out_of_order"
+
+
+def test_trainer_lost_in_a_phase_abandons_it_but_not_the_contribution_in_flight() -> None:
+    site = training_site("phase")
+    close_first_boundary(site)
+    site.lose_trainer()
+    assert site.machine.waiting_for == "Waiting for the trainers to start."
+    site.start_trainer()
+    site.settle_down()
+    assert [m.phase for m in site.said if isinstance(m, local.StartTraining)] == [2], "1 is abandoned"
+    site.commit(is_included=True)
+    site.settle_down(until_due=True)
+    assert site.settled == [(0, True)]
+    assert [o.phase for o in site.offers] == [0, 2]
+
+
+def test_trainer_that_dies_while_it_closes_offers_nothing() -> None:
+    site = training_site("phase")
+    assert site.trainer is not None
+    while not site.trainer.inbox:
+        if site.trainer.outbox:
+            site.hear_trainer()
+        else:
+            site.trainer.run_once()
+    assert isinstance(site.trainer.inbox[0], local.CloseBoundary)
+    site.lose_trainer()
+    assert site.buffers.phase == ("torn",)
+    site.settle_down()
+    assert site.offers == []
+    site.start_trainer()
+    site.settle_down(until_due=True)
+    assert [o.phase for o in site.offers] == [2], "0 is torn, 1 was promised to the dead trainers"
+
+
+def test_restarted_trainer_owes_no_merge_for_what_the_dead_one_closed() -> None:
+    site = training_site("arrival")
+    close_first_boundary(site)
+    site.lose_trainer()
+    site.start_trainer()
+    site.settle_down()
+    site.said.clear()
+    site.commit(is_included=True)
+    site.settle_down()
+    assert names(site.said) == []
+    assert site.buffers.phase == ("base", 0) and site.buffers.anchor == 1
+
+
+def test_words_of_a_dead_generation_are_ignored() -> None:
+    site = training_site("phase")
+    site.lose_trainer()
+    site.start_trainer()
+    site.settle_down()
+    phase = site.machine.state.trainer.phase
+    site.send(ev.TrainerSaid(1, local.BoundaryDue(phase, 4)))
+    site.send(ev.TrainerLost(1))
+    assert site.machine.waiting_for == ""
+    assert not [m for m in site.said if isinstance(m, local.CloseBoundary)]
+
+
+def test_outer_worker_that_died_after_applying_is_not_asked_again() -> None:
+    site = training_site("phase")
+    order = site.commit(is_included=False)
+    site.lose_outer(after_effect=True)
+    assert site.machine.waiting_for == "Waiting for the outer worker to start."
+    site.start_outer()
+    assert site.outer_task is None
+    answer = site.orders[order]
+    assert isinstance(answer, ev.FinishOrder) and isinstance(answer.answer, local.StateReady)
+    assert answer.answer.round == 1
+
+
+def test_outer_worker_that_comes_back_with_other_bits_ends_the_site() -> None:
+    site = training_site("phase")
+    site.lose_outer(after_effect=False)
+    site.outer_is_up = True
+    site.send(ev.OuterStarted(dataclasses.replace(state_ready(0, 0), state_digest=digest(99))))
+    assert "instead of state 0" in site.failure
+
+
+def test_replaced_state_is_taken_in_mid_phase_and_only_later_steps_are_claimed() -> None:
+    site = training_site("phase")
+    assert site.trainer is not None
+    site.trainer.run_once()
+    site.trainer.run_once()
+    site.load(7)
+    site.settle_down()
+    assert names(site.said) == ["TakeAnchor:replace"]
+    site.settle_down(until_due=True)
+    offer = site.offers[0]
+    assert (offer.phase, offer.base_round, offer.inner_steps, offer.tokens) == (0, 7, 2, 20)
+
+
+def test_state_replaced_at_the_boundary_leaves_nothing_to_offer() -> None:
+    site = training_site("none")
+    assert site.trainer is not None
+    site.load(7)
+    while site.trainer.mode == "training":
+        site.trainer.run_once()
+    site.settle_down()
+    assert [d.phase for d in site.dropped] == [0] and site.offers == []
+    site.settle_down(until_due=True)
+    assert [(o.phase, o.base_round) for o in site.offers] == [(1, 7)], "the next phase is whole"
+
+
+@pytest.mark.parametrize("delay", ["none", "phase", "arrival"])
+def test_pseudo_gradient_that_is_not_finite_is_dropped_and_training_goes_on(delay: ev.Delay) -> None:
+    site = training_site(delay)
+    while not isinstance(site.outer_task and site.outer_task.request, local.FormContribution):
+        assert site.trainer is not None
+        if site.trainer.outbox:
+            site.hear_trainer()
+        else:
+            site.trainer.run_once()
+    site.said.clear()
+    task, site.outer_task = site.outer_task, None
+    assert task is not None
+    site.send(
+        ev.OperationDone(
+            task.number, local.ContributionFormed(task.number, PhaseId(0), False, "w", (), 0.0, 0.0, 0.0)
+        )
+    )  # fmt: skip
+    site.settle_down(until_due=True)
+    assert [d.phase for d in site.dropped] == [0] and "w" in site.dropped[0].reason
+    expected = {"none": ["TakeAnchor:replace"], "arrival": ["TakeAnchor:replace"], "phase": []}[delay]
+    assert [n for n in names(site.said) if n.startswith("TakeAnchor")] == expected
+    assert [o.phase for o in site.offers] == [1]
+
+
+def test_silent_trainers_are_restarted_only_if_they_owe_something() -> None:
+    site = training_site("none", silence_min_s=50.0)
+    deadline = site.machine.next_deadline()
+    assert deadline == 50.0
+    site.now = 49.0
+    site.send(ev.DeadlineReached())
+    assert site.trainer is not None
+    site.now = 50.0
+    site.send(ev.DeadlineReached())
+    assert site.trainer is None
+    site.start_trainer()
+    site.settle_down(until_due=True)
+    assert site.trainer is not None and site.trainer.mode == "waiting"
+    assert site.machine.next_deadline() is None, "it is they who wait"
+
+
+def test_pause_stops_the_trainers_and_entries_still_come_in() -> None:
+    site = training_site("arrival")
+    close_first_boundary(site)
+    site.send(ev.PauseOrdered("disk is full"))
+    site.commit(is_included=True)
+    site.settle_down(until_due=True)
+    assert site.machine.waiting_for == "Paused: disk is full."
+    assert site.buffers.anchor == 1 and names(site.said) == ["Pause"]
+    assert site.machine.next_deadline() is None
+    site.send(ev.ResumeOrdered())
+    site.settle_down()
+    assert names(site.said) == ["Pause", "Resume", "TakeAnchor:merge"]
+
+
+def test_evaluation_follows_every_nth_state_and_holds_the_anchor() -> None:
+    site = training_site("phase", evaluate_every_rounds=2)
+    evaluated = []
+    for _ in range(4):
+        site.settle_down(until_due=True)
+        site.commit(is_included=True)
+        site.settle_down()
+        evaluated = [m.round for m in site.said if isinstance(m, local.Evaluate)]
+    assert evaluated == [2, 4]
+
+
+def test_leaving_saves_the_feedback_under_the_last_settled_phase() -> None:
+    site = training_site("phase")
+    close_first_boundary(site)
+    site.commit(is_included=True)
+    site.settle_down()
+    site.send(ev.LeaveOrdered())
+    site.settle_down(until_due=True)
+    assert site.has_left and names(site.said)[-1] == "StopTraining"
+    assert (site.durable.saved_phase, site.durable.last_settled) == (0, 0)
+
+
+def test_leaving_with_a_contribution_of_unknown_fate_saves_nothing() -> None:
+    site = training_site("phase")
+    close_first_boundary(site)
+    site.send(ev.LeaveOrdered())
+    site.settle_down(until_due=True)
+    assert site.has_left and site.durable.saved_phase is None
+
+
+@pytest.mark.parametrize(
+    ("record", "height", "newest", "is_right"),
+    [
+        (ev.SiteRecord(), 5, None, False),
+        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(3)), 5, 3, True),
+        (ev.SiteRecord(saved_phase=PhaseId(3)), 5, 4, False),
+        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(4), formed_round=RoundIndex(5)), 5, 3, False),
+        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(4), formed_round=RoundIndex(5)), 6, 3, False),
+        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(4), formed_round=RoundIndex(5)), 7, 3, True),
+    ],
+)  # fmt: skip
+def test_feedback_on_disk_is_used_only_if_nothing_can_be_counted_twice(
+    record: ev.SiteRecord, height: int, newest: int | None, is_right: bool
+) -> None:
+    own = PhaseId(newest) if newest is not None else None
+    assert is_feedback_right(record, RoundIndex(height), own) is is_right
+
+
+def test_saved_feedback_is_restored_before_the_first_phase() -> None:
+    site = SiteModel(ev.PhaseSettings("phase", 4, 2, 0), record=ev.SiteRecord(5, PhaseId(3), PhaseId(3), PhaseId(3)))
+    site.start_outer()
+    site.load(0)
+    site.settle_down()
+    site.start_trainer()
+    site.settle_down()
+    assert site.machine.waiting_for == "Waiting to catch up with the run before training starts."
+    site.begin(height=4, newest_own_phase=3)
+    assert isinstance(site.outer_task and site.outer_task.request, local.RestoreSite)
+    assert site.said == []
+    site.settle_down()
+    assert isinstance(site.said[0], local.StartTraining) and site.said[0].phase == 5

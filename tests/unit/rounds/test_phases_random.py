@@ -1,0 +1,165 @@
+"""Random schedules of the phase machine: no order of events breaks an invariant, and training always goes on after."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dilocoxd.rounds.phase_events import (
+    ContributionAbandoned,
+    Delay,
+    LeaveOrdered,
+    PauseOrdered,
+    PhaseSettings,
+    ResumeOrdered,
+)
+from dilocoxd.wire import local
+from tests.unit.rounds.site_model import SiteModel
+
+DELAYS: tuple[Delay, ...] = ("none", "phase", "arrival")
+ACTIONS = (
+    ("step", 30), ("read", 30), ("hear", 30), ("outer", 30), ("commit", 6), ("exclude", 2), ("abandon", 2),
+    ("lose_trainer", 1), ("start_trainer", 6), ("lose_outer", 1), ("lose_outer_late", 1), ("start_outer", 10),
+    ("load", 1), ("pause", 1), ("resume", 4),
+)  # fmt: skip
+
+
+def act(site: SiteModel, action: str) -> None:
+    """Carry `action` out if it is possible now."""
+    trainer, task = site.trainer, site.outer_task
+    is_loaded = site.machine.state.expected is not None
+    match action:
+        case "step" | "read" if trainer is not None and trainer.can_step():
+            trainer.run_once()
+        case "hear" if trainer is not None and trainer.outbox:
+            site.hear_trainer()
+        case "outer" if task is not None:
+            site.run_outer()
+        case "commit" if is_loaded:
+            site.commit(is_included=True)
+        case "exclude" if is_loaded:
+            site.commit(is_included=False)
+        case "abandon" if site.offered is not None:
+            phase, site.offered = site.offered, None
+            site.send(ContributionAbandoned(site.order(), phase))
+        case "lose_trainer" if trainer is not None:
+            site.lose_trainer()
+        case "start_trainer" if trainer is None:
+            site.start_trainer()
+        case "lose_outer" if site.outer_is_up:
+            site.lose_outer(after_effect=False)
+        case "lose_outer_late" if site.outer_is_up:
+            site.lose_outer(after_effect=not isinstance(task and task.request, local.LoadState))
+        case "start_outer" if not site.outer_is_up:
+            site.start_outer()
+        case "load" if is_loaded:
+            site.load(site.machine.state.expected + 3)
+        case "pause":
+            site.send(PauseOrdered("test"))
+        case "resume":
+            site.send(ResumeOrdered())
+
+
+def calm_down(site: SiteModel) -> None:
+    """No more faults: everybody is up, every offered contribution commits. Three further phases must come through."""
+    site.send(ResumeOrdered())
+    if not site.outer_is_up:
+        site.start_outer()
+    if site.trainer is None:
+        site.start_trainer()
+    offers = len(site.offers)
+    for _ in range(40):
+        site.settle_down(until_due=True)
+        if len(site.offers) >= offers + 3:
+            return
+        assert site.offered is not None, f"stuck: {site.machine.waiting_for}"
+        site.commit(is_included=True)
+    raise AssertionError(f"no phase comes through: {site.machine.waiting_for}")
+
+
+def check_history(site: SiteModel) -> None:
+    """What must hold at the end of every history."""
+    assert not site.failure
+    settled = [phase for phase, _ in site.settled]
+    assert settled == sorted(set(settled))
+    offered = [offer.phase for offer in site.offers]
+    assert offered == sorted(set(offered))
+    units = [unit for phase in offered for unit in site.formed[phase][2]]
+    assert len(units) == len(set(units)), "a step's progress was offered twice"
+    for offer in site.offers:
+        assert offer.inner_steps == len(site.formed[offer.phase][2]), "claims more than it trained"
+        assert offer.tokens == 10 * offer.inner_steps
+
+
+def new_site(delay: Delay, *, extend: int = 3) -> SiteModel:
+    site = SiteModel(PhaseSettings(delay, 4, extend, 2))
+    site.start_outer()
+    site.load(0)
+    site.settle_down()
+    site.begin()
+    return site
+
+
+def run_schedule(site: SiteModel, rng: random.Random, length: int) -> None:
+    names, weights = zip(*ACTIONS, strict=True)
+    for action in rng.choices(names, weights, k=length):
+        act(site, action)
+    calm_down(site)
+    check_history(site)
+
+
+@settings(max_examples=150, deadline=None)
+@given(delay=st.sampled_from(DELAYS), actions=st.lists(st.sampled_from([name for name, _ in ACTIONS]), max_size=120))
+def test_any_order_of_events_keeps_the_invariants(delay: Delay, actions: list[str]) -> None:
+    site = new_site(delay)
+    for action in actions:
+        act(site, action)
+    calm_down(site)
+    check_history(site)
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_long_weighted_schedules(delay: Delay) -> None:
+    for seed in range(150):
+        try:
+            run_schedule(new_site(delay, extend=seed % 5), random.Random(seed), 400)
+        except AssertionError as error:
+            raise AssertionError(f"delay {delay}, seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_leaving_in_any_state_comes_to_an_end(delay: Delay) -> None:
+    names, weights = zip(*ACTIONS, strict=True)
+    for seed in range(100):
+        rng = random.Random(seed)
+        site = new_site(delay)
+        for action in rng.choices(names, weights, k=rng.randrange(200)):
+            act(site, action)
+        site.send(LeaveOrdered())
+        if not site.outer_is_up:
+            site.start_outer()
+        site.settle_down(until_due=True)
+        assert site.has_left, f"delay {delay}, seed {seed}: {site.machine.waiting_for}"
+        if site.offered is None and site.settled:
+            assert site.durable.saved_phase == site.durable.last_settled
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_after_a_crash_of_the_daemon_no_phase_number_comes_again(delay: Delay) -> None:
+    used: list[int] = []
+    rng = random.Random(7)
+    site = new_site(delay)
+    names, weights = zip(*ACTIONS, strict=True)
+    for _ in range(30):
+        for action in rng.choices(names, weights, k=60):
+            act(site, action)
+        assert not set(used) & set(site.started)
+        used += site.started
+        site = SiteModel(site.settings, record=site.durable)
+        site.start_outer()
+        site.load(0)
+        site.settle_down()
+        site.begin(height=1000)
+        site.start_trainer()
+    assert len(used) > 30
