@@ -141,7 +141,7 @@ def test_canonical_bytes_have_one_form() -> None:
     data = manifest_from_tables(tables(), source="x").canonical_bytes()
     assert data.isascii()
     assert b" " not in data
-    assert data.startswith(b'{"data":{"corpus":')
+    assert data.startswith(b'{"data":{"chars_max":')
     assert json.loads(data)["inner"]["lr"] == 0.003
 
 
