@@ -4,7 +4,8 @@ value = code * scale, |code| <= levels (127 or 7), |error| <= scale / 2. Byte la
 1. ceil(n / B) scales in block order:
    `fp32`  4 bytes  max|x| / levels, rounded to nearest;
    `bf16`  2 bytes  the upper half of that fp32 value, rounded to nearest even;
-   `pow2`  1 byte   int8 exponent a: the scale is 2**a, the smallest power of two >= max|x| / levels; -128: zero block.
+   `pow2`  1 byte   int8 exponent a: the scale is 2**a, the smallest power of two >= max|x| / levels; -128: zero block;
+   `short` 2 bytes  bf16 with only the upper three mantissa bits in use, rounded up (for exact products, columns.py).
    A scale is 0 (the whole block decodes to 0) or lies in [2**-64, 2**64]; anything else is an error. Smaller maxima are
    encoded as a zero block, so that no subnormal number ever enters the arithmetic.
 2. codes. int8: n bytes, two's complement. int4: groups of 4096 values (the last one shorter, t values); a group of t
@@ -22,8 +23,10 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import Codec, bad_payload, check_encodable, load, store
 
-ScaleFormat = Literal["fp32", "bf16", "pow2"]
-SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1}
+ScaleFormat = Literal["fp32", "bf16", "pow2", "short"]
+SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1, "short": 2}
+SHORT_MASK = 0xFFFFF
+"""Bits of an fp32 number that a `short` scale leaves zero: three bits of the mantissa remain."""
 SCALE_MIN = 2.0**-64
 SCALE_MAX = 2.0**64
 ZERO_EXPONENT = -128
@@ -97,10 +100,12 @@ def encode_scales(maxima: Tensor, levels: int, scale_format: ScaleFormat) -> tup
         scales = scales.to(torch.bfloat16).to(torch.float32)
     elif scale_format == "pow2":
         scales = ((bits + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+    elif scale_format == "short":
+        scales = ((bits + SHORT_MASK) & ~SHORT_MASK).view(torch.float32)
     scales = torch.where(scales >= SCALE_MIN, scales, 0.0)
     if scale_format == "fp32":
         return scales, scales
-    if scale_format == "bf16":
+    if scale_format in {"bf16", "short"}:
         return scales, scales.to(torch.bfloat16)
     exponents = (scales.view(torch.int32) >> 23) - 127
     return scales, torch.where(scales > 0, exponents, ZERO_EXPONENT).to(torch.int8)
@@ -116,8 +121,10 @@ def decode_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
     else:
         scales = load(raw, torch.float32 if scale_format == "fp32" else torch.bfloat16).to(torch.float32)
         is_valid = (scales == 0) | ((scales >= SCALE_MIN) & (scales <= SCALE_MAX))
+        if scale_format == "short":
+            is_valid &= (scales.view(torch.int32) & SHORT_MASK) == 0
     if not bool(is_valid.all().item()):
-        raise bad_payload("a block scale is NaN, Inf, negative or outside [2**-64, 2**64]")
+        raise bad_payload("a block scale is NaN, Inf, negative, outside [2**-64, 2**64] or too precise")
     return scales
 
 

@@ -41,16 +41,17 @@ class Codec(ABC):
     def payload_bytes(self, numel: int) -> int:
         """Exact length in bytes of the payload of `numel` values."""
 
+    def chunks(self, numel: int) -> Iterator[tuple[int, int]]:
+        """`(start, stop)` of the pieces in which `numel` values are encoded and decoded."""
+        return chunks(numel)
+
     @abstractmethod
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
-        """Write what encodes `values` = elements [start, start + len) of a segment of `numel` into its payload `out`.
-
-        `start` is a multiple of CHUNK and `values` reaches the next multiple or the end of the segment.
-        """
+        """Write what encodes `values` = one of `self.chunks(numel)`, from `start`, into the whole payload `out`."""
 
     @abstractmethod
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
-        """Fill `out` with elements [start, start + len) from a payload of the right length. Raises WireError."""
+        """Fill `out`, one of `self.chunks(numel)`, from a payload that `checked_payload` passed. Raises WireError."""
 
     def encode(self, values: Tensor, out: bytearray | memoryview | Tensor) -> None:
         """Fill `out` (exactly `payload_bytes(n)` writable bytes) with the encoding of float32[n].
@@ -61,14 +62,18 @@ class Codec(ABC):
         target = as_bytes(out)
         if target.numel() != self.payload_bytes(numel):
             raise ValueError(f"{self.name}: buffer of {target.numel()} bytes for {self.payload_bytes(numel)}")
-        for start, stop in chunks(numel):
+        for start, stop in self.chunks(numel):
             self.encode_chunk(values[start:stop], start, numel, target)
+        self.finish_payload(target, numel)
+
+    def finish_payload(self, out: Tensor, numel: int) -> None:  # noqa: B027 - most formats need no last word
+        """All chunks are written: bring what concerns the payload as a whole into `out`."""
 
     def decode(self, payload: Payload, out: Tensor) -> None:
         """Fill float32[n] `out` with the values in `payload`. Raises WireError (`bad_payload`) for hostile bytes."""
         numel = _check_values(out)
         source = self.checked_payload(payload, numel)
-        for start, stop in chunks(numel):
+        for start, stop in self.chunks(numel):
             self.decode_chunk(source, start, numel, out[start:stop])
 
     def checked_payload(self, payload: Payload, numel: int) -> Tensor:
@@ -133,6 +138,6 @@ def check_decoded(values: Tensor) -> None:
 
 
 def _check_values(values: Tensor) -> int:
-    if values.dtype != torch.float32 or values.dim() != 1 or not values.is_contiguous() or not values.numel():
-        raise ValueError("values must be contiguous float32[n] with n >= 1")
+    if values.dtype != torch.float32 or values.dim() != 1 or not values.is_contiguous():
+        raise ValueError("values must be contiguous float32[n]")
     return values.numel()

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import CHUNK, Codec, Payload, chunks
+from dilocoxd.compress.codec import Codec, Payload
 from dilocoxd.wire.layout import Layout, Segment
 
 
@@ -49,7 +49,7 @@ class Transform(ABC):
 
     @abstractmethod
     def vector_numel(self, pass_index: int, segment: Segment) -> int:
-        """Length of the vector of one pass; at least 1."""
+        """Length of the vector of one pass; 0: this segment sends a filler only."""
 
     @abstractmethod
     def project(self, pass_index: int, segment: Segment, d: Tensor, results: Sequence[Payload]) -> Tensor:
@@ -144,9 +144,8 @@ def add_decoded_(codec: Codec, payload: Payload, target: Tensor) -> None:
 
 def _for_decoded_chunks(codec: Codec, payload: Payload, target: Tensor, *, is_added: bool) -> None:
     source = codec.checked_payload(payload, target.numel())
-    scratch = torch.empty(min(target.numel(), CHUNK))
-    for start, stop in chunks(target.numel()):
-        decoded = scratch[: stop - start]
+    for start, stop in codec.chunks(target.numel()):
+        decoded = torch.empty(stop - start)
         codec.decode_chunk(source, start, target.numel(), decoded)
         if is_added:
             target[start:stop].add_(decoded)

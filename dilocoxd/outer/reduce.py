@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import CHUNK, MAGNITUDE_MAX, Codec, Payload, chunks
+from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, Payload
 from dilocoxd.errors import WireError
 
 
@@ -32,9 +32,8 @@ def weighted_mean_(codec: Codec, shares: Sequence[Payload], weights: Sequence[fl
     `weights` come from `rounding.mean_weights`. The mean saturates at +-2**64: no share can make it unencodable.
     """
     sources = [_checked(codec, share, out.numel(), position) for position, share in enumerate(shares)]
-    scratch = torch.empty(min(out.numel(), CHUNK))
-    for start, stop in chunks(out.numel()):
-        mean, share_values = out[start:stop], scratch[: stop - start]
+    for start, stop in codec.chunks(out.numel()):
+        mean, share_values = out[start:stop], torch.empty(stop - start)
         for position, (source, weight) in enumerate(zip(sources, weights, strict=True)):
             target = mean if position == 0 else share_values
             try:

@@ -11,6 +11,8 @@ import sys
 import torch
 from torch import Tensor
 
+from dilocoxd.compress.columns import ColumnInt, spread_for
+from dilocoxd.compress.lowrank import exact_product
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
 from dilocoxd.outer.reduce import reduce_segment, settle_residual_
 from dilocoxd.outer.rounding import mean_weights
@@ -34,6 +36,20 @@ def digest(*tensors: Tensor) -> str:
     return hasher.hexdigest()[:32]
 
 
+def lowrank_product(values: Tensor) -> list[Tensor]:
+    """Decoded factors of low rank 60 and their product."""
+    decoded = []
+    for length in (700, 900):
+        codec = ColumnInt(4, 128, length, spread_for(4, 60))
+        payload = torch.zeros(codec.payload_bytes(60 * length), dtype=torch.uint8)
+        codec.encode(values[: 60 * length].clone(), payload)
+        decoded.append(torch.empty(60 * length))
+        codec.decode(payload, decoded[-1])
+    product = torch.empty(700, 900)
+    exact_product(decoded[0].view(60, 700), decoded[1].view(60, 900), product)
+    return [*decoded, product]
+
+
 def main() -> None:
     updates = [noise(seed) for seed in range(3)]
     print("input", digest(*updates))
@@ -49,6 +65,7 @@ def main() -> None:
         delta = torch.empty(NUMEL)
         codec.decode(result, delta)
         print(label, digest(*payloads), digest(values, residual, result, delta))
+    print("low rank product", digest(*lowrank_product(updates[0])))
     for name in ("sgd", "heavy_ball", "nesterov", "adam"):
         optimizer = outer_from_name(name, 0.4, 0.0 if name == "sgd" else 0.9)
         anchor, slots = noise(20), zero_slots(optimizer, NUMEL)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SETTINGS = [(threads, width) for threads in ("1", "2", "4") for width in ("default", "avx2", "avx512")]
+SETTINGS = [("1", "default"), ("1", "avx2"), ("1", "avx512"), ("2", "avx512"), ("4", "avx2")]
 """torch takes the widest kernels the CPU has up to the named one, so the list is safe on every machine."""
 
 
@@ -31,7 +31,7 @@ def digests() -> dict[tuple[str, str], str]:
 @pytest.mark.slow
 def test_payloads_decoded_values_and_outer_steps_agree(digests: dict[tuple[str, str], str]) -> None:
     reference = digests["1", "default"]
-    assert len(reference.splitlines()) >= 15
+    assert len(reference.splitlines()) >= 16
     for setting, text in digests.items():
         differing = set(text.splitlines()) ^ set(reference.splitlines())
         assert not differing, (setting, sorted(differing))

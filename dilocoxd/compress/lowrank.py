@@ -1,0 +1,236 @@
+"""Low-rank factors with a shared warm start, in two passes: P for the subspace, then R and everything dense.
+
+Per matrix piece A [M, N] of a segment (its whole rows; cut rows, vectors and small matrices travel dense):
+    pass 0   P_i = A_i Q        owner: P = mean P_i (+ residual Q), columns orthonormalised, quantised -> P^
+    pass 1   R_i = A_i^T P^ (P^^T P^)^-1        owner: R = mean R_i (+ residual), quantised
+    Delta = P^ R^T              own contribution = P^ Rq_i^T;  next warm start: Q = orthonormal columns of R
+R_i is the least-squares fit of A_i in the span of P^, so quantising P^ only tilts the subspace and costs no accuracy
+inside it. Q is orthonormal before every use, ordered by energy, and blocks of scales never mix columns: without either
+the error doubles (measured, ALGORITHMS 7). Q need not agree bit for bit between sites: P^ comes from the owner, Delta
+is an exact product (compress/columns.py). Sources: PowerSGD arXiv 1905.13727; ALGORITHMS 1.2, 8.
+
+Shape legend: M rows and N columns of one matrix piece; R = low rank r of that piece.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, Payload
+from dilocoxd.compress.columns import ColumnInt, PartsCodec, spread_for
+from dilocoxd.compress.transform import Transform
+from dilocoxd.errors import ConfigError
+from dilocoxd.wire.layout import Layout, Segment
+
+ROWS_PER_PRODUCT = 256
+"""Rows of a float64 product at a time: bounds the extra memory."""
+RIDGE = 1e-6
+"""Of the mean diagonal of P^^T P^: keeps the fit defined when quantisation zeroed a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A piece of a parameter that is sent as factors: elements [start, start + rows * columns) of its segment."""
+
+    key: str
+    start: int
+    rows: int
+    columns: int
+    lowrank_r: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows * self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What of one segment is factored and what is dense, both ascending."""
+
+    matrices: tuple[Matrix, ...]
+    dense: tuple[tuple[int, int], ...]
+
+    @property
+    def dense_numel(self) -> int:
+        return sum(stop - start for start, stop in self.dense)
+
+
+class LowRank(Transform):
+    """`lowrank_r` may be changed between rounds (`set_lowrank_r`) up to the one given here."""
+
+    num_passes = 2
+
+    def __init__(
+        self, layout: Layout, lowrank_r: int, dense: Codec, bits: Literal[4, 8] = 4, block: int = 128, seed: int = 0
+    ) -> None:
+        super().__init__(layout)
+        if lowrank_r < 1:
+            raise ConfigError(f"lowrank_r is {lowrank_r}; use at least 1, or a transform without low rank")
+        self.lowrank_r_max = self.lowrank_r = lowrank_r
+        self._dense = dense
+        self._bits: Literal[4, 8] = bits
+        self._block = block
+        self._seed = seed
+        self._plans = {segment.index: self._plan(segment) for segment in layout.segments}
+        self._warm: dict[str, Tensor] = {}
+        self.singular_values: dict[str, Tensor] = {}
+        """Per matrix: singular values of the last committed Delta, descending (for the adaptive schedule)."""
+
+    def set_lowrank_r(self, lowrank_r: int) -> None:
+        """Use this low rank from the next round on; between 1 and `lowrank_r_max`. The same at all peers."""
+        if not 1 <= lowrank_r <= self.lowrank_r_max:
+            raise ValueError(f"lowrank_r {lowrank_r} is not within 1..{self.lowrank_r_max}")
+        self.lowrank_r = lowrank_r
+        self._plans = {segment.index: self._plan(segment) for segment in self.layout.segments}
+
+    def plan(self, segment: Segment) -> Plan:
+        return self._plans[segment.index]
+
+    def codec(self, pass_index: int, segment: Segment) -> Codec:
+        plan = self.plan(segment)
+        parts: list[tuple[Codec, int]] = []
+        for matrix in plan.matrices:
+            length = matrix.columns if pass_index else matrix.rows
+            spread = spread_for(self._bits, matrix.lowrank_r)
+            parts.append((ColumnInt(self._bits, self._block, length, spread), matrix.lowrank_r * length))
+        if pass_index:
+            parts.append((self._dense, plan.dense_numel))
+        return PartsCodec(parts)
+
+    def vector_numel(self, pass_index: int, segment: Segment) -> int:
+        plan = self.plan(segment)
+        if pass_index:
+            return sum(m.lowrank_r * m.columns for m in plan.matrices) + plan.dense_numel
+        return sum(m.lowrank_r * m.rows for m in plan.matrices)
+
+    def project(self, pass_index: int, segment: Segment, d: Tensor, results: Sequence[Payload]) -> Tensor:
+        plan = self.plan(segment)
+        vector = torch.empty(self.vector_numel(pass_index, segment))
+        if pass_index == 0:
+            for matrix, out_RM in _columns(vector, plan, is_first=True):
+                torch.mm(self._warm_start(matrix), _view(d, matrix).t(), out=out_RM)
+            return vector
+        p_hats = self._decoded(segment, results)
+        for (matrix, out_RN), p_RM in zip(_columns(vector, plan, is_first=False), p_hats, strict=True):
+            out_RN.copy_(_fit(p_RM, torch.mm(p_RM, _view(d, matrix))))
+        first = vector.numel() - plan.dense_numel
+        for start, stop in plan.dense:
+            vector[first : first + stop - start].copy_(d[start:stop])
+            first += stop - start
+        return vector
+
+    def finish_mean_(
+        self, pass_index: int, segment: Segment, mean: Tensor, residual: Tensor | None, results: Sequence[Payload]
+    ) -> None:
+        if residual is not None:
+            mean.add_(self.project(pass_index, segment, residual, results))
+        if pass_index == 0:
+            for _, p_RM in _columns(mean, self.plan(segment), is_first=True):
+                p_RM.copy_(orthonormal(p_RM))
+
+    def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
+        plan = self.plan(segment)
+        p_hats = self._decoded(segment, results)
+        for (matrix, r_RN), p_RM in zip(_columns(vector, plan, is_first=False), p_hats, strict=True):
+            exact_product(p_RM, r_RN, _view(out, matrix))
+        first = vector.numel() - plan.dense_numel
+        for start, stop in plan.dense:
+            out[start:stop].copy_(vector[first : first + stop - start])
+            first += stop - start
+
+    def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
+        plan = self.plan(segment)
+        vector = torch.empty(self.vector_numel(1, segment))
+        self.codec(1, segment).decode(results[1], vector)
+        for matrix, r_RN in _columns(vector, plan, is_first=False):
+            gram = torch.mm(r_RN, r_RN.t())
+            energies, rotation = torch.linalg.eigh(gram.double())
+            self.singular_values[matrix.key] = energies.clamp_(min=0).sqrt_().flip(0)
+            ordered = torch.mm(rotation.flip(1).t().float(), r_RN)
+            self._warm[matrix.key] = orthonormal(ordered)
+
+    def _decoded(self, segment: Segment, results: Sequence[Payload]) -> list[Tensor]:
+        vector = torch.empty(self.vector_numel(0, segment))
+        self.codec(0, segment).decode(results[0], vector)
+        return [p_RM for _, p_RM in _columns(vector, self.plan(segment), is_first=True)]
+
+    def _warm_start(self, matrix: Matrix) -> Tensor:
+        """Orthonormal rows [R, N]; Gaussian ones where nothing was committed yet or the low rank has grown."""
+        known = self._warm.get(matrix.key)
+        if known is not None and known.shape[0] >= matrix.lowrank_r:
+            return known[: matrix.lowrank_r]
+        generator = torch.Generator().manual_seed(zlib.crc32(matrix.key.encode()) + self._seed)
+        fresh = torch.randn(matrix.lowrank_r, matrix.columns, generator=generator)
+        if known is not None:
+            fresh[: known.shape[0]].copy_(known)
+        self._warm[matrix.key] = orthonormal(fresh)
+        return self._warm[matrix.key]
+
+    def _plan(self, segment: Segment) -> Plan:
+        matrices: list[Matrix] = []
+        dense: list[tuple[int, int]] = []
+        position = 0
+        for piece in self.layout.pieces(segment):
+            whole = self.layout.span(piece.name)
+            shape = self.layout.shape(piece.name)
+            columns = whole.numel // shape[0] if len(shape) > 1 else 1
+            first_row = -(-(piece.start - whole.start) // columns)
+            rows = max(0, (piece.stop - whole.start) // columns - first_row)
+            r = self.lowrank_r
+            if r * (rows + columns) < rows * columns:
+                start = whole.start + first_row * columns - segment.start
+                matrix = Matrix(f"{piece.name}@{first_row}", start, rows, columns, r)
+                matrices.append(matrix)
+                _add_dense(dense, position, start)
+                position = matrix.stop
+        _add_dense(dense, position, segment.numel)
+        return Plan(tuple(matrices), tuple(dense))
+
+
+def orthonormal(rows_RN: Tensor) -> Tensor:
+    """Orthonormal rows that span the rows given, in their order; [R, N] float32 with R <= N."""
+    basis: Tensor = torch.linalg.qr(rows_RN.t()).Q
+    return basis.t().contiguous()
+
+
+def exact_product(p_RM: Tensor, r_RN: Tensor, out_MN: Tensor) -> None:
+    """out <- P R^T rounded once to fp32. Decoded factors make every float64 sum exact, whatever its order."""
+    r_wide = r_RN.double()
+    for row in range(0, out_MN.shape[0], ROWS_PER_PRODUCT):
+        block = torch.mm(p_RM[:, row : row + ROWS_PER_PRODUCT].double().t(), r_wide)
+        out_MN[row : row + ROWS_PER_PRODUCT].copy_(block.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX))
+
+
+def _fit(p_RM: Tensor, projected_RN: Tensor) -> Tensor:
+    """(P^T P)^-1 P^T A for the quantised, so nearly orthonormal, P; plain projection if P is degenerate."""
+    gram = torch.mm(p_RM, p_RM.t()).double()
+    gram.diagonal().add_(float(gram.diagonal().mean()) * RIDGE)
+    factor, info = torch.linalg.cholesky_ex(gram)
+    if int(info) or float(factor.diagonal().amin()) == 0:
+        return projected_RN
+    fitted: Tensor = torch.cholesky_solve(projected_RN.double(), factor)
+    return fitted.float()
+
+
+def _columns(vector: Tensor, plan: Plan, *, is_first: bool) -> Iterator[tuple[Matrix, Tensor]]:
+    first = 0
+    for matrix in plan.matrices:
+        length = matrix.rows if is_first else matrix.columns
+        last = first + matrix.lowrank_r * length
+        yield matrix, vector[first:last].view(matrix.lowrank_r, length)
+        first = last
+
+
+def _view(values: Tensor, matrix: Matrix) -> Tensor:
+    return values[matrix.start : matrix.stop].view(matrix.rows, matrix.columns)
+
+
+def _add_dense(dense: list[tuple[int, int]], start: int, stop: int) -> None:
+    if stop > start:
+        dense.append((start, stop))
