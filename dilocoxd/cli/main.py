@@ -8,6 +8,7 @@ import click
 from dilocoxd import __version__
 from dilocoxd.cli.check import check_config
 from dilocoxd.cli.commands import init, join, run, start
+from dilocoxd.cli.log import log
 from dilocoxd.cli.status import status
 from dilocoxd.errors import ConfigError, DilocoxdError
 
@@ -22,7 +23,7 @@ def cli() -> None:
     """Train one language model on several sites that only the internet joins."""
 
 
-for _command in (start, join, run, init, check_config, status):
+for _command in (start, join, run, init, check_config, status, log):
     cli.add_command(_command)
 
 

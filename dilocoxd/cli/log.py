@@ -1,0 +1,112 @@
+"""`dilocoxd log`: what the chain of committed outer steps in a run directory says, and whether it is sound."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from dilocoxd.cli.status import in_bytes, short
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import Digest
+from dilocoxd.store import snapshots
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.rundir import RunDir, open_run_dir
+from dilocoxd.wire.entry import entry_hash, genesis_hash
+
+EXIT_UNSOUND = 1
+
+
+@click.group()
+def log() -> None:
+    """Read the log of a run directory whose daemon is stopped."""
+
+
+def opened(run_dir: RunDir) -> EntryLog:
+    """The log; the caller holds the run directory, because opening repairs what a crash left."""
+    manifest, _ = run_dir.load()
+    return EntryLog(run_dir.log, manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
+
+
+def rows(chain: EntryLog, last: int) -> list[dict[str, Any]]:
+    """The newest `last` entries as plain values; 0 is all."""
+    start = max(0, chain.height - last) if last else 0
+    return [
+        {
+            "round": signed.entry.round,
+            "entry_hash": entry_hash(signed.entry).hex(),
+            "contributors": [
+                {"peer": c.peer, "phase": c.phase, "tokens": c.tokens, "inner_steps": c.inner_steps}
+                for c in signed.entry.contributions
+            ],
+            "votes": [vote.peer for vote in signed.votes],
+            "unix_ms": signed.time,
+            "payload_bytes": chain.payload(index).length if chain.has_payload(index) else None,
+        }
+        for index, signed in enumerate(chain.entries(start), start)
+    ]
+
+
+@log.command()
+@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
+@click.option("--last", type=click.IntRange(min=0), default=20, show_default=True, help="Newest entries; 0 is all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(run_directory: Path, last: int, as_json: bool) -> int:
+    """Show committed outer steps: who contributed what."""
+    run_dir = open_run_dir(run_directory)
+    with run_dir.locked():
+        found = rows(opened(run_dir), last)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return 0
+    table = Table("round", "entry", "contributors (tokens)", "votes", "payload")
+    for row in found:
+        table.add_row(
+            str(row["round"]),
+            row["entry_hash"][:12],
+            ", ".join(f"{short(c['peer'], 6)} ({c['tokens']:,})" for c in row["contributors"]),
+            str(len(row["votes"])),
+            in_bytes(row["payload_bytes"]) if row["payload_bytes"] is not None else "dropped",
+        )
+    Console(highlight=False).print(table)
+    return 0
+
+
+@log.command()
+@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(run_directory: Path, as_json: bool) -> int:
+    """Check every entry, payload and snapshot against its hash. Exit code 1 if anything is damaged."""
+    run_dir = open_run_dir(run_directory)
+    with run_dir.locked():
+        chain = opened(run_dir)
+        problems = ([chain.cut_tail] if chain.cut_tail else []) + chain.verify()
+        problems += snapshot_problems(run_dir)
+        height, head = chain.height, chain.head
+    report(height, head, problems, as_json=as_json)
+    return EXIT_UNSOUND if problems else 0
+
+
+def snapshot_problems(run_dir: RunDir) -> list[str]:
+    """One sentence for each snapshot that is not whole."""
+    problems = []
+    for number in snapshots.list_rounds(run_dir.snapshots):
+        try:
+            snapshots.verify(run_dir.snapshots / str(number))
+        except StoreError as error:
+            problems.append(str(error))
+    return problems
+
+
+def report(height: int, head: Digest, problems: list[str], *, as_json: bool) -> None:
+    """Print what was found."""
+    if as_json:
+        found = {"ok": not problems, "height": height, "chain_head": head.hex(), "problems": problems}
+        click.echo(json.dumps(found, indent=1))
+        return
+    for text in problems:
+        click.echo(f"error: {text}", err=True)
+    if not problems:
+        click.echo(f"ok  {height} entries, head {head.hex()[:16]}")
