@@ -8,8 +8,7 @@ State in phase_state.py, outer worker in phase_outer.py, trainers in phase_train
 from typing import assert_never
 
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
-from dilocoxd.rounds import phase_events as ev
-from dilocoxd.rounds import phase_outer, phase_trainer
+from dilocoxd.rounds import phase_events as ev, phase_outer, phase_trainer
 from dilocoxd.rounds.phase_state import PhaseState
 from dilocoxd.rounds.trainer_track import TrainerState
 from dilocoxd.wire import local

@@ -10,6 +10,22 @@ from typing import Annotated
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
+from dilocoxd.wire.local_trainer import (
+    AnchorTaken as AnchorTaken,
+    BoundaryClosed as BoundaryClosed,
+    BoundaryDue as BoundaryDue,
+    CloseBoundary as CloseBoundary,
+    Evaluate as Evaluate,
+    Evaluated as Evaluated,
+    Extend as Extend,
+    Pause as Pause,
+    Resume as Resume,
+    StartTraining as StartTraining,
+    StepDone as StepDone,
+    StopTraining as StopTraining,
+    TakeAnchor as TakeAnchor,
+    TrainerStopped as TrainerStopped,
+)
 
 LOCAL_MESSAGE_BYTES_MAX = 16 << 20
 
@@ -301,130 +317,6 @@ class SiteDone:
     request: Uint
     is_restored: bool
     detail: Text
-
-
-# --- daemon -> trainer (stage rank 0 gets commands; it passes them on to the other ranks) -----------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartTraining:
-    """Load the anchor into the model, restore the inner optimizer if a checkpoint fits, then train `phase`."""
-
-    phase: Phase
-    round: Round
-    inner_steps: Uint
-    checkpoint_directory: Text
-
-
-@dataclass(frozen=True, slots=True)
-class Extend:
-    """Answer to BoundaryDue: train this many further inner steps first (the entry is late)."""
-
-    inner_steps: Uint
-
-
-@dataclass(frozen=True, slots=True)
-class CloseBoundary:
-    """Answer to BoundaryDue: PHASE -= params; then, as `then` says, take the anchor (`replace`), keep going with own
-    parameters (`keep`), or stop and wait for TakeAnchor (`wait`); then train `next_phase` for `inner_steps`."""
-
-    then: Name
-    round: Round
-    next_phase: Phase
-    inner_steps: Uint
-
-
-@dataclass(frozen=True, slots=True)
-class TakeAnchor:
-    """At the next inner-step boundary: `replace`: params <- anchor; `merge`: params <- anchor + (params - params at
-    the last closed boundary)."""
-
-    round: Round
-    how: Name
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluate:
-    """At the next inner-step boundary: validation loss of the shared anchor (own parameters come back afterwards)."""
-
-    round: Round
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Stop at the next inner-step boundary until Resume."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class StopTraining:
-    """Write the checkpoint at the next inner-step boundary, answer TrainerStopped, exit 0."""
-
-
-# --- trainer -> daemon ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StepDone:
-    """After every inner step, from the last stage."""
-
-    phase: Phase
-    inner_step: Uint
-    """1-based inside the phase."""
-    global_step: Uint
-    loss: float
-    tokens: Uint
-    step_seconds: float
-    idle_seconds: float
-    """Total seconds since start of this generation in which the trainer wanted to train but waited for the daemon."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryDue:
-    """`inner_steps` of this phase are done; the trainer waits for Extend or CloseBoundary (idle time counts)."""
-
-    phase: Phase
-    inner_steps: Uint
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryClosed:
-    """All ranks have turned PHASE into u = base - params."""
-
-    phase: Phase
-    inner_steps: Uint
-    tokens: Uint
-    mean_loss: float
-    took_anchor: bool
-    """True: `then` was `replace`, and all ranks hold the anchor `round` now."""
-    round: Round
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorTaken:
-    """All ranks have taken the anchor (start, replace or merge)."""
-
-    round: Round
-    how: Name
-    phase: Phase
-    inner_step: Uint
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    round: Round
-    validation_loss: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerStopped:
-    phase: Phase
-    inner_step: Uint
 
 
 LOCAL_MESSAGES = Registry(
