@@ -5,8 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, RunId

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.wire.layout import CUT_MULTIPLE, Layout, ParamSpec, group_key, make_layout
