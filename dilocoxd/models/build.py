@@ -18,3 +18,11 @@ def build_stage(config: ModelConfig, span: StageSpan, *, device: torch.device) -
     from dilocoxd.models.hf import HfStage
 
     return HfStage(config, span, device)
+
+
+def check_model(config: ModelConfig) -> None:
+    """Raise ConfigError if the family cannot be cut into stages exactly; costs nothing for the native model."""
+    if config.kind != NATIVE_KIND:
+        from dilocoxd.models.hf import check_family
+
+        check_family(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dilocoxd.config.training import ModelSection
 from dilocoxd.errors import ConfigError
 
 NATIVE_KIND: Final = "native"
@@ -32,6 +33,11 @@ class ModelConfig:
     norm_eps: float = 1e-5
     init_std: float = 0.02
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_section(cls, section: ModelSection) -> ModelConfig:
+        """The model of a manifest's `model` section, which has the same fields."""
+        return cls(**section.model_dump())
 
     def __post_init__(self) -> None:
         """Raise ConfigError for sizes that no model can have."""

@@ -7,7 +7,8 @@ gloo, whatever carries the activations. Source: LOCAL_TRAINING section 1 (which 
 # Shape legend: B sequences of one step, T positions, D hidden size, V vocabulary.
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ class PipelineConfig:
     stages_per_rank: int = 1
     batch_sequences: int = 16
     num_microbatches: int = 4
+    is_bfloat16: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -121,27 +123,30 @@ class Pipeline:
     def train_step(self, ids_BT: Tensor, targets_BT: Tensor) -> float:
         """Gradients of one batch into ``.grad``; returns the mean loss on the last rank and 0.0 elsewhere."""
         losses: list[Tensor] = []
-        if self.has_first and self.has_last:
-            self._schedule.step(ids_BT, target=targets_BT, losses=losses, return_outputs=False)
-        elif self.has_first:
-            self._schedule.step(ids_BT, return_outputs=False)
-        elif self.has_last:
-            self._schedule.step(target=targets_BT, losses=losses, return_outputs=False)
-        else:
-            self._schedule.step(return_outputs=False)
+        inputs = (ids_BT.to(self.device),) if self.has_first else ()
+        targets: dict[str, Any] = {"target": targets_BT.to(self.device), "losses": losses} if self.has_last else {}
+        with self._arithmetic():
+            self._schedule.step(*inputs, return_outputs=False, **targets)
         return float(torch.stack(losses).mean().detach()) if losses else 0.0
 
     @torch.no_grad()
-    def evaluate(self, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """Mean loss over ``batches`` of (ids, targets), on all ranks. Own forward pass: schedules freeze shapes."""
+    def evaluate(
+        self, batches: Sequence[tuple[Tensor, Tensor]], report: Callable[[int], None] = lambda _: None
+    ) -> float:
+        """Mean loss over ``batches`` of (ids, targets), on all ranks. Own forward pass: schedules freeze shapes.
+
+        ``report`` is told the number of batches done.
+        """
         total = torch.zeros(1, dtype=torch.float64)
         pending: list[tuple[Any, Tensor]] = []
-        for ids_BT, targets_BT in batches:
+        for num_done, (ids_BT, targets_BT) in enumerate(batches):
+            report(num_done)
             for index, module in zip(self._local_indices, self.modules, strict=True):
-                x = ids_BT if index == 0 else self._receive_hidden(index, ids_BT.shape)
-                out = module(x)
+                x = ids_BT.to(self.device) if index == 0 else self._receive_hidden(index, ids_BT.shape)
+                with self._arithmetic():
+                    out = module(x)
                 if index == self.config.num_stages - 1:
-                    total += cross_entropy(out, targets_BT).double().cpu()
+                    total += cross_entropy(out, targets_BT.to(self.device)).double().cpu()
                 else:
                     # Not waited for at once: the next rank may still be busy with the batch before.
                     sent = out.contiguous()
@@ -150,6 +155,11 @@ class Pipeline:
             work.wait()
         dist.all_reduce(total, group=self.control)
         return float(total) / len(batches)
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        if not self.config.is_bfloat16:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _receive_hidden(self, index: int, shape: torch.Size) -> Tensor:
         hidden_BTD = torch.empty((*shape, self.model.hidden_size), device=self.device)
@@ -171,7 +181,8 @@ class Pipeline:
         sequences = self.config.batch_sequences // self.config.num_microbatches
         ids = torch.zeros((sequences, self.model.seq_len), dtype=torch.int64, device="meta")
         hidden = torch.empty((*ids.shape, self.model.hidden_size), device="meta", requires_grad=True)
-        logits = torch.empty((*ids.shape, self.model.vocab_size), device="meta", requires_grad=True)
+        logits_dtype = torch.bfloat16 if self.config.is_bfloat16 else torch.float32
+        logits = torch.empty((*ids.shape, self.model.vocab_size), dtype=logits_dtype, device="meta", requires_grad=True)
         is_last = index == self.config.num_stages - 1
         return PipelineStage(
             module,

@@ -1,0 +1,83 @@
+"""Moves parameters between the model and the shared flat vectors (ANCHOR, PHASE), slice by slice of this stage.
+
+The buffers are float32 in canonical order (wire/layout.py). A rank touches only the slices of its own parameters.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from dilocoxd.errors import WorkerError
+from dilocoxd.wire.layout import Layout
+
+
+class FlatParameters:
+    """Local parameters and where they lie in the flat vector. ``base`` is what own progress is measured from."""
+
+    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout) -> None:
+        """Raises ConfigError (by the layout) for an unknown name and WorkerError for a shape that does not fit."""
+        self._numel = layout.numel
+        self._slots: list[tuple[nn.Parameter, int, int]] = []
+        for name, param in parameters:
+            (span,) = layout.spans([name])
+            if tuple(param.shape) != layout.shape(name):
+                raise WorkerError(f"{name} has shape {tuple(param.shape)}, the layout says {layout.shape(name)}")
+            self._slots.append((param, span.start, span.stop))
+        self._base = [torch.zeros_like(param) for param, _, _ in self._slots]
+
+    def view(self, buffer: mmap.mmap) -> Tensor:
+        """The whole shared buffer as float32 [numel]; no copy. Raises WorkerError if its size is another."""
+        if len(buffer) < self._numel * 4:
+            raise WorkerError(f"shared buffer has {len(buffer)} bytes, the model needs {self._numel * 4}")
+        return torch.frombuffer(buffer, dtype=torch.float32, count=self._numel)
+
+    @torch.no_grad()
+    def replace(self, anchor: Tensor) -> None:
+        """Parameters and base <- anchor."""
+        for (param, start, stop), base in zip(self._slots, self._base, strict=True):
+            param.copy_(anchor[start:stop].view(param.shape))
+            base.copy_(param)
+
+    @torch.no_grad()
+    def merge(self, anchor: Tensor) -> None:
+        """Parameters <- anchor + (parameters - base): the new anchor, own progress kept. Then base <- anchor.
+
+        With that base a second merge in the same phase keeps the same progress again (ALGORITHMS.md section 7).
+        """
+        for (param, start, stop), base in zip(self._slots, self._base, strict=True):
+            param.sub_(base)
+            base.copy_(anchor[start:stop].view(param.shape))
+            param.add_(base)
+
+    @torch.no_grad()
+    def mark_base(self) -> None:
+        """Base <- parameters: a boundary was closed and training goes on from here."""
+        for (param, _, _), base in zip(self._slots, self._base, strict=True):
+            base.copy_(param)
+
+    @torch.no_grad()
+    def subtract_from(self, phase: Tensor) -> None:
+        """phase -= parameters in this stage's slices: the base anchor becomes the pseudo-gradient."""
+        for param, start, stop in self._slots:
+            phase[start:stop].sub_(param.detach().reshape(-1).to("cpu", torch.float32))
+
+    @torch.no_grad()
+    def save(self) -> list[Tensor]:
+        """Copies of the parameters, for `restore` after an evaluation of other ones."""
+        return [param.detach().clone() for param, _, _ in self._slots]
+
+    @torch.no_grad()
+    def restore(self, saved: list[Tensor]) -> None:
+        """Undo `load`."""
+        for (param, _, _), copy in zip(self._slots, saved, strict=True):
+            param.copy_(copy)
+
+    @torch.no_grad()
+    def load(self, vector: Tensor) -> None:
+        """Parameters <- vector; the base stays."""
+        for param, start, stop in self._slots:
+            param.copy_(vector[start:stop].view(param.shape))

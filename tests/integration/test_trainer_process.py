@@ -1,0 +1,249 @@
+"""Real trainer processes: commands at step boundaries, anchors, checkpoints, and how they end."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from dilocoxd.config.site import ParallelSection, SiteConfig
+from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.wire import local
+from tests.integration.trainer_site import WAIT_S, TrainerSite
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[TrainerSite]:
+    made = TrainerSite(tmp_path / "site")
+    yield made
+    made.close()
+
+
+def close_boundary(site: TrainerSite, then: str, next_phase: int, round_index: int = 0) -> local.BoundaryClosed:
+    site.expect(local.BoundaryDue)
+    site.send(local.CloseBoundary(then, RoundIndex(round_index), PhaseId(next_phase), 4))
+    return site.expect(local.BoundaryClosed)
+
+
+def test_a_phase_ends_with_the_pseudo_gradient_of_all_stages(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    anchor = site.read(local.ANCHOR)
+    assert torch.equal(anchor, site.genesis())
+    closed = close_boundary(site, "wait", 1)
+    pseudo_gradient = site.read(local.PHASE)
+    assert (closed.phase, closed.inner_steps, closed.tokens, closed.took_anchor) == (0, 4, 4 * 4 * 16, False)
+    assert 3.0 < closed.mean_loss < 7.0
+    for spec in site.layout.params:
+        span = site.layout.span(spec.name)
+        assert pseudo_gradient[span.start : span.stop].abs().max() > 0, f"{spec.name} did not move"
+    steps = [message for message in site.held if isinstance(message, local.StepDone)]
+    assert [step.inner_step for step in steps] == [1, 2, 3, 4]
+    assert site.read(local.ANCHOR).equal(anchor)
+
+
+def test_merge_keeps_own_progress_and_replace_drops_it(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    old = site.genesis()
+    close_boundary(site, "keep", 1)
+    at_boundary = old - site.read(local.PHASE)
+    new = torch.linspace(-0.01, 0.01, site.layout.numel)
+    site.write(local.ANCHOR, new)
+    site.write(local.PHASE, new)
+    site.send(local.TakeAnchor(RoundIndex(1), "merge"))
+    taken = site.expect(local.AnchorTaken)
+    assert (taken.how, taken.round, taken.phase) == ("merge", 1, 1)
+    # One more phase, merged again at its boundary before it closes: progress of the phase survives both times.
+    site.expect(local.BoundaryDue)
+    site.send(local.CloseBoundary("replace", RoundIndex(1), PhaseId(2), 4))
+    closed = site.expect(local.BoundaryClosed)
+    assert closed.took_anchor
+    progress = new - (new - site.read(local.PHASE)) - new
+    assert torch.isfinite(progress).all()
+    params = new - site.read(local.PHASE)
+    assert 0 < (params - new).abs().max() < 0.2
+    assert (params - at_boundary).abs().max() > 0
+    # After replace the model is the anchor again: an untouched phase gives progress of its own steps only.
+    site.write(local.PHASE, new)
+    close_boundary(site, "wait", 3, 1)
+    assert 0 < site.read(local.PHASE).abs().max() < 0.2
+
+
+def test_waiting_trainer_continues_exactly_from_the_anchor_it_is_given(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    close_boundary(site, "wait", 1)
+    new = site.genesis() * 0.5
+    site.write(local.ANCHOR, new)
+    site.send(local.Pause())
+    site.send(local.TakeAnchor(RoundIndex(1), "replace"))
+    site.expect(local.AnchorTaken)
+    site.write(local.PHASE, new)
+    site.send(local.Extend(0))
+    site.send(local.CloseBoundary("wait", RoundIndex(1), PhaseId(2), 4))
+    closed = site.expect(local.BoundaryClosed)
+    assert closed.inner_steps == 0
+    assert torch.equal(site.read(local.PHASE), torch.zeros_like(new))
+
+
+def test_extend_trains_further_steps_before_the_boundary(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    assert site.expect(local.BoundaryDue).inner_steps == 4
+    site.send(local.Extend(3))
+    assert site.expect(local.BoundaryDue).inner_steps == 7
+    site.send(local.CloseBoundary("keep", RoundIndex(0), PhaseId(1), 4))
+    assert site.expect(local.BoundaryClosed).inner_steps == 7
+
+
+def test_evaluation_is_of_the_anchor_and_leaves_own_parameters(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    site.expect(local.BoundaryDue)
+    site.send(local.Evaluate(RoundIndex(0)))
+    first = site.expect(local.Evaluated)
+    site.write(local.ANCHOR, site.genesis() * 0.0)
+    site.send(local.Evaluate(RoundIndex(1)))
+    blank = site.expect(local.Evaluated)
+    assert blank.validation_loss == pytest.approx(float(torch.tensor(300.0).log()), abs=1e-4)
+    assert first.validation_loss != blank.validation_loss
+    site.send(local.CloseBoundary("wait", RoundIndex(0), PhaseId(1), 4))
+    site.expect(local.BoundaryClosed)
+    params = site.genesis() - site.read(local.PHASE)
+    assert params.abs().max() > 0.5  # norms are still about 1: own parameters came back
+
+
+def test_pause_stops_at_a_step_and_resume_goes_on(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training(inner_steps=100_000)
+    site.expect(local.StepDone)
+    site.send(local.Pause())
+    site.send(local.Evaluate(RoundIndex(0)))
+    site.expect(local.Evaluated)
+    reached = max(m.inner_step for m in [*site.held, site.expect(local.StepDone)] if isinstance(m, local.StepDone))
+    site.send(local.Evaluate(RoundIndex(0)))
+    site.expect(local.Evaluated)
+    assert not [m for m in site.held if isinstance(m, local.StepDone) and m.inner_step > reached + 1]
+    site.held.clear()
+    site.send(local.Resume())
+    assert site.expect(local.StepDone).inner_step > reached
+
+
+def test_stop_writes_a_checkpoint_and_the_next_generation_continues(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    close_boundary(site, "keep", 1)
+    site.expect(local.BoundaryDue)
+    site.send(local.StopTraining())
+    stopped = site.expect(local.TrainerStopped)
+    assert (stopped.phase, stopped.inner_step) == (1, 4)
+    assert site.wait_exit() == 0, site.log()
+    site.hang_up()
+    site.launch()
+    site.start_training(phase=2)
+    site.held.clear()
+    assert site.expect(local.StepDone).global_step == 9
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_checkpoint_of_two_stages_is_read_by_any_number(tmp_path: Path, stages: int) -> None:
+    first = TrainerSite(tmp_path / "site")
+    try:
+        first.launch()
+        first.start_training()
+        first.expect(local.BoundaryDue)
+        first.send(local.StopTraining())
+        first.expect(local.TrainerStopped)
+        first.wait_exit()
+    finally:
+        first.close()
+    second = TrainerSite(tmp_path / "site", site=SiteConfig(parallel=ParallelSection(stages=stages)))
+    try:
+        second.launch()
+        second.start_training(phase=1)
+        assert second.expect(local.StepDone).global_step == 5
+    finally:
+        second.close()
+
+
+def test_a_damaged_checkpoint_means_a_fresh_optimizer_not_a_crash(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training()
+    site.expect(local.BoundaryDue)
+    site.send(local.StopTraining())
+    site.expect(local.TrainerStopped)
+    site.wait_exit()
+    site.hang_up()
+    for path in (site.folder / "site" / "trainer").rglob("stage-1-*.safetensors"):
+        path.write_bytes(b"torn")
+    site.launch()
+    site.start_training(phase=1)
+    assert site.expect(local.StepDone).global_step == 1
+
+
+def test_loss_falls_below_the_unigram_entropy_within_a_few_phases(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training(inner_steps=60)
+    site.send(local.Evaluate(RoundIndex(0)))
+    before = site.expect(local.Evaluated).validation_loss
+    site.expect(local.BoundaryDue)
+    site.send(local.CloseBoundary("wait", RoundIndex(0), PhaseId(1), 4))
+    site.expect(local.BoundaryClosed)
+    site.write(local.ANCHOR, site.genesis() - site.read(local.PHASE))
+    site.send(local.Evaluate(RoundIndex(1)))
+    assert site.expect(local.Evaluated).validation_loss < 0.6 * before
+
+
+def test_end_of_the_daemons_socket_ends_all_ranks(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training(inner_steps=100_000)
+    site.expect(local.StepDone)
+    processes = [psutil.Process(pid) for pid in site.pids.values()]
+    site.hang_up()
+    _, alive = psutil.wait_procs(processes, timeout=WAIT_S)
+    assert alive == []
+    assert site.wait_exit() != 0
+
+
+def test_killed_rank_ends_the_generation_and_the_next_one_works(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training(inner_steps=100_000)
+    site.expect(local.StepDone)
+    os.kill(site.pids[1], signal.SIGKILL)
+    assert site.wait_exit() != 0
+    site.hang_up()
+    site.launch()
+    site.start_training(phase=1)
+    site.expect(local.BoundaryDue)
+
+
+def test_agent_that_is_killed_takes_its_ranks_along(site: TrainerSite) -> None:
+    site.launch()
+    site.start_training(inner_steps=100_000)
+    site.expect(local.StepDone)
+    processes = [psutil.Process(pid) for pid in site.pids.values()]
+    assert site.agent is not None
+    site.agent.kill()
+    _, alive = psutil.wait_procs(processes, timeout=WAIT_S)
+    assert alive == []
+
+
+def test_wrong_corpus_is_reported_to_the_daemon_in_one_sentence(tmp_path: Path) -> None:
+    site = TrainerSite(tmp_path / "site")
+    try:
+        text = (site.folder / "run.toml").read_text(encoding="utf-8")
+        (site.folder / "run.toml").write_text(
+            text.replace(str(tmp_path / "corpus.txt"), "no-such-corpus"), encoding="utf-8"
+        )
+        site.launch()
+        failed = site.expect_failure()
+        assert failed.kind == "config"
+        assert "choose one of" in failed.detail
+    finally:
+        site.close()
