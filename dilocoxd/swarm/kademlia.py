@@ -70,6 +70,7 @@ from hivemind.proto import p2pd_pb2  # noqa: E402
 from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
 
 UNIX_PATH_BYTES_MAX: Final = 107 - len("p2pclient-") - 11 - len(".sock")
+BACKOFF_POLL_S: Final = 1.0
 _REMOTE_KEY: Final = re.compile(r"remote key matches ([1-9A-HJ-NP-Za-km-z]{40,60})")
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -247,8 +248,11 @@ class Node:
         _, stream = await self._ask_p2pd(request, f"open {protocol} to {peer}", timeout_s)
         return stream
 
-    async def connect(self, peer: PeerId, addresses: list[str], *, timeout_s: float = 10.0) -> None:
-        """Have a connection to `peer`, dialling these addresses (no /p2p/ part needed). Raises PeerError."""
+    async def connect(self, peer: PeerId, addresses: list[str], *, timeout_s: float = 15.0) -> None:
+        """Have a connection to `peer`, dialling these addresses (no /p2p/ part needed). Raises PeerError.
+
+        libp2p refuses for about 5 s to dial again what has just failed ("dial backoff"); that is waited out.
+        """
         dial = [Multiaddr(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
@@ -258,8 +262,18 @@ class Node:
                 timeout=max(1, round(timeout_s)),
             ),
         )
-        _, (_, writer) = await self._ask_p2pd(request, f"connect to {peer}", timeout_s)
-        writer.close()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                left_s = max(1.0, deadline - time.monotonic())
+                _, (_, writer) = await self._ask_p2pd(request, f"connect to {peer}", left_s)
+            except PeerError as error:
+                if "dial backoff" not in str(error) or time.monotonic() + BACKOFF_POLL_S > deadline:
+                    raise
+                await asyncio.sleep(BACKOFF_POLL_S)
+            else:
+                writer.close()
+                return
 
     async def ask_peer_id(self, address: str, *, timeout_s: float = 10.0) -> PeerId:
         """Peer id of whoever answers at `address` (a multiaddr without /p2p/). Raises PeerError.
