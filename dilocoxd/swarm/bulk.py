@@ -35,8 +35,15 @@ FINAL_REFUSALS: Final = frozenset(
 
 Throttle = Callable[[int], Awaitable[None]]
 """Awaited with a number of bytes before they are sent; the place for a rate limit."""
+
+
+class AlreadyHeld(Exception):
+    """Raised by Accept: these bytes are here already, from an earlier attempt; the sender gets its receipt at once."""
+
+
 Accept = Callable[[PeerId, SegmentHeader], Region]
-"""Where a payload shall go. Raises WireError(code, reason) to refuse it. Asked again at every offer."""
+"""Where a payload shall go; asked again at every offer. Raises AlreadyHeld, or WireError(code, reason) to refuse it:
+a code of FINAL_REFUSALS tells the sender to give up, any other (`busy`) to offer again a little later."""
 OnReceived = Callable[[PeerId, SegmentHeader], Awaitable[None]]
 """Told once when a payload is complete and verified, before the sender gets its receipt."""
 
@@ -89,7 +96,14 @@ class BulkReceiver:
         header = PEER_MESSAGES.decode(frame.payload)
         if not isinstance(header, SegmentHeader):
             raise WireError("malformed", "OFFER frame without a SegmentHeader")
-        assembly = self._assembly(stream.peer, header)
+        try:
+            assembly = self._assembly(stream.peer, header)
+        except AlreadyHeld:
+            await self._confirm_at_once(stream, header)
+            return
+        except WireError as error:
+            await stream.refuse(error.code, error.detail)  # an answer, not bad input
+            return
         await stream.write(FrameKind.HOLDING, assembly.pieces.to_bytes())
         try:
             while (frame := await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.PIECE:
@@ -99,6 +113,12 @@ class BulkReceiver:
             await stream.refuse("store", str(error))
             return
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE if is_complete else RECEIPT_PARTIAL)
+
+    async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader) -> None:
+        pieces = PieceSet(Region(-1, 0, header.segment_bytes).num_pieces)
+        await stream.write(FrameKind.HOLDING, pieces.filled().to_bytes())
+        await stream.read(FrameKind.FINISHED)
+        await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
 
     async def _take(self, assembly: _Assembly, payload: bytes) -> None:
         if assembly.is_forgotten:

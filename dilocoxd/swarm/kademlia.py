@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ _import_slim()
 from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
-from hivemind.p2p import P2P, P2PDaemonError, PeerID  # noqa: E402
+from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg  # noqa: E402
 from hivemind.proto import p2pd_pb2  # noqa: E402
 from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
@@ -306,12 +306,28 @@ class Node:
 
     # ---- the DHT: hints only ----------------------------------------------------------------------------------
 
+    @contextlib.asynccontextmanager
+    async def _dht_call(self, what: str, timeout_s: float) -> AsyncIterator[Any]:
+        """The DHT node, with every failure of a call on it made a PeerError."""
+        if self._dht is None:
+            raise PeerError("p2pd is not running")
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield self._dht
+        except TimeoutError:
+            raise PeerError(f"DHT: {what}: no answer within {timeout_s:g} s") from None
+        except (P2PDaemonError, P2PHandlerError, OSError, EOFError) as error:
+            raise PeerError(f"DHT: {what}: {error}") from error
+
     async def merge_dht(self, peer: PeerId) -> bool:
-        """Put a connected peer into our routing table and us into its; joins two separate DHTs. False if it is mute."""
-        async with asyncio.timeout(20):
-            if await self._dht.protocol.call_ping(PeerID.from_base58(peer)) is None:
+        """Put a connected peer into our routing table and us into its; joins two separate DHTs. False if it is mute.
+
+        Raises PeerError.
+        """
+        async with self._dht_call(f"merge with {peer}", 20) as dht:
+            if await dht.protocol.call_ping(PeerID.from_base58(peer)) is None:
                 return False
-            await self._dht.find_nearest_nodes([self._dht.node_id])
+            await dht.find_nearest_nodes([dht.node_id])
         return True
 
     def dht_size(self) -> int:
@@ -319,22 +335,29 @@ class Node:
         return len(self._dht.protocol.routing_table.peer_id_to_uid) if self._dht is not None else 0
 
     async def refresh_dht(self) -> None:
-        """Walk to a random key, which renews the routing table (hivemind's own refresh is broken)."""
-        async with asyncio.timeout(20):
-            await self._dht.find_nearest_nodes([DHTID.generate()])
+        """Walk to a random key, which renews the routing table (hivemind's own refresh is broken). Raises PeerError."""
+        async with self._dht_call("refresh", 20) as dht:
+            await dht.find_nearest_nodes([DHTID.generate()])
 
     async def publish_hint(self, peer: PeerId, signed_record: bytes, *, ttl_s: float) -> bool:
-        """Store our record under this run's key; values are not republished, so call it every ttl / 3."""
-        async with asyncio.timeout(20):
-            stored = await self._dht.store(
-                self._settings.hint_key, signed_record, expiration_time=time.time() + ttl_s, subkey=str(peer)
+        """Store our record under this run's key; values are not republished, so call it every ttl / 3.
+
+        Raises PeerError.
+        """
+        async with self._dht_call("store", 20) as dht:
+            expiration = time.time() + ttl_s
+            stored = await dht.store(
+                self._settings.hint_key, signed_record, expiration_time=expiration, subkey=str(peer)
             )
         return bool(stored)
 
     async def find_hints(self) -> list[bytes]:
-        """Signed records that the DHT holds for this run, each checked by `check`; possibly old, possibly not all."""
-        async with asyncio.timeout(20):
-            found = await self._dht.get(self._settings.hint_key, latest=True)
+        """Signed records that the DHT holds for this run, each checked by `check`; possibly old, possibly not all.
+
+        Raises PeerError.
+        """
+        async with self._dht_call("get", 20) as dht:
+            found = await dht.get(self._settings.hint_key, latest=True)
         if found is None or not isinstance(found.value, dict):
             return []
         return [item.value for item in found.value.values() if isinstance(item.value, bytes)]

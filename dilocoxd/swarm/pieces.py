@@ -101,6 +101,13 @@ class PieceSet:
             self._bits[index >> 3] |= 1 << (index & 7)
             self.num_present += 1
 
+    def filled(self) -> "PieceSet":
+        """The same number of pieces, all of them present."""
+        bits = bytearray(b"\xff" * len(self._bits))
+        if self.num_pieces % 8:
+            bits[-1] = (1 << self.num_pieces % 8) - 1
+        return PieceSet.from_bytes(bytes(bits), self.num_pieces)
+
     def clear(self) -> None:
         self._bits = bytearray(len(self._bits))
         self.num_present = 0

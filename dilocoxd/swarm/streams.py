@@ -118,7 +118,11 @@ class FrameStream:
 
     async def write(self, kind: FrameKind, *parts: bytes | memoryview) -> None:
         """Send one frame; returns when the local buffer has room again. Raises PeerError if that makes no progress."""
-        await self._write_bytes(encode_prelude(kind, parts))
+        prelude = encode_prelude(kind, parts)
+        if sum(len(part) for part in parts) <= WRITE_BYTES:
+            await self._write_bytes(b"".join((prelude, *parts)))
+            return
+        await self._write_bytes(prelude)
         for part in parts:
             view = memoryview(part)
             for start in range(0, len(view), WRITE_BYTES):
@@ -162,6 +166,8 @@ class StreamGate:
         """None: we are a joiner and do not know the run yet."""
         self.guard = guard
         self.progress_timeout_s = PROGRESS_TIMEOUT_S
+        self.on_rejected: Callable[[PeerId, WireError], None] = lambda peer, error: None
+        """Told of every bad input, after it was counted."""
 
     def hello(self, record: bytes = b"") -> Hello:
         """Our HELLO, now."""
@@ -209,9 +215,11 @@ class StreamGate:
             await handler(stream, hello)
             await stream.is_at_end()
         except (WireError, ProtocolViolation) as error:
-            code = error.code if isinstance(error, WireError) else "violation"
-            self.guard.count(peer, code)
-            await stream.refuse(code, error.detail)
+            bad = error if isinstance(error, WireError) else WireError("violation", f"{error.rule}: {error.detail}")
+            self.guard.count(peer, bad.code)
+            if bad.code != "banned":  # the ban was told; each further knock is not news
+                self.on_rejected(peer, bad)
+            await stream.refuse(bad.code, bad.detail)
             await stream.is_at_end(timeout_s=1.0)
         except PeerError:
             pass  # it broke or fell silent; its own side knows, and whoever waits for the data has a deadline

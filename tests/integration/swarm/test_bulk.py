@@ -1,5 +1,6 @@
 """Bulk push and pull over real streams: verified, resumed, bounded in memory; a kill never reads as success."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -13,7 +14,7 @@ import pytest
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm import bulk
-from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
+from dilocoxd.swarm.bulk import AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.download import CHUNK_BYTES, Download, Downloader
 from dilocoxd.swarm.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.pieces import Region
@@ -33,7 +34,7 @@ class Inbox:
         self.region = region
         self.confirmed: list[SegmentHeader] = []
         self.receiver = BulkReceiver(self.accept, self.on_received)
-        self.refusal: WireError | None = None
+        self.refusal: WireError | AlreadyHeld | None = None
 
     def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
         if self.refusal is not None:
@@ -83,6 +84,27 @@ async def test_refusal_names_its_reason_and_is_not_repeated(tmp_path: Path) -> N
         with pytest.raises(Refused, match="round 0 is over"):
             await sender.send_segment(b.peer_id, await header_of(source), source)
         assert sender.counts["offers_repeated"] == 0
+
+
+async def test_payload_of_an_earlier_attempt_is_confirmed_without_bytes(tmp_path: Path) -> None:
+    async with pair(tmp_path, 3 * MIB + 1) as (a, b, source, inbox):
+        inbox.refusal = AlreadyHeld()
+        sender = BulkSender(a.gate)
+        await sender.send_segment(b.peer_id, await header_of(source), source)
+        assert sender.counts["bytes_sent"] == 0
+        assert inbox.confirmed == []
+
+
+async def test_payload_that_comes_too_early_is_offered_again(tmp_path: Path) -> None:
+    async with pair(tmp_path, MIB) as (a, b, source, inbox):
+        inbox.refusal = WireError("busy", "no proposal seen yet")
+        async with asyncio.TaskGroup() as group:
+            sender = BulkSender(a.gate)
+            group.create_task(sender.send_segment(b.peer_id, await header_of(source), source, attempts=50))
+            await until(lambda: sender.counts["offers_repeated"] > 0, "one offer is refused")
+            inbox.refusal = None
+        assert len(inbox.confirmed) == 1
+        assert b.guard.bad_input() == {}
 
 
 async def test_interrupted_payload_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm import channel as channel_module
 from dilocoxd.swarm.channel import MessageChannel
 from dilocoxd.swarm.guard import STRIKES_MAX
-from dilocoxd.swarm.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, Refused
+from dilocoxd.swarm.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, Refused
 from dilocoxd.wire.frames import MAGIC, FrameKind, encode
 from dilocoxd.wire.messages import PEER_MESSAGES, Abandon, Hello, Leaving, Records
 from tests.integration.swarm.sites import Site, sites, until
@@ -113,18 +113,15 @@ async def test_messages_flow_again_after_the_receiver_was_reborn(tmp_path: Path)
 
 
 async def raw_stream(site: Site, other: Site, protocol: str, *chunks: bytes, is_closed: bool = False) -> bytes:
-    """What the other side answers to these bytes."""
+    """Payload of the frame with which the other side answers these bytes."""
     reader, writer = await site.node.open_stream(other.peer_id, protocol)
+    stream = FrameStream(other.peer_id, reader, writer)
     try:
         writer.write(b"".join(chunks))
         await writer.drain()
-        if is_closed:
-            writer.close()
-            return b""
-        async with asyncio.timeout(20):
-            return await reader.read(1 << 16)
+        return b"" if is_closed else (await stream.read(FrameKind.REFUSED)).payload
     finally:
-        writer.close()
+        stream.close()
 
 
 def hello_of(site: Site) -> bytes:

@@ -1,0 +1,231 @@
+"""Joining: from an address that somebody typed to a peer that speaks our protocol, in stages that name their failure.
+
+Stages: resolve the name, TCP connect, libp2p handshake, hello (protocol version, run), clock, and for a newcomer the
+manifest. Each has its own time-out; all addresses are tried at once; rounds of tries repeat until the time is up.
+"""
+
+import asyncio
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from dilocoxd.config.loading import FILE_BYTES_MAX
+from dilocoxd.config.manifest import Manifest, manifest_from_canonical
+from dilocoxd.errors import ConfigError, DilocoxdError, PeerError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.addresses import Address, multiaddr, parse_address
+from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.swarm.guard import Guard
+from dilocoxd.swarm.hello import Introduction, introduce
+from dilocoxd.swarm.identity import create
+from dilocoxd.swarm.kademlia import Node
+from dilocoxd.swarm.node_settings import NodeSettings
+from dilocoxd.swarm.streams import Refused, StreamGate
+
+RESOLVE_TIMEOUT_S: Final = 5.0
+TCP_TIMEOUT_S: Final = 5.0
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+HELLO_TIMEOUT_S: Final = 10.0
+CLOCK_SKEW_MAX_S: Final = 60.0
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 10.0
+FINAL_REFUSALS: Final = frozenset({"wrong_run", "version", "not_allowed"})
+
+
+class StageFailure(PeerError):
+    """Where joining over one address stopped, and why."""
+
+    def __init__(self, address: Address, stage: str, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(f"{address.text}: {stage}: {reason}")
+        self.address = address
+        self.stage = stage
+        self.reason = reason
+        self.is_final = is_final
+        """Trying again cannot help: another run or version, a wrong clock."""
+
+
+class JoinError(DilocoxdError):
+    """No address led to a peer; the text lists each with its last failure."""
+
+    def __init__(self, failures: Sequence[StageFailure], waited_s: float) -> None:
+        tried = "".join(f"\n  {failure}" for failure in failures)
+        super().__init__(f"no peer could be reached within {waited_s:.0f} s; tried:{tried}")
+        self.failures = tuple(failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A peer that answered our hello, and where."""
+
+    peer: PeerId
+    address: str
+    """Multiaddr with IP, without /p2p/."""
+    introduction: Introduction
+
+
+async def _resolve(address: Address) -> list[str]:
+    if address.is_ip:
+        return [address.host]
+    try:
+        async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+            found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise StageFailure(address, "resolve", f"no answer from DNS for {address.host!r}") from None
+    except (OSError, UnicodeError) as error:
+        raise StageFailure(address, "resolve", f"the name {address.host!r} is not known ({error})") from error
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+async def _connect_tcp(address: Address, ips: list[str]) -> str:
+    """The first IP that accepts a TCP connection."""
+    reasons = []
+    for ip in ips:
+        try:
+            async with asyncio.timeout(TCP_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(ip, address.port)
+        except TimeoutError:
+            reasons.append(f"{ip} port {address.port} does not answer; check address, firewall and port forwarding")
+        except ConnectionRefusedError:
+            reasons.append(f"{ip} port {address.port} is closed: nothing listens there")
+        except OSError as error:
+            reasons.append(f"{ip} port {address.port} cannot be reached ({error.strerror or error})")
+        else:
+            writer.close()
+            return ip
+    raise StageFailure(address, "connect", "; ".join(reasons))
+
+
+async def _shake_hands(node: Node, address: Address, place: str) -> PeerId:
+    """Peer id of whoever is there, connected."""
+    try:
+        peer = address.peer or await node.ask_peer_id(place, timeout_s=HANDSHAKE_TIMEOUT_S)
+        await node.connect(peer, [place], timeout_s=HANDSHAKE_TIMEOUT_S)
+    except PeerError as error:
+        text = str(error)
+        if "remote key matches " in text:
+            other = text.split("remote key matches ")[1].split()[0]
+            reason = f"another peer answers there: {other}"
+            raise StageFailure(address, "handshake", reason) from error
+        reason = (
+            f"something accepts connections on port {address.port}, but it is no dilocoxd ({text.splitlines()[-1]})"
+        )
+        raise StageFailure(address, "handshake", reason) from error
+    return peer
+
+
+async def reach(node: Node, gate: StreamGate, address: Address, *, record: bytes = b"") -> Contact:
+    """The peer at `address`, introduced. Raises StageFailure."""
+    ip = await _connect_tcp(address, await _resolve(address))
+    place = multiaddr(ip, address.port)
+    peer = await _shake_hands(node, address, place)
+    if peer == node.peer_id:
+        raise StageFailure(address, "handshake", "this address is our own", is_final=True)
+    try:
+        introduction = await introduce(gate, peer, record=record, timeout_s=HELLO_TIMEOUT_S)
+    except Refused as error:
+        reason = f"refused: {error.detail} ({error.code})"
+        raise StageFailure(address, "hello", reason, is_final=error.code in FINAL_REFUSALS) from error
+    except (PeerError, WireError) as error:
+        raise StageFailure(address, "hello", str(error)) from error
+    if abs(introduction.clock_offset_s) > CLOCK_SKEW_MAX_S:
+        reason = f"its clock is {introduction.clock_offset_s:+.0f} s from ours; set both by NTP"
+        raise StageFailure(address, "clock", reason, is_final=True)
+    return Contact(peer, place, introduction)
+
+
+async def reach_any(
+    node: Node, gate: StreamGate, addresses: Sequence[Address], *, timeout_s: float, tell: Callable[[str], None]
+) -> Contact:
+    """The first peer that answers; failures are told as they happen. Raises JoinError when the time is up."""
+    started = time.monotonic()
+    failures: dict[str, StageFailure] = {}
+    pause_s = RETRY_FIRST_S
+    while True:
+        todo = [a for a in addresses if not (a.text in failures and failures[a.text].is_final)]
+        left_s = timeout_s - (time.monotonic() - started)
+        contact = await _first_contact(node, gate, todo, failures, tell) if left_s > 0 else None
+        if contact is not None:
+            return contact
+        left_s = timeout_s - (time.monotonic() - started)
+        if left_s <= pause_s or all(failure.is_final for failure in failures.values()):
+            listed = [failures[a.text] for a in addresses if a.text in failures]
+            raise JoinError(listed, time.monotonic() - started)
+        await asyncio.sleep(pause_s)
+        pause_s = min(RETRY_MAX_S, 2 * pause_s)
+
+
+async def _first_contact(
+    node: Node,
+    gate: StreamGate,
+    addresses: Sequence[Address],
+    failures: dict[str, StageFailure],
+    tell: Callable[[str], None],
+) -> Contact | None:
+    """All addresses at once; the first that answers ends the others."""
+    contacts: list[Contact] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def try_one(address: Address) -> None:
+        try:
+            contacts.append(await reach(node, gate, address))
+        except StageFailure as failure:
+            if str(failures.get(address.text)) != str(failure):
+                tell(str(failure))
+            failures[address.text] = failure
+            return
+        for task in tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async with asyncio.TaskGroup() as group:
+        tasks += [group.create_task(try_one(address), name=f"reach {address.text}") for address in addresses]
+    return contacts[0] if contacts else None
+
+
+async def find_manifest(addresses: Sequence[Address], *, timeout_s: float, tell: Callable[[str], None]) -> Manifest:
+    """The coroutine of `fetch_manifest`."""
+    with tempfile.TemporaryDirectory(prefix="dilocoxd-join-") as folder:
+        key = create(Path(folder) / "identity.key")
+        guard = Guard(asyncio.get_running_loop().time)
+        node = Node(
+            NodeSettings(key.path, Path(folder), ("/ip4/127.0.0.1/tcp/0",)),
+            lambda data, expiration: key.peer_id,
+            lambda code: None,
+        )
+        gate = StreamGate(node, None, guard)
+        try:
+            await node.start()
+            contact = await reach_any(node, gate, addresses, timeout_s=timeout_s, tell=tell)
+            return await _fetch_manifest_from(gate, contact, addresses)
+        finally:
+            await node.shutdown()
+
+
+async def _fetch_manifest_from(gate: StreamGate, contact: Contact, addresses: Sequence[Address]) -> Manifest:
+    address = next((a for a in addresses if a.peer == contact.peer), addresses[0])
+    try:
+        data = await FetchClient(gate).fetch_bytes(contact.peer, "manifest", bytes_max=FILE_BYTES_MAX)
+    except (PeerError, WireError) as error:
+        raise JoinError([StageFailure(address, "manifest", str(error))], 0.0) from error
+    manifest = manifest_from_canonical(data, source=address.text)
+    if manifest.run_id != contact.introduction.run_id:
+        raise ConfigError(
+            f"{address.text}: the manifest it sent belongs to run {manifest.run_id}, but it says that it is in"
+            f" {contact.introduction.run_id}; ask another peer"
+        )
+    return manifest
+
+
+def fetch_manifest(addresses: Sequence[str], *, timeout_s: float, tell: Callable[[str], None]) -> Manifest:
+    """The verified manifest of the run that one of these peers is in. Raises JoinError, ConfigError.
+
+    Blocks; runs its own event loop, with an identity that is thrown away. `tell` gets one line per failure.
+    """
+    parsed = [parse_address(text) for text in addresses]
+    return uvloop.run(find_manifest(parsed, timeout_s=timeout_s, tell=tell))

@@ -1,0 +1,174 @@
+"""Keeping in touch: connects to every peer we know and are not connected to, and joins separate swarms into one.
+
+The DHT is only a hint. Whom we know comes from records (gossip, DHT, peers.json) and from the bootstrap addresses; a
+peer that does not answer is tried again with growing pauses, for ever, so that a healed network or a restarted
+bootstrap is found by itself.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dilocoxd.errors import PeerError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.addresses import Address
+from dilocoxd.swarm.bootstrap import Contact, StageFailure, reach
+from dilocoxd.swarm.hello import Introduction, introduce
+from dilocoxd.swarm.kademlia import Node
+from dilocoxd.swarm.peers_file import PeersFile
+from dilocoxd.swarm.records import RecordBook
+from dilocoxd.swarm.streams import StreamGate, unix_ms
+from dilocoxd.telemetry.catalogue import Event, JoinStageFailed
+
+LOOK_EVERY_S: Final = 2.0
+RETRY_FIRST_S: Final = 2.0
+RETRY_MAX_S: Final = 60.0
+PARALLEL_TRIES: Final = 8
+FORGET_AFTER_MS: Final = 24 * 3600 * 1000
+"""Peers not heard of for this long are not dialled any more (a bootstrap address always is)."""
+
+OnContact = Callable[[PeerId, Introduction], Awaitable[None]]
+"""Told when a peer has answered our hello on a fresh connection."""
+
+
+@dataclass(slots=True)
+class _Retry:
+    next_try: float = 0.0
+    pause_s: float = RETRY_FIRST_S
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class Whereabouts:
+    """All sources of addresses."""
+
+    bootstrap: tuple[Address, ...]
+    book: RecordBook
+    file: PeersFile
+    bootstrap_peers: dict[str, PeerId] = field(default_factory=dict)
+    """Bootstrap address -> who answered there."""
+
+    def addresses_of(self, peer: PeerId) -> list[str]:
+        """Multiaddrs of a peer: where it was last reached, then what its record says."""
+        remembered, record = self.file.peers.get(peer), self.book.get(peer)
+        return list(
+            dict.fromkeys((*(remembered.addresses if remembered else ()), *(record.addresses if record else ())))
+        )
+
+
+class Contacts:
+    """The loop that keeps connections; `connected` is its newest view."""
+
+    def __init__(
+        self, node: Node, gate: StreamGate, places: Whereabouts, on_contact: OnContact, emit: Callable[[Event], None]
+    ) -> None:
+        self._node = node
+        self._gate = gate
+        self._places = places
+        self._on_contact = on_contact
+        self._emit = emit
+        self._retries: dict[str, _Retry] = {}
+        self._dialling: set[str] = set()
+        self._slots = asyncio.Semaphore(PARALLEL_TRIES)
+        self._met: set[PeerId] = set()
+        self.connected: frozenset[PeerId] = frozenset()
+        """Peers that p2pd had a connection to when we last looked (strangers of other runs included)."""
+        self.is_woken = asyncio.Event()
+        """Set it to look at once, for example when a new peer became known."""
+
+    @property
+    def in_touch(self) -> frozenset[PeerId]:
+        """Peers of our run that are connected and have exchanged hellos with us."""
+        return self.connected & self._met
+
+    def note_met(self, peer: PeerId) -> None:
+        """A peer of our run has said hello to us, so it is connected."""
+        self._met.add(peer)
+        self.connected |= {peer}
+
+    def try_all_now(self) -> None:
+        """Forget all pauses: the network has changed, or p2pd has been started again."""
+        self._retries.clear()
+        self._met.clear()
+        self.connected = frozenset()
+        self.is_woken.set()
+
+    def last_error(self, peer: PeerId) -> str:
+        """Why the newest attempt to reach this peer failed; empty if it did not."""
+        retry = self._retries.get(peer)
+        return retry.last_error if retry else ""
+
+    async def run(self) -> None:
+        """Look, dial, look again; for ever."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self.is_woken.clear()
+                try:
+                    self.connected = frozenset(await self._node.connected_peers())
+                except PeerError:
+                    self.connected = frozenset()  # p2pd is being started again
+                self._met &= self.connected
+                if self._node.is_running:
+                    self._dial_missing(group)
+                try:
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await self.is_woken.wait()
+                except TimeoutError:
+                    continue
+
+    def _dial_missing(self, group: asyncio.TaskGroup) -> None:
+        oldest_ms = unix_ms() - FORGET_AFTER_MS
+        known = {peer for peer in self._places.book.peers() if not self._has_left(peer)}
+        known |= {peer for peer, item in self._places.file.peers.items() if item.seen_unix_ms >= oldest_ms}
+        for peer in sorted(known - self.in_touch - {self._node.peer_id}):
+            if self._places.addresses_of(peer) or peer in self.connected:
+                self._start_dial(group, peer, functools.partial(self._dial_peer, peer))
+        for address in self._places.bootstrap:
+            owner = address.peer or self._places.bootstrap_peers.get(address.text)
+            if owner is None or (owner not in self.in_touch and owner != self._node.peer_id):
+                self._start_dial(group, address.text, functools.partial(self._dial_bootstrap, address))
+
+    def _start_dial(self, group: asyncio.TaskGroup, name: str, dial: Callable[[], Awaitable[None]]) -> None:
+        retry = self._retries.setdefault(name, _Retry())
+        if name not in self._dialling and asyncio.get_running_loop().time() >= retry.next_try:
+            self._dialling.add(name)
+            group.create_task(self._dial(name, dial), name=f"dial {name}")
+
+    def _has_left(self, peer: PeerId) -> bool:
+        record = self._places.book.get(peer)
+        return record is not None and record.state == "left"
+
+    async def _dial(self, name: str, dial: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with self._slots:
+                await dial()
+            self._retries.pop(name, None)
+        except (PeerError, WireError) as error:
+            retry = self._retries.setdefault(name, _Retry())
+            if isinstance(error, StageFailure) and retry.last_error != str(error):
+                self._emit(JoinStageFailed(stage=error.stage, address=name, reason=error.reason))
+            retry.last_error = str(error)
+            retry.next_try = asyncio.get_running_loop().time() + retry.pause_s
+            retry.pause_s = min(RETRY_MAX_S, 2 * retry.pause_s)
+        finally:
+            self._dialling.discard(name)
+
+    async def _dial_peer(self, peer: PeerId) -> None:
+        if peer not in self.connected:
+            await self._node.connect(peer, self._places.addresses_of(peer))
+        record = self._places.book.data(self._node.peer_id)
+        await self._meet(peer, await introduce(self._gate, peer, record=record))
+
+    async def _dial_bootstrap(self, address: Address) -> None:
+        record = self._places.book.data(self._node.peer_id)
+        contact: Contact = await reach(self._node, self._gate, address, record=record)
+        self._places.bootstrap_peers[address.text] = contact.peer
+        self._places.file.remember(contact.peer, (contact.address,), unix_ms())
+        await self._meet(contact.peer, contact.introduction)
+
+    async def _meet(self, peer: PeerId, introduction: Introduction) -> None:
+        self.note_met(peer)
+        await self._on_contact(peer, introduction)
+        await self._node.merge_dht(peer)

@@ -1,0 +1,155 @@
+"""The whole network part: joining, gossip, healing, restarts, goodbye."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.ids import PeerId
+from dilocoxd.telemetry.catalogue import WorkerDied, WorkerStarted
+from dilocoxd.wire.messages import Abandon
+from tests.integration.swarm.members import Member, a_manifest, running, until_all_know_all
+from tests.integration.swarm.sites import until
+
+pytestmark = pytest.mark.processes
+
+
+async def test_newcomers_join_through_any_member_and_learn_everybody(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    a = Member(tmp_path / "a", manifest)
+    async with running(a):
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        async with running(b):
+            c = Member(tmp_path / "c", manifest, bootstrap=(b.swarm.join_address(),))
+            async with running(c):
+                await until_all_know_all(a, b, c)
+                assert all(is_fresh for record, is_fresh in c.records)
+                c.swarm.send(a.peer_id, Abandon(1, 2, "hello"))  # type: ignore[arg-type]
+                await until(lambda: len(a.messages) == 1, "the message")
+                assert a.messages == [(c.peer_id, Abandon(1, 2, "hello"))]  # type: ignore[arg-type]
+                assert await a.swarm.probe(c.peer_id)
+            await until(lambda: a.state_of(c) == "training", "c said goodbye with its last state")
+        assert not await a.swarm.probe(b.peer_id, timeout_s=2)
+
+
+async def test_last_words_reach_the_others(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    a = Member(tmp_path / "a", manifest)
+    async with running(a):
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        async with running(b):
+            await until_all_know_all(a, b)
+            b.state = "left"
+        assert a.state_of(b) == "left"
+
+
+async def test_news_travel_at_once(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    a = Member(tmp_path / "a", manifest)
+    async with running(a):
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        async with running(b):
+            await until_all_know_all(a, b)
+            b.state = "catching_up"
+            b.swarm.announce()
+            await until(lambda: a.state_of(b) == "catching_up", "the new state")
+
+
+async def test_bootstrap_that_restarts_alone_finds_its_swarm(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    first = Member(tmp_path / "a", manifest)
+    b, c = (Member(tmp_path / name, manifest) for name in "bc")
+    async with running(b, c):
+        async with running(first):
+            for other in (b, c):
+                other.swarm.contacts._places.file.remember(first.peer_id, (first.swarm.join_address(),), 2**52)
+                other.swarm.contacts.try_all_now()
+            await until_all_know_all(first, b, c)
+        again = Member(tmp_path / "a", manifest)
+        assert again.peer_id == first.peer_id
+        async with running(again):
+            await until_all_know_all(again, b, c)
+            record = b.swarm.book.get(again.peer_id)
+            assert record is not None
+            assert record.incarnation == 2
+
+
+async def test_two_swarms_are_healed_into_one_by_one_common_member(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    a, c = Member(tmp_path / "a", manifest), Member(tmp_path / "c", manifest)
+    async with running(a, c):
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        d = Member(tmp_path / "d", manifest, bootstrap=(c.swarm.join_address(),))
+        async with running(b, d):
+            await until_all_know_all(a, b)
+            await until_all_know_all(c, d)
+            assert not a.knows(c)
+            e = Member(tmp_path / "e", manifest, bootstrap=(b.swarm.join_address(), d.swarm.join_address()))
+            async with running(e):
+                await until_all_know_all(a, b, c, d, e)
+                await until(lambda: all(m.swarm.node.dht_size() == 4 for m in (a, b, c, d, e)), "one DHT")
+
+
+async def test_p2pd_killed_in_a_running_swarm_comes_back(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    a = Member(tmp_path / "a", manifest)
+    async with running(a):
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        async with running(b):
+            await until_all_know_all(a, b)
+            for victim in (a, b):
+                os.kill(victim.swarm.node.p2pd_pid, signal.SIGKILL)
+                await until(lambda v=victim: v.swarm.node.num_starts == 2 and v.swarm.node.is_running, "p2pd again")  # type: ignore[misc]
+                await until_all_know_all(a, b)
+                kinds = [type(event) for event in victim.events if isinstance(event, WorkerDied | WorkerStarted)]
+                assert kinds == [WorkerStarted, WorkerDied, WorkerStarted]
+
+
+async def test_another_run_is_kept_out_and_told_why(tmp_path: Path) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    async with running(a):
+        stranger = Member(tmp_path / "s", a_manifest("otherrun"), bootstrap=(a.swarm.join_address(),))
+        async with running(stranger):
+            await until(lambda: len(stranger.events) > 1, "the failure is told")
+            told = str(next(event for event in stranger.events if "join" in event.name))
+            assert "wrong_run" in told
+            assert a.swarm.peer_id in told
+            assert a.manifest.run_id in told
+            assert a.swarm.contacts.in_touch == frozenset()
+
+
+async def test_lost_counter_of_starts_does_not_make_a_peer_invisible(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    a = Member(tmp_path / "a", manifest)
+    async with running(a):
+        for _ in range(3):
+            b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+            async with running(b):
+                await until_all_know_all(a, b)
+        (tmp_path / "b" / "peers.json").unlink()
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        async with running(b):
+            b.state = "catching_up"
+
+            def is_seen() -> bool:
+                record = a.swarm.book.get(b.peer_id)
+                return record is not None and record.incarnation == 4 and record.state == "catching_up"
+
+            await until(is_seen, "b's new record outranks its old ones")
+
+
+async def test_damaged_peers_file_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "peers.json").write_text('{"incarnation": 1, "peers": [{"peer": 7}]}')
+    a = Member(tmp_path / "a", a_manifest())
+    async with running(a):
+        assert a.events[0].name == "input.rejected"
+        assert (tmp_path / "a" / "peers.json.bad").exists()
+
+
+async def test_probe_of_a_stranger_is_no(tmp_path: Path) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    async with running(a), asyncio.timeout(30):
+        assert not await a.swarm.probe(PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"), timeout_s=2)
