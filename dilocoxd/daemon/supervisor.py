@@ -1,0 +1,167 @@
+"""Starts, watches and ends the processes of a site: restart budgets, process trees, the reaper, the loop's lag.
+
+Three lines against orphans: workers leave when their socket ends; the kernel kills them when their parent dies
+(ipc/child.py); the reaper kills everything that carries this daemon's mark (ipc/reaper.py).
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.errors import WorkerError
+from dilocoxd.ids import Monotonic
+from dilocoxd.ipc.process_tree import TREE_VARIABLE, find_tree, kill_tree
+
+LOG_BYTES_MAX: Final = 16 << 20
+_REAPER_RESTART_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """So many restarts per window, with a pause that doubles: decides only, the caller sleeps."""
+
+    restarts_max: int
+    window_s: float
+    backoff_first_s: float = 0.5
+    backoff_max_s: float = 30.0
+    total: int = 0
+    _times: deque[float] = field(default_factory=deque)
+
+    def next_delay(self, now: Monotonic) -> float | None:
+        """Seconds to wait before the restart that is counted now; None: the budget is spent."""
+        while self._times and self._times[0] <= now - self.window_s:
+            self._times.popleft()
+        if len(self._times) >= self.restarts_max:
+            return None
+        delay = min(self.backoff_max_s, self.backoff_first_s * float(2 ** len(self._times)))
+        self._times.append(now)
+        self.total += 1
+        return delay
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a worker."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    log_path: Path
+    mark: str
+    """Marks every process of this worker; unique for each start."""
+    nice: int = 0
+
+
+class Child:
+    """One started process and everything below it."""
+
+    def __init__(self, launch: Launch, process: asyncio.subprocess.Process) -> None:
+        self.launch = launch
+        self._process = process
+        self.pid = process.pid
+
+    @classmethod
+    async def start(cls, launch: Launch) -> "Child":
+        """Start it in a session of its own, output appended to its log. Raises WorkerError."""
+        wrapper = [sys.executable, "-m", "dilocoxd.ipc.child"]
+        wrapper += ["--nice", str(launch.nice)] if launch.nice else []
+        environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark}
+        try:
+            log = await asyncio.to_thread(_open_log, launch.log_path)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *wrapper,
+                    *launch.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(log)
+        except OSError as error:
+            raise WorkerError(f"cannot start {launch.command[0]}: {error}") from error
+        return cls(launch, process)
+
+    async def wait(self) -> int:
+        """Exit status; negative: killed by that signal."""
+        return await self._process.wait()
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    async def pids(self) -> list[int]:
+        """All living processes of the tree."""
+        return await asyncio.to_thread(find_tree, self.launch.mark)
+
+    async def end(self, *, grace_s: float) -> int:
+        """Wait `grace_s` for it to leave by itself, then SIGKILL the whole tree; exit status of the first process."""
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
+        except TimeoutError:
+            pass
+        await asyncio.to_thread(kill_tree, self.launch.mark)
+        return await self._process.wait()
+
+
+def _open_log(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_suffix(".log.1"))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def mark_this_process() -> str:
+    """Give this daemon a fresh mark that everything it starts inherits; call before anything is started."""
+    mark = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    os.environ[TREE_VARIABLE] = mark
+    return mark
+
+
+async def keep_reaper(mark: str) -> None:
+    """Run the reaper for as long as this coroutine runs; another one if somebody kills it.
+
+    The write end of its pipe is held by this process alone (close-on-exec), so that it closes with it.
+    """
+    while True:
+        read_end, write_end = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "dilocoxd.ipc.reaper",
+                mark,
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                env={k: v for k, v in os.environ.items() if k != TREE_VARIABLE},
+                start_new_session=True,
+            )
+            os.close(read_end)
+            read_end = -1
+            await process.wait()
+        finally:
+            if read_end >= 0:
+                os.close(read_end)
+            os.close(write_end)
+        await asyncio.sleep(_REAPER_RESTART_S)
+
+
+async def watch_loop_lag(report: Callable[[float], None], *, interval_s: float = 0.25, lag_max_s: float = 0.1) -> None:
+    """Call `report(seconds)` when the loop came back later than asked: something blocked it."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        asked = clock()
+        await asyncio.sleep(interval_s)
+        lag = clock() - asked - interval_s
+        if lag > lag_max_s:
+            report(lag)
