@@ -56,6 +56,10 @@ class Buffers:
         """Bytes of buffer `name`; 0 if there is none."""
         return self._sizes.get(name, 0)
 
+    def fd(self, name: str) -> int:
+        """File descriptor, for system calls that copy without us. Raises KeyError."""
+        return self._fds[name]
+
     def _check(self, name: str, offset: int, length: int) -> int:
         if offset < 0 or length < 0 or offset + length > self.size(name):
             raise ValueError(f"{offset}..{offset + length} is outside buffer {name} of {self.size(name)} bytes")

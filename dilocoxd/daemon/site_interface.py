@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.wire.local import OwnedSegment, PassPrepared, Reduced, Share, SnapshotWritten, StateReady
 
@@ -100,6 +101,14 @@ class ChainView:
     height: RoundIndex
     newest_own_phase: PhaseId | None
     """Highest phase of this peer named by any entry of the chain."""
+
+
+class BadShare(WorkerError):
+    """The payload in INBOX `slot` (-1: our own) does not decode."""
+
+    def __init__(self, slot: int, detail: str) -> None:
+        super().__init__(f"the payload in slot {slot} does not decode: {detail}")
+        self.slot = slot
 
 
 # --- events: site -> daemon -------------------------------------------------------------------------------------------
@@ -236,6 +245,10 @@ class BufferAccess(Protocol):
         """Bytes of buffer `name`."""
         ...
 
+    def fd(self, name: str) -> int:
+        """File descriptor, for system calls that copy without us. Raises KeyError."""
+        ...
+
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Exactly `length` bytes. Raises ValueError outside the buffer."""
         ...
@@ -266,7 +279,8 @@ class Site(Protocol):
         self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
     ) -> StateReady:
         """Replace the shared state by a snapshot directory (genesis if empty); trainers take the new anchor when they
-        may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then."""
+        may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then. Call `pause` first if
+        more follows: otherwise the trainers take every state on the way."""
         ...
 
     async def apply_entry(self, committed: CommittedEntry) -> StateReady:

@@ -55,7 +55,6 @@ class Launch:
     log_path: Path
     mark: str
     """Marks every process of this worker; unique for each start."""
-    nice: int = 0
 
 
 class Child:
@@ -69,14 +68,14 @@ class Child:
     @classmethod
     async def start(cls, launch: Launch) -> "Child":
         """Start it in a session of its own, output appended to its log. Raises WorkerError."""
-        wrapper = [sys.executable, "-m", "dilocoxd.ipc.child"]
-        wrapper += ["--nice", str(launch.nice)] if launch.nice else []
         environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark}
         try:
             log = await asyncio.to_thread(_open_log, launch.log_path)
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *wrapper,
+                    sys.executable,
+                    "-m",
+                    "dilocoxd.ipc.child",
                     *launch.command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

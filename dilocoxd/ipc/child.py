@@ -1,4 +1,4 @@
-"""Starts a command that dies with its parent: ``python -m dilocoxd.ipc.child [--nice N] COMMAND...``.
+"""Starts a command that dies with its parent: ``python -m dilocoxd.ipc.child COMMAND...``.
 
 Asks the kernel for SIGKILL at the death of the parent (PR_SET_PDEATHSIG, kept across exec), then becomes the command.
 Small on purpose: it imports nothing heavy, so that the wrapper costs some milliseconds only.
@@ -28,11 +28,8 @@ def die_with_parent() -> None:
 def main(arguments: list[str]) -> NoReturn:
     """Replace this process by the command in `arguments`."""
     die_with_parent()
-    if arguments[:1] == ["--nice"]:
-        os.nice(int(arguments[1]))
-        arguments = arguments[2:]
     if not arguments:
-        sys.stderr.write("usage: python -m dilocoxd.ipc.child [--nice N] COMMAND...\n")
+        sys.stderr.write("usage: python -m dilocoxd.ipc.child COMMAND...\n")
         sys.exit(EXIT_USAGE)
     os.execvp(arguments[0], arguments)
 

@@ -43,11 +43,10 @@ class OuterQueue:
         lane = self._base if isinstance(request, FormContribution | CopyBase) else self._state
         lane.append(operation)
 
-    def start_next(self, *, is_anchor_read: bool, is_feedback_settled: bool) -> Operation | None:
+    def start_next(self, *, is_anchor_read: bool, may_save: bool) -> Operation | None:
         """Take the next operation that may run now; it becomes `running`. None: nothing to do, or it must wait.
 
-        A SaveSite whose feedback is no longer that of the last settled phase is dropped: it would be saved under a
-        wrong name. The one after the next settlement follows.
+        A SaveSite that comes too late is dropped: the next contribution is formed, and its fate will bring another.
         """
         if self.running is not None:
             return None
@@ -56,7 +55,7 @@ class OuterQueue:
             return self.running
         while self._state:
             head = self._state[0]
-            if isinstance(head.request, SaveSite) and not is_feedback_settled:
+            if isinstance(head.request, SaveSite) and not may_save:
                 self._state.popleft()
                 continue
             if head.writes_anchor and is_anchor_read:

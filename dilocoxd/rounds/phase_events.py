@@ -69,7 +69,9 @@ class SiteRecord:
     """Numbers below this may have been used."""
     last_settled: PhaseId | None = None
     saved_phase: PhaseId | None = None
-    """Last settled phase when the error feedback on disk was written."""
+    """Last settled phase when the error feedback on disk was written ..."""
+    saved_in_flight: PhaseId | None = None
+    """... and the contribution that was in flight then; its payload is in the file too."""
     formed_phase: PhaseId | None = None
     """Last contribution that was offered ..."""
     formed_round: RoundIndex | None = None
@@ -108,7 +110,7 @@ class OperationRefused:
 
 @dataclass(frozen=True, slots=True)
 class TrainerConnected:
-    """All ranks of this generation are attached."""
+    """All ranks of this generation are attached and have said that they are ready."""
 
     generation: int
 

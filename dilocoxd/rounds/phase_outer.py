@@ -34,9 +34,7 @@ def pump(m: PhaseState) -> bool:
     """Start the next operation if one may run; True if so."""
     if not m.has_outer:
         return False
-    operation = m.queue.start_next(
-        is_anchor_read=m.trainer.reads_anchor, is_feedback_settled=m.flight is None and not m.queue.is_forming
-    )
+    operation = m.queue.start_next(is_anchor_read=m.trainer.reads_anchor, may_save=m.is_leaving or m.flight is None)
     if operation is not None:
         m.emit(ev.RunOuter(operation.number, operation.request))
     return operation is not None
@@ -73,7 +71,9 @@ def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None
             _settled(m)
         case local.SiteDone():
             if isinstance(operation.request, local.SaveSite):
-                m.persist(saved_phase=operation.request.phase)
+                is_formed = m.flight is not None and m.flight.stage != "forming"
+                in_flight = m.flight.phase if m.flight is not None and is_formed else None
+                m.persist(saved_phase=operation.request.phase, saved_in_flight=in_flight)
             else:
                 m.is_begun = True
         case _:
@@ -87,8 +87,10 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
     match operation.request:
         case local.FormContribution():
             m.drop_flight(f"{kind}: {detail}", is_poisoned=True)
-        case local.ApplyEntry() | local.LoadState():
+        case local.ApplyEntry():
             m.expected = m.shared.round if m.shared is not None else None
+        case local.LoadState():
+            m.shared = m.expected = None  # it may have begun to write
         case local.SaveSite():
             pass  # a full disk costs at most the residual at a crash; the next save tries again
         case local.RestoreSite():
@@ -100,12 +102,11 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
 
 
 def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) -> None:
-    was_loaded = m.shared is not None
     m.shared = answer
     if isinstance(operation.request, local.LoadState):
         m.expected = answer.round
         # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one.
-        if was_loaded and m.is_trainer_active and not m.trainer.needs_merge:
+        if m.is_trainer_active and not m.trainer.needs_merge:
             m.trainer.must_replace = True
         return
     every = m.settings.evaluate_every_rounds

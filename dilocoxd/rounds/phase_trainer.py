@@ -73,10 +73,10 @@ def _anchor_taken(m: PhaseState, message: local.AnchorTaken) -> None:
 
 def _boundary_closed(m: PhaseState, message: local.BoundaryClosed) -> None:
     trainer, closing = m.trainer, m.trainer.closing
-    assert closing is not None and m.shared is not None
+    assert closing is not None
     steps = max(0, message.inner_steps - trainer.skipped_steps)
     tokens = message.tokens * steps // max(1, message.inner_steps)
-    base = min(trainer.closing_base, m.shared.round)
+    base = min(trainer.closing_base, m.shared.round) if m.shared is not None else trainer.closing_base
     if steps and tokens and not m.is_leaving:
         m.flight = ev.Flight(message.phase, base, steps, tokens, m.lowrank_r)
         m.queue.add(local.FormContribution(0, message.phase, m.lowrank_r))
@@ -107,6 +107,8 @@ def on_deadline(m: PhaseState) -> None:
 def boundary_obstacle(m: PhaseState) -> str:
     """Why a due boundary cannot be closed, as a sentence; empty: it can."""
     trainer, flight = m.trainer, m.flight
+    if m.shared is None:
+        return "Waiting for the shared state to be loaded."
     if flight is not None:
         stage = {"forming": "be formed", "offered": "be committed", "settling": "be settled"}[flight.stage]
         return f"Waiting for the contribution of phase {flight.phase} to {stage}."

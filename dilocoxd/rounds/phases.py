@@ -17,19 +17,21 @@ ROUNDS_UNDECIDED = 1
 """An offer may name a round this much later than the state it was formed on (entries durable but not yet applied)."""
 
 
-def is_feedback_right(record: ev.SiteRecord, height: RoundIndex, newest_own_phase: PhaseId | None) -> bool:
-    """True if the error feedback on disk may be used, so that nothing is counted twice.
+def feedback_to_restore(record: ev.SiteRecord, height: RoundIndex, newest_own_phase: PhaseId | None) -> PhaseId | None:
+    """The phase under which the error feedback on disk may be restored, so that nothing is counted twice; else None.
 
-    Wrong once a later phase of ours is in the chain (its payload contained that feedback), and while it is unknown
-    whether the last one offered is: the round it was offered for must be decided.
+    The file is useless once a later phase of ours is in the chain (that payload contained its feedback), and while it
+    is unknown whether the last one offered is: the round it was offered for must be decided. The file of a site that
+    left with a contribution in flight is good for both fates: its number means included, the settled one before not.
     """
-    if record.saved_phase is None:
-        return False
-    if newest_own_phase is not None and newest_own_phase > record.saved_phase:
-        return False
-    if record.formed_phase is None or record.formed_phase <= record.saved_phase:
-        return True
-    return record.formed_round is not None and height > record.formed_round + ROUNDS_UNDECIDED
+    saved, in_flight, formed = record.saved_phase, record.saved_in_flight, record.formed_phase
+    if saved is None:
+        return None
+    is_decided = record.formed_round is not None and height > record.formed_round + ROUNDS_UNDECIDED
+    if newest_own_phase is not None and newest_own_phase > saved:
+        is_last = formed == in_flight or is_decided
+        return in_flight if newest_own_phase == in_flight and is_last else None
+    return saved if formed is None or formed <= saved or is_decided else None
 
 
 class PhaseMachine:
@@ -152,9 +154,9 @@ class PhaseMachine:
     def _on_begun(self, event: ev.TrainingBegun) -> None:
         m = self.state
         m.evaluation_due = m.settings.evaluate_every_rounds > 0
-        saved = m.record.saved_phase
-        if not m.is_begun and saved is not None and is_feedback_right(m.record, event.height, event.newest_own_phase):
-            m.queue.add(local.RestoreSite(0, m.settings.feedback_path, saved), order=event.order)
+        phase = feedback_to_restore(m.record, event.height, event.newest_own_phase)
+        if not m.is_begun and phase is not None:
+            m.queue.add(local.RestoreSite(0, m.settings.feedback_path, phase), order=event.order)
         else:
             m.is_begun = True
             m.emit(ev.FinishOrder(event.order, None))
@@ -171,8 +173,8 @@ class PhaseMachine:
     def _leave(self) -> None:
         """The trainers have stopped and nothing is queued: save what only this site has, then go."""
         m, settled = self.state, self.state.record.last_settled
-        is_worth_saving = m.flight is None and settled is not None and settled != m.record.saved_phase
-        if is_worth_saving and settled is not None and m.has_outer and not m.has_saved:
+        is_new = m.flight is not None or settled != m.record.saved_phase
+        if settled is not None and is_new and m.has_outer and not m.has_saved:
             m.has_saved = True
             m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))
             return

@@ -91,6 +91,8 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
     channel.barrier()
     training = InnerTraining(pipeline, settings.optimizer, inner_steps=settings.inner_steps)
     log.info("rank %d of %d is ready", rank, num_ranks)
+    if rank == 0:
+        link.send(local.TrainerReady())
     TrainingLoop(link, channel, training, flat, order, validation).run()
     channel.barrier()
 

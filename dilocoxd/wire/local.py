@@ -24,6 +24,7 @@ from dilocoxd.wire.local_trainer import (
     StepDone as StepDone,
     StopTraining as StopTraining,
     TakeAnchor as TakeAnchor,
+    TrainerReady as TrainerReady,
     TrainerStopped as TrainerStopped,
 )
 
@@ -360,6 +361,7 @@ LOCAL_MESSAGES = Registry(
         116: AnchorTaken,
         118: Evaluated,
         120: TrainerStopped,
+        122: TrainerReady,
     },
     size_max=LOCAL_MESSAGE_BYTES_MAX,
 )

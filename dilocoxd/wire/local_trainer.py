@@ -76,6 +76,11 @@ class StopTraining:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerReady:
+    """From stage rank 0, once: all ranks have model, data and shared buffers, and wait for StartTraining."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     """After every inner step, from the last stage."""
 

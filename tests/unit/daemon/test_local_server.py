@@ -17,8 +17,7 @@ from dilocoxd.daemon import local_server
 from dilocoxd.daemon.buffers import Buffers
 from dilocoxd.daemon.local_server import Connection, LocalServer
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.ipc.client import Connection as Worker
-from dilocoxd.ipc.client import DaemonGone
+from dilocoxd.ipc.client import Connection as Worker, DaemonGone
 from dilocoxd.wire import local
 
 WAIT_S = 20.0

@@ -6,7 +6,7 @@ import pytest
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.rounds import phase_events as ev
-from dilocoxd.rounds.phases import is_feedback_right
+from dilocoxd.rounds.phases import feedback_to_restore
 from dilocoxd.wire import local
 from tests.unit.rounds.site_model import SiteModel, digest, state_ready
 
@@ -328,34 +328,66 @@ def test_leaving_saves_the_feedback_under_the_last_settled_phase() -> None:
     assert (site.durable.saved_phase, site.durable.last_settled) == (0, 0)
 
 
-def test_leaving_with_a_contribution_of_unknown_fate_saves_nothing() -> None:
+def test_leaving_with_a_contribution_of_unknown_fate_saves_it_too() -> None:
     site = training_site("phase")
     close_first_boundary(site)
+    site.commit(is_included=True)
+    site.settle_down(until_due=True)
+    assert site.offered == 1
     site.send(ev.LeaveOrdered())
     site.settle_down(until_due=True)
-    assert site.has_left and site.durable.saved_phase is None
+    assert site.has_left
+    assert (site.durable.saved_phase, site.durable.saved_in_flight) == (0, 1)
+
+
+def test_load_that_failed_leaves_no_state_until_another_succeeds() -> None:
+    site = training_site("phase")
+    order = site.load(7)
+    task, site.outer_task = site.outer_task, None
+    assert task is not None
+    site.send(ev.OperationRefused(task.number, "corrupt_snapshot", "cut off"))
+    assert isinstance(site.orders[order], ev.RefuseOrder)
+    site.settle_down(until_due=True)
+    assert site.machine.waiting_for == "Waiting for the shared state to be loaded."
+    assert site.said[-1] == local.Extend(1)
+    site.load(3)
+    site.settle_down(until_due=True)
+    assert "TakeAnchor:replace" in names(site.said) and site.offers[-1].base_round == 3
+
+
+def saved(at: int, formed: int | None = None, in_flight: int | None = None) -> ev.SiteRecord:
+    """Feedback saved when phase `at` was settled; `formed` was offered at height 5 later on."""
+    phases = [PhaseId(p) if p is not None else None for p in (at, in_flight, formed)]
+    return ev.SiteRecord(9, PhaseId(at), phases[0], phases[1], phases[2], RoundIndex(5) if formed else None)
 
 
 @pytest.mark.parametrize(
-    ("record", "height", "newest", "is_right"),
+    ("record", "height", "newest", "restored"),
     [
-        (ev.SiteRecord(), 5, None, False),
-        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(3)), 5, 3, True),
-        (ev.SiteRecord(saved_phase=PhaseId(3)), 5, 4, False),
-        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(4), formed_round=RoundIndex(5)), 5, 3, False),
-        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(4), formed_round=RoundIndex(5)), 6, 3, False),
-        (ev.SiteRecord(saved_phase=PhaseId(3), formed_phase=PhaseId(4), formed_round=RoundIndex(5)), 7, 3, True),
+        (ev.SiteRecord(), 5, None, None),
+        (saved(3, 3), 5, 3, 3),
+        (saved(3), 5, 4, None),
+        (saved(3, 4), 5, 3, None),
+        (saved(3, 4), 6, 3, None),
+        (saved(3, 4), 7, 3, 3),
+        (saved(3, 4), 7, 4, None),
+        (saved(3, 4, in_flight=4), 5, 4, 4),
+        (saved(3, 4, in_flight=4), 5, 3, None),
+        (saved(3, 4, in_flight=4), 7, 3, 3),
+        (saved(3, 5, in_flight=4), 5, 4, None),
+        (saved(3, 5, in_flight=4), 7, 4, 4),
+        (saved(3, 5, in_flight=4), 7, 5, None),
     ],
-)  # fmt: skip
+)
 def test_feedback_on_disk_is_used_only_if_nothing_can_be_counted_twice(
-    record: ev.SiteRecord, height: int, newest: int | None, is_right: bool
+    record: ev.SiteRecord, height: int, newest: int | None, restored: int | None
 ) -> None:
     own = PhaseId(newest) if newest is not None else None
-    assert is_feedback_right(record, RoundIndex(height), own) is is_right
+    assert feedback_to_restore(record, RoundIndex(height), own) == restored
 
 
 def test_saved_feedback_is_restored_before_the_first_phase() -> None:
-    site = SiteModel(ev.PhaseSettings("phase", 4, 2, 0), record=ev.SiteRecord(5, PhaseId(3), PhaseId(3), PhaseId(3)))
+    site = SiteModel(ev.PhaseSettings("phase", 4, 2, 0), record=ev.SiteRecord(5, PhaseId(3), PhaseId(3)))
     site.start_outer()
     site.load(0)
     site.settle_down()
