@@ -36,7 +36,8 @@ class PeerView:
     height: RoundIndex
     head: Digest
     expected_ready_at: Monotonic | None = None
-    """When its next contribution is due by its measured speed (own clock); None = unknown."""
+    """When its next contribution is due if the driver knows better than the machine, which measures phase times itself;
+    clock of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class PeersChanged:
     """Membership's whole view (without ourselves). Also to be sent when only heights changed."""
 
     peers: tuple[PeerView, ...]
+    is_training: bool = False
+    """We train ourselves: as coordinator we wait for our own contribution like for that of others."""
+    bandwidth: int = 0
+    """Our own measured outgoing bytes/s (0 = unknown): announced, so that owners get work in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +149,13 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class ReduceFailed:
-    """Answer to OrderReduce: a share does not decode. `peer` None: not the fault of a share."""
+    """Negative answer to OrderReduce (a share does not decode) or OrderPass (`segment` None). `peer` None: not the
+    fault of a share. A worker that died is no failure: restart it and repeat the order."""
 
     round: RoundIndex
     attempt: Attempt
+    pass_index: int
+    segment: int | None
     peer: PeerId | None
     detail: str
 

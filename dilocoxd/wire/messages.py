@@ -127,6 +127,8 @@ class Abandon:
     round: Round
     attempt: Try
     reason: Text
+    blames: Annotated[tuple[Peer, ...], Length(0, 64)]
+    """Whom the sender waited for in vain: it must not be in one group with them for some rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,275 @@
+"""One attempt at a round, up to the exchange: readiness, proposals, joining and giving up. Functions on `Core`.
+
+Source: protocol/06-rounds.md; docs/internals.md 3.1-3.8.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dilocoxd.errors import ProtocolViolation
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
+from dilocoxd.rounds import core as states
+from dilocoxd.rounds.ballots import persist_promise, vote
+from dilocoxd.rounds.commands import AttemptFailed, CancelTransfers, ReportPeer
+from dilocoxd.rounds.coordinator import (
+    Decision,
+    assign_owners,
+    coordinator_order,
+    decide_group,
+    grace_end,
+    proposal_problem,
+)
+from dilocoxd.rounds.core import Core, Pending
+from dilocoxd.rounds.events import PeerView
+from dilocoxd.rounds.exchange import Exchange
+from dilocoxd.rounds.votes import HeldLock, LockDecision, resolve_locks
+from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.messages import Abandon, Propose, ProposeCommit, Ready
+
+
+def announce(core: Core) -> None:
+    """Broadcast where we stand and remember it like everybody else's Ready."""
+    ready = core.ready_message()
+    core.gathering.note(core.me, ready, core.now)
+    core.broadcast(ready)
+    core.repeat_at = Monotonic(core.now + core.limits.ready_repeat_s)
+
+
+def enter_attempt(core: Core, attempt: Attempt) -> None:
+    """Promise never to vote below `attempt` again, and say so."""
+    core.attempt = attempt
+    core.attempt_started_at = core.now
+    core.exchange = None
+    core.ballot = None
+    core.pending = {}
+    core.coordinator = None
+    core.decided_since = None
+    core.outside_since = None
+    core.state = states.GATHERING
+    core.emit(CancelTransfers(core.round, attempt))
+    if attempt > 0:
+        persist_promise(core)
+    announce(core)
+
+
+def fail_attempt(core: Core, reason: str, blames: Iterable[PeerId] = ()) -> None:
+    """Give up the running attempt and go to the next one that anybody is in."""
+    blamed = tuple(sorted(set(blames) - {core.me}))[:64]
+    core.failures.append(reason)
+    core.emit(AttemptFailed(core.round, core.attempt, reason))
+    core.gathering.conflicts.blame(core.me, blamed, core.round)
+    core.broadcast(Abandon(core.round, core.attempt, reason[:500], blamed))
+    ahead = max((r.attempt for p, r in core.gathering.readies.items() if core.is_live(p)), default=core.attempt)
+    enter_attempt(core, Attempt(max(core.attempt + 1, ahead)))
+
+
+def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
+    """A Ready for our round and head, with our bits. A later attempt is joined, unless we run one without this peer."""
+    known = max([core.attempt, *(r.attempt for r in core.gathering.readies.values())])
+    if ready.attempt > known + core.limits.attempt_jump_max:
+        raise ProtocolViolation(peer, "attempt_jump", f"attempt {ready.attempt}, nobody is beyond {known}")
+    if ready.contribution is not None and ready.contribution.peer != peer:
+        raise ProtocolViolation(peer, "foreign_contribution", f"offers a contribution of {ready.contribution.peer}")
+    core.gone.discard(peer)
+    core.gathering.note(peer, ready, core.now)
+    if ready.attempt > core.attempt and core.is_live(peer):
+        if core.state == states.GATHERING:
+            enter_attempt(core, ready.attempt)
+        elif core.state in (states.EXCHANGING, states.VOTING) and peer in core.parties():
+            fail_attempt(core, f"{peer} went on to attempt {ready.attempt}")
+    elif core.coordinator == core.me and core.exchange is not None and not core.exchange.has_sign_of(peer):
+        core.send(peer, core.exchange.propose)
+
+
+def on_abandon(core: Core, peer: PeerId, abandon: Abandon) -> None:
+    """A member gave up our attempt: so do we. Complaints are remembered whoever makes them."""
+    if abandon.round != core.round:
+        return
+    core.gathering.conflicts.blame(peer, abandon.blames, core.round)
+    is_ours = abandon.attempt == core.attempt and peer in core.parties()
+    if is_ours and core.state in (states.EXCHANGING, states.VOTING):
+        fail_attempt(core, f"{peer} gave up: {abandon.reason}")
+
+
+def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> None:
+    """Remember a proposal for our attempt; a later attempt is joined first."""
+    if message.round != core.round or core.state not in (states.GATHERING, states.EXCHANGING, states.VOTING):
+        return
+    if isinstance(message, Propose) and Digest(message.parent) != core.chain.head:
+        return
+    if message.attempt > core.attempt and core.state == states.GATHERING:
+        if message.attempt > core.attempt + core.limits.attempt_jump_max:
+            raise ProtocolViolation(peer, "attempt_jump", f"proposal for attempt {message.attempt}")
+        enter_attempt(core, message.attempt)
+    if message.attempt == core.attempt and core.state == states.GATHERING:
+        known = core.pending.get(peer)
+        received = known.received_at if known is not None else core.now
+        core.outside_since = core.now if core.outside_since is not None else None
+        core.pending[peer] = Pending(message, received)
+
+
+def gather(core: Core) -> None:
+    """Take up a proposal, make one if that is our role, or say what is missing."""
+    attempts = [r.attempt for p, r in core.gathering.readies.items() if core.is_live(p)]
+    if max(attempts, default=core.attempt) > core.attempt:
+        enter_attempt(core, max(attempts))
+    if core.outstanding:
+        core.waiting_for = "the outer worker, which finishes an order of an abandoned attempt"
+        return
+    order = core.candidates()
+    for peer in coordinator_order(core.site.run_id, core.round, core.attempt, core.pending):
+        if core.state == states.GATHERING and peer in core.pending and _is_legitimate(core, peer, order):
+            try:
+                _consider(core, peer, core.pending[peer].message)
+            except ProtocolViolation as violation:
+                core.pending.pop(peer, None)
+                core.emit(ReportPeer(peer, violation.rule, violation.detail))
+    if core.state != states.GATHERING:
+        return
+    locks = resolve_locks(core.locks(), core.live(), core.attempt)
+    decision = _decide(core)
+    if order[0] == core.me and core.outside_since is None:
+        _coordinate(core, locks, decision)
+    else:
+        core.waiting_for = f"a proposal of {order[0]} ({locks.reason if not locks.is_free else decision.reason})"
+    if core.state == states.GATHERING:
+        _watch_silence(core, locks, decision, order[0])
+
+
+def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
+    """First candidate, or all better ones had their time."""
+    if order[0] == peer:
+        return True
+    return core.is_over(core.pending[peer].received_at + core.limits.coordinator_patience_s / 2)
+
+
+def _decide(core: Core) -> Decision:
+    gathered = core.gathering.gathered(core.chain, _all_views(core), core.attempt, core.attempt_started_at)
+    decision = decide_group(gathered, core.limits, now=core.now)
+    if decision.until is not None:
+        core.is_over(decision.until)
+    if decision.group is not None and core.now >= grace_end(gathered, core.limits):
+        core.gathering.give_up(gathered.awaited, core.now)
+    return decision
+
+
+def _all_views(core: Core) -> dict[PeerId, PeerView]:
+    """What membership says, with ourselves as one more peer."""
+    trains = core.is_training and core.leave_by is None
+    own = PeerView(core.me, is_live=True, is_training=trains, height=core.round, head=core.chain.head)
+    others = {peer: view for peer, view in core.views.items() if core.is_live(peer)}
+    return {**others, core.me: own}
+
+
+def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
+    """We are the coordinator: finish a locked entry, or propose a group, or wait with the reason."""
+    message: Propose | ProposeCommit
+    if locks.commit is not None:
+        message = ProposeCommit(core.round, core.attempt, locks.commit, tuple(sorted(locks.voters)))
+        targets = set(locks.voters)
+    elif not locks.is_free:
+        core.waiting_for = locks.reason
+        return
+    elif decision.group is None:
+        core.waiting_for = decision.reason
+        return
+    else:
+        message = _proposal(core, decision.group)
+        targets = {*(c.peer for c in message.contributions), *message.observers}
+    for peer in sorted(targets):
+        core.send(peer, message)
+    core.coordinator = core.me
+    if core.me in targets:
+        _consider(core, core.me, message)
+    else:
+        core.outside_since = core.now
+        core.waiting_for = "the others, who finish a locked entry"
+
+
+def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
+    peers = [c.peer for c in group]
+    readies = core.gathering.readies
+    observers = sorted(p for p in readies if p not in peers and core.is_live(p))
+    before = core.gathering.last_owners
+    known = {peer: index for index, peer in enumerate(peers)}
+    previous = [known.get(owner) for owner in before] if before else None
+    bandwidths = [readies[peer].bandwidth for peer in peers]
+    return Propose(
+        round=core.round,
+        attempt=core.attempt,
+        parent=core.chain.head,
+        state_digest=core.chain.state_digest,
+        contributions=group,
+        observers=tuple(observers),
+        owners=assign_owners(core.shape.segment_bytes, bandwidths, previous),
+        lowrank_r=core.chain.lowrank_r,
+        next_lowrank_r=core.chain.lowrank_r,
+        next_inner_steps=core.chain.inner_steps,
+    )
+
+
+def _consider(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> None:
+    if isinstance(message, ProposeCommit):
+        _consider_commit(core, peer, message)
+        return
+    problem = proposal_problem(message, core.chain, core.shape, core.limits)
+    if problem:
+        raise ProtocolViolation(peer, "bad_proposal", problem)
+    mine = next((c for c in message.contributions if c.peer == core.me), None)
+    if mine is None and core.me not in message.observers:
+        core.outside_since = core.outside_since if core.outside_since is not None else core.now
+        core.waiting_for = f"the round of {peer}, which goes on without us"
+        return
+    if not resolve_locks(core.locks(), core.live(), core.attempt).is_free:
+        return
+    if mine is not None and (core.offer is None or core.offer.contribution != mine):
+        fail_attempt(core, f"{core.me} does not offer what {peer} proposed for it")
+        return
+    _accept(core, peer, message)
+
+
+def _accept(core: Core, peer: PeerId, propose: Propose) -> None:
+    if core.lock is not None:
+        core.lock = replace(core.lock, results_held=False)
+    core.inbox.open(propose.contributions, core.me)
+    core.exchange = Exchange(core.me, core.shape, propose, core.inbox, core.now)
+    core.gathering.last_owners = core.exchange.owners
+    core.coordinator = peer
+    core.pending = {}
+    core.state = states.EXCHANGING
+    core.times.gathered_at = core.now
+    hashes = core.offer.segment_hashes if core.offer is not None else ()
+    core.emit(*core.exchange.start(hashes))
+
+
+def _consider_commit(core: Core, peer: PeerId, message: ProposeCommit) -> None:
+    lock = core.lock
+    if core.me not in message.voters:
+        core.outside_since = core.outside_since if core.outside_since is not None else core.now
+        return
+    if lock is None or lock.entry_hash != message.lock.entry_hash:
+        raise ProtocolViolation(peer, "bad_proposal", "asks us to finish an entry that we are not locked on")
+    if not set(message.voters) <= set(lock.voters):
+        raise ProtocolViolation(peer, "bad_proposal", "names voters that are not contributors of the entry")
+    core.coordinator = peer
+    core.pending = {}
+    ballot = HeldLock(core.attempt, lock.entry, lock.entry_hash, message.voters, lock.results_held)
+    core.times.gathered_at = core.times.exchanged_at = core.now
+    vote(core, ballot)
+
+
+def _watch_silence(core: Core, locks: LockDecision, decision: Decision, coordinator: PeerId) -> None:
+    """A round could go on by what we know, but nobody proposes: then the next attempt, with another coordinator."""
+    limits = core.limits
+    if core.outside_since is not None:
+        limit, since = limits.progress_timeout_s + limits.vote_timeout_s, core.outside_since
+    elif locks.commit is not None or (locks.is_free and decision.group is not None):
+        core.decided_since = core.decided_since if core.decided_since is not None else core.now
+        limit, since = limits.coordinator_patience_s, core.decided_since
+    elif not locks.is_free:
+        limit, since = limits.progress_timeout_s, core.attempt_started_at
+    else:
+        core.decided_since = None
+        return
+    if core.is_over(since + limit):
+        fail_attempt(core, f"no proposal of {coordinator} for {limit:g} s")

@@ -1,0 +1,68 @@
+"""Promises and votes: what goes to disk before it goes to others. Functions on `Core`.
+
+Source: protocol/06-rounds.md (vote, lock, promise).
+"""
+
+from dilocoxd.errors import ProtocolViolation
+from dilocoxd.ids import Attempt, Digest, PeerId
+from dilocoxd.rounds import core as states
+from dilocoxd.rounds.commands import PersistPromise, Promise
+from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.votes import HeldLock
+from dilocoxd.wire.entry import vote_text
+from dilocoxd.wire.messages import Vote
+
+
+def persist_promise(core: Core) -> None:
+    """Put attempt and lock on disk; what follows in the batch relies on it."""
+    lock = core.lock
+    promise = Promise(
+        round=core.round,
+        parent=core.chain.head,
+        attempt=core.attempt,
+        voted_attempt=lock.attempt if lock is not None else Attempt(0),
+        entry=lock.entry if lock is not None else None,
+        voters=lock.voters if lock is not None else (),
+    )
+    if promise != core.promised:
+        core.promised = promise
+        core.emit(PersistPromise(promise))
+
+
+def vote(core: Core, ballot: HeldLock) -> None:
+    """Wait for the voters of this entry; if we are one of them: lock, persist, then vote."""
+    core.ballot = ballot
+    core.state = states.VOTING
+    core.voting_since = core.now
+    if core.me not in ballot.voters:
+        return
+    core.lock = ballot
+    persist_promise(core)
+    signed = core.site.keys.sign(vote_text(core.site.run_id, ballot.entry_hash))
+    core.own_vote = Vote(core.round, core.attempt, ballot.entry_hash, signed)
+    core.votes.add(core.own_vote)
+    send_vote(core)
+
+
+def send_vote(core: Core) -> None:
+    """Our vote to everybody who can commit with it."""
+    if core.own_vote is None or core.ballot is None or core.own_vote.attempt != core.attempt:
+        return
+    observers = core.exchange.propose.observers if core.exchange is not None else ()
+    for peer in sorted({*core.ballot.voters, *observers}):
+        core.send(peer, core.own_vote)
+
+
+def on_vote(core: Core, peer: PeerId, vote_message: Vote) -> None:
+    """Keep a vote for this round if it is what it says it is. Raises ProtocolViolation."""
+    if vote_message.round != core.round or core.state == states.CATCHING_UP:
+        return
+    signed = vote_message.vote
+    if signed.peer != peer:
+        raise ProtocolViolation(peer, "foreign_vote", f"sends a vote of {signed.peer}")
+    if not core.site.keys.verify(signed, vote_text(core.site.run_id, Digest(vote_message.entry_hash))):
+        raise ProtocolViolation(peer, "bad_signature", "vote is not signed by its peer")
+    if not core.votes.add(vote_message):
+        raise ProtocolViolation(peer, "double_vote", f"voted twice in attempt {vote_message.attempt}")
+    if core.exchange is not None and vote_message.attempt == core.attempt:
+        core.exchange.signs.add(peer)

@@ -1,0 +1,159 @@
+"""Decides who coordinates an attempt, who exchanges in it, and who reduces which segment. Pure functions with reasons.
+
+Source: protocol/06-rounds.md (coordinator, grouping, owners).
+"""
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.limits import PayloadShape, RoundLimits
+from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.messages import Propose
+
+_ORDER_DOMAIN = b"dilocoxd/1/coordinator\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A group, or the reason why there is none yet and when to look again."""
+
+    group: tuple[Contribution, ...] | None
+    reason: str
+    until: Monotonic | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a peer knows when it decides about a group."""
+
+    contributions: Mapping[PeerId, Contribution]
+    """Of live peers (and ourselves) that are ready in this attempt."""
+    awaited: Mapping[PeerId, Monotonic | None]
+    """Live training peers that are not ready, with the time they are expected (None = unknown)."""
+    first_ready_at: Monotonic
+    attempt_started_at: Monotonic
+    grace_s: float
+    conflicts: Set[tuple[PeerId, PeerId]]
+    """(who complains, about whom): these two must not be in one group."""
+    recent_contributors: Set[PeerId]
+
+
+def coordinator_order(
+    run_id: RunId, round_index: RoundIndex, attempt: Attempt, peers: Iterable[PeerId]
+) -> list[PeerId]:
+    """Peers in the order in which they are asked to coordinate this attempt; the same list at everybody."""
+    prefix = _ORDER_DOMAIN + f"{run_id}\0{round_index}\0{attempt}\0".encode()
+    return sorted(peers, key=lambda peer: hashlib.sha256(prefix + peer.encode()).digest())
+
+
+def without_conflicts(peers: Iterable[PeerId], conflicts: Set[tuple[PeerId, PeerId]]) -> frozenset[PeerId]:
+    """The largest-first remainder in which nobody complains about anybody.
+
+    Whoever is in most conflicts goes first: one that stalls everybody, or complains about everybody, goes alone. In a
+    conflict of two the one complained about goes.
+    """
+    left = set(peers)
+    while True:
+        edges = [(a, b) for a, b in conflicts if a in left and b in left]
+        if not edges:
+            return frozenset(left)
+        counts: dict[PeerId, tuple[int, int]] = {}
+        for complains, about in edges:
+            num, accused = counts.get(complains, (0, 0))
+            counts[complains] = (num + 1, accused)
+            num, accused = counts.get(about, (0, 0))
+            counts[about] = (num + 1, accused + 1)
+        left.discard(max(counts, key=lambda peer: (counts[peer], peer)))
+
+
+def grace_end(gathered: Gathered, limits: RoundLimits) -> Monotonic:
+    """Until when stragglers are waited for; a new attempt waits again for `grace_min_s`, so that all can join it."""
+    return Monotonic(max(gathered.first_ready_at + gathered.grace_s, gathered.attempt_started_at + limits.grace_min_s))
+
+
+def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> Decision:
+    """Who exchanges now, or why nobody does yet (docs/internals.md 3.3, 3.9)."""
+    if not gathered.contributions:
+        return Decision(None, "no live peer has a contribution yet")
+    end = grace_end(gathered, limits)
+    late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
+    if late and now < end:
+        return Decision(None, f"{len(late)} live peers are not ready: {', '.join(late[:3])}", end)
+    usable = without_conflicts(gathered.contributions, gathered.conflicts)
+    group = [gathered.contributions[peer] for peer in sorted(usable)][: limits.contributors_max]
+    if limits.has_majority_quorum and (reason := missing_majority({c.peer for c in group}, gathered)):
+        return Decision(None, reason)
+    return Decision(tuple(group), "group is complete" if not late else "grace for stragglers is over")
+
+
+def missing_majority(group: Set[PeerId], gathered: Gathered) -> str:
+    """Why `quorum = majority` forbids this group; empty if it does not."""
+    recent = gathered.recent_contributors
+    present = len(recent & group)
+    if not recent or 2 * present > len(recent):
+        return ""
+    return f"quorum = majority: {present} of {len(recent)} recent contributors are ready, more than half are needed"
+
+
+def assign_owners(
+    segment_bytes: Sequence[int], bandwidths: Sequence[int], previous: Sequence[int | None] | None = None
+) -> tuple[int, ...]:
+    """Index of the owner of each segment, in proportion to bandwidth (0 = unknown = the mean of the known ones).
+
+    `previous[s]` keeps an owner of the attempt before, so that inputs already sent to it need not be sent again.
+    Integer arithmetic only. O(segments * log(contributors)).
+    """
+    known = [b for b in bandwidths if b > 0]
+    typical = sum(known) // len(known) if known else 1
+    weights = [max(1, b if b > 0 else typical) for b in bandwidths]
+    loads = [0] * len(weights)
+    owners: list[int | None] = list(previous) if previous is not None else [None] * len(segment_bytes)
+    for segment, owner in enumerate(owners):
+        if owner is not None:
+            loads[owner] += segment_bytes[segment]
+    scale = max(weights)
+    heap = [(load * scale // weight, index) for index, (load, weight) in enumerate(zip(loads, weights, strict=True))]
+    heapq.heapify(heap)
+    for segment, size in enumerate(segment_bytes):
+        if owners[segment] is None:
+            _, index = heap[0]
+            owners[segment] = index
+            loads[index] += size
+            heapq.heapreplace(heap, (loads[index] * scale // weights[index], index))
+    return tuple(owner for owner in owners if owner is not None)
+
+
+def contribution_problem(contribution: Contribution, chain: ChainView, limits: RoundLimits) -> str:
+    """Why this contribution must not go into the next entry; empty if it may. Everybody applies the same rule."""
+    if chain.holds(contribution):
+        return f"phase {contribution.phase} of {contribution.peer} is in the chain or before one that is"
+    if contribution.tokens > limits.tokens_max or contribution.inner_steps > limits.inner_steps_max:
+        return f"{contribution.peer} claims more tokens or inner steps than the manifest allows"
+    if contribution.base_round > chain.height:
+        return f"{contribution.peer} has a base that does not exist yet"
+    if chain.height - contribution.base_round > limits.contribution_age_max:
+        return f"the base of {contribution.peer} is {chain.height - contribution.base_round} rounds old"
+    return ""
+
+
+def proposal_problem(propose: Propose, chain: ChainView, shape: PayloadShape, limits: RoundLimits) -> str:
+    """Which rule a proposal for our height and head breaks whatever our own situation is; empty if none."""
+    peers = [c.peer for c in propose.contributions]
+    if Digest(propose.state_digest) != chain.state_digest:
+        return "state digest is not ours"
+    if peers != sorted(set(peers)) or set(peers) & set(propose.observers):
+        return "members are not sorted or named twice"
+    if len(peers) > limits.contributors_max:
+        return f"{len(peers)} contributors, at most {limits.contributors_max}"
+    if len(propose.owners) != shape.num_segments or any(owner >= len(peers) for owner in propose.owners):
+        return "owners do not fit the segments or the contributors"
+    if (propose.lowrank_r, propose.next_lowrank_r) != (chain.lowrank_r, chain.lowrank_r):
+        return "low rank is not what the chain says"
+    if propose.next_inner_steps != chain.inner_steps:
+        return "inner steps are not what the chain says"
+    problems = (contribution_problem(c, chain, limits) for c in propose.contributions)
+    return next((problem for problem in problems if problem), "")

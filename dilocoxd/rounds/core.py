@@ -1,0 +1,187 @@
+"""What the round machine remembers: one mutable record that its parts (attempts.py, committing.py, round.py) share.
+
+Decides nothing by itself; the parts are functions on it, so that each file holds one idea.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.commands import Broadcast, Command, OrderPass, OrderReduce, OwnedReduction, Promise, Send
+from dilocoxd.rounds.coordinator import coordinator_order
+from dilocoxd.rounds.drift import Claim, Drift
+from dilocoxd.rounds.events import PeerView, PhaseOffered, RoundMessage
+from dilocoxd.rounds.exchange import Exchange, Inbox
+from dilocoxd.rounds.gathering import Gathering
+from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
+from dilocoxd.rounds.votes import HeldLock, VoteBox
+from dilocoxd.wire.messages import Lock, Propose, ProposeCommit, Ready, Vote
+
+STARTING: Final = "starting"
+GATHERING: Final = "gathering"
+EXCHANGING: Final = "exchanging"
+VOTING: Final = "voting"
+COMMITTING: Final = "committing"
+APPLYING: Final = "applying"
+CATCHING_UP: Final = "catching_up"
+FAILED: Final = "failed"
+LEFT: Final = "left"
+
+NOT_YET: Final = Monotonic(0.0)
+FIRST: Final = Attempt(0)
+
+Order = tuple[RoundIndex, Attempt, int, int | None]
+"""(round, attempt, pass, segment or None for a whole pass): an order that the outer worker has not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A proposal that could not be accepted yet."""
+
+    message: Propose | ProposeCommit
+    received_at: Monotonic
+
+
+@dataclass(slots=True)
+class Times:
+    """When the parts of the current round were reached."""
+
+    started_at: Monotonic = NOT_YET
+    gathered_at: Monotonic = NOT_YET
+    exchanged_at: Monotonic = NOT_YET
+    voted_at: Monotonic = NOT_YET
+    persisted_at: Monotonic = NOT_YET
+
+
+@dataclass(slots=True)
+class Core:
+    """State of one RoundMachine."""
+
+    site: Site
+    shape: PayloadShape
+    limits: RoundLimits
+    chain: ChainView
+    gathering: Gathering
+    drift: Drift
+    inbox: Inbox
+    now: Monotonic = NOT_YET
+    out: list[Command] = field(default_factory=list)
+    wakes: list[Monotonic] = field(default_factory=list)
+    """Times at which something must be looked at again."""
+    state: str = STARTING
+    waiting_for: str = "the start"
+    views: dict[PeerId, PeerView] = field(default_factory=dict)
+    gone: set[PeerId] = field(default_factory=set)
+    """Said goodbye; not waited for even before membership knows."""
+    offer: PhaseOffered | None = None
+    # --- the round
+    attempt: Attempt = FIRST
+    attempt_started_at: Monotonic = NOT_YET
+    promised: Promise | None = None
+    lock: HeldLock | None = None
+    ballot: HeldLock | None = None
+    """The entry that is being voted on now; for a voter it is also the lock."""
+    owned: tuple[OwnedReduction, ...] = ()
+    """Of the exchange that made `lock` or `ballot`."""
+    exchange: Exchange | None = None
+    votes: VoteBox = field(default_factory=VoteBox)
+    pending: dict[PeerId, Pending] = field(default_factory=dict)
+    early: dict[PeerId, Ready] = field(default_factory=dict)
+    """Ready messages for the next height."""
+    coordinator: PeerId | None = None
+    voting_since: Monotonic = NOT_YET
+    decided_since: Monotonic | None = None
+    """Since when a group (or a commit) is possible by what we know: a coordinator silent for longer is passed over."""
+    outside_since: Monotonic | None = None
+    """A proposal without us was seen in this attempt."""
+    failures: list[str] = field(default_factory=list)
+    times: Times = field(default_factory=Times)
+    own_vote: Vote | None = None
+    """Our newest vote; after the commit it still helps those who missed it."""
+    # --- across rounds
+    outstanding: set[Order] = field(default_factory=set)
+    repeat_at: Monotonic = NOT_YET
+    asked: dict[PeerId, Claim] = field(default_factory=dict)
+    leave_by: Monotonic | None = None
+    is_training: bool = False
+    """We train: our contribution is waited for too."""
+    bandwidth: int = 0
+    """Our own measured outgoing bytes/s; 0 = unknown."""
+
+    @property
+    def me(self) -> PeerId:
+        return self.site.me
+
+    @property
+    def round(self) -> RoundIndex:
+        return self.chain.height
+
+    def emit(self, *commands: Command) -> None:
+        for command in commands:
+            if isinstance(command, OrderReduce):
+                self.outstanding.add((command.round, command.attempt, command.pass_index, command.segment))
+            elif isinstance(command, OrderPass):
+                self.outstanding.add((command.round, command.attempt, command.pass_index, None))
+            self.out.append(command)
+
+    def is_over(self, at: float) -> bool:
+        """Whether this time has come; if not, the machine asks to be woken then."""
+        if self.now >= at:
+            return True
+        self.wakes.append(Monotonic(at))
+        return False
+
+    def send(self, peer: PeerId, message: RoundMessage) -> None:
+        if peer != self.me:
+            self.emit(Send(peer, message))
+
+    def broadcast(self, message: RoundMessage) -> None:
+        self.emit(Broadcast(message))
+
+    def is_live(self, peer: PeerId) -> bool:
+        view = self.views.get(peer)
+        return peer == self.me or (view is not None and view.is_live and peer not in self.gone)
+
+    def live(self) -> frozenset[PeerId]:
+        """Ourselves and everybody worth waiting for."""
+        return frozenset({self.me, *(peer for peer in self.views if self.is_live(peer))})
+
+    def candidates(self) -> list[PeerId]:
+        """Who may coordinate this attempt, best first: live peers at our head."""
+        here = {
+            peer
+            for peer in self.live()
+            if peer == self.me or peer in self.gathering.readies or self.views[peer].head == self.chain.head
+        }
+        return coordinator_order(self.site.run_id, self.round, self.attempt, here)
+
+    def locks(self) -> dict[PeerId, Lock | None]:
+        """Locks of those who are ready in this attempt, ours included."""
+        found = {p: r.lock for p, r in self.gathering.readies.items() if r.attempt == self.attempt and p != self.me}
+        found[self.me] = self.lock.on_wire if self.lock is not None else None
+        return found
+
+    def ready_message(self) -> Ready:
+        return Ready(
+            round=self.round,
+            attempt=self.attempt,
+            parent=self.chain.head,
+            state_digest=self.chain.state_digest,
+            contribution=self.offer.contribution if self.offer is not None and self.leave_by is None else None,
+            lock=self.lock.on_wire if self.lock is not None else None,
+            bandwidth=self.bandwidth,
+        )
+
+    def current_exchange(self, round_index: RoundIndex, attempt: Attempt) -> Exchange | None:
+        """The running exchange if it is this one."""
+        exchange = self.exchange
+        if exchange is None or (exchange.propose.round, exchange.propose.attempt) != (round_index, attempt):
+            return None
+        return exchange
+
+    def parties(self) -> frozenset[PeerId]:
+        """Without whom the running attempt cannot end."""
+        if self.ballot is not None:
+            return frozenset(self.ballot.voters)
+        return frozenset(self.exchange.group) if self.exchange is not None else frozenset()

@@ -1,0 +1,104 @@
+"""Notices peers that stand elsewhere than we do: ahead, on another branch, or with other bits on the same head.
+
+Decides when that is reason enough to start recovery. Source: docs/internals.md 3.10, protocol/06-rounds.md.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.limits import RoundLimits
+
+SAME: Final = "same"
+BEHIND: Final = "behind"
+AHEAD: Final = "ahead"
+FORK: Final = "fork"
+REFUTED_ROUNDS: Final = 10
+"""A claim that recovery could not confirm is not looked at again for this many `recovery_retry_s`."""
+CLAIMS_MAX: Final = 1024
+NEVER: Final = Monotonic(0.0)
+
+
+def relation(chain: ChainView, height: RoundIndex, head: Digest) -> str:
+    """Where a peer stands that claims this tip. What is too old to compare counts as behind."""
+    if height > chain.height:
+        return AHEAD
+    if height == chain.height:
+        return SAME if head == chain.head else FORK
+    known = chain.hash_at(height - 1)
+    return BEHIND if known is None or known == head else FORK
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a peer said last about where it stands, if that is not where we are."""
+
+    height: RoundIndex
+    head: Digest
+    kind: str
+    since: Monotonic
+
+
+@dataclass(slots=True)
+class Drift:
+    """Claims of others that would move us."""
+
+    limits: RoundLimits
+    claims: dict[PeerId, Claim] = field(default_factory=dict)
+    refuted: dict[tuple[PeerId, Digest], Monotonic] = field(default_factory=dict)
+    retry_at: Monotonic = NEVER
+    digests: dict[PeerId, Digest] = field(default_factory=dict)
+    """State digests of peers at our head."""
+    rebuilt_head: Digest | None = None
+
+    def note(self, chain: ChainView, peer: PeerId, height: RoundIndex, head: Digest, now: Monotonic) -> str:
+        """Remember where `peer` stands; returns the relation."""
+        kind = relation(chain, height, head)
+        if kind in (SAME, BEHIND):
+            self.claims.pop(peer, None)
+        elif self.refuted.get((peer, head), now) <= now and (peer in self.claims or len(self.claims) < CLAIMS_MAX):
+            known = self.claims.get(peer)
+            since = known.since if known is not None else now
+            self.claims[peer] = Claim(height, head, kind, since)
+        return kind
+
+    def review(self, chain: ChainView) -> None:
+        """Our tip moved: drop claims that we have reached, and what was said about the old tip's bits."""
+        moved = {p: (c, relation(chain, c.height, c.head)) for p, c in self.claims.items()}
+        self.claims = {p: Claim(c.height, c.head, k, c.since) for p, (c, k) in moved.items() if k in (AHEAD, FORK)}
+        self.digests = {}
+
+    def due(self, now: Monotonic) -> dict[PeerId, Claim]:
+        """Claims that are old enough to act on; empty while none is."""
+        if now < self.retry_at:
+            return {}
+        if not any(claim.since + self.limits.behind_grace_s <= now for claim in self.claims.values()):
+            return {}
+        return dict(self.claims)
+
+    def next_due(self) -> Monotonic | None:
+        first = min((c.since for c in self.claims.values()), default=None)
+        return None if first is None else Monotonic(max(self.retry_at, first + self.limits.behind_grace_s))
+
+    def finished(self, chain: ChainView, asked: dict[PeerId, Claim], now: Monotonic) -> None:
+        """Recovery is over: whatever of `asked` still differs was not better than what we have."""
+        self.retry_at = Monotonic(now + self.limits.recovery_retry_s)
+        self.review(chain)
+        self.refuted = {key: until for key, until in self.refuted.items() if until > now}
+        for peer, claim in asked.items():
+            if peer in self.claims:
+                del self.claims[peer]
+                until = now + REFUTED_ROUNDS * self.limits.recovery_retry_s
+                self.refuted[peer, claim.head] = Monotonic(until)
+
+    def failed(self, now: Monotonic) -> None:
+        """Recovery could not be done: keep the claims, try again later."""
+        self.retry_at = Monotonic(now + self.limits.recovery_retry_s)
+
+    def wrong_bits(self, chain: ChainView) -> bool:
+        """Whether too many peers at our own head hold other bits, so that ours must be rebuilt (once per head)."""
+        others = list(self.digests.values())
+        agreeing = 1 + sum(digest == chain.state_digest for digest in others)
+        differing = len(others) + 1 - agreeing
+        return differing >= agreeing and differing > 0 and self.rebuilt_head != chain.head

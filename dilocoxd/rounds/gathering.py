@@ -1,0 +1,168 @@
+"""Keeps what is known while a group forms: who is ready with what, how fast phases are, who complains about whom.
+
+Decides how long stragglers are waited for. Source: protocol/06-rounds.md, docs/internals.md 3.1-3.3.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.coordinator import Gathered, contribution_problem
+from dilocoxd.rounds.events import PeerView
+from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.wire.messages import Ready
+
+PACE_NEW = 0.5
+"""Weight of the newest measurement in a peer's phase time."""
+CONFLICT_ROUNDS = 3
+"""A complaint keeps two peers out of one group for this many rounds."""
+PEERS_MAX = 4096
+
+
+@dataclass(slots=True)
+class Pace:
+    """Measured phase times: intervals between contributions, as this peer saw them."""
+
+    seen_at: dict[PeerId, Monotonic] = field(default_factory=dict)
+    phase_of: dict[PeerId, int] = field(default_factory=dict)
+    seconds: dict[PeerId, float] = field(default_factory=dict)
+
+    def start(self, peer: PeerId, now: Monotonic) -> None:
+        """A peer that begins to train: its first phase counts from here."""
+        self.seen_at.setdefault(peer, now)
+
+    def contributed(self, peer: PeerId, phase: int, now: Monotonic) -> None:
+        before = self.phase_of.get(peer, -1)
+        if phase <= before:
+            return
+        self.phase_of[peer] = phase
+        since = self.seen_at.get(peer)
+        self.seen_at[peer] = now
+        if since is None:
+            return
+        measured = (now - since) / max(1, phase - before if before >= 0 else 1)
+        known = self.seconds.get(peer)
+        self.seconds[peer] = measured if known is None else known + PACE_NEW * (measured - known)
+
+    def expected(self, peer: PeerId) -> Monotonic | None:
+        """When the peer's next contribution is due; None while its pace is unknown."""
+        seconds = self.seconds.get(peer)
+        return None if seconds is None else Monotonic(self.seen_at[peer] + seconds)
+
+    def grace(self, limits: RoundLimits) -> float:
+        """How long stragglers are waited for; the longest grace while nothing has been measured."""
+        if not self.seconds:
+            return limits.grace_max_s
+        return min(limits.grace_max_s, max(limits.grace_min_s, limits.grace_factor * median(self.seconds.values())))
+
+
+@dataclass(slots=True)
+class Conflicts:
+    """Pairs that failed with each other lately: (who complains, about whom) -> last round in which it counts."""
+
+    until: dict[tuple[PeerId, PeerId], RoundIndex] = field(default_factory=dict)
+
+    def blame(self, complains: PeerId, about: Iterable[PeerId], round_index: RoundIndex) -> None:
+        for peer in about:
+            if peer != complains and len(self.until) < PEERS_MAX:
+                self.until[complains, peer] = RoundIndex(round_index + CONFLICT_ROUNDS)
+
+    def pairs(self, round_index: RoundIndex) -> frozenset[tuple[PeerId, PeerId]]:
+        self.until = {pair: last for pair, last in self.until.items() if last >= round_index}
+        return frozenset(self.until)
+
+
+class Gathering:
+    """Readiness of everybody in one round. Rebuilt for each height; pace, conflicts and slow peers go on."""
+
+    def __init__(self, me: PeerId, limits: RoundLimits) -> None:
+        self.me = me
+        self.limits = limits
+        self.pace = Pace()
+        self.conflicts = Conflicts()
+        self.slow: set[PeerId] = set()
+        """Were waited for in vain; nobody waits for them again until they contribute."""
+        self.readies: dict[PeerId, Ready] = {}
+        self.first_ready_at: Monotonic | None = None
+        self.last_owners: tuple[PeerId, ...] = ()
+        """Owners in the last exchange of this round: they hold inputs already."""
+
+    def next_round(self) -> None:
+        self.readies = {}
+        self.last_owners = ()
+        self.first_ready_at = None
+
+    def note(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:
+        """Merge a Ready for our height and head: the latest attempt counts, and within it what says more."""
+        known = self.readies.get(peer)
+        if known is None and len(self.readies) >= PEERS_MAX:
+            return
+        self.readies[peer] = ready if known is None else merged(known, ready)
+        contribution = self.readies[peer].contribution
+        if contribution is not None:
+            self.slow.discard(peer)
+            self.pace.contributed(peer, contribution.phase, now)
+            if self.first_ready_at is None:
+                self.first_ready_at = now
+
+    def give_up(self, awaited: Mapping[PeerId, Monotonic | None], now: Monotonic) -> None:
+        """The grace is over: those that should have had something to offer by now count as slow."""
+        for peer, expected in awaited.items():
+            ready = self.readies.get(peer)
+            is_due = expected is None or expected <= now
+            if peer != self.me and is_due and (ready is None or ready.contribution is None):
+                self.slow.add(peer)
+
+    def gathered(
+        self, chain: ChainView, views: dict[PeerId, PeerView], attempt: Attempt, started_at: Monotonic
+    ) -> Gathered:
+        """Input of `decide_group` for this attempt, as far as we know."""
+        live = {peer for peer, view in views.items() if view.is_live} | {self.me}
+        contributions = {
+            peer: ready.contribution
+            for peer, ready in self.readies.items()
+            if peer in live
+            and ready.attempt == attempt
+            and ready.contribution is not None
+            and not contribution_problem(ready.contribution, chain, self.limits)
+        }
+        pairs = self.conflicts.pairs(chain.height)
+        accused = {about for _, about in pairs}
+        awaited = {
+            peer: view.expected_ready_at or self.pace.expected(peer)
+            for peer, view in views.items()
+            if view.is_live
+            and peer not in contributions
+            and peer not in accused
+            and self._is_expected(peer, view, chain)
+        }
+        return Gathered(
+            contributions=contributions,
+            awaited=awaited,
+            first_ready_at=self.first_ready_at if self.first_ready_at is not None else started_at,
+            attempt_started_at=started_at,
+            grace_s=self.pace.grace(self.limits),
+            conflicts=pairs,
+            recent_contributors=chain.recent_contributors,
+        )
+
+    def _is_expected(self, peer: PeerId, view: PeerView, chain: ChainView) -> bool:
+        ready = self.readies.get(peer)
+        if ready is not None and ready.contribution is not None:
+            return True
+        return view.is_training and peer not in self.slow and view.height in (chain.height, chain.height - 1)
+
+
+def merged(known: Ready, newer: Ready) -> Ready:
+    """One Ready out of two of the same peer, round and head, in whatever order they came."""
+    if newer.attempt != known.attempt:
+        return newer if newer.attempt > known.attempt else known
+    contribution = newer.contribution
+    if contribution is None or (known.contribution is not None and known.contribution.phase > contribution.phase):
+        contribution = known.contribution
+    lock = newer.lock
+    if lock is None or (known.lock is not None and known.lock.attempt > lock.attempt):
+        lock = known.lock
+    return replace(newer, contribution=contribution, lock=lock)

@@ -1,0 +1,54 @@
+"""Beginning and end of a round: what is forgotten at a new tip, what is reported about the old one. On `Core`.
+
+Source: protocol/06-rounds.md.
+"""
+
+from dilocoxd.ids import Attempt, Digest
+from dilocoxd.rounds.attempts import enter_attempt
+from dilocoxd.rounds.commands import RoundFinished, RoundSummary, SettleContribution
+from dilocoxd.rounds.coordinator import contribution_problem
+from dilocoxd.rounds.core import Core, Times
+from dilocoxd.rounds.votes import VoteBox
+
+
+def arrive(core: Core) -> None:
+    """A new tip: forget the round before, drop a contribution that can never be used, say where we are."""
+    core.gathering.next_round()
+    core.drift.review(core.chain)
+    core.lock = None
+    core.ballot = None
+    core.owned = ()
+    core.votes = VoteBox()
+    core.failures = []
+    core.times = Times(started_at=core.now)
+    offer = core.offer
+    if offer is not None and (problem := contribution_problem(offer.contribution, core.chain, core.limits)):
+        core.failures.append(f"our contribution is not offered any more: {problem}")
+        core.emit(SettleContribution(offer.contribution.phase, core.round, False, ()))
+        core.offer = None
+    enter_attempt(core, Attempt(0))
+
+
+def finish_round(core: Core, state_digest: Digest) -> None:
+    """The entry is applied: report the round, stand at the next one."""
+    ballot = core.ballot
+    assert ballot is not None, "applied an entry that nobody committed"
+    times, entry = core.times, ballot.entry
+    summary = RoundSummary(
+        round=core.round,
+        num_attempts=core.attempt + 1,
+        coordinator=core.coordinator,
+        contributions=entry.contributions,
+        is_contributor=any(c.peer == core.me for c in entry.contributions),
+        entry_hash=ballot.entry_hash,
+        started_at=times.started_at,
+        gathered_at=times.gathered_at,
+        exchanged_at=times.exchanged_at,
+        voted_at=times.voted_at,
+        persisted_at=times.persisted_at,
+        applied_at=core.now,
+        failures=tuple(core.failures),
+    )
+    core.chain = core.chain.extended(entry, state_digest)
+    core.emit(RoundFinished(summary))
+    arrive(core)

@@ -1,0 +1,378 @@
+"""The machine that agrees on one outer step after the other. No I/O, no clock: `handle(event, now)` -> commands.
+
+Dispatch and life of a round are here; attempts.py, exchange.py, ballots.py and committing.py hold the ideas.
+Source: protocol/06-rounds.md, docs/internals.md section 3.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from dilocoxd.errors import ProtocolViolation
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
+from dilocoxd.rounds import core as states
+from dilocoxd.rounds.attempts import announce, enter_attempt, fail_attempt, gather, on_abandon, on_proposal, on_ready
+from dilocoxd.rounds.ballots import on_vote, send_vote
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.commands import (
+    Command,
+    KeptPromise,
+    LeaveFinished,
+    ReportPeer,
+    SettleContribution,
+)
+from dilocoxd.rounds.committing import advance_exchange, advance_voting, look_at_drift, on_persisted, try_commit
+from dilocoxd.rounds.coordinator import contribution_problem
+from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.drift import SAME, Drift
+from dilocoxd.rounds.events import (
+    DeadlineReached,
+    Destination,
+    EntryApplied,
+    EntryPersisted,
+    Event,
+    LeaveRequested,
+    MessageReceived,
+    PassPrepared,
+    PeersChanged,
+    PhaseOffered,
+    RecoveryFailed,
+    RecoveryFinished,
+    Reduced,
+    ReduceFailed,
+    Refusal,
+    RoundMessage,
+    SegmentKey,
+    SegmentReceived,
+    SegmentSent,
+    Started,
+    StoreFailed,
+    TransferFailed,
+)
+from dilocoxd.rounds.exchange import Inbox
+from dilocoxd.rounds.gathering import Gathering
+from dilocoxd.rounds.lifecycle import arrive, finish_round
+from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
+from dilocoxd.rounds.votes import HeldLock
+from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.messages import Abandon, Committed, Leaving, Propose, ProposeCommit, Ready, Vote
+
+ROUND_OVER = (states.FAILED, states.LEFT)
+OPEN = (states.GATHERING, states.EXCHANGING, states.VOTING)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStatus:
+    """What /v1/status shows of the round."""
+
+    state: str
+    round: RoundIndex
+    attempt: Attempt
+    coordinator: PeerId | None
+    group: tuple[PeerId, ...]
+    observers: tuple[PeerId, ...]
+    waiting_for: str
+
+
+class RoundMachine:
+    """One per daemon. Driver's duties: rounds/events.py and rounds/commands.py."""
+
+    def __init__(
+        self, site: Site, shape: PayloadShape, limits: RoundLimits, chain: ChainView, kept: KeptPromise | None = None
+    ) -> None:
+        gathering = Gathering(site.me, limits)
+        inbox = Inbox(max(0, limits.contributors_max - 1))
+        self._core = Core(site, shape, limits, chain, gathering, Drift(limits), inbox)
+        self._kept = kept
+
+    # --- what the driver and the API read
+
+    @property
+    def chain(self) -> ChainView:
+        return self._core.chain
+
+    @property
+    def waiting_for(self) -> str:
+        return self._core.waiting_for
+
+    @property
+    def status(self) -> RoundStatus:
+        core = self._core
+        exchange = core.exchange
+        group = exchange.group if exchange is not None else tuple(core.ballot.voters) if core.ballot is not None else ()
+        observers = exchange.propose.observers if exchange is not None else ()
+        return RoundStatus(core.state, core.round, core.attempt, core.coordinator, group, observers, core.waiting_for)
+
+    def next_deadline(self) -> Monotonic | None:
+        """When to send DeadlineReached; None: only another event can change anything."""
+        return min(self._core.wakes, default=None)
+
+    def destination(self, peer: PeerId, key: SegmentKey) -> Destination | Refusal:
+        """Where arriving bytes of a segment belong right now, or why they are refused. Changes nothing."""
+        core = self._core
+        if core.state in ROUND_OVER or key.round < core.round:
+            return Refusal("this round is over here", is_transient=False)
+        exchange = core.current_exchange(key.round, key.attempt)
+        if exchange is not None:
+            if core.state not in (states.EXCHANGING, states.VOTING):
+                return Refusal("this round is decided here", is_transient=False)
+            return exchange.destination(peer, key)
+        if (key.round, key.attempt) < (core.round, core.attempt):
+            return Refusal("this attempt is given up here", is_transient=False)
+        return Refusal("no proposal for this attempt is accepted here yet", is_transient=True)
+
+    def check(self) -> None:
+        """Assert what must always be true."""
+        core = self._core
+        lock = core.lock
+        if lock is not None and core.state != states.CATCHING_UP:
+            assert lock.entry.round == core.round and lock.entry.parent == core.chain.head, "lock of another round"
+            assert lock.attempt <= core.attempt, "locked in an attempt that was not reached"
+        if core.exchange is not None:
+            assert core.exchange.propose.round == core.round, "exchange of another round"
+            assert core.exchange.propose.attempt == core.attempt, "exchange of another attempt"
+        assert (core.state == states.EXCHANGING) <= (core.exchange is not None), "exchanging without an exchange"
+        assert (core.state in (states.VOTING, states.COMMITTING, states.APPLYING)) <= (core.ballot is not None)
+        assert core.waiting_for, "waits without a reason"
+        if core.state in OPEN:
+            assert core.wakes, "waits without a deadline"
+        if core.attempt > 0 and core.state in OPEN:
+            assert core.promised is not None and core.promised.attempt >= core.attempt, "promise is not on disk"
+
+    # --- events
+
+    def handle(self, event: Event, *, now: Monotonic) -> list[Command]:
+        """The only way state changes. Stale, double and reordered events return what is still due, often nothing."""
+        core = self._core
+        core.out = []
+        core.wakes = []
+        core.now = Monotonic(max(now, core.now))
+        if core.state in ROUND_OVER:
+            return []
+        try:
+            self._dispatch(event)
+        except ProtocolViolation as violation:
+            core.emit(ReportPeer(PeerId(violation.peer), violation.rule, violation.detail))
+        self._advance()
+        self._take_early()
+        return core.out
+
+    def _take_early(self) -> None:
+        """What others said about this height while we still applied the entry before it."""
+        core = self._core
+        due = {peer: ready for peer, ready in core.early.items() if ready.round <= core.round}
+        if not due or core.state not in OPEN:
+            return
+        core.early = {peer: ready for peer, ready in core.early.items() if ready.round > core.round}
+        for peer, ready in sorted(due.items()):
+            try:
+                self._on_message(peer, ready)
+            except ProtocolViolation as violation:
+                core.emit(ReportPeer(PeerId(violation.peer), violation.rule, violation.detail))
+        self._advance()
+
+    def _dispatch(self, event: Event) -> None:  # noqa: C901 - one flat match over a closed union
+        core = self._core
+        match event:
+            case Started():
+                self._start()
+            case DeadlineReached():
+                return
+            case PeersChanged():
+                self._on_peers(event)
+            case PhaseOffered():
+                self._on_offer(event)
+            case MessageReceived():
+                self._on_message(event.peer, event.message)
+            case SegmentReceived() | SegmentSent() | TransferFailed():
+                self._on_transfer(event)
+            case Reduced() | PassPrepared() | ReduceFailed():
+                self._on_worker(event)
+            case EntryPersisted():
+                if core.state == states.COMMITTING and event.round == core.round:
+                    on_persisted(core)
+            case EntryApplied():
+                if core.state == states.APPLYING and event.round == core.round:
+                    finish_round(core, event.state_digest)
+            case StoreFailed():
+                core.state = states.FAILED
+                core.waiting_for = f"the operator: {event.detail}"
+                core.broadcast(Leaving(core.round, "store failed"))
+                core.emit(LeaveFinished(f"store failed: {event.detail}"))
+            case RecoveryFinished() | RecoveryFailed():
+                self._on_recovery(event)
+            case LeaveRequested():
+                if core.leave_by is None:
+                    core.leave_by = Monotonic(core.now + core.limits.leave_timeout_s)
+            case _:
+                assert_never(event)
+
+    def _advance(self) -> None:
+        """Do whatever is due now, until nothing changes any more."""
+        core = self._core
+        for _ in range(16):
+            before = (core.state, core.attempt, core.round)
+            core.wakes = []
+            self._step()
+            if (core.state, core.attempt, core.round) == before or core.state in ROUND_OVER:
+                break
+
+    def _step(self) -> None:
+        core = self._core
+        if core.leave_by is not None and self._can_leave():
+            core.state = states.LEFT
+            core.waiting_for = "nothing, we left"
+            core.broadcast(Leaving(core.round, "leaves on request"))
+            core.emit(LeaveFinished("nothing is owed"))
+            return
+        if core.state not in OPEN:
+            return
+        can_finish = core.lock is not None and core.lock.results_held and core.state == states.GATHERING
+        if core.lock is not None and can_finish and try_commit(core, core.lock):
+            return
+        look_at_drift(core)
+        if core.state == states.GATHERING:
+            gather(core)
+        elif core.state == states.EXCHANGING:
+            advance_exchange(core)
+        elif core.state == states.VOTING:
+            advance_voting(core)
+        if core.state in OPEN and core.is_over(core.repeat_at):
+            announce(core)
+            send_vote(core)
+            core.is_over(core.repeat_at)
+
+    def _can_leave(self) -> bool:
+        core = self._core
+        assert core.leave_by is not None
+        is_idle = core.state == states.STARTING or (core.state == states.GATHERING and core.lock is None)
+        return is_idle or core.is_over(core.leave_by)
+
+    # --- life of a round
+
+    def _start(self) -> None:
+        core = self._core
+        assert core.state == states.STARTING, "started twice"
+        for peer in core.views:
+            core.gathering.pace.start(peer, core.now)
+        core.gathering.pace.start(core.me, core.now)
+        arrive(core)
+        kept = self._kept
+        if kept is None or (kept.promise.round, kept.promise.parent) != (core.round, core.chain.head):
+            return
+        promise = kept.promise
+        core.promised = promise
+        if promise.entry is not None:
+            held = kept.results_held
+            digest = entry_hash(promise.entry)
+            core.lock = HeldLock(promise.voted_attempt, promise.entry, digest, promise.voters, held)
+        enter_attempt(core, Attempt(promise.attempt + 1))
+
+    def _on_recovery(self, event: RecoveryFinished | RecoveryFailed) -> None:
+        core = self._core
+        if core.state != states.CATCHING_UP:
+            return
+        if isinstance(event, RecoveryFailed):
+            core.drift.failed(core.now)
+            enter_attempt(core, Attempt(core.attempt + 1))
+            return
+        is_same = event.chain.head == core.chain.head
+        core.chain = event.chain
+        core.drift.finished(core.chain, core.asked, core.now)
+        if core.offer is not None and event.settled_phase == core.offer.contribution.phase:
+            core.offer = None
+        if is_same:
+            enter_attempt(core, Attempt(core.attempt + 1))
+        else:
+            arrive(core)
+
+    # --- what others say and send
+
+    def _on_peers(self, event: PeersChanged) -> None:
+        core = self._core
+        core.views = {view.peer: view for view in event.peers if view.peer != core.me}
+        core.bandwidth = event.bandwidth
+        core.is_training = event.is_training
+        for view in core.views.values():
+            if view.is_live and view.is_training:
+                core.gathering.pace.start(view.peer, core.now)
+            if view.is_live and view.height > 0:
+                core.drift.note(core.chain, view.peer, view.height, view.head, core.now)
+        for peer in [p for p in core.drift.claims if not core.is_live(p)]:
+            del core.drift.claims[peer]
+
+    def _on_offer(self, event: PhaseOffered) -> None:
+        core = self._core
+        assert core.offer is None, "a contribution is in flight already"
+        assert len(event.segment_hashes) == core.shape.num_segments, "segments do not fit the layout"
+        problem = contribution_problem(event.contribution, core.chain, core.limits)
+        if problem:
+            core.emit(SettleContribution(event.contribution.phase, core.round, False, ()))
+            return
+        core.offer = event
+        if core.state in OPEN:
+            announce(core)
+
+    def _on_message(self, peer: PeerId, message: RoundMessage) -> None:
+        core = self._core
+        match message:
+            case Ready():
+                self._on_ready(peer, message)
+            case Propose() | ProposeCommit():
+                on_proposal(core, peer, message)
+            case Vote():
+                on_vote(core, peer, message)
+            case Abandon():
+                on_abandon(core, peer, message)
+            case Committed():
+                core.drift.note(core.chain, peer, RoundIndex(message.round + 1), Digest(message.entry_hash), core.now)
+            case Leaving():
+                core.gone.add(peer)
+            case _:
+                assert_never(message)
+
+    def _on_ready(self, peer: PeerId, ready: Ready) -> None:
+        core = self._core
+        kind = core.drift.note(core.chain, peer, ready.round, Digest(ready.parent), core.now)
+        if ready.round == core.round + 1 and len(core.early) < len(core.views) + 1:
+            core.early[peer] = ready
+        if ready.round < core.round:
+            if core.own_vote is not None and core.own_vote.round == ready.round:
+                core.send(peer, core.own_vote)
+            core.send(peer, Committed(RoundIndex(core.round - 1), core.chain.head))
+        if kind != SAME:
+            return
+        core.drift.digests[peer] = Digest(ready.state_digest)
+        if ready.state_digest != core.chain.state_digest:
+            raise ProtocolViolation(peer, "digest_mismatch", f"holds other bits than we do at height {core.round}")
+        if core.state in OPEN:
+            on_ready(core, peer, ready)
+
+    def _on_transfer(self, event: SegmentReceived | SegmentSent | TransferFailed) -> None:
+        core = self._core
+        exchange = core.current_exchange(event.key.round, event.key.attempt)
+        if exchange is None or core.state not in (states.EXCHANGING, states.VOTING):
+            return
+        if isinstance(event, SegmentReceived):
+            core.emit(*exchange.on_segment(event.peer, event.key, event.sha256, core.now))
+        elif isinstance(event, SegmentSent):
+            exchange.on_sent(event.peer, event.key, core.now)
+        else:
+            exchange.on_failed(event.peer, event.key, Monotonic(core.now + core.limits.transfer_retry_s))
+
+    def _on_worker(self, event: Reduced | PassPrepared | ReduceFailed) -> None:
+        core = self._core
+        segment = None if isinstance(event, PassPrepared) else event.segment
+        order = (event.round, event.attempt, event.pass_index, segment)
+        is_answer = order in core.outstanding
+        core.outstanding.discard(order)
+        exchange = core.current_exchange(event.round, event.attempt)
+        if not is_answer or exchange is None or core.state not in (states.EXCHANGING, states.VOTING):
+            return
+        if isinstance(event, Reduced):
+            core.emit(*exchange.on_reduced(event, core.now))
+        elif isinstance(event, PassPrepared):
+            core.emit(*exchange.on_prepared(event, core.now))
+        else:
+            if event.peer is not None:
+                core.emit(ReportPeer(event.peer, "bad_payload", event.detail))
+            fail_attempt(core, f"reduction failed: {event.detail}", () if event.peer is None else (event.peer,))

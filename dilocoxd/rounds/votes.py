@@ -1,0 +1,122 @@
+"""Counts votes and decides what locks mean: which entry may have been committed by somebody we cannot see.
+
+A peer votes at most once per attempt and locks on what it voted for. An entry of attempt a is committed only by votes
+of *all* its voters. So one voter that went on without voting proves that nobody has committed (protocol/06-rounds.md).
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from dilocoxd.ids import Attempt, Digest, PeerId
+from dilocoxd.wire.entry import Entry, SignedVote
+from dilocoxd.wire.messages import Lock, Vote
+
+ATTEMPTS_KEPT = 4
+"""Votes of this many attempts are kept per peer (own attempt, the lock's, and early ones of the next)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """The entry we voted for last in this round."""
+
+    attempt: Attempt
+    entry: Entry
+    entry_hash: Digest
+    voters: tuple[PeerId, ...]
+    results_held: bool
+    """RESULT holds its payload."""
+
+    @property
+    def on_wire(self) -> Lock:
+        return Lock(self.attempt, self.entry_hash, self.voters, self.results_held)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """State of one vote count."""
+
+    votes: tuple[SignedVote, ...] | None
+    """Sorted by peer, when every voter voted for this entry."""
+    missing: tuple[PeerId, ...]
+    dissenting: tuple[PeerId, ...]
+    """Voted for another entry in the same attempt."""
+
+
+@dataclass(slots=True)
+class VoteBox:
+    """Verified votes of one round. Bounded: ATTEMPTS_KEPT newest attempts of each peer."""
+
+    votes: dict[PeerId, dict[Attempt, Vote]] = field(default_factory=dict)
+
+    def add(self, vote: Vote) -> bool:
+        """Keep a verified vote. False if this peer voted for something else in the same attempt before."""
+        of_peer = self.votes.setdefault(vote.vote.peer, {})
+        known = of_peer.get(vote.attempt)
+        if known is not None:
+            return known.entry_hash == vote.entry_hash
+        of_peer[vote.attempt] = vote
+        while len(of_peer) > ATTEMPTS_KEPT:
+            del of_peer[min(of_peer)]
+        return True
+
+    def tally(self, attempt: Attempt, entry: Digest, voters: tuple[PeerId, ...]) -> Tally:
+        cast = {peer: vote for peer in voters if (vote := self.votes.get(peer, {}).get(attempt)) is not None}
+        missing = tuple(peer for peer in voters if peer not in cast)
+        dissenting = tuple(sorted(peer for peer, vote in cast.items() if vote.entry_hash != entry))
+        is_complete = not missing and not dissenting
+        return Tally(tuple(cast[p].vote for p in sorted(cast)) if is_complete else None, missing, dissenting)
+
+
+@dataclass(frozen=True, slots=True)
+class LockDecision:
+    """`commit`: finish exactly this entry with `voters`. `is_free`: a new group may form. Else wait, with reason."""
+
+    is_free: bool
+    commit: Lock | None
+    voters: tuple[PeerId, ...]
+    reason: str
+
+
+def resolve_locks(locks: Mapping[PeerId, Lock | None], live: Set[PeerId], attempt: Attempt) -> LockDecision:
+    """What the locks of the peers that are ready in `attempt` (ourselves included) demand.
+
+    `locks` has one item per ready peer; `live` are the peers whose answer is worth waiting for. Two locks that both may
+    stand come from a split network: the later attempt wins here, fork choice settles the rest.
+    """
+    found = {lock.entry_hash: lock for lock in sorted_locks(locks)}
+    for lock in sorted(found.values(), key=lambda one: (-one.attempt, one.entry_hash)):
+        if lock.attempt >= attempt:
+            return LockDecision(False, None, (), "others vote in this attempt")
+        present = [v for v in lock.voters if v in locks]
+        held = [locked for v in present if (locked := locks[v]) is not None and locked.entry_hash == lock.entry_hash]
+        if len(held) < len(present):
+            continue
+        absent = sorted(v for v in lock.voters if v in live and v not in locks)
+        if absent:
+            return LockDecision(False, None, (), f"an entry may be committed already; {', '.join(absent[:3])} must say")
+        if any(locked.results_held for locked in held):
+            return LockDecision(False, lock, tuple(present), "every live voter is locked on one entry: it is finished")
+    return LockDecision(True, None, (), "no lock stands")
+
+
+def sorted_locks(locks: Mapping[PeerId, Lock | None]) -> list[Lock]:
+    """All locks, earlier attempts first (so that a dict by entry keeps the latest one)."""
+    return sorted((lock for lock in locks.values() if lock is not None), key=lambda one: (one.attempt, one.entry_hash))
+
+
+def dissenters(voters: tuple[PeerId, ...], box: VoteBox, attempt: Attempt, own: Digest | None) -> tuple[PeerId, ...]:
+    """Who voted for something else than most did; empty when there is no majority (then nobody can be named)."""
+    counts: dict[bytes, list[PeerId]] = {}
+    if own is not None:
+        counts.setdefault(own, [])
+    for peer in voters:
+        vote = box.votes.get(peer, {}).get(attempt)
+        if vote is not None:
+            counts.setdefault(vote.entry_hash, []).append(peer)
+    if not counts:
+        return ()
+    best = max(len(peers) for peers in counts.values())
+    winners = [entry for entry, peers in counts.items() if len(peers) == best]
+    if len(winners) != 1 or 2 * best <= len(voters):
+        return ()
+    return tuple(sorted(peer for entry, peers in counts.items() if entry != winners[0] for peer in peers))

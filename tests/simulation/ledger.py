@@ -1,0 +1,69 @@
+"""The global truth against which invariants are checked: every commit, every contribution's fate."""
+
+from dataclasses import dataclass, field
+
+from dilocoxd.ids import Digest, PeerId, PhaseId
+from dilocoxd.wire.entry import Entry, entry_hash
+
+OFFERED, INCLUDED, EXCLUDED, LOST = "offered", "included", "excluded", "lost"
+
+
+class Broken(AssertionError):
+    """An invariant does not hold; the text names it."""
+
+
+@dataclass
+class Ledger:
+    """Append-only knowledge of the whole simulation."""
+
+    fates: dict[tuple[PeerId, PhaseId], str] = field(default_factory=dict)
+    digests: dict[Digest, Digest] = field(default_factory=dict)
+    """Chain head -> state digest, at whoever had it first."""
+    entries: dict[int, set[Digest]] = field(default_factory=dict)
+    acknowledged: dict[PeerId, list[Digest]] = field(default_factory=dict)
+    """What each peer has on its disk, in order of commits (rolled back ones included)."""
+    rolled_back: set[Digest] = field(default_factory=set)
+
+    def offered(self, peer: PeerId, phase: PhaseId) -> None:
+        if (peer, phase) in self.fates:
+            raise Broken(f"R-b: {peer} offers phase {phase} twice")
+        self.fates[peer, phase] = OFFERED
+
+    def settled(self, peer: PeerId, phase: PhaseId, *, is_included: bool) -> None:
+        if self.fates.get((peer, phase)) not in (OFFERED, None):
+            raise Broken(f"R-b: phase {phase} of {peer} is settled although it is {self.fates[peer, phase]}")
+        self.fates[peer, phase] = INCLUDED if is_included else EXCLUDED
+
+    def lost(self, peer: PeerId, phase: PhaseId) -> None:
+        """The process died with the contribution in flight."""
+        if self.fates.get((peer, phase)) == OFFERED:
+            self.fates[peer, phase] = LOST
+
+    def wiped(self, peer: PeerId) -> None:
+        """The disk is gone: what only this peer acknowledged may be lost; its feedback is lost."""
+        self.acknowledged[peer] = []
+
+    def committed(self, peer: PeerId, entry: Entry) -> None:
+        digest = entry_hash(entry)
+        self.entries.setdefault(entry.round, set()).add(digest)
+        self.acknowledged.setdefault(peer, []).append(digest)
+
+    def at_head(self, peer: PeerId, head: Digest, state_digest: Digest) -> None:
+        known = self.digests.setdefault(head, state_digest)
+        if known != state_digest:
+            raise Broken(f"R-a: {peer} has other bits at head {head.hex()[:12]}")
+
+    def check_chain(self, peer: PeerId, entries: list[Entry]) -> None:
+        """R-b for one chain: each contribution at most once, and what was put back into feedback is not in it."""
+        seen: set[tuple[PeerId, PhaseId]] = set()
+        for entry in entries:
+            for contribution in entry.contributions:
+                name = (contribution.peer, contribution.phase)
+                if name in seen:
+                    raise Broken(f"R-b: {name} is twice in the chain of {peer}")
+                seen.add(name)
+                if self.fates.get(name) == EXCLUDED:
+                    raise Broken(f"R-b: {name} is in the chain of {peer} and in its owner's error feedback")
+
+    def num_forks(self) -> int:
+        return sum(len(found) - 1 for found in self.entries.values())

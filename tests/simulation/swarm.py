@@ -1,0 +1,186 @@
+"""All simulated peers, the network between them, and the end-of-run invariants.
+
+Transfers are streams: they are asked for a destination, take time, may break, and are acknowledged.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from dilocoxd.ids import PeerId
+from dilocoxd.rounds import commands as c
+from dilocoxd.rounds import events as e
+from dilocoxd.rounds.limits import PayloadShape, RoundLimits
+from tests.simulation.disk import Disk
+from tests.simulation.ledger import INCLUDED, Broken, Ledger
+from tests.simulation.node import Node
+from tests.simulation.world import World
+
+SEGMENT_BYTES = 100
+
+
+def default_limits() -> RoundLimits:
+    return RoundLimits(
+        grace_max_s=10.0,
+        ready_repeat_s=1.0,
+        coordinator_patience_s=3.0,
+        progress_timeout_s=6.0,
+        vote_timeout_s=4.0,
+        transfer_retry_s=0.3,
+        recovery_retry_s=2.0,
+    )
+
+
+@dataclass
+class Swarm:
+    """One simulation."""
+
+    world: World
+    shape: PayloadShape = field(default_factory=lambda: PayloadShape(1, (100, 100, 100)))
+    limits: RoundLimits = field(default_factory=default_limits)
+    nodes: dict[PeerId, Node] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    bugs: frozenset[str] = frozenset()
+    is_training: bool = True
+    rounds_finished: int = 0
+    attempts_failed: int = 0
+    recoveries: int = 0
+    reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)
+
+    def add(self, name: str, phase_s: float, *, is_training: bool = True) -> Node:
+        node = Node(self, name, phase_s, is_training=is_training)
+        self.nodes[node.name] = node
+        return node
+
+    # --- network
+
+    def post(self, source: PeerId, target: PeerId, message: e.RoundMessage) -> None:
+        node = self.nodes.get(target)
+        if node is None:
+            return
+
+        def arrive() -> None:
+            node.guarded(lambda: node.feed(e.MessageReceived(source, message)))()
+
+        self.world.deliver(source, target, arrive)
+
+    def transfer(self, source: Node, command: c.SendSegment) -> None:
+        target = self.nodes[command.peer]
+        link = self.world.link(source.name, target.name)
+        seconds = self.world.rng.uniform(0.5, 1.5) * SEGMENT_BYTES / link.bytes_per_s
+
+        def fail(reason: str, after: float) -> None:
+            source.later(after, lambda: source.feed(e.TransferFailed(command.peer, command.key, reason)))
+
+        def done() -> None:
+            key = command.key
+            if (key.round, key.attempt) < source.cancelled_below:
+                return
+            if link.is_cut or not target.is_up or target.is_paused or self.world.rng.random() < link.loss:
+                fail("stream broke", 2.0)
+                return
+            place = (key.pass_index, key.segment)
+            data = source.outbox[place] if key.kind == e.KIND_CONTRIBUTION else source.result[place]
+            where = target.machine.destination(source.name, key)
+            if isinstance(where, e.Refusal) and not where.is_held:
+                if where.is_transient:
+                    fail(where.reason, 0.05)
+                return
+            if isinstance(where, e.Destination):
+                if where.slot is None:
+                    target.result[place] = data
+                else:
+                    target.inbox[(where.slot, *place)] = data
+                target.feed(e.SegmentReceived(source.name, key, command.sha256))
+            if self.world.rng.random() < link.loss:
+                fail("acknowledgement lost", 2.0)
+                return
+            source.later(0.01, lambda: source.feed(e.SegmentSent(command.peer, key)))
+
+        source.later(seconds, done)
+
+    # --- recovery, simplified: copy the better chain of a reachable peer
+
+    def recover(self, node: Node, command: c.StartRecovery) -> None:
+        self.recoveries += 1
+        node.is_recovering = True
+        node.later(self.world.rng.uniform(0.2, 1.0), lambda: self._recover(node, command))
+
+    def _recover(self, node: Node, command: c.StartRecovery) -> None:
+        node.is_recovering = False
+        best: Node | None = None
+        for peer in command.peers:
+            other = self.nodes[peer]
+            if (
+                other.is_up
+                and not self.world.link(peer, node.name).is_cut
+                and _is_better(other.disk, (best or node).disk)
+            ):
+                best = other
+        if best is None:
+            node.feed(e.RecoveryFinished(node.machine.chain, None))
+            return
+        shared = _shared(node.disk, best.disk)
+        lost = node.disk.log[shared:]
+        for stored in lost:
+            self.ledger.rolled_back.add(stored.signed.entry.parent)
+        node.disk.log = [*node.disk.log[:shared], *best.disk.log[shared:]]
+        for stored in best.disk.log[shared:]:
+            self.ledger.committed(node.name, stored.signed.entry)
+        chain = node.disk.chain()
+        settled = None
+        if command.in_flight is not None and chain.holds(command.in_flight.contribution):
+            settled = command.in_flight.contribution.phase
+            self.ledger.settled(node.name, settled, is_included=True)
+            node.offered = None
+        node.feed(e.RecoveryFinished(chain, settled))
+
+    def reported(self, by: PeerId, command: c.ReportPeer) -> None:
+        self.reports.append((by, command))
+
+    # --- invariants
+
+    def check_quiet(self) -> None:
+        """R-a, R-b, R-c, R-d once the network has been whole and quiet for a while."""
+        live = [node for node in self.nodes.values() if node.is_up and not node.is_paused]
+        heads = {node.machine.chain.head for node in live}
+        if len(heads) > 1:
+            where = ", ".join(f"{n.name}@{n.machine.chain.height}:{n.machine.status.waiting_for}" for n in live)
+            raise Broken(f"R-c: {len(heads)} heads after quiet time: {where}")
+        for node in live:
+            entries = [stored.signed.entry for stored in node.disk.log]
+            self.ledger.check_chain(node.name, entries)
+            self.ledger.at_head(node.name, node.machine.chain.head, node.machine.chain.state_digest)
+        self._check_included(live)
+
+    def _check_included(self, live: list[Node]) -> None:
+        if not live or self.ledger.num_forks():
+            return
+        chain = live[0].disk.chain()
+        inside = {(x.peer, x.phase) for s in live[0].disk.log for x in s.signed.entry.contributions}
+        for name, fate in self.ledger.fates.items():
+            if fate == INCLUDED and name not in inside and chain.last_phases:
+                raise Broken(f"R-b: {name} was settled as included, but is in no entry")
+
+
+def _shared(mine: Disk, other: Disk) -> int:
+    count = 0
+    for a, b in zip(mine.log, other.log, strict=False):
+        if a.signed.entry != b.signed.entry:
+            break
+        count += 1
+    return count
+
+
+def _is_better(other: Disk, mine: Disk) -> bool:
+    shared = _shared(mine, other)
+    ours, theirs = mine.chain(), other.chain()
+    if shared == len(mine.log):
+        return len(other.log) > shared
+    return (theirs.weight, _inverted(theirs.head)) > (ours.weight, _inverted(ours.head))
+
+
+def _inverted(digest: bytes) -> bytes:
+    return bytes(255 - byte for byte in digest)
+
+
+__all__ = ["Swarm", "dataclasses"]

@@ -1,0 +1,15 @@
+"""A slice of the seeded schedules on every test run; more with `python -m tests.simulation`."""
+
+import pytest
+
+from tests.simulation.schedule import run_seed
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_invariants_hold_in_every_schedule(first: int) -> None:
+    problems = [f"seed {o.seed}: {o.problem}" for seed in range(first, first + 10) if (o := run_seed(seed)).problem]
+    assert not problems, "\n".join(problems)
+
+
+def test_same_seed_gives_the_same_history() -> None:
+    assert run_seed(3, keeps_transcript=True) == run_seed(3, keeps_transcript=True)
