@@ -4,7 +4,7 @@ import hashlib
 import struct
 from dataclasses import dataclass, field
 
-from dilocoxd.ids import Digest, PhaseId, RunId
+from dilocoxd.ids import Digest, RunId
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import KeptPromise, Promise
 from dilocoxd.wire.entry import SignedEntry, genesis_hash

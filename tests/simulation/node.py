@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds import commands as c
-from dilocoxd.rounds import events as e
+from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.wire.entry import Contribution, SignedVote, payload_root

@@ -7,8 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import PeerId
-from dilocoxd.rounds import commands as c
-from dilocoxd.rounds import events as e
+from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import INCLUDED, Broken, Ledger
