@@ -115,7 +115,7 @@ def as_bytes(buffer: Payload) -> Tensor:
 
 def store(values: Tensor, out: Tensor) -> None:
     """Copy `values` (any dtype) byte by byte into `out`; `out` may have any alignment."""
-    out.copy_(values.contiguous().view(torch.uint8))
+    out.copy_(values.reshape(-1).view(torch.uint8))
 
 
 def load(payload: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,9 +7,12 @@ from typing import Any, Literal
 
 import torch
 
+from dilocoxd.compress.bins import BinMeans
 from dilocoxd.compress.blockint import SCALE_BYTES, BlockInt
 from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.floats import FloatCodec
+from dilocoxd.compress.tables import E3M0, Int2
+from dilocoxd.compress.topk import SPAN, TopK
 from dilocoxd.errors import ConfigError
 
 BLOCK_MIN, BLOCK_MAX = 16, 4096
@@ -19,7 +22,8 @@ def codec_from_name(name: str, **options: Any) -> Codec:
     """The codec that a manifest calls `name`. Raises ConfigError for unknown names, options or values.
 
     Names and options (defaults first): `fp32`, `fp16`, `bf16`: none. `int8`: block=256 (a power of two from 16 to
-    4096), scale="fp32" | "bf16" | "pow2". `int4`: block=128, scale="bf16" | "fp32" | "pow2".
+    4096), scale="fp32" | "bf16" | "pow2" | "short". `int4`: block=128, scale="bf16" | ... . `int8bins`: none.
+    `e3m0`, `int2`: block=128. `topk`: k=64 (even, of every 4096), values="2bit" | "fp32".
     """
     factory = _FACTORIES.get(name)
     if factory is None:
@@ -36,9 +40,14 @@ def codec_names() -> tuple[str, ...]:
     return tuple(sorted(_FACTORIES))
 
 
-def _block_int(bits: Literal[4, 8], block: int, scale: str) -> BlockInt:
+def _checked_block(name: str, block: int) -> int:
     if not isinstance(block, int) or not BLOCK_MIN <= block <= BLOCK_MAX or block & (block - 1):
-        raise ConfigError(f"int{bits} block is {block}; use a power of two from {BLOCK_MIN} to {BLOCK_MAX}")
+        raise ConfigError(f"{name} block is {block}; use a power of two from {BLOCK_MIN} to {BLOCK_MAX}")
+    return block
+
+
+def _block_int(bits: Literal[4, 8], block: int, scale: str) -> BlockInt:
+    _checked_block(f"int{bits}", block)
     for known in SCALE_BYTES:
         if known == scale:
             return BlockInt(bits, block, known)
@@ -51,6 +60,24 @@ def _int8(block: int = 256, scale: str = "fp32") -> Codec:
 
 def _int4(block: int = 128, scale: str = "bf16") -> Codec:
     return _block_int(4, block, scale)
+
+
+def _e3m0(block: int = 128) -> Codec:
+    return E3M0(_checked_block("e3m0", block))
+
+
+def _int2(block: int = 128) -> Codec:
+    return Int2(_checked_block("int2", block))
+
+
+def _topk(k: int = 64, values: str = "2bit") -> Codec:
+    if not isinstance(k, int) or not 2 <= k <= SPAN or k % 2:
+        raise ConfigError(f"topk k is {k}; use an even number from 2 to {SPAN}")
+    if values == "2bit":
+        return TopK(k, "2bit")
+    if values == "fp32":
+        return TopK(k, "fp32")
+    raise ConfigError(f"topk values is {values!r}; use 2bit or fp32")
 
 
 def _fp32() -> Codec:
@@ -70,5 +97,9 @@ _FACTORIES: dict[str, Callable[..., Codec]] = {
     "fp16": _fp16,
     "bf16": _bf16,
     "int8": _int8,
+    "int8bins": BinMeans,
     "int4": _int4,
+    "e3m0": _e3m0,
+    "int2": _int2,
+    "topk": _topk,
 }

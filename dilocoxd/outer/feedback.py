@@ -7,9 +7,9 @@ All steps are in place on one buffer (`e` below), segment by segment. Modes: `lo
 e = d - Delta, the literal Algorithm 2 of DiLoCoX, whose error grows without bound (ALGORITHMS 1.3 b); `none` forgets r.
 
 r = d - own is exact in fp32 when own is 0 or within a factor of two of d (Sterbenz), which rounding to nearest gives:
-then r + own = d bit for bit. Exceptions, where r + own may differ from d by one rounding of r: values within 2**-22
-relative of half a step (fp32 and bf16 scales; never with pow2 scales), values that saturate, and random rounding or
-sparse quantizers, whose own can be more than twice d.
+then r + own = d bit for bit. Where r + own may differ from d by one rounding: values within 2**-22 relative of half a
+step (fp32 and bf16 scales; never with pow2 scales), values that saturate, and codecs whose decoded value can be more
+than twice d (int2, int8bins, 2-bit top-k, low rank). For several passes keep d itself until the fate is known.
 Source: ALGORITHMS 4.2 hook 3 and 4.
 """
 

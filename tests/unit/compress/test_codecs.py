@@ -12,7 +12,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import CHUNK, Codec, NotEncodableError
 from dilocoxd.compress.registry import codec_from_name, codec_names
 from dilocoxd.errors import ConfigError, WireError
-from tests.unit.compress.cases import VARIANTS, make
+from tests.unit.compress.cases import UNIFORM, VARIANTS, make, relative_error
 
 ALL = pytest.mark.parametrize("label", list(VARIANTS))
 LENGTHS = (1, 2, 15, 127, 128, 129, 4095, 4096, 4097, 9001, CHUNK, CHUNK + 1, 2 * CHUNK + 4099)
@@ -32,7 +32,7 @@ def gaussian(numel: int, seed: int = 0, scale: float = 1e-3) -> Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-@ALL
+@pytest.mark.parametrize("label", UNIFORM)
 @pytest.mark.parametrize("numel", LENGTHS)
 def test_error_of_each_value_is_within_half_a_step(label: str, numel: int) -> None:
     codec = make(label)
@@ -47,7 +47,7 @@ def test_error_of_each_value_is_within_half_a_step(label: str, numel: int) -> No
     else:
         block = int(str(options.get("block", 128 if codec.name == "int4" else 256)))
         levels = 7 if codec.name == "int4" else 127
-        coarser = 2.0 if options.get("scale") == "pow2" else 1.0 + 2.0**-8
+        coarser = {"pow2": 2.0, "short": 1.125}.get(str(options.get("scale")), 1.0 + 2.0**-8)
         for start in range(0, numel, block):
             step = float(values[start : start + block].abs().amax()) / levels * coarser
             assert float(error[start : start + block].amax()) <= step / 2 * (1 + ROUNDING_SLACK)
@@ -78,17 +78,22 @@ def test_length_formulas_by_hand() -> None:
 def test_encoding_a_decoded_payload_again_gives_the_same_values(label: str) -> None:
     codec = make(label)
     once = roundtrip(codec, gaussian(CHUNK + 5000))
-    if "scale=pow2" in label or codec.name in {"fp32", "fp16", "bf16"}:
+    if "scale=pow2" in label or codec.name in {"fp32", "fp16", "bf16", "e3m0"} or "values=fp32" in label:
         assert torch.equal(roundtrip(codec, once), once)
+    elif codec.name == "int2":
+        assert float((roundtrip(codec, once) - once).norm() / once.norm()) < 0.2, "a few blocks choose other levels"
     else:
-        torch.testing.assert_close(roundtrip(codec, once), once, rtol=2.0**-7, atol=0.0)
+        rounding_of_the_scale = 2.0**-7 if "short" not in label else 0.126
+        torch.testing.assert_close(roundtrip(codec, once), once, rtol=rounding_of_the_scale, atol=0.0)
 
 
 @ALL
 def test_compression_contracts_random_vectors(label: str) -> None:
-    values = gaussian(20_000, seed=3)
-    error = (roundtrip(make(label), values) - values).norm() / values.norm()
-    assert error < 0.25
+    codec = make(label)
+    values = gaussian(20_480, seed=3)
+    assert float((roundtrip(codec, values) - values).norm() / values.norm()) <= relative_error(codec, label)
+    for sparse in (torch.zeros(4096).index_fill(0, torch.tensor([77]), -3.0), (values * 1e3) ** 5):
+        assert float((roundtrip(codec, sparse) - sparse).norm()) < float(sparse.norm()) or codec.name == "fp32"
 
 
 @ALL

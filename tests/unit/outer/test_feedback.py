@@ -21,7 +21,11 @@ def encoded(codec: Codec, d: Tensor) -> bytearray:
     return payload
 
 
-@ALL
+EXACT = [label for label in VARIANTS if label.split()[0] not in {"int2", "int8bins"}]
+"""Nearest rounding, or values sent as they are. int2 and int8bins decode to levels that can be more than twice d."""
+
+
+@pytest.mark.parametrize("label", EXACT)
 def test_excluded_contribution_comes_back_bit_for_bit(label: str) -> None:
     codec = make(label)
     d = torch.randn(CHUNK + 3000, generator=torch.Generator().manual_seed(1)) * 1e-3
@@ -57,7 +61,7 @@ def test_residual_is_exact_up_to_one_rounding_for_any_values(label: str, values:
     payload = encoded(codec, d)
     e = d.clone()
     subtract_own_(e, codec, payload)
-    rounding = e.abs() * 2.0**-23
+    rounding = torch.maximum(e.abs(), d.abs()) * 2.0**-23
     restore_excluded_(e, codec, payload)
     assert bool(((e.double() - d.double()).abs() <= rounding).all())
 

@@ -71,7 +71,7 @@ def test_result_plus_residual_is_what_the_owner_wanted_to_send(label: str) -> No
     settle_residual_(codec, shares, weights, residual, result)
     decoded = torch.empty(numel)
     codec.decode(result, decoded)
-    torch.testing.assert_close(residual.double() + decoded.double(), values.double(), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(residual.double() + decoded.double(), values.double(), rtol=1e-6, atol=1e-9)
 
 
 @ALL
@@ -98,8 +98,8 @@ def test_share_with_a_hostile_scale_is_named_even_in_a_late_chunk() -> None:
 def test_no_valid_share_can_make_the_result_unencodable(label: str) -> None:
     codec = make(label)
     huge = encoded(codec, torch.full((300,), 2.0**64))
-    if codec.name.startswith("int"):
-        scale_bytes = {"fp32": b"\x00\x00\x80\x5f", "bf16": b"\x80\x5f", "pow2": b"\x40"}
+    if codec.name in {"int4", "int8"}:
+        scale_bytes = {"fp32": b"\x00\x00\x80\x5f", "bf16": b"\x80\x5f", "pow2": b"\x40", "short": b"\x80\x5f"}
         default = "bf16" if codec.name == "int4" else "fp32"
         largest = scale_bytes[str(VARIANTS[label].get("scale", default))]
         huge[: len(largest)] = largest
