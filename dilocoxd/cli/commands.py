@@ -119,9 +119,7 @@ def join(
     goes on with the same run directory.
     """
     for address in addresses:
-        problem = address_problem(address) or (
-            None if "/p2p/" in address else "it must end with /p2p/ and the peer's id"
-        )
+        problem = address_problem(address)
         if problem:
             raise ConfigError(f"address {address!r} cannot be used: {problem}")
     manifest_changes, site_changes = split_settings(settings)

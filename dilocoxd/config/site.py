@@ -1,5 +1,6 @@
 """Decides what differs between sites: site.toml (addresses, ports, devices, limits, paths). Never sent to anybody."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,19 +13,26 @@ from dilocoxd.config.loading import read_toml, validated
 Addresses = Annotated[tuple[str, ...], Field(strict=False)]
 
 
-def address_problem(text: str) -> str | None:
-    """Why `text` is not a TCP multiaddress that we can use, or None.
+HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/:\[\]]+):(?P<port>[0-9]{1,5})(/\S+)?")
 
-    >>> address_problem("/ip4/10.0.0.1/tcp/31337") is None
-    True
+
+def address_problem(text: str) -> str | None:
+    """Why `text` is neither a TCP multiaddress nor HOST:PORT[/PEER], or None.
+
+    >>> address_problem("/ip4/10.0.0.1/tcp/31337") or address_problem("host.example:31337/QmPeer")
     """
     parts = text.split("/")
-    if len(parts) < 5 or parts[0] != "" or parts[1] not in ("ip4", "ip6", "dns", "dns4", "dns6") or not parts[2]:
-        return "it must look like /ip4/203.0.113.7/tcp/31337/p2p/Qm..."
-    if parts[3] != "tcp":
+    found = HOST_PORT.fullmatch(text)
+    if found is not None:
+        port = found["port"]
+    elif len(parts) < 5 or parts[0] != "" or parts[1] not in ("ip4", "ip6", "dns", "dns4", "dns6") or not parts[2]:
+        return "it must look like /ip4/203.0.113.7/tcp/31337/p2p/Qm... or host:31337"
+    elif parts[3] != "tcp":
         return f"only tcp is supported, not {parts[3]}"
-    if not parts[4].isdigit() or not 0 < int(parts[4]) < 65536:
-        return f"port {parts[4]!r} is not between 1 and 65535"
+    else:
+        port = parts[4]
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        return f"port {port!r} is not between 1 and 65535"
     return None
 
 
@@ -57,7 +65,7 @@ class NetworkSection(Section):
     bootstrap: Annotated[
         Addresses,
         knob(
-            "Peers to contact first, with /p2p/ID at the end. Peers met later are remembered in peers.json.",
+            "Peers to contact first. Peers met later are remembered in peers.json.",
             unit="multiaddresses",
             cost="dead ones delay the start by some seconds each.",
             max_length=256,
@@ -98,7 +106,7 @@ class NetworkSection(Section):
                 raise ValueError(f"address {text!r} cannot be used: {problem}")
         return value
 
-    @field_validator("bootstrap", "relays")
+    @field_validator("relays")
     @classmethod
     def _have_peer_ids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:

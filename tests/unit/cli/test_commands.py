@@ -57,8 +57,8 @@ def test_warning_of_the_manifest_is_shown(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["join", "10.0.0.1:31337"], "must look like /ip4/"),
-        (["join", "/ip4/10.0.0.1/tcp/1"], "must end with /p2p/ and the peer's id"),
+        (["join", "10.0.0.1"], "must look like /ip4/"),
+        (["join", "/ip4/10.0.0.1/udp/1"], "only tcp is supported"),
         (["join", ADDRESS, "--set", "outer.lr=1"], "belongs to the run, which is fixed already"),
         (["start", "tinny"], "there is no preset and no file 'tinny'; use one of demo, small, tiny"),
         (["start", "tiny", "--set", "network.prot=1"], r"unknown field network.prot; did you mean network.port\?"),

@@ -35,8 +35,9 @@ def test_lists_come_back_as_they_were(tmp_path: Path) -> None:
         ("network", {"port": 0}, "network.port = 0 is wrong: give a value of at least 1"),
         ("network", {"prot": 1}, r"unknown field network.prot; did you mean network.port\?"),
         ("network", {"bootstrap": "x"}, "network.bootstrap = 'x' is wrong: give a list in brackets"),
-        ("network", {"bootstrap": ["10.0.0.1:31337"]}, "must look like /ip4/"),
-        ("network", {"bootstrap": ["/ip4/10.0.0.1/tcp/31337"]}, "names no peer; append /p2p/"),
+        ("network", {"bootstrap": ["10.0.0.1"]}, "must look like /ip4/"),
+        ("network", {"bootstrap": ["host:0"]}, "port '0' is not between 1 and 65535"),
+        ("network", {"relays": ["/ip4/10.0.0.1/tcp/31337"]}, "names no peer; append /p2p/"),
         ("network", {"announce": ["/ip4/10.0.0.1/udp/1"]}, "only tcp is supported, not udp"),
         ("network", {"announce": ["/ip4/10.0.0.1/tcp/99999"]}, "port '99999' is not between 1 and 65535"),
         ("parallel", {"backend": "nccl"}, "use gloo with cpu, nccl with cuda"),
@@ -49,5 +50,5 @@ def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, obj
 
 
 def test_addresses_that_can_be_used() -> None:
-    for text in (PEER, "/ip6/::1/tcp/1", "/dns4/host.example/tcp/65535/p2p/Qm"):
+    for text in (PEER, "/ip6/::1/tcp/1", "/dns4/host.example/tcp/65535/p2p/Qm", "host:1/Qm", "[::1]:31337"):
         assert address_problem(text) is None
