@@ -1,0 +1,118 @@
+"""Schedules: AdaGradCmp (I13), per-site H (I14), QSR (I15), weight by age."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from dilocoxd.compress.lowrank import LowRank
+from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.errors import ConfigError
+from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.outer.optimizers import outer_from_name
+from dilocoxd.outer.schedule import (
+    AdaptiveLimits,
+    AdaptiveState,
+    RankMeter,
+    aged_tokens,
+    effective_rank,
+    inner_steps_in_time,
+    qsr_inner_steps,
+    straggler_inner_steps,
+)
+from dilocoxd.wire.layout import ParamSpec, make_layout
+
+
+def test_i13_start_values_until_the_window_is_full_then_the_mean() -> None:
+    limits = AdaptiveLimits(lowrank_r=64, inner_steps=125, window=3)
+    state = AdaptiveState()
+    for fraction in (0.5, 0.25):
+        state = state.observe(limits, fraction)
+        assert state.decide(limits) == (64, 125)
+    state = state.observe(limits, 0.75)
+    assert state.decide(limits) == (36, 70)
+    state = state.observe(limits, 0.5)
+    assert state.measured == (0.25, 0.75, 0.5)
+
+
+def test_i13_couplings_clamps_and_regrowth() -> None:
+    low = AdaptiveState((0.01,) * 5)
+    assert low.decide(AdaptiveLimits(64, 100, lowrank_r_min=8, inner_steps_min=20)) == (8, 20)
+    assert low.decide(AdaptiveLimits(64, 100, lowrank_r_min=8, coupling="grow", inner_steps_max=500)) == (8, 500)
+    assert low.decide(AdaptiveLimits(64, 100, lowrank_r_min=8, coupling="none")) == (8, 100)
+    full = AdaptiveState((1.0,) * 5)
+    assert full.decide(AdaptiveLimits(64, 100)) == (64, 100)
+    limits = AdaptiveLimits(64, 100, window=1)
+    fraction = 8 / 64
+    grown = [AdaptiveState((fraction,)).decide(limits)[0]]
+    for _ in range(40):
+        fraction = grown[-1] / 64
+        grown.append(AdaptiveState((fraction,)).decide(limits)[0])
+    assert grown == sorted(grown)
+    assert grown[-1] == 64, "a gradient that uses all it is given gets the full rank back"
+
+
+@given(fractions=st.lists(st.floats(0, 1), min_size=1, max_size=20), r=st.integers(1, 4096), h=st.integers(1, 1000))
+def test_i13_limits_always_hold(fractions: list[float], r: int, h: int) -> None:
+    for coupling in ("shrink", "grow", "none"):
+        limits = AdaptiveLimits(r, h, 3, 1, 1, 2 * h, coupling)  # type: ignore[arg-type]
+        state = AdaptiveState()
+        for fraction in fractions:
+            state = state.observe(limits, fraction)
+            lowrank_r, steps = state.decide(limits)
+            assert 1 <= lowrank_r <= r
+            assert 1 <= steps <= 2 * h
+
+
+@pytest.mark.parametrize("rank", [1, 3, 7])
+def test_i13_planted_rank_is_measured_from_the_committed_result(rank: int) -> None:
+    layout = make_layout([ParamSpec("w", (128, 96))], 1 << 20)
+    generator = torch.Generator().manual_seed(rank)
+    left, right = torch.randn(128, rank, generator=generator), torch.randn(rank, 96, generator=generator)
+    transform = LowRank(layout, 16, codec_from_name("int4"), bits=8)
+    engine = Engine.start(Recipe(transform, outer_from_name("sgd", 1.0)), torch.zeros(layout.numel), ("a", "b"))
+    for _ in range(3):
+        engine.commit(engine.offer(dict.fromkeys(("a", "b"), (left @ right).reshape(-1))))
+    values = transform.singular_values["w@0"]
+    assert effective_rank(values.tolist(), eps=0.005) == rank
+    meter = RankMeter(16, eps=0.005)
+    meter.add(values.tolist())
+    assert meter.fraction() == rank / 16
+
+
+def test_effective_rank_by_hand() -> None:
+    assert effective_rank([3.0, 1.0, 0.0], 0.1) == 1
+    assert effective_rank([1.0, 3.0, 0.0], 0.05) == 2
+    assert effective_rank([0.0, 0.0], 0.1) == 0
+    assert RankMeter(8).fraction() == 1.0
+
+
+def test_i14_published_straggler_steps() -> None:
+    """GASLoC figures 2 and 3: at 10% bandwidth 15 steps with one peer and 1 with two, of 30."""
+    exchange = 5 / 3
+    assert straggler_inner_steps(30, 1, 1.0, exchange) == 30
+    assert straggler_inner_steps(30, 1, 0.1, exchange) == 15
+    assert straggler_inner_steps(30, 2, 0.1, exchange) == 1
+    assert inner_steps_in_time(cycle_s=60.0, exchange_s=30.0, step_s=2.0) == 15
+    assert inner_steps_in_time(cycle_s=10.0, exchange_s=30.0, step_s=2.0) == 1
+
+
+def test_i15_qsr_floor_and_monotony() -> None:
+    assert qsr_inner_steps(0.02, 0.005, 4) == 16
+    assert qsr_inner_steps(0.02, 0.1, 4) == 4
+    steps = [qsr_inner_steps(0.02, lr / 1000, 4) for lr in range(20, 0, -1)]
+    assert steps == sorted(steps)
+
+
+def test_old_contributions_weigh_less_and_too_old_ones_nothing() -> None:
+    assert aged_tokens(1000, 0, 0.5, 3) == 1000
+    assert aged_tokens(1000, 2, 0.5, 3) == 250
+    assert aged_tokens(1, 3, 0.5, 3) == 1
+    assert aged_tokens(1000, 4, 0.5, 3) == 0
+
+
+@pytest.mark.parametrize("bad", [{"lowrank_r_min": 65}, {"window": 0}, {"inner_steps_min": 200}, {"lowrank_r_min": 0}])
+def test_contradictory_limits_are_config_errors(bad: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        AdaptiveLimits(64, 100, **bad)  # type: ignore[arg-type]
