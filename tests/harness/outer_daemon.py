@@ -14,8 +14,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -57,15 +58,34 @@ def tiny_manifest(**changes: dict[str, Any]) -> Manifest:
     return manifest_from_tables(tables, source="test")
 
 
+class Process(Protocol):
+    """What is needed of a started worker."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Launcher = Callable[[dict[str, str]], Process]
+
+
+def start_process(environment: dict[str, str]) -> Process:
+    """The way the daemon starts an outer worker."""
+    command = [sys.executable, "-m", "dilocoxd.outerworker.main"]
+    return subprocess.Popen(command, env=os.environ | environment, start_new_session=True)
+
+
 class OuterDaemon:
     """Starts outer workers for one run directory and talks to them. Use as a context manager."""
 
-    def __init__(self, directory: Path, manifest: Manifest, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, manifest: Manifest, launch: Launcher = start_process) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.toml").write_text(manifest.to_toml())
         (directory / "site.toml").write_text("[workers]\nouter_nice = 0\n")
-        self.environment = environment or {}
+        self._launch = launch
         # Socket paths are limited to about 100 bytes; pytest's directories may be longer.
         self._socket_directory = tempfile.TemporaryDirectory(prefix="dlx")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,7 +98,7 @@ class OuterDaemon:
         self._next_request = 0
         self._later: list[Any] = []
         self.alive: list[WorkerAlive] = []
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self._socket: socket.socket | None = None
         self.described: Described | None = None
 
@@ -96,12 +116,7 @@ class OuterDaemon:
             "DILOCOXD_GENERATION": "0",
             "OMP_NUM_THREADS": "1",
         }
-        env = os.environ | settings | self.environment | environment
-        log = (self.directory / "outer.log").open("ab")
-        with log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dilocoxd.outerworker.main"], env=env, stderr=log, start_new_session=True
-            )
+        self.process = self._launch(settings | environment)
         self._socket, _ = self._listener.accept()
         self._socket.settimeout(TIMEOUT_S)
         self._received.clear()

@@ -1,0 +1,111 @@
+"""Rounds between real outer workers, with the test in the place of the daemons and the network."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.tensor_file import anchor_entries, encode_header, momentum_entries
+from dilocoxd.store import snapshots
+from dilocoxd.wire import local
+from dilocoxd.wire.local import (
+    ApplyEntry,
+    ContributionFormed,
+    CopyBase,
+    FormContribution,
+    OwnedSegment,
+    Reduce,
+    Settle,
+    Share,
+    StateReady,
+)
+from tests.harness.outer_daemon import OuterDaemon
+
+
+@dataclass
+class Site:
+    """One site: its worker and the INBOX slot that each peer's payload takes there."""
+
+    peer: str
+    worker: OuterDaemon
+    slots: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def form(site: Site, pseudo_gradient: torch.Tensor, phase: int) -> ContributionFormed:
+    """What a trainer and its daemon do at a boundary: PHASE = u, FormContribution."""
+    site.worker.write_floats(local.PHASE, pseudo_gradient)
+    formed: ContributionFormed = site.worker.do(FormContribution, phase, 0)
+    assert formed.is_finite
+    return formed
+
+
+def exchange(sites: Sequence[Site], owners: Sequence[int], tokens: dict[str, int]) -> dict[str, tuple[OwnedSegment, ...]]:
+    """Move payloads to their owners, reduce, and give every site the results; returns what each site owned.
+
+    `owners[s]` indexes the sites in sorted peer order; without `tokens` everybody weighs the same.
+    """
+    ordered = sorted(sites, key=lambda site: site.peer)
+    described = ordered[0].worker.described
+    assert described is not None
+    lengths = described.payload_bytes[0]
+    total = sum(lengths)
+    owned: dict[str, list[OwnedSegment]] = {site.peer: [] for site in ordered}
+    offset = 0
+    for segment, length in enumerate(lengths):
+        owner = ordered[owners[segment % len(owners)]]
+        shares = []
+        for number, site in enumerate(ordered):
+            slot = -1 if site is owner else owner.slots.get(site.peer, number)
+            shares.append(Share(slot, tokens.get(site.peer, 1000)))
+            if slot >= 0:
+                payload = site.worker.read(local.OUTBOX, offset, length)
+                owner.worker.write(local.INBOX, payload, slot * total + offset)
+        owner.worker.do(Reduce, 0, segment, tuple(shares), 0)
+        owned[owner.peer].append(OwnedSegment(0, segment, tuple(shares)))
+        result = owner.worker.read(local.RESULT, offset, length)
+        for site in ordered:
+            site.worker.write(local.RESULT, result, offset)
+        offset += length
+    return {peer: tuple(items) for peer, items in owned.items()}
+
+
+def commit(
+    sites: Sequence[Site], round_index: int, phase: int, owned: dict[str, tuple[OwnedSegment, ...]]
+) -> list[StateReady]:
+    """Settle (all included) and apply everywhere."""
+    answers = []
+    for site in sites:
+        site.worker.do(Settle, phase, round_index, True, owned[site.peer])
+        answers.append(site.worker.do(ApplyEntry, round_index, "", 0, 0))
+    return answers
+
+
+def take_anchor(sites: Sequence[Site]) -> None:
+    """CopyBase everywhere: a new phase starts from the present anchor."""
+    for site in sites:
+        site.worker.do(CopyBase)
+
+
+def write_state(directory: Path, plan: Plan, round_index: int, anchor: torch.Tensor) -> None:
+    """A snapshot with a chosen anchor and zero momentum, as another site could have written it."""
+    temporary = snapshots.temporary_directory(directory)
+    temporary.mkdir(parents=True)
+    momentum = torch.zeros(plan.num_slots * plan.layout.numel)
+    files = [(snapshots.ANCHOR_NAME, anchor_entries(plan), anchor), (snapshots.MOMENTUM_NAME, momentum_entries(plan), momentum)]
+    for name, entries, values in files[: 1 + (plan.num_slots > 0)]:
+        (temporary / name).write_bytes(encode_header(entries, {}) + values.numpy().tobytes())
+    anchor_sha256 = _sha256(anchor.numpy().tobytes())
+    digest = _sha256(anchor_sha256 + _sha256(momentum.numpy().tobytes()))
+    described = tuple(snapshots.hash_chunks(temporary / name) for name, _, _ in files[: 1 + (plan.num_slots > 0)])
+    index = snapshots.SnapshotIndex(plan.run_id, round_index, anchor_sha256.hex(), digest.hex(), "", described)
+    snapshots.publish(temporary, directory, index)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
