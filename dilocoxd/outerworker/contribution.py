@@ -20,6 +20,7 @@ from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import NO_PHASE, Operation, Saved
 from dilocoxd.outerworker.plan import NUM_PASSES
+from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import (
     ContributionFormed,
@@ -44,18 +45,25 @@ class SiteContribution:
         """d = beta e + u; OUTBOX <- encode(d); FEEDBACK <- d - what others decode. Repeated: the same answer."""
         core, state = self._core, self._core.state
         started = time.monotonic()
-        if state.outbox_phase != request.phase:
+        if state.formed_phase != request.phase:
             core.require(
                 state.formed_phase == NO_PHASE,
                 f"phase {request.phase} cannot be formed: the contribution of phase {state.formed_phase} is in flight",
+            )
+            core.require(
+                request.phase > state.settled_phase,
+                f"phase {request.phase} cannot be formed: phase {state.settled_phase} is settled, phases only rise",
             )
             self._require_no_settle()
             culprit = self._unencodable()
             if culprit:
                 return ContributionFormed(request.request, request.phase, False, culprit, (), 0.0, 0.0, 0.0)
-            fresh = {"partial_norm_square": 0.0, "partial_residual_square": 0.0, "outbox_phase": NO_PHASE}
+            fresh = {"partial_norm_square": 0.0, "partial_residual_square": 0.0}
             core.begin(Operation.FORM, request.phase, **fresh)
             self._form()
+            if core.plan.manifest.strategy.delay != "phase":
+                # PHASE is filled again only after the exchange: until then its pages would be idle memory.
+                core.buffers.clear(local.PHASE)
         state = core.state
         return ContributionFormed(
             request.request,
@@ -112,7 +120,6 @@ class SiteContribution:
         core.journal.write(
             operation=Operation.NONE,
             formed_phase=state.argument,
-            outbox_phase=state.argument,
             norm_square=state.partial_norm_square,
             residual_square=state.partial_residual_square,
         )
@@ -169,6 +176,7 @@ class SiteContribution:
         if request.is_included:
             self._settle_owned(request.owned)
         self._finish_settle()
+        core.buffers.clear(local.OUTBOX)
         for owned in request.owned:
             for share in owned.shares:
                 core.buffers.release_share(share, owned.segment)

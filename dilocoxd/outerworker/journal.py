@@ -26,7 +26,7 @@ _COPY_BYTES: Final = JOURNAL_BYTES // 2
 _MAGIC: Final = b"dlxjrnl1"
 _CHECKSUM_BYTES: Final = 32
 PATH_BYTES_MAX: Final = 1024
-_FORMAT: Final = struct.Struct("<8sQ32s?Q32s32sBQBQQqQqdd?qdd1024s")
+_FORMAT: Final = struct.Struct("<8sQ32s?Q32s32sBQBQQqQqdd?dd1024s")
 NO_PHASE: Final = -1
 _NO_DIGEST: Final = bytes(32)
 
@@ -70,15 +70,13 @@ class JournalState:
     offset: int = 0
     """APPLY: of the payload in `path`."""
     formed_phase: int = NO_PHASE
-    """The contribution in flight: its payload is in OUTBOX and its residual in FEEDBACK."""
+    """The contribution in flight: its payload is in OUTBOX and its residual in FEEDBACK. NO_PHASE: nothing is."""
     argument: int = 0
     """FORM, SETTLE: phase. APPLY, COPY_BASE: round."""
     settled_phase: int = NO_PHASE
     norm_square: float = 0.0
     residual_square: float = 0.0
     settled_included: bool = False
-    outbox_phase: int = NO_PHASE
-    """The phase whose payload OUTBOX holds, also after it was settled."""
     partial_norm_square: float = 0.0
     partial_residual_square: float = 0.0
     path: str = ""

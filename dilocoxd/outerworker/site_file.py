@@ -106,7 +106,7 @@ class SiteFile:
         core = self._core
         core.buffers.clear(local.FEEDBACK)
         core.buffers.clear(local.OWNER_FEEDBACK)
-        core.journal.write(operation=Operation.NONE, formed_phase=NO_PHASE, outbox_phase=NO_PHASE)
+        core.journal.write(operation=Operation.NONE, formed_phase=NO_PHASE)
         try:
             detail = self._load(Path(request.path), request.phase)
         except FileNotFoundError:

@@ -101,6 +101,7 @@ class OuterDaemon:
         self.process: Process | None = None
         self._socket: socket.socket | None = None
         self.described: Described | None = None
+        self.is_attached = False
 
     def __enter__(self) -> OuterDaemon:
         return self
@@ -126,6 +127,7 @@ class OuterDaemon:
         assert isinstance(described, Described), described
         self.described = described
         self._attach(described)
+        self.is_attached = True
         return described
 
     def _attach(self, described: Described) -> None:
@@ -206,9 +208,15 @@ class OuterDaemon:
     def kill(self) -> None:
         """SIGKILL the worker and wait for its end."""
         assert self.process is not None and self._socket is not None
+        self.is_attached = False
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(TIMEOUT_S)
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        """Close our end of the socket, as a dying daemon does."""
+        assert self._socket is not None
         self._socket.close()
 
     def stop(self) -> int:

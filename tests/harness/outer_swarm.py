@@ -45,7 +45,9 @@ def form(site: Site, pseudo_gradient: torch.Tensor, phase: int) -> ContributionF
     return formed
 
 
-def exchange(sites: Sequence[Site], owners: Sequence[int], tokens: dict[str, int]) -> dict[str, tuple[OwnedSegment, ...]]:
+def exchange(
+    sites: Sequence[Site], owners: Sequence[int], tokens: dict[str, int]
+) -> dict[str, tuple[OwnedSegment, ...]]:
     """Move payloads to their owners, reduce, and give every site the results; returns what each site owned.
 
     `owners[s]` indexes the sites in sorted peer order; without `tokens` everybody weighs the same.
@@ -92,12 +94,25 @@ def take_anchor(sites: Sequence[Site]) -> None:
         site.worker.do(CopyBase)
 
 
+def foreign_payload(plan: Plan, seed: int) -> bytes:
+    """Payload of another site with a random pseudo-gradient."""
+    values = torch.randn(plan.layout.numel, generator=torch.Generator().manual_seed(seed))
+    payload = bytearray(plan.payload_total)
+    view = memoryview(payload)
+    for segment, start, length in zip(plan.segments, plan.payload_offsets, plan.payload_bytes, strict=True):
+        plan.codec.encode(values[segment.start : segment.stop].clone(), view[start : start + length])
+    return bytes(payload)
+
+
 def write_state(directory: Path, plan: Plan, round_index: int, anchor: torch.Tensor) -> None:
     """A snapshot with a chosen anchor and zero momentum, as another site could have written it."""
     temporary = snapshots.temporary_directory(directory)
     temporary.mkdir(parents=True)
     momentum = torch.zeros(plan.num_slots * plan.layout.numel)
-    files = [(snapshots.ANCHOR_NAME, anchor_entries(plan), anchor), (snapshots.MOMENTUM_NAME, momentum_entries(plan), momentum)]
+    files = [
+        (snapshots.ANCHOR_NAME, anchor_entries(plan), anchor),
+        (snapshots.MOMENTUM_NAME, momentum_entries(plan), momentum),
+    ]
     for name, entries, values in files[: 1 + (plan.num_slots > 0)]:
         (temporary / name).write_bytes(encode_header(entries, {}) + values.numpy().tobytes())
     anchor_sha256 = _sha256(anchor.numpy().tobytes())

@@ -1,0 +1,181 @@
+"""SIGKILL of the outer worker at every journal write, and at random moments: the buffers end with the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.outerworker.journal import CRASH_VARIABLE
+from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.wire import local
+from dilocoxd.wire.local import (
+    ApplyEntry,
+    CopyBase,
+    FormContribution,
+    LoadState,
+    OpenState,
+    OwnedSegment,
+    Reduce,
+    Settle,
+    Share,
+)
+from tests.harness.outer_daemon import OuterDaemon, WorkerDied, tiny_manifest
+from tests.harness.outer_swarm import foreign_payload
+from tests.harness.zygote import Zygote
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+ROUNDS = 3
+SHARES = (Share(0, 300), Share(-1, 500), Share(2, 200))
+FINAL_BUFFERS = (local.ANCHOR, local.MOMENTUM, local.FEEDBACK, local.OWNER_FEEDBACK)
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as started:
+        yield started
+
+
+class Persistent:
+    """A daemon that starts a dead worker again and repeats what was not answered (docs/internals.md section 4)."""
+
+    def __init__(self, worker: OuterDaemon, crash_points: Iterator[str]) -> None:
+        self.worker = worker
+        self.deaths = 0
+        self._crash_points = crash_points
+        self._start()
+
+    def _start(self) -> None:
+        point = next(self._crash_points, "")
+        self.worker.start(**({CRASH_VARIABLE: point} if point else {}))
+        self.ready = self.worker.do(OpenState)
+
+    def _restart(self) -> None:
+        while True:
+            self.deaths += 1
+            self.worker.kill()
+            try:
+                self._start()
+            except WorkerDied:
+                continue
+            return
+
+    def do(self, kind: type, *arguments: Any) -> Any:
+        while True:
+            try:
+                return self.worker.do(kind, *arguments)
+            except WorkerDied:
+                self._restart()
+            if kind is ApplyEntry and self.ready.round == arguments[0] + 1:
+                return self.ready
+
+
+def scenario(persistent: Persistent, plan: Plan, directory: Path) -> dict[str, str]:
+    """Genesis, then rounds: included, left out, included with the payload in a file. Digests of everything."""
+    worker, seen = persistent.worker, {}
+    owned_segments = range(0, len(plan.segments), 2)
+    seen["genesis"] = persistent.do(LoadState, "").state_digest.hex()
+    for index in range(ROUNDS):
+        persistent.do(CopyBase)
+        base = worker.floats(local.PHASE)
+        noise = torch.randn(base.numel(), generator=torch.Generator().manual_seed(index))
+        worker.write_floats(local.PHASE, 0.3 * base + noise)
+        formed = persistent.do(FormContribution, index, 0)
+        seen[f"formed{index}"] = str((formed.segment_hashes, formed.norm, formed.residual_norm))
+        for slot in (0, 2):
+            worker.write(local.INBOX, foreign_payload(plan, 10 * index + slot), slot * plan.payload_total)
+        worker.write(local.RESULT, foreign_payload(plan, 10 * index + 5))
+        owned = []
+        if index != 1:
+            for segment in owned_segments:
+                seen[f"reduced{index}.{segment}"] = persistent.do(Reduce, 0, segment, SHARES, 0).sha256.hex()
+                owned.append(OwnedSegment(0, segment, SHARES))
+        result = worker.read(local.RESULT)
+        persistent.do(Settle, index, index, index != 1, tuple(owned))
+        path, offset = "", 0
+        if index == 2:
+            (directory / "payload").write_bytes(b"in front of it" + result)
+            worker.write(local.RESULT, bytes(len(result)))
+            path, offset = str(directory / "payload"), len(b"in front of it")
+        applied = persistent.do(ApplyEntry, index, path, offset, 0)
+        seen[f"applied{index}"] = str((applied.round, applied.anchor_sha256, applied.state_digest))
+    for name in FINAL_BUFFERS:
+        seen[name] = hashlib.sha256(worker.read(name)).hexdigest()
+    seen["anchor"] = applied.anchor_sha256.hex()
+    assert seen["anchor"] == hashlib.sha256(worker.read(local.ANCHOR)).hexdigest()
+    return seen
+
+
+def run(directory: Path, zygote: Zygote, manifest: Manifest, crash_points: Iterator[str]) -> tuple[dict[str, str], int]:
+    with OuterDaemon(directory, manifest, zygote.spawn) as worker:
+        persistent = Persistent(worker, crash_points)
+        return scenario(persistent, make_plan(manifest), directory), persistent.deaths
+
+
+@pytest.mark.parametrize("mode", ["local", "paper"])
+def test_every_crash_point_gives_the_undisturbed_bits(tmp_path: Path, zygote: Zygote, mode: str) -> None:
+    """One SIGKILL right before or after the n-th journal write, for every n of the scenario."""
+    manifest = tiny_manifest(strategy={"error_feedback": mode})
+    expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
+    number = 0
+    while True:
+        number += 1
+        deaths = 0
+        # In mode paper every second point is enough: the transactions are the same, only what is settled differs.
+        for side in ("before", "after") if mode == "local" else ("before",):
+            seen, died = run(tmp_path / f"{side}{number}", zygote, manifest, iter((f"{side}:{number}",)))
+            assert seen == expected, (side, number)
+            deaths += died
+        if not deaths:
+            break
+        number += 0 if mode == "local" else 1
+    assert number > 60
+
+
+def test_crash_after_crash_still_gets_there(tmp_path: Path, zygote: Zygote) -> None:
+    """A worker that dies at every third to ninth journal write of each life, also while it repairs the last death."""
+    manifest = tiny_manifest()
+    expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
+    rng = random.Random(7)
+    points = (f"{rng.choice(('before', 'after'))}:{rng.randint(3, 9)}" for _ in range(1000))
+    seen, deaths = run(tmp_path / "crashes", zygote, manifest, points)
+    assert seen == expected
+    assert deaths > 15
+
+
+def test_kills_at_random_moments(tmp_path: Path, zygote: Zygote) -> None:
+    """SIGKILL from outside, at moments that no code chose; larger tensors, so that most fall into an update."""
+    sizes = {"vocab_size": 512, "hidden_size": 256, "intermediate_size": 512}
+    manifest = tiny_manifest(model=sizes, strategy={"segment_elements_max": 65536})
+    expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
+    rng = random.Random(3)
+    with OuterDaemon(tmp_path / "killed", manifest, zygote.spawn) as worker:
+        persistent = Persistent(worker, iter(()))
+        stop = threading.Event()
+
+        def killer() -> None:
+            while not stop.wait(rng.uniform(0.0, 0.1)):
+                if worker.is_attached and worker.process is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.process.pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=killer)
+        thread.start()
+        try:
+            seen = scenario(persistent, make_plan(manifest), tmp_path / "killed")
+        finally:
+            stop.set()
+            thread.join()
+    assert seen == expected
+    assert persistent.deaths > 0
