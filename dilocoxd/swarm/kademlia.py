@@ -109,6 +109,13 @@ def fresh_peer_id() -> PeerId:
     return PeerId(base58.b58encode(b"\x12\x20" + secrets.token_bytes(32)).decode("ascii"))
 
 
+def _id_bytes(peer: PeerId) -> bytes:
+    try:
+        return base58.b58decode(peer)
+    except ValueError as error:
+        raise PeerError(f"{peer!r} is no peer id") from error
+
+
 class Node:
     """p2pd and DHT node. `start` may be called again after p2pd died: same identity, same ports, same handlers."""
 
@@ -242,7 +249,7 @@ class Node:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.STREAM_OPEN,
             streamOpen=p2pd_pb2.StreamOpenRequest(
-                peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol], timeout=max(1, round(timeout_s))
+                peer=_id_bytes(peer), proto=[protocol], timeout=max(1, round(timeout_s))
             ),
         )
         _, stream = await self._ask_p2pd(request, f"open {protocol} to {peer}", timeout_s)
@@ -253,11 +260,14 @@ class Node:
 
         libp2p refuses for about 5 s to dial again what has just failed ("dial backoff"); that is waited out.
         """
-        dial = [Multiaddr(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
+        dial = []
+        for address in addresses:
+            with contextlib.suppress(ValueError):  # what somebody's record says need not make sense
+                dial.append(Multiaddr(address.removesuffix(f"/p2p/{peer}")))
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
             connect=p2pd_pb2.ConnectRequest(
-                peer=PeerID.from_base58(peer).to_bytes(),
+                peer=_id_bytes(peer),
                 addrs=[address.to_bytes() for address in dial],
                 timeout=max(1, round(timeout_s)),
             ),
@@ -292,7 +302,7 @@ class Node:
     async def disconnect(self, peer: PeerId) -> None:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.DISCONNECT,
-            disconnect=p2pd_pb2.DisconnectRequest(peer=PeerID.from_base58(peer).to_bytes()),
+            disconnect=p2pd_pb2.DisconnectRequest(peer=_id_bytes(peer)),
         )
         _, (_, writer) = await self._ask_p2pd(request, f"disconnect {peer}", 10.0)
         writer.close()
@@ -325,7 +335,7 @@ class Node:
         Raises PeerError.
         """
         async with self._dht_call(f"merge with {peer}", 20) as dht:
-            if await dht.protocol.call_ping(PeerID.from_base58(peer)) is None:
+            if await dht.protocol.call_ping(PeerID(_id_bytes(peer))) is None:
                 return False
             await dht.find_nearest_nodes([dht.node_id])
         return True

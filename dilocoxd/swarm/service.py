@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
 from dilocoxd.ids import Digest, PeerId, RunId
 from dilocoxd.swarm.addresses import can_reach_others, parse_address
 from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
@@ -213,6 +213,8 @@ class Swarm:
                 is_channel_stopped.set()
                 for task in loops:
                     task.cancel()
+        except* WorkerError as failed:
+            raise failed.exceptions[0] from None
         finally:
             await self.node.shutdown()
             await asyncio.to_thread(self._file.save)

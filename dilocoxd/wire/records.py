@@ -4,6 +4,7 @@ Nothing in a record is free text. A signed record is ``[record bytes, public key
 the very bytes that were signed. Pure: the signature itself is checked in `dilocoxd.swarm.records`.
 """
 
+import ipaddress
 import math
 import re
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ _RATE_MAX: Final = 1e15
 _PEER_ID: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{40,60}")
 _P2P: Final = r"/p2p/[1-9A-HJ-NP-Za-km-z]{40,60}"
 _ADDRESS: Final = re.compile(
-    rf"/(ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{{1,253}}/tcp/[0-9]{{1,5}}({_P2P}(/p2p-circuit({_P2P})?)?)?"
+    rf"/(?P<kind>ip4|ip6|dns|dns4|dns6)/(?P<host>[A-Za-z0-9.:_-]{{1,253}})/tcp/(?P<port>[0-9]{{1,5}})"
+    rf"({_P2P}(/p2p-circuit({_P2P})?)?)?"
 )
+_IP_VERSIONS: Final = {"ip4": 4, "ip6": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,15 @@ def is_peer_id(text: str) -> bool:
 
 def is_address(text: str) -> bool:
     """Whether the text is a multiaddr that a record may hold: TCP, optionally with peer id and relay."""
-    return _ADDRESS.fullmatch(text) is not None
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 1 <= int(found["port"]) <= 65535:
+        return False
+    if found["kind"] not in _IP_VERSIONS:
+        return True
+    try:
+        return ipaddress.ip_address(found["host"]).version == _IP_VERSIONS[found["kind"]]
+    except ValueError:
+        return False
 
 
 def _check(record: PeerRecord) -> None:

@@ -1,0 +1,147 @@
+"""Joining: over lists of dead, wrong and half-dead addresses; every failure names its stage, address and reason."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.swarm import bootstrap
+from dilocoxd.swarm.addresses import parse_address
+from dilocoxd.swarm.bootstrap import JoinError, StageFailure, find_manifest, reach
+from dilocoxd.swarm.kademlia import fresh_peer_id
+from tests.integration.swarm.members import Member, a_manifest, running
+from tests.integration.swarm.sites import RUN, sites
+
+pytestmark = pytest.mark.processes
+
+
+@contextlib.asynccontextmanager
+async def tcp_server(answer: bytes | None) -> AsyncIterator[int]:
+    """A port that accepts connections; says `answer`, or nothing for ever."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if answer is not None:
+            writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_each_stage_says_what_failed_and_where(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b), tcp_server(None) as mute, tcp_server(b"SSH-2.0\r\n") as ssh:
+        port = (await a.node.addresses())[0].split("/")[4]
+        closed = closed_port()
+        for text, stage, reason in [
+            ("no-such-host.invalid:31337", "resolve", "no-such-host.invalid"),
+            (f"127.0.0.1:{closed}", "connect", f"127.0.0.1 port {closed} is closed"),
+            (f"127.0.0.1:{mute}", "handshake", f"port {mute}, but it is no dilocoxd"),
+            (f"127.0.0.1:{ssh}", "handshake", f"port {ssh}, but it is no dilocoxd"),
+            (f"127.0.0.1:{port}/{fresh_peer_id()}", "handshake", f"another peer answers there: {a.peer_id}"),
+            (f"127.0.0.1:{port}", "hello", "protocols not supported"),
+        ]:
+            with pytest.raises(StageFailure) as failed:
+                await reach(b.node, b.gate, parse_address(text))
+            assert failed.value.stage == stage, str(failed.value)
+            assert reason in str(failed.value)
+            assert text in str(failed.value)
+
+
+async def test_manifest_is_found_through_a_list_with_one_good_address(tmp_path: Path) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    told: list[str] = []
+    async with running(a), tcp_server(None) as mute:
+        good = a.swarm.join_address()
+        addresses = [f"127.0.0.1:{closed_port()}", f"127.0.0.1:{mute}", good]
+        started = asyncio.get_running_loop().time()
+        manifest = await find_manifest([parse_address(t) for t in addresses], timeout_s=60, tell=told.append)
+        assert manifest == a.manifest
+        assert asyncio.get_running_loop().time() - started < 10, "a half-dead address delays nobody"
+        bare = "127.0.0.1:" + good.split("/")[4]
+        assert await find_manifest([parse_address(bare)], timeout_s=60, tell=told.append) == a.manifest
+    assert len(told) <= 1
+
+
+async def test_error_lists_every_address_that_was_tried(tmp_path: Path) -> None:
+    async with tcp_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
+        addresses = [f"127.0.0.1:{closed_port()}", f"127.0.0.1:{web}", "no-such-host.invalid:1"]
+        with pytest.raises(JoinError) as failed:
+            await find_manifest([parse_address(text) for text in addresses], timeout_s=3, tell=lambda line: None)
+    for text in addresses:
+        assert f"\n  {text}: " in str(failed.value)
+
+
+async def test_peer_that_comes_up_late_is_found_by_a_later_round(tmp_path: Path) -> None:
+    port = closed_port()
+    told: list[str] = []
+    address = parse_address(f"127.0.0.1:{port}")
+    async with asyncio.TaskGroup() as group:
+        finding = group.create_task(find_manifest([address], timeout_s=60, tell=told.append))
+        while not told:
+            await asyncio.sleep(0.02)
+        a = Member(tmp_path / "a", a_manifest(), listen=(f"/ip4/127.0.0.1/tcp/{port}",))
+        async with running(a):
+            assert await finding == a.manifest
+    assert len(told) >= 1
+    assert "is closed" in told[0]
+
+
+async def test_wrong_clock_is_its_own_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    async with running(a), sites(tmp_path / "joiner", 1) as (b,):
+        b.gate.run_id = None
+        monkeypatch.setattr(bootstrap, "CLOCK_SKEW_MAX_S", -1.0)
+        with pytest.raises(StageFailure, match="set both by NTP") as failed:
+            await reach(b.node, b.gate, parse_address(a.swarm.join_address()))
+        assert failed.value.stage == "clock"
+        assert failed.value.is_final
+
+
+async def test_wrong_run_is_final_and_says_which(tmp_path: Path) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    async with running(a), sites(tmp_path / "joiner", 1) as (b,):
+        with pytest.raises(StageFailure, match=f"this peer is in run {a.manifest.run_id}") as failed:
+            await reach(b.node, b.gate, parse_address(a.swarm.join_address()))
+        assert failed.value.stage == "hello"
+        assert failed.value.is_final
+        assert b.gate.run_id == RUN
+
+
+async def test_manifest_that_does_not_fit_its_run_is_refused(tmp_path: Path) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    a.manifest = a_manifest("somethingelse")
+    async with running(a):
+        with pytest.raises(ConfigError, match="somethingelse"):
+            await find_manifest([parse_address(a.swarm.join_address())], timeout_s=30, tell=lambda line: None)
+
+
+async def test_twenty_newcomers_in_processes_of_their_own_all_join(tmp_path: Path) -> None:
+    a = Member(tmp_path / "a", a_manifest())
+    code = (
+        "import sys; from dilocoxd.swarm.bootstrap import fetch_manifest;"
+        "print(fetch_manifest([sys.argv[1]], timeout_s=60, tell=print).run_id)"
+    )
+    async with running(a):
+        for _ in range(20):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, a.swarm.join_address(), stdout=subprocess.PIPE
+            )
+            out, _ = await process.communicate()
+            assert out.decode() == f"{a.manifest.run_id}\n"
+            assert process.returncode == 0

@@ -1,0 +1,61 @@
+"""Addresses as people write them, and the sentence they get when they write something else."""
+
+import contextlib
+
+import pytest
+from hypothesis import given, strategies as st
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.addresses import can_reach_others, multiaddr, parse_address
+
+PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "peer"),
+    [
+        (f"/ip4/203.0.113.7/tcp/31337/p2p/{PEER}", "203.0.113.7", 31337, PEER),
+        (f"/ip6/2001:db8::1/tcp/31337/p2p/{PEER}", "2001:db8::1", 31337, PEER),
+        ("/dns4/head.example.org/tcp/80", "head.example.org", 80, None),
+        (f"203.0.113.7:31337/{PEER}", "203.0.113.7", 31337, PEER),
+        ("head.example.org:31337", "head.example.org", 31337, None),
+        ("[2001:db8::1]:31337", "2001:db8::1", 31337, None),
+    ],
+)
+def test_every_usual_form_is_understood(text: str, host: str, port: int, peer: str | None) -> None:
+    address = parse_address(text)
+    assert (address.host, address.port, address.peer, address.text) == (host, port, peer, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "cannot be understood"),
+        ("head.example.org", "cannot be understood"),
+        ("http://head.example.org:80", "cannot be understood"),
+        ("host:99999", "port 99999"),
+        ("host:0", "port 0"),
+        ("/ip4/1.2.3.4/udp/31337/quic-v1", "not TCP"),
+        ("host:31337/notapeer", "no peer id"),
+        (f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit", "no peer id"),
+    ],
+)
+def test_other_texts_are_explained(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint) as refused:
+        parse_address(text)
+    assert "31337" in str(refused.value), "the sentence shows how to write it"
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        assert 1 <= parse_address(text).port <= 65535
+
+
+def test_multiaddr_forms_and_what_other_machines_can_use() -> None:
+    assert multiaddr("10.0.0.1", 5) == "/ip4/10.0.0.1/tcp/5"
+    assert multiaddr("::1", 5) == "/ip6/::1/tcp/5"
+    assert can_reach_others("/ip4/10.0.0.1/tcp/5")
+    assert can_reach_others("/dns4/head.example.org/tcp/5")
+    assert not can_reach_others("/ip4/127.0.0.1/tcp/5")
+    assert not can_reach_others("/ip4/0.0.0.0/tcp/5")
