@@ -3,8 +3,7 @@
 Moves bytes between us and p2pd (streams, dialling) and keeps small hints in the DHT. Decides nothing.
 
 What it works around (hivemind 1.1.12, all seen in trials):
-- ``import hivemind`` pulls in torch (278 MB resident, 2 s). Only its p2p and dht parts are imported here, by giving the
-  package names empty parents first: 38 MB, 0.2 s.
+- ``import hivemind`` pulls in torch: slim_import.py.
 - its control sockets lie in the shared temporary directory, open to every local user: here in a 0700 directory.
 - p2pd exits when none of its bootstrap peers answers: it is started without any, and connected afterwards.
 - p2pd listens with SO_REUSEPORT, so a second daemon on the same port would start and steal half the connections: the
@@ -14,16 +13,12 @@ What it works around (hivemind 1.1.12, all seen in trials):
 
 import asyncio
 import contextlib
-import importlib
-import importlib.util
 import logging
 import os
 import re
 import secrets
-import sys
 import tempfile
 import time
-import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -31,35 +26,12 @@ from typing import Any, Final
 import base58
 import msgpack
 
-from dilocoxd.errors import ConfigError, PeerError, WireError, WorkerError
+from dilocoxd.errors import PeerError, WireError, WorkerError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.node_settings import NodeSettings, fix_ports
+from dilocoxd.swarm.slim_import import import_slim
 
-
-def _import_slim() -> None:
-    """Give hivemind's packages empty parents, so that importing a leaf does not run their __init__ (and torch)."""
-    if "hivemind" in sys.modules:
-        return
-    os.environ.setdefault("HIVEMIND_LOGLEVEL", "ERROR")
-    spec = importlib.util.find_spec("hivemind")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("package hivemind is not installed; install dilocoxd with its dependencies")
-    root = Path(spec.submodule_search_locations[0])
-    parents = {"hivemind": root, "hivemind.utils": root / "utils", "hivemind.dht": root / "dht"}
-    for name, path in parents.items():
-        module = types.ModuleType(name)
-        module.__path__ = [str(path)]
-        module.__spec__ = importlib.util.spec_from_loader(name, None, is_package=True)
-        sys.modules[name] = module
-    for leaf in ("asyncio", "logging", "serializer", "timed_storage"):
-        loaded = importlib.import_module(f"hivemind.utils.{leaf}")
-        for name in ("get_logger", "MSGPackSerializer", "SerializerBase", "DHTExpiration", "ValueWithExpiration",
-                     "get_dht_time", "MAX_DHT_TIME_DISCREPANCY_SECONDS", "TimedStorage"):  # fmt: skip
-            if hasattr(loaded, name):
-                setattr(sys.modules["hivemind.utils"], name, getattr(loaded, name))
-
-
-_import_slim()
+import_slim()
 
 from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
