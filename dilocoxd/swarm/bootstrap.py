@@ -35,7 +35,7 @@ HELLO_TIMEOUT_S: Final = 10.0
 CLOCK_SKEW_MAX_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0
-FINAL_REFUSALS: Final = frozenset({"wrong_run", "version", "not_allowed"})
+FINAL_REFUSALS: Final = frozenset({"wrong_run", "wrong_protocol", "not_allowed"})
 
 
 class StageFailure(PeerError):

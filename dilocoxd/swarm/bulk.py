@@ -29,7 +29,7 @@ VERIFY_BYTES_PER_S: Final = 50e6
 RECEIPT_COMPLETE: Final = b"\0"
 RECEIPT_PARTIAL: Final = b"\1"
 FINAL_REFUSALS: Final = frozenset(
-    {"wrong_run", "version", "not_allowed", "stale", "not_wanted", "too_large", "malformed"}
+    {"wrong_run", "wrong_protocol", "not_allowed", "stale", "not_wanted", "too_large", "malformed"}
 )
 """Refusals after which offering the same payload again is useless."""
 
@@ -150,8 +150,9 @@ class BulkReceiver:
 class BulkSender:
     """Opener of PROTOCOL_BULK."""
 
-    def __init__(self, gate: StreamGate, throttle: Throttle | None = None) -> None:
+    def __init__(self, gate: StreamGate, throttle: Throttle | None = None, *, lanes_max: int = LANES_MAX) -> None:
         self._gate = gate
+        self._lanes_max = lanes_max
         self._throttle = throttle
         self.counts: Counter[str] = Counter()
         """payloads_sent, bytes_sent (pieces, repeated ones too), offers_repeated."""
@@ -180,7 +181,7 @@ class BulkSender:
     async def _try_once(self, peer: PeerId, header: SegmentHeader, source: Region, *, is_last: bool) -> bool:
         """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
         claimed: set[int] = set()
-        num_lanes = min(LANES_MAX, 1 + source.length // LANE_BYTES)
+        num_lanes = min(self._lanes_max, 1 + source.length // LANE_BYTES)
         results: list[bool | PeerError | WireError | StoreError] = []
 
         async def lane() -> None:

@@ -14,7 +14,7 @@ STRIKES_MAX: Final = 20
 BAN_S: Final = 60.0
 STREAMS_PER_PEER_MAX: Final = 64
 NO_STRIKE: Final = frozenset(
-    {"truncated", "wrong_run", "version", "clock_skew", "not_ready", "not_allowed", "banned", "too_many_streams"}
+    {"truncated", "wrong_run", "wrong_protocol", "clock_skew", "not_ready", "not_allowed", "banned", "too_many_streams"}
 )
 """Counted but not held against a peer: an honest one gets there by a crash or a wrong setting."""
 

@@ -36,7 +36,7 @@ async def introduce(gate: StreamGate, peer: PeerId, *, record: bytes, timeout_s:
     if not isinstance(hello, Hello):
         raise WireError("malformed", "HELLO frame without a Hello message")
     if hello.protocol_major != PROTOCOL_MAJOR:
-        raise WireError("version", f"it speaks protocol {hello.protocol_major}, we speak {PROTOCOL_MAJOR}")
+        raise WireError("wrong_protocol", f"it speaks protocol {hello.protocol_major}, we speak {PROTOCOL_MAJOR}")
     if not hello.run_id or (gate.run_id is not None and hello.run_id != gate.run_id):
         raise PeerError(f"{peer} is in run {hello.run_id!r}, not in ours")
     offset_s = (hello.unix_ms - started_ms) / 1000 - round_trip_s / 2

@@ -43,7 +43,7 @@ def verify_record(data: bytes, run_id: RunId) -> PeerRecord:
     if record.run_id != run_id:
         raise WireError("wrong_run", f"record of run {record.run_id}")
     if record.protocol_major != PROTOCOL_MAJOR:
-        raise WireError("version", f"record of protocol {record.protocol_major}")
+        raise WireError("wrong_protocol", f"record of protocol {record.protocol_major}")
     return record
 
 

@@ -65,6 +65,8 @@ class SwarmSettings:
     relays: tuple[str, ...] = ()
     map_port: bool = False
     upload_bytes_per_s_max: int = 0
+    streams_per_peer: int = 4
+    """For one large payload."""
     allowed_peers: frozenset[PeerId] | None = None
     """None: every peer of the run is welcome."""
     startup_timeout_s: float = 60.0
@@ -132,7 +134,7 @@ class Swarm:
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
         throttle = TokenBucket(settings.upload_bytes_per_s_max).take if settings.upload_bytes_per_s_max else None
         self.bulk_in = BulkReceiver(listener.accept, listener.on_segment)
-        self.bulk_out = BulkSender(self.gate, throttle)
+        self.bulk_out = BulkSender(self.gate, throttle, lanes_max=settings.streams_per_peer)
         self.fetch_server = FetchServer(listener.open_resource, throttle)
         self.fetch_client = FetchClient(self.gate)
         self._file = PeersFile(settings.peers_json)
@@ -270,9 +272,9 @@ class Swarm:
             chain_weight=me.chain_weight,
             state_digest=me.state_digest,
             contributed_round=me.contributed_round,
-            steps_per_s=me.steps_per_s,
-            tokens_per_s=me.tokens_per_s,
-            upload_bytes_per_s=max(self.bulk_out.bytes_per_s.values(), default=0.0),
+            milli_steps_per_s=round(max(0.0, me.steps_per_s) * 1000),
+            tokens_per_s=round(max(0.0, me.tokens_per_s)),
+            upload_bytes_per_s=round(max(self.bulk_out.bytes_per_s.values(), default=0.0)),
         )
         return sign_record(self._settings.identity, record)
 

@@ -188,7 +188,7 @@ class StreamGate:
         if not isinstance(hello, Hello):
             raise WireError("malformed", "HELLO frame without a Hello message")
         if hello.protocol_major != PROTOCOL_MAJOR:
-            raise WireError("version", f"we speak protocol {PROTOCOL_MAJOR}, you speak {hello.protocol_major}")
+            raise WireError("wrong_protocol", f"we speak protocol {PROTOCOL_MAJOR}, you speak {hello.protocol_major}")
         if self.run_id is None:
             raise WireError("not_ready", "this peer has not joined a run yet")
         if hello.run_id != self.run_id and not (admits_joiners and hello.run_id == ""):

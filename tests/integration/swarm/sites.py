@@ -51,7 +51,7 @@ class Site:
             "peer": self.peer_id, "run_id": RUN, "protocol_major": 1, "protocol_minor": 0, "incarnation": 1,
             "sequence": self.sequence, "unix_ms": unix_ms(), "ttl_ms": 30_000, "state": "training", "addresses": (),
             "chain_head": EMPTY_DIGEST, "chain_height": 0, "chain_weight": 0, "state_digest": EMPTY_DIGEST,
-            "contributed_round": -1, "steps_per_s": 0.0, "tokens_per_s": 0.0, "upload_bytes_per_s": 0.0,
+            "contributed_round": -1, "milli_steps_per_s": 0, "tokens_per_s": 0, "upload_bytes_per_s": 0,
         }  # fmt: skip
         return sign_record(self.identity, PeerRecord(**{**fields, **changes}))  # type: ignore[arg-type]
 

@@ -164,7 +164,7 @@ async def test_truncated_frame_is_counted_and_unknown_optional_message_is_ignore
     ("hello", "code"),
     [
         (Hello(1, 0, "other-0123456789abcdef", 0, b""), b"wrong_run"),
-        (Hello(2, 0, "test-0123456789abcdef", 0, b""), b"version"),
+        (Hello(2, 0, "test-0123456789abcdef", 0, b""), b"wrong_protocol"),
         (Hello(1, 0, "", 0, b""), b"wrong_run"),
     ],
 )

@@ -39,7 +39,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> identity.Identity:
 def record_of(peer: PeerId, /, **changes: object) -> PeerRecord:
     record = PeerRecord(
         peer, RUN, 1, 0, 1, 1, NOW_MS, 30_000, "training", ("/ip4/10.0.0.1/tcp/31337",), EMPTY_DIGEST, 0, 0,
-        EMPTY_DIGEST, -1, 1.5, 100.0, 0.0,
+        EMPTY_DIGEST, -1, 1500, 100, 0,
     )  # fmt: skip
     return dataclasses.replace(record, **changes)  # type: ignore[arg-type]
 
@@ -60,8 +60,8 @@ def test_record_survives_the_wire(mine: identity.Identity) -> None:
         {"addresses": ("/ip4/::1/tcp/31337",)},
         {"addresses": ("/ip4/10.0.0.1/tcp/70000",)},
         {"addresses": tuple(f"/ip4/10.0.0.1/tcp/{n}" for n in range(17))},
-        {"steps_per_s": float("nan")},
-        {"tokens_per_s": -1.0},
+        {"milli_steps_per_s": 1.5},
+        {"tokens_per_s": -1},
         {"chain_head": b"short"},
         {"ttl_ms": 10**9},
         {"contributed_round": -2},
@@ -101,7 +101,10 @@ def test_signature_of_another_domain_is_no_record(mine: identity.Identity) -> No
 
 
 def test_other_run_other_version_and_oversize_have_their_own_codes(mine: identity.Identity) -> None:
-    for changes, code in [({"run_id": RunId("x-0123456789abcdef")}, "wrong_run"), ({"protocol_major": 2}, "version")]:
+    for changes, code in [
+        ({"run_id": RunId("x-0123456789abcdef")}, "wrong_run"),
+        ({"protocol_major": 2}, "wrong_protocol"),
+    ]:
         with pytest.raises(WireError) as refused:
             verify_record(sign_record(mine, record_of(mine.peer_id, **changes)), RUN)
         assert refused.value.code == code
