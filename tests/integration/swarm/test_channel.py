@@ -16,7 +16,7 @@ from dilocoxd.swarm.channel import MessageChannel
 from dilocoxd.swarm.guard import STRIKES_MAX
 from dilocoxd.swarm.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, Refused
 from dilocoxd.wire.frames import MAGIC, FrameKind, encode
-from dilocoxd.wire.messages import PEER_MESSAGES, Abandon, Hello, Leaving, Records
+from dilocoxd.wire.messages import PEER_MESSAGES, Committed, Hello, Leaving, Records
 from tests.integration.swarm.sites import Site, sites, until
 
 pytestmark = pytest.mark.processes
@@ -59,8 +59,8 @@ async def talkers(folder: Path, number: int = 2) -> AsyncIterator[list[Talker]]:
                 talker.is_stopped.set()
 
 
-def note(number: int) -> Abandon:
-    return Abandon(number, 0, "test")  # type: ignore[arg-type]
+def note(number: int) -> Committed:
+    return Committed(number, bytes(32))  # type: ignore[arg-type]
 
 
 async def test_messages_arrive_in_order_and_calls_are_answered(tmp_path: Path) -> None:

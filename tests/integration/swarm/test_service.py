@@ -9,7 +9,7 @@ import pytest
 
 from dilocoxd.ids import PeerId
 from dilocoxd.telemetry.catalogue import WorkerDied, WorkerStarted
-from dilocoxd.wire.messages import Abandon
+from dilocoxd.wire.messages import Leaving
 from tests.integration.swarm.members import Member, a_manifest, running, until_all_know_all
 from tests.integration.swarm.sites import until
 
@@ -26,9 +26,9 @@ async def test_newcomers_join_through_any_member_and_learn_everybody(tmp_path: P
             async with running(c):
                 await until_all_know_all(a, b, c)
                 assert all(is_fresh for record, is_fresh in c.records)
-                c.swarm.send(a.peer_id, Abandon(1, 2, "hello"))  # type: ignore[arg-type]
+                c.swarm.send(a.peer_id, Leaving(1, "hello"))  # type: ignore[arg-type]
                 await until(lambda: len(a.messages) == 1, "the message")
-                assert a.messages == [(c.peer_id, Abandon(1, 2, "hello"))]  # type: ignore[arg-type]
+                assert a.messages == [(c.peer_id, Leaving(1, "hello"))]  # type: ignore[arg-type]
                 assert await a.swarm.probe(c.peer_id)
             await until(lambda: a.state_of(c) == "training", "c said goodbye with its last state")
         assert not await a.swarm.probe(b.peer_id, timeout_s=2)
