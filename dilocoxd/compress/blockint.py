@@ -4,7 +4,7 @@ value = code * scale, |code| <= levels (127 or 7), |error| <= scale / 2. Byte la
 1. ceil(n / B) scales in block order:
    `fp32`  4 bytes  max|x| / levels, rounded to nearest;
    `bf16`  2 bytes  the upper half of that fp32 value, rounded to nearest even;
-   `pow2`  1 byte   int8 exponent a: the scale is 2**a, the smallest power of two >= max|x| / levels; -128: zero block;
+   `pow2`  1 byte   int8 exponent a: the scale is 2**a, the smallest power of two >= max|x| / levels; -127: zero block;
    `short` 2 bytes  bf16 with only the upper three mantissa bits in use, rounded up (for exact products, columns.py).
    A scale is 0 (the whole block decodes to 0) or lies in [2**-64, 2**64]; anything else is an error. Smaller maxima are
    encoded as a zero block, so that no subnormal number ever enters the arithmetic.
@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import Codec, bad_payload, check_encodable, load, store
+from dilocoxd.compress.codec import Codec, Payload, bad_payload, check_encodable, load, store
 
 ScaleFormat = Literal["fp32", "bf16", "pow2", "short"]
 SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1, "short": 2}
@@ -29,7 +29,9 @@ SHORT_MASK = 0xFFFFF
 """Bits of an fp32 number that a `short` scale leaves zero: three bits of the mantissa remain."""
 SCALE_MIN = 2.0**-64
 SCALE_MAX = 2.0**64
-ZERO_EXPONENT = -128
+BELOW_SCALE_MIN = 2.0**-64 * (1 - 2.0**-24)
+"""The fp32 number before SCALE_MIN."""
+ZERO_EXPONENT = -127
 GROUP = 4096
 """Values per split-half group of nibbles."""
 
@@ -53,8 +55,7 @@ class BlockInt(Codec):
         scales, raw = encode_scales(work.amax(dim=1), self._levels, self._scale)
         first = start // self._block * SCALE_BYTES[self._scale]
         store(raw, out[first : first + raw.numel() * raw.itemsize])
-        inverse = torch.where(scales > 0, 1.0 / scales, 0.0)
-        torch.mul(rows, inverse.unsqueeze(1), out=work).round_()
+        torch.mul(rows, inverse_of(scales).unsqueeze(1), out=work).round_()
         codes = work.view(-1)[: values.numel()]
         first = self._scale_bytes(numel) + start * self._bits // 8
         target = out[first : first + (values.numel() * self._bits + 7) // 8]
@@ -66,7 +67,7 @@ class BlockInt(Codec):
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         size = SCALE_BYTES[self._scale]
         first_block, num_blocks = start // self._block, -(-out.numel() // self._block)
-        scales = decode_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale)
+        scales = load_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale)
         first = self._scale_bytes(numel) + start * self._bits // 8
         source = payload[first : first + (out.numel() * self._bits + 7) // 8]
         if self._bits == 8:
@@ -77,6 +78,11 @@ class BlockInt(Codec):
         out[: full * self._block].view(full, self._block).mul_(scales[:full].unsqueeze(1))
         if full < num_blocks:
             out[full * self._block :].mul_(scales[full])
+
+    def checked_payload(self, payload: Payload, numel: int) -> Tensor:
+        source = super().checked_payload(payload, numel)
+        decode_scales(source[: self._scale_bytes(numel)], self._scale)
+        return source
 
     def _scale_bytes(self, numel: int) -> int:
         return -(-numel // self._block) * SCALE_BYTES[self._scale]
@@ -94,57 +100,58 @@ def encode_scales(maxima: Tensor, levels: int, scale_format: ScaleFormat) -> tup
     Raises NotEncodableError if a maximum is NaN, Inf or out of range.
     """
     check_encodable(maxima)
-    scales = maxima / levels
-    bits = scales.view(torch.int32)
-    if scale_format == "bf16":
-        scales = scales.to(torch.bfloat16).to(torch.float32)
-    elif scale_format == "pow2":
-        scales = ((bits + 0x7FFFFF) & 0x7F800000).view(torch.float32)
-    elif scale_format == "short":
-        scales = ((bits + SHORT_MASK) & ~SHORT_MASK).view(torch.float32)
-    scales = torch.where(scales >= SCALE_MIN, scales, 0.0)
+    scales = torch.nn.functional.threshold(maxima / levels, BELOW_SCALE_MIN, 0.0)
     if scale_format == "fp32":
         return scales, scales
-    if scale_format in {"bf16", "short"}:
-        return scales, scales.to(torch.bfloat16)
-    exponents = (scales.view(torch.int32) >> 23) - 127
-    return scales, torch.where(scales > 0, exponents, ZERO_EXPONENT).to(torch.int8)
+    bits = scales.view(torch.int32)
+    if scale_format == "pow2":
+        exponents = (bits + 0x7FFFFF) >> 23
+        return (exponents << 23).view(torch.float32), exponents.sub(127).to(torch.int8)
+    if scale_format == "short":
+        scales = ((bits + SHORT_MASK) & ~SHORT_MASK).view(torch.float32)
+    raw = scales.to(torch.bfloat16)
+    return raw.to(torch.float32), raw
+
+
+def inverse_of(scales: Tensor) -> Tensor:
+    """1 / scale, and 0 for the scale 0 of a zero block."""
+    return torch.nan_to_num(scales.reciprocal(), posinf=0.0)
+
+
+def load_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
+    """fp32 scales from a wire form that `decode_scales` has checked."""
+    if scale_format == "pow2":
+        return load(raw, torch.int8).to(torch.int32).add_(127).bitwise_left_shift_(23).view(torch.float32)
+    return load(raw, torch.float32 if scale_format == "fp32" else torch.bfloat16).to(torch.float32)
 
 
 def decode_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
     """fp32 scales from their wire form. Raises WireError unless each is 0 or in [2**-64, 2**64]."""
-    if scale_format == "pow2":
-        exponents = load(raw, torch.int8).to(torch.int32)
-        scales = ((exponents.clamp(min=-127) + 127) << 23).view(torch.float32)
-        scales = torch.where(exponents == ZERO_EXPONENT, 0.0, scales)
-        is_valid = (exponents == ZERO_EXPONENT) | ((exponents >= -64) & (exponents <= 64))
-    else:
-        scales = load(raw, torch.float32 if scale_format == "fp32" else torch.bfloat16).to(torch.float32)
-        is_valid = (scales == 0) | ((scales >= SCALE_MIN) & (scales <= SCALE_MAX))
-        if scale_format == "short":
-            is_valid &= (scales.view(torch.int32) & SHORT_MASK) == 0
+    scales = load_scales(raw, scale_format)
+    is_valid = (scales == 0) | ((scales >= SCALE_MIN) & (scales <= SCALE_MAX))
+    if scale_format == "short":
+        is_valid &= (scales.view(torch.int32) & SHORT_MASK) == 0
     if not bool(is_valid.all().item()):
         raise bad_payload("a block scale is NaN, Inf, negative, outside [2**-64, 2**64] or too precise")
     return scales
 
 
 def pack_nibbles(codes: Tensor, out: Tensor) -> None:
-    """Integer-valued float codes in [-7, 7] -> split-half nibbles. Overwrites `codes`."""
+    """Integer-valued float codes in [-8, 7] -> split-half nibbles. Overwrites `codes`."""
     full = codes.numel() // GROUP
     for part, target, half in _nibble_parts(codes, out, full):
         low, high = part[:, :half], part[:, half:]
-        packed = torch.full_like(low, 136.0)
-        packed[:, : high.shape[1]].add_(high.mul_(16.0))
-        target.copy_(packed.add_(low))
+        low[:, : high.shape[1]].add_(high, alpha=16)  # exact: integers below 2**24, so a fused product changes nothing
+        # Through int32: torch's direct conversion from float to uint8 is four times slower than both steps.
+        target.copy_(low.to(torch.int32)).add_(136)
 
 
 def unpack_nibbles(packed: Tensor, out: Tensor) -> None:
     """Split-half nibbles -> integer-valued float codes in [-8, 7]."""
     full = out.numel() // GROUP
     for part, source, half in _nibble_parts(out, packed, full):
-        part[:, :half].copy_(source & 15)
-        part[:, half:].copy_((source >> 4)[:, : part.shape[1] - half])
-    out.sub_(8.0)
+        part[:, :half].copy_((source & 15).view(torch.int8).sub_(8))
+        part[:, half:].copy_((source >> 4).view(torch.int8).sub_(8)[:, : part.shape[1] - half])
 
 
 def _nibble_parts(values: Tensor, packed: Tensor, full: int) -> list[tuple[Tensor, Tensor, int]]:

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.blockint import SCALE_BYTES, decode_scales, encode_scales
+from dilocoxd.compress.blockint import SCALE_BYTES, decode_scales, encode_scales, inverse_of
 from dilocoxd.compress.codec import CHUNK, Codec, Payload, bad_payload, load, store
 
 FLOAT64_BITS = 53
@@ -65,16 +65,15 @@ class ColumnInt(Codec):
         scales, raw = encode_scales(blocks.abs().amax(dim=1), self._levels, "short")
         first = start // self._length
         store(raw, out[first * self._scale_bytes : (first + columns.shape[0]) * self._scale_bytes])
-        inverse = torch.where(scales > 0, 1.0 / scales, 0.0)
-        codes = blocks.mul(inverse.unsqueeze(1)).round_().view(-1, width)[:, : self._length]
+        codes = blocks.mul(inverse_of(scales).unsqueeze(1)).round_().view(-1, width)[:, : self._length]
         target = self._codes(out, start, numel, columns.shape[0])
         if self._bits == 8:
             target.view(torch.int8).copy_(codes)
         else:
             half = self._bytes_per_column
-            packed = torch.full((columns.shape[0], half), 136.0)
-            packed[:, : self._length - half].add_(codes[:, half:].mul(16.0))
-            target.copy_(packed.add_(codes[:, :half]))
+            low, high = codes[:, :half], codes[:, half:]
+            low[:, : self._length - half].add_(high, alpha=16)
+            target.copy_(low.to(torch.int32)).add_(136)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         columns = out.view(-1, self._length)
@@ -86,9 +85,8 @@ class ColumnInt(Codec):
             columns.copy_(source.view(torch.int8))
         else:
             half = self._bytes_per_column
-            columns[:, :half].copy_(source & 15)
-            columns[:, half:].copy_((source >> 4)[:, : self._length - half])
-            columns.sub_(8.0)
+            columns[:, :half].copy_((source & 15).view(torch.int8).sub_(8))
+            columns[:, half:].copy_((source >> 4).view(torch.int8).sub_(8)[:, : self._length - half])
         columns.mul_(scales.repeat_interleave(self._block, dim=1)[:, : self._length])
 
     def finish_payload(self, out: Tensor, numel: int) -> None:

@@ -20,6 +20,7 @@ from dilocoxd.compress.blockint import (
     SCALE_MIN,
     decode_scales,
     encode_scales,
+    inverse_of,
     pack_nibbles,
     padded,
     unpack_nibbles,
@@ -51,7 +52,7 @@ class E3M0(Codec):
         nearest = ((maxima.view(torch.int32) + (1 << 22) - 1) >> MANTISSA_BITS << MANTISSA_BITS).view(torch.float32)
         scales, raw = encode_scales(nearest, 1, "pow2")
         store(raw, out[start // self._block : start // self._block + raw.numel()])
-        relative = magnitudes.mul_(torch.where(scales > 0, 1.0 / scales, 0.0).unsqueeze(1))
+        relative = magnitudes.mul_(inverse_of(scales).unsqueeze(1))
         exponents = (relative.view(torch.int32) + (1 << 22) - 1) >> MANTISSA_BITS
         levels = (exponents - (EXPONENT_BIAS - 7)).clamp_(1, 7)
         levels = torch.where(relative > 2.0**-7, levels, 0)

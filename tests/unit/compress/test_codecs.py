@@ -157,7 +157,7 @@ def test_any_finite_values_roundtrip_without_growing(label: str, data: st.DataOb
         ("int4", struct.pack("<f", float("nan"))[2:]),
         ("int4", struct.pack("<f", -2.0)[2:]),
         ("int4 scale=pow2", b"\x41"),
-        ("int4 scale=pow2", b"\x81"),
+        ("int4 scale=pow2", b"\x80"),
         ("int4 scale=pow2", b"\xbf"),
     ],
 )
