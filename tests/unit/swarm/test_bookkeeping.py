@@ -1,0 +1,155 @@
+"""The small parts of the network: guard, pieces, peers.json, upload limit."""
+
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from dilocoxd.errors import StoreError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.guard import BAN_S, PEERS_TRACKED_MAX, STREAMS_PER_PEER_MAX, STRIKES_MAX, Guard
+from dilocoxd.swarm.peers_file import PeersFile
+from dilocoxd.swarm.pieces import PieceSet, Region
+from dilocoxd.swarm.throttle import TokenBucket
+from dilocoxd.wire.frames import PIECE_BYTES
+
+PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+ENTRY = {"peer": PEER, "addresses": [], "seen_unix_ms": 1, "record": ""}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_ban_comes_after_enough_bad_input_and_ends() -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    for _ in range(STRIKES_MAX):
+        guard.enter(PEER)
+        guard.leave(PEER)
+        guard.count(PEER, "bad_hash")
+    with pytest.raises(WireError, match="banned"):
+        guard.enter(PEER)
+    clock.now += BAN_S + 1
+    guard.enter(PEER)
+    assert guard.bad_input() == {PEER: {"bad_hash": STRIKES_MAX}}
+
+
+def test_crashes_and_slow_mistakes_never_ban() -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    for _ in range(10 * STRIKES_MAX):
+        guard.count(PEER, "truncated")
+    for _ in range(10 * STRIKES_MAX):
+        clock.now += BAN_S / (STRIKES_MAX - 2)
+        guard.count(PEER, "malformed")
+    assert not guard.is_banned(PEER)
+
+
+def test_streams_of_one_peer_are_limited() -> None:
+    guard = Guard(Clock())
+    for _ in range(STREAMS_PER_PEER_MAX):
+        guard.enter(PEER)
+    with pytest.raises(WireError, match="too_many_streams"):
+        guard.enter(PEER)
+    guard.leave(PEER)
+    guard.enter(PEER)
+
+
+def test_memory_of_the_guard_is_bounded_and_never_forgets_open_streams() -> None:
+    guard = Guard(Clock())
+    guard.enter(PEER)
+    for number in range(3 * PEERS_TRACKED_MAX):
+        guard.count(f"peer{number}", "malformed")
+    assert len(guard.bad_input()) <= PEERS_TRACKED_MAX
+    for _ in range(STREAMS_PER_PEER_MAX - 1):
+        guard.enter(PEER)
+    with pytest.raises(WireError, match="too_many_streams"):
+        guard.enter(PEER)
+
+
+@given(st.integers(0, 300), st.data())
+def test_bitmap_of_pieces_round_trips(num_pieces: int, data: st.DataObject) -> None:
+    present = data.draw(st.sets(st.integers(0, num_pieces - 1))) if num_pieces else set()
+    pieces = PieceSet(num_pieces)
+    for index in present:
+        pieces.add(index)
+        pieces.add(index)
+    again = PieceSet.from_bytes(pieces.to_bytes(), num_pieces)
+    assert set(again.missing()) == set(range(num_pieces)) - present
+    assert again.num_present == len(present)
+    assert again.is_complete == (len(present) == num_pieces)
+    assert pieces.filled().missing() == []
+
+
+@pytest.mark.parametrize(("data", "num_pieces"), [(b"", 1), (b"\0\0", 8), (b"\xff", 7), (b"\0", 0)])
+def test_bitmap_that_does_not_fit_is_refused(data: bytes, num_pieces: int) -> None:
+    with pytest.raises(WireError):
+        PieceSet.from_bytes(data, num_pieces)
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+async def test_region_keeps_to_its_bounds(tmp_path: Path, is_on_disk: bool) -> None:
+    with tempfile.TemporaryFile(dir=tmp_path) as file:
+        os.truncate(file.fileno(), 100 + PIECE_BYTES + 10)
+        region = Region(file.fileno(), 100, PIECE_BYTES + 3, is_on_disk)
+        assert region.num_pieces == 2
+        await region.write_piece(1, memoryview(b"abc"))
+        assert await region.read_piece(1) == b"abc"
+        assert os.pread(file.fileno(), 10, 100 + PIECE_BYTES) == b"abc" + bytes(7)
+        for index, data in [(2, b""), (-1, b""), (1, b"abcd"), (0, b"short")]:
+            with pytest.raises(WireError, match="out_of_range"):
+                await region.write_piece(index, memoryview(data))
+        with pytest.raises(StoreError):
+            await Region(file.fileno(), 200, PIECE_BYTES, is_on_disk).read_piece(0)
+        with pytest.raises(StoreError):
+            await Region(file.fileno(), 200, PIECE_BYTES, is_on_disk).sha256()
+
+
+async def test_full_disk_is_a_store_error() -> None:
+    with Path("/dev/full").open("r+b", buffering=0) as full, pytest.raises(StoreError, match="No space left"):
+        await Region(full.fileno(), 0, 3, True).write_piece(0, memoryview(b"abc"))
+
+
+def test_peers_file_round_trips_and_keeps_the_last_working_address_first(tmp_path: Path) -> None:
+    file = PeersFile(tmp_path / "peers.json", incarnation=3)
+    file.remember(PEER, ("/ip4/10.0.0.1/tcp/1",), 5, b"record")
+    file.remember(PEER, ("/ip4/10.0.0.2/tcp/1",), 4)
+    file.save()
+    again = PeersFile(tmp_path / "peers.json")
+    assert again.load() == ""
+    assert again.incarnation == 3
+    assert again.peers[PEER].addresses == ("/ip4/10.0.0.2/tcp/1", "/ip4/10.0.0.1/tcp/1")
+    assert (again.peers[PEER].seen_unix_ms, again.peers[PEER].record) == (5, b"record")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{", '{"incarnation": -1, "peers": []}', '{"incarnation": 1}', "[" * 100_000,
+     json.dumps({"incarnation": 1, "peers": [{**ENTRY, "addresses": ["/unix/x"]}]}),
+     json.dumps({"incarnation": 1, "peers": [{**ENTRY, "record": "?"}]})],
+    ids=range(8),
+)  # fmt: skip
+def test_damaged_peers_file_is_set_aside_and_the_daemon_goes_on(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(content)
+    assert PeersFile(path).load() != ""
+    assert not path.exists()
+    assert (tmp_path / "peers.json.bad").read_text() == content
+
+
+async def test_upload_limit_holds_on_average_and_lets_bursts_through() -> None:
+    bucket = TokenBucket(1_000_000, burst_bytes=100_000)
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    await bucket.take(100_000)
+    await bucket.take(200_000)
+    assert clock() - started >= 0.19
+    await TokenBucket(0).take(10**12)
