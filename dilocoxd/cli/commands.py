@@ -20,9 +20,10 @@ DEFAULT_PRESET = "demo"
 def run_in_foreground(run_dir: RunDir) -> int:
     """Start the daemon; its exit code."""
     # Only here: the other commands answer at once because they do not load the whole daemon.
+    from dilocoxd.api.server import serve_api
     from dilocoxd.daemon.app import run_daemon
 
-    return run_daemon(run_dir.path)
+    return run_daemon(run_dir.path, serve_api)
 
 
 def new_manifest(target: str, changes: dict[str, Any]) -> Manifest:
