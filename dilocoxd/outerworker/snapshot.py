@@ -45,8 +45,9 @@ class SnapshotWriter:
     def start(self, request: WriteSnapshot) -> None:
         """Begin; the answer is sent from the background. Raises RequestFailed (busy, not_loaded, disk_full)."""
         self._core.require_loaded()
-        if self._job is not None and self._job.is_alive():
+        if self._job is not None and self._job.is_writing:
             raise RequestFailed("busy", "another snapshot is being written; ask again when it is done")
+        self.finish()
         self._job = _Job(self._core, request)
         self._job.start()
 
@@ -77,6 +78,7 @@ class _Job:
         self._fds: list[int] = []
         self._data_offsets: list[int] = []
         self._thread = threading.Thread(target=self._run, name="snapshot")
+        self.is_writing = True
         try:
             self._prepare()
         except OSError as error:
@@ -101,9 +103,6 @@ class _Job:
 
     def start(self) -> None:
         self._thread.start()
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
 
     def join(self) -> None:
         self._thread.join()
@@ -137,6 +136,8 @@ class _Job:
             failure = from_store(error)
             answer = WorkerFailed(self._request.request, failure.kind, failure.detail)
         self._discard()
+        # Before the answer: who has it may ask for the next snapshot at once.
+        self.is_writing = False
         try:
             self._core.report.send(answer)
         except DaemonGone:

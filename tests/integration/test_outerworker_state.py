@@ -107,6 +107,12 @@ def test_snapshot_brings_the_same_state_to_another_site(tmp_path: Path, site: Si
         assert other.do(ApplyEntry, 2, "", 0, 0).state_digest == result.state_digest
 
 
+def test_the_next_snapshot_may_be_asked_for_at_once(tmp_path: Path, site: Site) -> None:
+    for number in range(20):
+        site.worker.do(WriteSnapshot, str(tmp_path / str(number % 3)))
+    assert snapshots.list_rounds(tmp_path) == [0, 1, 2]
+
+
 def test_snapshot_is_readable_by_the_safetensors_library(tmp_path: Path, site: Site) -> None:
     directory = tmp_path / "2"
     site.worker.do(WriteSnapshot, str(directory))

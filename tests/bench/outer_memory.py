@@ -1,0 +1,185 @@
+"""Memory and time of a real outer worker with a large synthetic state: `python -m tests.bench.outer_memory`.
+
+One worker plays one of `--sites` sites: it owns 1/sites of the segments and gets made-up payloads for them. Prints one
+JSON object: resident memory of the process (anonymous = private, file = libraries, shmem = mapped buffers), memory that
+the shared buffers really take, both in multiples of the fp32 parameters, and seconds per operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.wire import local
+from tests.harness.outer_daemon import OuterDaemon, tiny_manifest
+
+MODELS = {
+    "100m": {"vocab_size": 16384, "hidden_size": 768, "num_layers": 12, "num_heads": 12, "num_kv_heads": 4,
+             "intermediate_size": 2048, "seq_len": 512},
+    "10m": {"vocab_size": 4096, "hidden_size": 320, "num_layers": 6, "num_heads": 5, "num_kv_heads": 5,
+            "intermediate_size": 864, "seq_len": 128},
+    "tiny": {},
+}  # fmt: skip
+MIB = 1 << 20
+
+
+def resident(pid: int) -> dict[str, int]:
+    """Bytes of RssAnon, RssFile, RssShmem of a process."""
+    found = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("RssAnon", "RssFile", "RssShmem"):
+            found[name] = int(value.split()[0]) * 1024
+    return found
+
+
+@dataclass
+class Measured:
+    """What a run collected."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    private: list[int] = field(default_factory=list)
+    """RssAnon after each round."""
+    peak_shared: int = 0
+    peak_parts: dict[str, int] = field(default_factory=dict)
+    peak_private: int = 0
+    file_backed: int = 0
+    signs_of_life: int = 0
+
+
+class Bench:
+    """Rounds on one worker."""
+
+    def __init__(self, worker: OuterDaemon, plan: Plan, num_sites: int) -> None:
+        self.worker = worker
+        self.plan = plan
+        self.num_sites = num_sites
+        self.measured = Measured()
+        generator = torch.Generator().manual_seed(1)
+        self.noise = torch.randn(MIB, generator=generator).mul_(0.01).numpy().tobytes()
+        self.phase = 0
+
+    def timed(self, label: str, kind: type, *arguments: Any) -> Any:
+        started = time.perf_counter()
+        answer = self.worker.do(kind, *arguments)
+        self.measured.seconds[label].append(time.perf_counter() - started)
+        self.note()
+        return answer
+
+    def note(self) -> None:
+        """Remember the largest memory seen at any request's end."""
+        measured = self.measured
+        parts = {buffer.name: self.worker.allocated(buffer.name) for buffer in self.plan.described().buffers}
+        if sum(parts.values()) > measured.peak_shared:
+            measured.peak_shared, measured.peak_parts = sum(parts.values()), parts
+        assert self.worker.process is not None
+        now = resident(self.worker.process.pid)
+        measured.peak_private = max(measured.peak_private, now["RssAnon"])
+        measured.file_backed = now["RssFile"]
+
+    def write_phase(self) -> None:
+        """What trainers leave in PHASE; written in pieces, so that this process stays small."""
+        size = self.plan.layout.numel * 4
+        for start in range(0, size, len(self.noise)):
+            self.worker.write(local.PHASE, self.noise[: size - start], start)
+
+    def one_round(self, index: int, owned_segments: list[int]) -> None:
+        self.timed("copy_base", local.CopyBase)
+        self.write_phase()
+        self.timed("form", local.FormContribution, self.phase, 0)
+        total, owned = self.plan.payload_total, []
+        started = time.perf_counter()
+        for segment in owned_segments:
+            start, length = self.plan.payload_offsets[segment], self.plan.payload_bytes[segment]
+            payload = self.worker.read(local.OUTBOX, start, length)
+            for slot in range(self.num_sites - 1):
+                self.worker.write(local.INBOX, payload, slot * total + start)
+            shares = tuple(local.Share(slot, 1000) for slot in range(-1, self.num_sites - 1))
+            self.worker.do(local.Reduce, 0, segment, shares, 0)
+            owned.append(local.OwnedSegment(0, segment, shares))
+        self.measured.seconds["reduce_all_owned"].append(time.perf_counter() - started)
+        for segment in set(range(len(self.plan.segments))) - set(owned_segments):
+            start, length = self.plan.payload_offsets[segment], self.plan.payload_bytes[segment]
+            self.worker.write(local.RESULT, self.worker.read(local.OUTBOX, start, length), start)
+        self.note()
+        self.timed("settle", local.Settle, self.phase, index, True, tuple(owned))
+        self.timed("apply_and_digest", local.ApplyEntry, index, "", 0, 0)
+        self.phase += 1
+        assert self.worker.process is not None
+        self.measured.private.append(resident(self.worker.process.pid)["RssAnon"])
+
+    def run(self, rounds: int, directory: Path) -> Measured:
+        self.timed("open", local.OpenState)
+        self.timed("genesis", local.LoadState, "")
+        owned = list(range(0, len(self.plan.segments), self.num_sites))
+        for index in range(rounds):
+            self.one_round(index, owned)
+        self.timed("snapshot", local.WriteSnapshot, str(directory / "snapshot"))
+        self.timed("save_site", local.SaveSite, str(directory / "feedback.safetensors"), self.phase - 1)
+        self.timed("load_snapshot", local.LoadState, str(directory / "snapshot"))
+        self.measured.signs_of_life = len(self.worker.alive)
+        return self.measured
+
+
+def bench_manifest(model: str, codec: str, segment_elements_max: int) -> Manifest:
+    return tiny_manifest(
+        model=MODELS[model], strategy={"codec": codec, "segment_elements_max": segment_elements_max, "delay": "arrival"}
+    )
+
+
+def report(plan: Plan, measured: Measured) -> dict[str, Any]:
+    parameters = plan.layout.numel * 4
+    third = max(1, len(measured.private) // 3)
+    return {
+        "parameters": plan.layout.numel,
+        "parameter_mib": round(parameters / MIB, 1),
+        "segments": len(plan.segments),
+        "payload_mib": round(plan.payload_total / MIB, 2),
+        "private_mib": round(measured.peak_private / MIB, 1),
+        "libraries_mib": round(measured.file_backed / MIB, 1),
+        "shared_mib": {name: round(size / MIB, 1) for name, size in measured.peak_parts.items()},
+        "shared_x": round(measured.peak_shared / parameters, 3),
+        "private_plus_shared_x": round((measured.peak_shared + measured.peak_private) / parameters, 3),
+        "private_growth_mib": round(
+            (statistics.median(measured.private[-third:]) - statistics.median(measured.private[:third])) / MIB, 2
+        ),
+        "rounds": len(measured.private),
+        "seconds": {label: round(statistics.median(values), 3) for label, values in measured.seconds.items()},
+        "signs_of_life": measured.signs_of_life,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=sorted(MODELS), default="100m")
+    parser.add_argument("--codec", default="int4")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--sites", type=int, default=3)
+    parser.add_argument("--segment-elements-max", type=int, default=1 << 20)
+    arguments = parser.parse_args()
+    manifest = bench_manifest(arguments.model, arguments.codec, arguments.segment_elements_max)
+    plan = make_plan(manifest)
+    with tempfile.TemporaryDirectory() as folder, OuterDaemon(Path(folder) / "site", manifest) as worker:
+        started = time.perf_counter()
+        worker.start()
+        starting = time.perf_counter() - started
+        result = report(plan, Bench(worker, plan, arguments.sites).run(arguments.rounds, Path(folder)))
+    json.dump(result | {"start_s": round(starting, 2), "sites": arguments.sites, "cores": os.cpu_count()}, sys.stdout)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

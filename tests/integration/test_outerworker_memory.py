@@ -1,0 +1,41 @@
+"""Memory of the outer worker: bounded by the parameters, flat over many rounds (see tests/bench/outer_memory.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.outerworker.plan import make_plan
+from tests.bench.outer_memory import Bench, bench_manifest, report
+from tests.harness.outer_daemon import OuterDaemon
+from tests.harness.zygote import Zygote
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+GROWTH_MIB_MAX = 6.0
+"""Over 200 rounds: what the allocator rounds up; one leaked segment a round would be 25 times as much."""
+SHARED_X_MAX = 4.75
+"""Three sites: anchor, momentum, phase, feedback, a third of owner feedback, an int4 result and UNDO."""
+PRIVATE_MIB_MAX = 260.0
+"""Interpreter and torch take 150; the rest is scratch of one segment. Independent of the model."""
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as started:
+        yield started
+
+
+@pytest.mark.parametrize(("model", "rounds"), [("tiny", 200), ("10m", 4)])
+def test_memory_is_bounded_and_flat(tmp_path: Path, zygote: Zygote, model: str, rounds: int) -> None:
+    manifest = bench_manifest(model, "int4", 65536 if model == "tiny" else 1 << 20)
+    plan = make_plan(manifest)
+    with OuterDaemon(tmp_path / "site", manifest, zygote.spawn) as worker:
+        worker.start()
+        found = report(plan, Bench(worker, plan, 3).run(rounds, tmp_path))
+    assert found["private_growth_mib"] < GROWTH_MIB_MAX, found
+    assert found["private_mib"] < PRIVATE_MIB_MAX, found
+    if model != "tiny":
+        assert found["shared_x"] < SHARED_X_MAX, found
