@@ -152,20 +152,10 @@ class RoundSection(Section):
     ] = 0.3
     grace_min_s: Annotated[float, knob("Shortest grace.", unit="s", cost="see grace_factor.", gt=0, le=3600)] = 2.0
     grace_max_s: Annotated[float, knob("Longest grace.", unit="s", cost="see grace_factor.", gt=0, le=86_400)] = 120.0
-    attempt_timeout_s: Annotated[
-        float,
-        knob(
-            "After this long an attempt is given up and tried again without those who failed.",
-            unit="s",
-            cost="too short never finishes on slow links.",
-            gt=0,
-            le=86_400,
-        ),
-    ] = 300.0
     progress_timeout_s: Annotated[
         float,
         knob(
-            "A transfer without a single byte for this long has failed.",
+            "An attempt or a transfer without any progress for this long is given up, and tried again without who failed.",
             unit="s",
             cost="too short gives up on hiccups, too long waits for the dead.",
             gt=0,
@@ -206,11 +196,6 @@ class RoundSection(Section):
         if self.grace_min_s > self.grace_max_s:
             raise ValueError(
                 f"round.grace_min_s = {self.grace_min_s} is above round.grace_max_s = {self.grace_max_s}; swap them"
-            )
-        if self.progress_timeout_s > self.attempt_timeout_s:
-            raise ValueError(
-                f"round.progress_timeout_s = {self.progress_timeout_s} is above round.attempt_timeout_s ="
-                f" {self.attempt_timeout_s}; shorten it"
             )
         return self
 

@@ -81,7 +81,6 @@ def test_wrong_value_is_named_with_its_remedy(changes: dict[str, Any], sentence:
         ({"strategy__extend_steps_max": 0}, "contradicts strategy.late_policy = 'extend'"),
         ({"strategy__error_feedback": "none", "strategy__ef_beta": 0.9}, "means nothing to strategy.error_feedback"),
         ({"round__grace_min_s": 500.0}, "round.grace_min_s = 500.0 is above round.grace_max_s = 120.0"),
-        ({"round__progress_timeout_s": 50.0}, "is above round.attempt_timeout_s = 30.0"),
         ({"round__inner_steps_max": 8}, "round.inner_steps_max = 8 is below"),
         ({"round__tokens_max": 100}, "round.tokens_max = 100 is below"),
     ],
