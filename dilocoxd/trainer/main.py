@@ -6,10 +6,8 @@ Ends with os._exit: gloo's threads can abort a process that is done (LOCAL_TRAIN
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
+from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.ipc.client import GENERATION_VARIABLE, Connection, DaemonGone
 from dilocoxd.models import param_specs
 from dilocoxd.models.build import check_model
@@ -38,13 +37,12 @@ _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=10)
 """Longer than any step; a dead rank is noticed at once by the broken connection, a hung one by the daemon."""
 
 _EXIT_FAILED: Final = 1
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> int:
     """Run one rank until the daemon says stop. Returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    _die_with_parent()
+    die_with_parent()
     try:
         link = Connection()
     except OSError as error:
@@ -65,7 +63,6 @@ def main() -> int:
 
 
 def _run(link: Connection, environment: Mapping[str, str]) -> None:
-    settings = load_settings(environment)
     rank, num_ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     link.send(
         local.WorkerHello(
@@ -76,6 +73,7 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
             num_stages=num_ranks,
         )
     )
+    settings = load_settings(environment)
     torch.set_num_threads(settings.num_threads)
     check_model(settings.model)
     prepared = _prepare_data(link, settings)
@@ -90,6 +88,8 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
     channel = CommandChannel(link, pipeline.control)
     channel.barrier()
     training = InnerTraining(pipeline, settings.optimizer, inner_steps=settings.inner_steps)
+    if rank == 0:
+        link.send(local.TrainerReady())
     log.info("rank %d of %d is ready", rank, num_ranks)
     if rank == 0:
         link.send(local.TrainerReady())
@@ -122,11 +122,6 @@ def _tell_failure(link: Connection, error: Exception) -> None:
         link.send(local.WorkerFailed(request=0, kind=kinds.get(type(error), "failed"), detail=str(error)[:4000]))
     except DilocoxdError:
         log.error("the daemon did not hear why")
-
-
-def _die_with_parent() -> None:
-    """The kernel kills this process when torchrun's agent dies, however it dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

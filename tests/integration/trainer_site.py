@@ -168,6 +168,7 @@ class TrainerSite:
         """StartTraining and its answer, once all ranks are attached."""
         for _ in range(self.site.parallel.stages):
             self.expect(local.WorkerHello)
+        self.expect(local.TrainerReady)
         self.send(
             local.StartTraining(phase, round_index, inner_steps, str(self.folder / "site" / "trainer"))  # type: ignore[arg-type]
         )
