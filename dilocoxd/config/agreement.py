@@ -155,7 +155,7 @@ class RoundSection(Section):
     progress_timeout_s: Annotated[
         float,
         knob(
-            "An attempt or a transfer without any progress for this long is given up, and tried again without who failed.",
+            "An attempt or a transfer without progress for this long is given up and tried again without who failed.",
             unit="s",
             cost="too short gives up on hiccups, too long waits for the dead.",
             gt=0,
