@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import msgpack
@@ -121,10 +122,22 @@ async def test_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
             await start_site(tmp_path / "second", listen=taken)
 
 
-async def test_shutdown_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
-    async with sites(tmp_path, 1) as (a,):
-        pid = a.node.p2pd_pid
-        await a.node.shutdown()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-        assert list((tmp_path / "site0" / "sockets").iterdir()) == []
+async def test_shutdown_leaves_no_process_and_no_socket() -> None:
+    with tempfile.TemporaryDirectory(prefix="n") as folder:  # short: sockets in long paths go elsewhere
+        async with sites(Path(folder), 1) as (a,):
+            pid, sockets = a.node.p2pd_pid, Path(folder) / "site0" / "sockets"
+            assert len(list(sockets.glob("p2pd-*.sock"))) == 1
+            assert sockets.stat().st_mode & 0o777 == 0o700
+            await a.node.shutdown()
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+            assert list(sockets.iterdir()) == []
+
+
+async def test_sockets_of_a_long_path_go_to_a_private_temporary_directory(tmp_path: Path) -> None:
+    async with sites(tmp_path / ("x" * 100), 2) as (a, b):
+        await b.meet(a)
+        assert a.node._temporary_dir is not None
+        folder = Path(a.node._temporary_dir.name)
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
