@@ -109,13 +109,26 @@ class EntryLog:
             raise StoreError(
                 f"entry {index} names {len(signed.entry.result_hashes)} result segments, the payload has {len(lengths)}"
             )
+        self._write(signed, lengths, source)
+        return self.head
+
+    def append_bare(self, signed: SignedEntry, lengths: Sequence[int]) -> Digest:
+        """Add the next entry without its payload: a newcomer's snapshot makes it unnecessary. Errors as `append`."""
+        index = self.height
+        self._check_next(signed, index, self.head)
+        self._write(signed, tuple(lengths), None)
+        return self.head
+
+    def _write(self, signed: SignedEntry, lengths: tuple[int, ...], source: Source | None) -> None:
+        index = self.height
         path = self._path(index)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                offset = write_all(fd, encode_front(signed, lengths, has_payload=True), 0)
-                _copy_payload(fd, offset, source, signed.entry.result_hashes)
+                offset = write_all(fd, encode_front(signed, lengths, has_payload=source is not None), 0)
+                if source is not None:
+                    _copy_payload(fd, offset, source, signed.entry.result_hashes)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -128,7 +141,6 @@ class EntryLog:
             self._forget(temporary, path)
             raise
         self._hashes.append(entry_hash(signed.entry))
-        return self.head
 
     def roll_back(self, height: int) -> None:
         """Drop all entries from `height` on, newest first, so that a crash in between leaves a valid chain."""
