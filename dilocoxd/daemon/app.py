@@ -1,0 +1,211 @@
+"""The daemon process: what is started in which order, and the one list by which it stops.
+
+Exit codes: 0 left cleanly, 1 failed, 78 the configuration must be changed, 130 second SIGINT.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from dilocoxd import __version__
+from dilocoxd.daemon.join import catch_up, meet_others
+from dilocoxd.daemon.parts import Daemon, MakeSite, Opened
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.site_interface import ChainView
+from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
+from dilocoxd.daemon.view import DaemonView
+from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
+from dilocoxd.rounds.events import LeaveRequested
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.rundir import RunDir, open_run_dir
+from dilocoxd.store.snapshots import list_rounds, remove_leftovers
+from dilocoxd.swarm.identity import load_or_create
+from dilocoxd.telemetry.catalogue import AlertRaised, ConfigLoaded, DaemonStarted, DaemonStopped
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.wire.entry import genesis_hash
+
+SETTLE_S: Final = 6.0
+SITE_LEAVE_S: Final = 8.0
+WORKERS_END_S: Final = 3.0
+"""Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
+EXIT_NOW: Final = 130
+
+ServeApi = Callable[[DaemonView, str, int], AbstractAsyncContextManager[tuple[str, int]]]
+
+
+def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: MakeSite | None = None) -> int:
+    """Run the daemon of a run directory until it is told to stop; its exit code. Raises ConfigError (78)."""
+    if make_site is None:
+        from dilocoxd.daemon.site import LocalSite
+
+        make_site = LocalSite
+    opened_dir = open_run_dir(run_dir)
+    with opened_dir.locked():
+        return uvloop.run(_run(opened_dir, serve_api, make_site))
+
+
+async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite) -> int:
+    opened = _open(run_dir)
+    mark = mark_this_process()
+    try:
+        log = await asyncio.to_thread(
+            EntryLog, run_dir.log, opened.manifest.run_id,
+            genesis_hash(opened.manifest.run_id, opened.manifest.sha256()),
+        )  # fmt: skip
+        await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
+        daemon = Daemon(opened, log, make_site)
+        return await App(daemon, serve_api, mark).run()
+    except (StoreError, WorkerError) as error:
+        opened.events.emit(DaemonStopped(reason=str(error), exit_code=1))
+        return 1
+    finally:
+        opened.events.close()
+
+
+def _open(run_dir: RunDir) -> Opened:
+    manifest, config = run_dir.load()
+    identity = load_or_create(run_dir.identity(config))
+    events = EventLog(run_dir.events, level=config.log.level)
+    events.emit(
+        DaemonStarted(peer_id=identity.peer_id, run_id=manifest.run_id, version=__version__, run_dir=str(run_dir.path))
+    )
+    events.emit(ConfigLoaded(warnings=tuple(manifest.warnings())))
+    return Opened(run_dir, manifest, config, identity, events)
+
+
+class App:
+    """Start list, supervision of the long-running parts, stop list."""
+
+    def __init__(self, daemon: Daemon, serve_api: ServeApi | None, mark: str) -> None:
+        self._daemon = daemon
+        self._serve_api = serve_api
+        self._mark = mark
+        self._stop = asyncio.Event()
+        self._network_stop = asyncio.Event()
+        self._reason = ""
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        """Until a signal, the end of the run, or a failure."""
+        daemon = self._daemon
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        async with self._api(), asyncio.TaskGroup() as group:
+            helpers = [group.create_task(keep_reaper(self._mark), name="reaper")]
+            site = self._watched(group, daemon.site.run(), "site")
+            conductor = self._watched(group, self._start(group, helpers), "start")
+            await self._stop.wait()
+            await self._finish(conductor, site)
+            for task in [*helpers, site]:
+                task.cancel()
+        daemon.opened.events.emit(DaemonStopped(reason=self._reason, exit_code=self._exit_code))
+        return self._exit_code
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set() and number == signal.SIGINT:
+            # "Now": the reaper and the ends of all sockets and pipes take the workers down.
+            os._exit(EXIT_NOW)
+        self.stop(signal.Signals(number).name)
+
+    def stop(self, reason: str, exit_code: int = 0) -> None:
+        """Begin the stop list, once."""
+        if not self._stop.is_set():
+            self._reason, self._exit_code = reason, exit_code
+            self._stop.set()
+
+    def _watched(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return group.create_task(self._watch(work, name), name=name)
+
+    async def _watch(self, work: Awaitable[None], name: str) -> None:
+        """Run a part; when it fails for good the site leaves cleanly instead of vanishing."""
+        try:
+            await work
+        except* (WorkerError, StoreError, ConfigError) as failures:
+            text = "; ".join(str(error) for error in _leaves(failures))
+            self._daemon.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
+            self.stop(f"{name}: {text}", exit_code=1)
+
+    @contextlib.asynccontextmanager
+    async def _api(self) -> AsyncIterator[None]:
+        api = self._daemon.opened.config.api
+        if self._serve_api is None or api.port == 0:
+            yield
+            return
+        async with self._serve_api(self._daemon.view, api.host, api.port):
+            yield
+
+    async def _start(self, group: asyncio.TaskGroup, helpers: list[asyncio.Task[None]]) -> None:
+        """The start list; each step says what it waits for."""
+        daemon = self._daemon
+        life = daemon.lifecycle
+        life.enter("starting", "p2pd to start")
+        await daemon.swarm.start()
+        self._watched(group, daemon.swarm.run(self._network_stop), "network")
+        helpers.append(self._watched(group, daemon.membership.run(), "membership"))
+        life.enter("starting", "the outer worker to describe the model")
+        layout = await daemon.site.ready()
+        payloads = PayloadMap(layout.payload_bytes)
+        life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
+        snapshots = [daemon.opened.run_dir.snapshots / str(number) for number in list_rounds_below(daemon)]
+        for problem in await daemon.ledger.open(payloads, snapshots):
+            daemon.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
+        transfers = await daemon.make_rounds(payloads)
+        assert daemon.rounds is not None
+        helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
+        helpers.append(self._watched(group, daemon.recovery.run(), "recovery"))
+        helpers.append(self._watched(group, daemon.snapshots.run(daemon.site, daemon.log), "snapshots"))
+        life.enter("joining", "another peer of this run to answer")
+        await meet_others(daemon)
+        life.enter("catching_up", "")
+        await catch_up(daemon)
+        life.enter("training")
+        chain = daemon.ledger.chain
+        await daemon.site.begin(ChainView(chain.height, daemon.ledger.newest_own_phase(daemon.me)))
+
+    async def _finish(self, conductor: asyncio.Task[None], site: asyncio.Task[None]) -> None:
+        """The stop list. Every step is bounded, and none is skipped because one before it failed."""
+        daemon = self._daemon
+        daemon.lifecycle.enter("leaving", "the round to be settled")
+        conductor.cancel()
+        if daemon.rounds is not None:
+            daemon.rounds.tell(LeaveRequested())
+            await self._bounded(daemon.rounds.left.wait(), SETTLE_S, "settling the round")
+        daemon.lifecycle.is_gone = True
+        self._network_stop.set()
+        daemon.lifecycle.enter("leaving", "the workers to write their checkpoints")
+        await self._bounded(daemon.site.leave(), SITE_LEAVE_S, "writing the checkpoints")
+        daemon.lifecycle.enter("leaving", "the workers to end")
+        await self._bounded(asyncio.wait([site]), WORKERS_END_S, "ending the workers")
+
+    async def _bounded(self, step: Awaitable[Any], limit_s: float, what: str) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await step
+        except TimeoutError:
+            self._note_stop_trouble(f"{what} took longer than {limit_s:g} s")
+        except (PeerError, WorkerError, StoreError) as error:
+            self._note_stop_trouble(f"{what} failed: {error}")
+
+    def _note_stop_trouble(self, text: str) -> None:
+        remedy = "nothing is lost: what was not written is caught up at the next start"
+        self._daemon.opened.events.emit(AlertRaised(code="stop_list", text=text, remedy=remedy))
+
+
+def list_rounds_below(daemon: Daemon) -> list[int]:
+    """Snapshots that the log reaches, newest first."""
+    rounds = list_rounds(daemon.opened.run_dir.snapshots)
+    return [number for number in reversed(rounds) if number <= daemon.log.height]
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -1,0 +1,51 @@
+"""When a starting peer may begin to train: not before it has met the swarm and stands where the swarm stands.
+
+A freshly initialised peer never becomes the swarm's state: with an address to ask and nothing of its own, it waits for
+an answer. A peer that has entries of its own may go on alone after a while (the swarm may be it).
+"""
+
+import asyncio
+from typing import Final
+
+from dilocoxd.daemon.parts import Daemon
+from dilocoxd.ids import PeerId
+from dilocoxd.telemetry.catalogue import SwarmJoined
+
+MEET_PATIENCE_S: Final = 15.0
+LOOK_S: Final = 0.2
+
+
+async def meet_others(daemon: Daemon) -> None:
+    """Return when another peer has answered, or when there is nobody that we must wait for."""
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    membership = daemon.membership
+    addresses = daemon.opened.config.network.bootstrap
+    if not addresses and not daemon.table.known():
+        return
+    is_new = daemon.ledger.chain.height == 0 and bool(addresses)
+    while not membership.live():
+        if not is_new and clock() - started > MEET_PATIENCE_S:
+            return
+        errors = (daemon.swarm.contacts.last_error(PeerId(address)) for address in addresses)
+        why = "; ".join(filter(None, errors))
+        who = (
+            "a first answer; this peer has no entries of its own and must not start a second run"
+            if is_new
+            else (f"another peer, up to {MEET_PATIENCE_S:g} s")
+        )
+        daemon.lifecycle.enter("joining", f"{who}{': ' + why if why else ''}")
+        await asyncio.sleep(LOOK_S)
+    live = membership.live()
+    daemon.opened.events.emit(SwarmJoined(through=live[0], num_live=len(live), waited_s=clock() - started))
+
+
+async def catch_up(daemon: Daemon) -> None:
+    """Return when we stand where the best live peer stood when we met it."""
+    while True:
+        ahead = [view for view in daemon.membership.views() if view.is_live and view.height > 0]
+        target = max((view.height for view in ahead), default=0)
+        if daemon.ledger.chain.height >= target:
+            return
+        daemon.lifecycle.enter("catching_up", f"{daemon.recovery.text or 'recovery to start'} (to height {target})")
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,160 @@
+"""The site's copy of the shared state machine: log on disk, state in the buffers, and the view that decisions use.
+
+Moves entries into the log and then into the state, in that order, and brings the state back at start: newest usable
+snapshot, then the log. Every step compares the state's digest with the one that the next entry was voted for.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.site_interface import CommittedEntry, Site
+from dilocoxd.errors import StoreError, WorkerError
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.rounds.chain import ChainView, view_of
+from dilocoxd.rounds.commands import OwnedReduction, SettleContribution
+from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.wire.entry import Entry, SignedEntry
+from dilocoxd.wire.local import OwnedSegment, Share, StateReady
+
+
+def owned_segments(owned: Iterable[OwnedReduction]) -> tuple[OwnedSegment, ...]:
+    """The machine's record of what we reduced, in the words of the outer worker."""
+    return tuple(
+        OwnedSegment(o.pass_index, o.segment, tuple(Share(share.slot, share.tokens) for share in o.shares))
+        for o in owned
+    )
+
+
+class Ledger:
+    """Log and state of this site. One caller at a time changes it (round driver or recovery, never both)."""
+
+    def __init__(
+        self, site: Site, log: EntryLog, genesis: ChainView, applied: Callable[[int], None] = lambda height: None
+    ) -> None:
+        self._site = site
+        self.log = log
+        self._genesis = genesis
+        self._applied = applied
+        self.chain = genesis
+        """View of the applied state."""
+        self.state: StateReady | None = None
+        """Digests of the applied state; None before `open`."""
+        self.payloads = PayloadMap(())
+
+    async def open(self, payloads: PayloadMap, snapshots: list[Path]) -> list[str]:
+        """State k = height of the log, from the first usable of `snapshots` (newest first) or genesis, and the log.
+
+        Returns one sentence per snapshot that was not usable. Raises StoreError when not even genesis leads there.
+        """
+        self.payloads = payloads
+        problems: list[str] = []
+        for directory in [*map(str, snapshots), ""]:
+            try:
+                await self.rebuild(directory)
+            except (WorkerError, StoreError) as error:
+                if not directory:
+                    raise StoreError(f"the log cannot be replayed: {error}") from error
+                problems.append(f"snapshot {directory} is not used: {error}")
+            else:
+                break
+        return problems
+
+    async def rebuild(self, directory: str, settle: SettleContribution | None = None) -> None:
+        """Load a snapshot (empty: genesis) and replay the log above it. Raises WorkerError, StoreError."""
+        settles = settle.phase if settle is not None else None
+        is_included = settle.is_included if settle is not None else False
+        ready = await self._site.load_state(directory, settles=settles, is_included=is_included)
+        if ready.round > self.log.height:
+            raise StoreError(
+                f"snapshot of state {ready.round} is ahead of the log, which has {self.log.height} entries"
+            )
+        for index in range(ready.round, self.log.height):
+            entry = (await asyncio.to_thread(self.log.entry, index)).entry
+            ready = await self._apply_logged(entry, ready, None)
+        self.state = ready
+        await self._set_chain(ready)
+
+    async def _set_chain(self, ready: StateReady) -> None:
+        entries = await asyncio.to_thread(lambda: [signed.entry for signed in self.log.entries()])
+        digest = Digest(ready.state_digest)
+        self.chain = view_of(replace(self._genesis, state_digest=digest), entries, digest)
+
+    def pause(self, reason: str) -> None:
+        """Several states will follow each other: the trainers shall not take each of them."""
+        self._site.pause(reason)
+
+    def resume(self) -> None:
+        """The trainers take the state that we have now."""
+        self._site.resume()
+
+    def view_at(self, height: int) -> ChainView:
+        """View of our chain as it was at this height (its state digest is that of no interest to checks)."""
+        return view_of(self._genesis, [signed.entry for signed in self.log.entries(0, height)], Digest(bytes(32)))
+
+    async def persist(self, signed: SignedEntry, result_fd: int) -> None:
+        """Append entry, votes and the payload in RESULT, durably. Raises StoreError."""
+        stamped = replace(signed, time=time.time_ns() // 1_000_000)
+        await asyncio.to_thread(self.log.append, stamped, Source(result_fd, 0, self.payloads.lengths))
+
+    async def apply_voted(self, round_index: RoundIndex, settle: SettleContribution | None) -> StateReady:
+        """Apply the entry of this round, whose payload is in RESULT and which is in the log."""
+        assert self.state is not None and self.state.round == round_index, "entries are applied in order"
+        entry = (await asyncio.to_thread(self.log.entry, round_index)).entry
+        ready = await self._site.apply_entry(self._committed(entry, settle))
+        return self._advance(entry, ready)
+
+    async def apply_logged(self, round_index: RoundIndex, settle: SettleContribution | None) -> StateReady:
+        """Apply the entry of this round from the log. Raises StoreError when it was voted for on other bits."""
+        assert self.state is not None and self.state.round == round_index, "entries are applied in order"
+        entry = (await asyncio.to_thread(self.log.entry, round_index)).entry
+        ready = await self._apply_logged(entry, self.state, settle)
+        return self._advance(entry, ready)
+
+    async def _apply_logged(self, entry: Entry, before: StateReady, settle: SettleContribution | None) -> StateReady:
+        if before.state_digest != entry.state_digest:
+            raise StoreError(
+                f"entry {entry.round} was voted for on a state {entry.state_digest.hex()[:16]}, ours is"
+                f" {before.state_digest.hex()[:16]}"
+            )
+        payload = await asyncio.to_thread(self.log.payload, entry.round)
+        committed = replace(self._committed(entry, settle), path=payload.path, offset=payload.offset)
+        return await self._site.apply_entry(committed)
+
+    def _committed(self, entry: Entry, settle: SettleContribution | None) -> CommittedEntry:
+        return CommittedEntry(
+            round=RoundIndex(entry.round),
+            lowrank_r=entry.lowrank_r,
+            next_inner_steps=entry.next_inner_steps,
+            next_lowrank_r=entry.next_lowrank_r,
+            settles=settle.phase if settle is not None else None,
+            is_included=settle.is_included if settle is not None else False,
+            owned=owned_segments(settle.owned) if settle is not None else (),
+        )
+
+    def _advance(self, entry: Entry, ready: StateReady) -> StateReady:
+        self.state = ready
+        self.chain = self.chain.extended(entry, Digest(ready.state_digest))
+        self._applied(self.chain.height)
+        return ready
+
+    def newest_own_phase(self, me: PeerId) -> PhaseId | None:
+        """Highest phase of ours in the chain."""
+        return self.chain.last_phases.get(me)
+
+
+def genesis_view(run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int) -> ChainView:
+    """View of a chain without entries; its state digest is set when the state is loaded."""
+    return ChainView(
+        run_id=run_id,
+        height=RoundIndex(0),
+        head=genesis,
+        state_digest=Digest(bytes(32)),
+        last_phases=MappingProxyType({}),
+        lowrank_r=lowrank_r,
+        inner_steps=inner_steps,
+    )

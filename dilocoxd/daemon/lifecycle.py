@@ -1,0 +1,27 @@
+"""What the daemon as a whole is doing, and what that waits for."""
+
+from typing import Literal
+
+State = Literal["starting", "joining", "catching_up", "training", "leaving", "paused", "failed"]
+
+
+class Lifecycle:
+    """One state and one sentence."""
+
+    def __init__(self) -> None:
+        self.state: State = "starting"
+        self.waiting_for = "the run directory to be opened"
+        self.is_gone = False
+        """The next heartbeat is the last one."""
+
+    def enter(self, state: State, waiting_for: str = "") -> None:
+        """The daemon is in `state` now; `waiting_for` is empty when it waits for nothing itself."""
+        self.state = state
+        self.waiting_for = waiting_for
+
+    @property
+    def record_state(self) -> str:
+        """The same in the words of a heartbeat record."""
+        if self.is_gone:
+            return "left"
+        return self.state if self.state in ("catching_up", "training", "leaving") else "joining"

@@ -1,0 +1,105 @@
+"""Keeps the round machine informed about who is there. Records come from swarm.gossip; who is live is peer_table.py's.
+
+Moves facts only: new records and contacts in, one view of all peers out, about once a second and at every change.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from dilocoxd.daemon.peer_table import PeerTable
+from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.rounds.events import PeersChanged, PeerView
+from dilocoxd.swarm.service import Swarm
+from dilocoxd.telemetry.catalogue import PeerFound, PeerLeft, PeerLost
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.wire.records import PeerRecord
+
+TICK_S: Final = 1.0
+PROBE_AFTER_S: Final = 4.0
+"""A peer that is silent for so long is asked whether it is there."""
+
+
+class MembershipDriver:
+    """The loop around the table."""
+
+    def __init__(
+        self,
+        table: PeerTable,
+        swarm: Swarm,
+        events: EventLog,
+        tell: Callable[[PeersChanged], None],
+        is_training: Callable[[], bool],
+    ) -> None:
+        self._table = table
+        self._swarm = swarm
+        self._events = events
+        self._tell = tell
+        self._is_training = is_training
+        self._live_before: frozenset[PeerId] = frozenset()
+        self._probing: set[PeerId] = set()
+
+    def now(self) -> Monotonic:
+        """Clock of deadlines."""
+        return Monotonic(asyncio.get_running_loop().time())
+
+    def on_record(self, record: PeerRecord, is_fresh: bool) -> None:
+        """A newer verified record of a peer."""
+        is_new = self._table.record(record.peer) is None
+        became_live = self._table.seen(record, now=self.now(), is_news=is_fresh)
+        if is_new:
+            self._events.emit(PeerFound(peer=record.peer, addresses=record.addresses))
+        if became_live or record.state in ("leaving", "left"):
+            self.report()
+
+    def on_contact(self, peer: PeerId) -> None:
+        """The peer answered us just now."""
+        self._table.heard(peer, now=self.now())
+
+    def live(self) -> list[PeerId]:
+        """Peers that answer now."""
+        return self._table.live(now=self.now())
+
+    def views(self) -> tuple[PeerView, ...]:
+        """What the round machine is told."""
+        return self._table.views(now=self.now())
+
+    def as_json(self, last_contributors: frozenset[PeerId]) -> list[dict[str, Any]]:
+        """GET /v1/peers."""
+        return self._table.as_json(now=self.now(), last_contributors=last_contributors)
+
+    def report(self) -> None:
+        """Tell the round machine who is there."""
+        speeds = self._swarm.bulk_out.bytes_per_s.values()
+        self._tell(PeersChanged(self.views(), self._is_training(), round(min(speeds, default=0.0))))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._table.tick(now=self.now())
+                for peer in self._table.silent(PROBE_AFTER_S, now=self.now()):
+                    if peer not in self._probing:
+                        self._probing.add(peer)
+                        group.create_task(self._probe(peer), name=f"probe {peer}")
+                self._notice_losses(frozenset(self.live()))
+                self.report()
+                await asyncio.sleep(TICK_S)
+
+    async def _probe(self, peer: PeerId) -> None:
+        try:
+            self._table.reached(peer, await self._swarm.probe(peer))
+        finally:
+            self._probing.discard(peer)
+
+    def _notice_losses(self, live: frozenset[PeerId]) -> None:
+        for peer in self._live_before - live:
+            record = self._table.record(peer)
+            if record is not None and record.state in ("leaving", "left"):
+                self._events.emit(PeerLeft(peer=peer, reason=record.state))
+            else:
+                reason = self._swarm.channel.last_error(peer) or self._swarm.contacts.last_error(peer) or "silent"
+                self._events.emit(
+                    PeerLost(peer=peer, reason=reason[:300], silent_s=self._table.silence(peer, self.now()))
+                )
+        self._live_before = live

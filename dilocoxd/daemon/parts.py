@@ -1,0 +1,270 @@
+"""Builds the parts of one daemon from its run directory and joins them; app.py starts and stops them.
+
+Everything that one part tells another goes through a method here, so that this file shows who knows whom.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.daemon.ledger import Ledger, genesis_view
+from dilocoxd.daemon.library import Library
+from dilocoxd.daemon.lifecycle import Lifecycle
+from dilocoxd.daemon.membership_driver import MembershipDriver
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.peer_table import PeerTable
+from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
+from dilocoxd.daemon.round_driver import RoundDriver, RoundParts
+from dilocoxd.daemon.round_history import RoundHistory
+from dilocoxd.daemon.settings import round_limits, site_settings, swarm_settings
+from dilocoxd.daemon.site_history import SiteHistory
+from dilocoxd.daemon.site_interface import ContributionOffered, Site, SiteEvent, SiteSettings, WorkerStatus
+from dilocoxd.daemon.snapshot_keeper import SnapshotKeeper
+from dilocoxd.daemon.state import Alert, Journal
+from dilocoxd.daemon.transfers import Transfers
+from dilocoxd.daemon.view import DaemonView, Sources, Who
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId, UnixTime
+from dilocoxd.rounds.commands import StartRecovery
+from dilocoxd.rounds.events import Event
+from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
+from dilocoxd.rounds.round import RoundMachine, RoundStatus
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.rundir import RunDir
+from dilocoxd.swarm.fetch import Served
+from dilocoxd.swarm.identity import Identity, verify
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.swarm.service import SelfDescription, Swarm
+from dilocoxd.telemetry.catalogue import InputRejected
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.metrics import Metrics
+from dilocoxd.wire.entry import SignedVote, genesis_hash
+from dilocoxd.wire.local import RESULT
+from dilocoxd.wire.messages import (
+    Abandon,
+    Committed,
+    Leaving,
+    Propose,
+    ProposeCommit,
+    Ready,
+    SegmentHeader,
+    Vote,
+)
+from dilocoxd.wire.records import PeerRecord
+
+ROUND_MESSAGES = (Ready, Propose, ProposeCommit, Vote, Abandon, Committed, Leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the run directory holds."""
+
+    run_dir: RunDir
+    manifest: Manifest
+    config: SiteConfig
+    identity: Identity
+    events: EventLog
+
+
+MakeSite = Callable[[SiteSettings, Callable[[SiteEvent], None]], Site]
+"""daemon.site.LocalSite, or a test's own."""
+
+
+def vote_keys(identity: Identity) -> VoteKeys:
+    """Signatures for the round machine."""
+
+    def sign(text: bytes) -> SignedVote:
+        return SignedVote(identity.peer_id, identity.public_key_der, identity.sign(text))
+
+    def is_right(vote: SignedVote, text: bytes) -> bool:
+        try:
+            return verify(vote.public_key, text, vote.signature) == vote.peer
+        except WireError:
+            return False
+
+    return VoteKeys(sign, is_right)
+
+
+class Daemon:
+    """All parts of one peer."""
+
+    def __init__(self, opened: Opened, log: EntryLog, make_site: MakeSite) -> None:
+        self.opened = opened
+        manifest, run_dir = opened.manifest, opened.run_dir
+        self.run_id = manifest.run_id
+        self.me = opened.identity.peer_id
+        self.genesis = genesis_hash(self.run_id, manifest.sha256())
+        self.lifecycle = Lifecycle()
+        self.journal = Journal(lambda: UnixTime(time.time()))
+        self.keys = vote_keys(opened.identity)
+        self.log = log
+        self.site = make_site(site_settings(run_dir, manifest, opened.config), self.on_site_event)
+        view = genesis_view(self.run_id, self.genesis, inner_steps=manifest.strategy.inner_steps, lowrank_r=0)
+        self.snapshots = SnapshotKeeper(
+            run_dir.snapshots, manifest.snapshot.every_rounds, manifest.snapshot.keep, opened.events.emit
+        )
+        self.ledger = Ledger(self.site, log, view, self.snapshots.applied)
+        self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
+        self.table = PeerTable(self.me)
+        self.swarm = Swarm(swarm_settings(run_dir, manifest, opened.config, opened.identity), self, opened.events.emit)
+        self.membership = MembershipDriver(
+            self.table, self.swarm, opened.events, self._tell_rounds, lambda: self.lifecycle.state == "training"
+        )
+        self.promises = PromiseFile(run_dir.path)
+        self.rounds: RoundDriver | None = None
+        self.machine: RoundMachine | None = None
+        self.metrics = Metrics(self._status)
+        self.site_history = SiteHistory(self.journal, opened.events, lambda: self.ledger.chain.height, self._note_idle)
+        self.round_history = RoundHistory(self.journal, opened.events, self.metrics)
+        self.recovery = RecoveryDriver(
+            RecoveryParts(
+                me=self.me,
+                ledger=self.ledger,
+                client=self.swarm.fetch_client,
+                keys=self.keys,
+                limits=round_limits(manifest),
+                snapshots=run_dir.snapshots,
+                events=opened.events,
+                moved=self.swarm.announce,
+            )
+        )
+        self.view = self._make_view()
+
+    def _make_view(self) -> DaemonView:
+        who = Who(self.me, self.run_id)
+        sources = Sources(
+            lifecycle=self.lifecycle,
+            journal=self.journal,
+            ledger=self.ledger,
+            site=self.site,
+            peers=self.peers_json,
+            round_status=self.round_status,
+            recovery_text=lambda: self.recovery.text,
+            swarm=self.swarm,
+            p2pd=self.p2pd_status,
+        )
+        return DaemonView(who, sources, self.metrics.exposition)
+
+    def _status(self) -> dict[str, Any]:
+        return self.view.status()
+
+    def p2pd_status(self) -> WorkerStatus:
+        """p2pd, for GET /v1/status."""
+        node = self.swarm.node
+        pids = (node.p2pd_pid,) if node.is_running else ()
+        state = "running" if node.is_running else "lost" if node.num_starts else "starting"
+        return WorkerStatus(state, max(0, node.num_starts - 1), pids, node.num_starts)
+
+    # --- the round machine, once the payload sizes are known ---
+
+    async def make_rounds(self, payloads: PayloadMap) -> Transfers:
+        """Machine and driver for the state that the ledger has loaded."""
+        kept = await self.promises.load(self.site.buffers.fd(RESULT), payloads)
+        shape = PayloadShape(payloads.num_passes, payloads.segment_bytes)
+        limits = round_limits(self.opened.manifest)
+        who = RoundSite(self.me, self.run_id, self.genesis, self.keys)
+        self.machine = RoundMachine(who, shape, limits, self.ledger.chain, kept)
+        parts = RoundParts(
+            machine=self.machine,
+            site=self.site,
+            ledger=self.ledger,
+            promises=self.promises,
+            post=self.swarm,
+            history=self.round_history,
+            count_bad=self.count_bad,
+            moved=self.swarm.announce,
+        )
+        self.rounds = RoundDriver(parts, self.me, self.start_recovery)
+        return Transfers(self.run_id, self.site.buffers, payloads, self.swarm.bulk_out, self.rounds.tell)
+
+    def start_recovery(self, order: StartRecovery) -> None:
+        """The round machine wants the chain of others."""
+        assert self.rounds is not None
+        self.recovery.start(order, self.rounds.tell)
+
+    def round_status(self) -> RoundStatus | None:
+        """What the round machine does; None before it exists."""
+        return self.machine.status if self.machine is not None else None
+
+    # --- what arrives ---
+
+    def on_record(self, record: PeerRecord, is_fresh: bool) -> None:
+        """News of a peer."""
+        self.membership.on_record(record, is_fresh)
+
+    def on_contact(self, peer: PeerId) -> None:
+        """A peer answered us."""
+        self.membership.on_contact(peer)
+
+    async def on_message(self, peer: PeerId, message: Any) -> None:
+        """A peer's message, in its order."""
+        if not isinstance(message, ROUND_MESSAGES):
+            raise WireError("unexpected_message", type(message).__name__)
+        if self.rounds is not None:
+            await self.rounds.tell_message(peer, message)
+
+    def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
+        """Where a segment goes."""
+        if self.rounds is None:
+            raise WireError("busy", "this peer is still starting")
+        return self.rounds.accept(peer, header)
+
+    async def on_segment(self, peer: PeerId, header: SegmentHeader) -> None:
+        """A segment is complete."""
+        if self.rounds is not None and self.rounds.transfers is not None:
+            await self.rounds.transfers.received(peer, header)
+
+    async def open_resource(self, peer: PeerId, name: str) -> Served:
+        """Bytes that a peer asks for."""
+        return await self.library.open(peer, name)
+
+    def on_site_event(self, event: SiteEvent) -> None:
+        """The site tells something; called on the loop."""
+        self.site_history.note(event)
+        if isinstance(event, ContributionOffered):
+            assert self.rounds is not None, "the site trains only after the round machine started"
+            self.rounds.offer(event)
+
+    # --- what others are told ---
+
+    def describe(self) -> SelfDescription:
+        """Contents of our heartbeat."""
+        chain = self.ledger.chain
+        step_s = self.site.status().step_seconds
+        steps_per_s = 1.0 / step_s if step_s > 0 else 0.0
+        return SelfDescription(
+            state=self.lifecycle.record_state,
+            chain_head=chain.head,
+            chain_height=chain.height,
+            chain_weight=chain.weight,
+            state_digest=chain.state_digest,
+            contributed_round=self.round_history.contributed_round,
+            steps_per_s=steps_per_s,
+            tokens_per_s=steps_per_s * self.site_history.tokens_per_step,
+        )
+
+    def _tell_rounds(self, event: Event) -> None:
+        if self.rounds is not None:
+            self.rounds.tell(event)
+
+    def _note_idle(self, idle_s: float) -> None:
+        self.round_history.idle_s = idle_s
+
+    def count_bad(self, peer: str, rule: str, detail: str) -> None:
+        """A peer broke a rule of the round protocol."""
+        self.swarm.guard.count(peer, rule)
+        self.opened.events.emit(InputRejected(peer=peer, code=rule, detail=detail[:300]))
+
+    def alert(self, code: str, text: str, remedy: str) -> None:
+        """Tell the operator."""
+        self.journal.raise_alert(Alert(code, text, remedy))
+
+    def peers_json(self) -> list[dict[str, Any]]:
+        """GET /v1/peers."""
+        recent = self.ledger.chain.recent
+        last = recent[-1] if recent else frozenset()
+        return self.membership.as_json(last)

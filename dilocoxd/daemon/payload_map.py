@@ -1,0 +1,55 @@
+"""Decides where a segment payload lies in OUTBOX, INBOX and RESULT (wire/local.py describes the buffers). Pure."""
+
+import itertools
+from dataclasses import dataclass
+
+from dilocoxd.wire.local import INBOX, RESULT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`length` bytes at `offset` of the shared buffer `buffer`."""
+
+    buffer: str
+    offset: int
+    length: int
+
+
+class PayloadMap:
+    """Offsets that follow from the payload sizes the outer worker described."""
+
+    def __init__(self, payload_bytes: tuple[tuple[int, ...], ...]) -> None:
+        self.payload_bytes = payload_bytes
+        self.lengths = tuple(itertools.chain.from_iterable(payload_bytes))
+        """Bytes of each (pass, segment), in the order of an entry's result hashes."""
+        self.total_bytes = sum(self.lengths)
+        self._offsets = tuple(itertools.accumulate(self.lengths, initial=0))
+
+    @property
+    def num_passes(self) -> int:
+        return len(self.payload_bytes)
+
+    @property
+    def segment_bytes(self) -> tuple[int, ...]:
+        """Bytes per segment of all passes together."""
+        return tuple(sum(column) for column in zip(*self.payload_bytes, strict=True))
+
+    def _index(self, pass_index: int, segment: int) -> int:
+        before = sum(len(row) for row in self.payload_bytes[:pass_index])
+        if not (0 <= pass_index < len(self.payload_bytes) and 0 <= segment < len(self.payload_bytes[pass_index])):
+            raise ValueError(f"no segment {segment} in pass {pass_index}")
+        return before + segment
+
+    def own(self, buffer: str, pass_index: int, segment: int) -> Place:
+        """In OUTBOX or RESULT. Raises ValueError if there is no such segment."""
+        index = self._index(pass_index, segment)
+        return Place(buffer, self._offsets[index], self.lengths[index])
+
+    def inbox(self, slot: int, pass_index: int, segment: int) -> Place:
+        """In a slot of INBOX. Raises ValueError if there is no such segment."""
+        index = self._index(pass_index, segment)
+        return Place(INBOX, slot * self.total_bytes + self._offsets[index], self.lengths[index])
+
+    def arrival(self, slot: int | None, pass_index: int, segment: int) -> Place:
+        """Where received bytes go: a slot of INBOX, or RESULT when `slot` is None."""
+        return self.own(RESULT, pass_index, segment) if slot is None else self.inbox(slot, pass_index, segment)

@@ -1,0 +1,87 @@
+"""Keeps the round machine's promise on disk: the attempt we will not fall behind, and the entry we voted for.
+
+Two files: `promise` (small, replaced atomically at every attempt) and `promise.payload` (the result payload of the
+entry we voted for, so that a daemon that dies between its vote and its commit still holds what it promised).
+Source: protocol/06-rounds.md, lock rule.
+"""
+
+import asyncio
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.errors import StoreError, WireError
+from dilocoxd.rounds.commands import KeptPromise, Promise
+from dilocoxd.store.durable import store_error, write_file
+from dilocoxd.wire.codec import decode_struct, encode_struct
+from dilocoxd.wire.entry import ENTRY_BYTES_MAX
+
+_COPY_BYTES: Final = 1 << 20
+
+
+class PromiseFile:
+    """The newest promise of this site."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "promise"
+        self._payload_path = directory / "promise.payload"
+
+    async def save(self, promise: Promise, result_fd: int, payloads: PayloadMap) -> None:
+        """Durable when this returns. Raises StoreError; the promise before it then stands."""
+        await asyncio.to_thread(self._save, promise, result_fd, payloads)
+
+    def _save(self, promise: Promise, result_fd: int, payloads: PayloadMap) -> None:
+        if promise.entry is not None:
+            self._copy(result_fd, payloads.total_bytes)
+        write_file(self._path, encode_struct(promise))
+
+    def _copy(self, source: int, length: int) -> None:
+        temporary = self._payload_path.with_suffix(".tmp")
+        try:
+            with temporary.open("wb", buffering=0) as file:
+                for start in range(0, length, _COPY_BYTES):
+                    file.write(os.pread(source, min(_COPY_BYTES, length - start), start))
+                os.fsync(file.fileno())
+            temporary.replace(self._payload_path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise store_error("keeping the payload we vote for", self._payload_path, error) from error
+
+    async def load(self, result_fd: int, payloads: PayloadMap) -> KeptPromise | None:
+        """The promise of the daemon's last life; the payload that belongs to it is put back into RESULT.
+
+        Raises StoreError when the file is damaged: what we promised is then unknown.
+        """
+        return await asyncio.to_thread(self._load, result_fd, payloads)
+
+    def _load(self, result_fd: int, payloads: PayloadMap) -> KeptPromise | None:
+        try:
+            promise = decode_struct(Promise, self._path.read_bytes(), size_max=ENTRY_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise store_error("reading the last promise", self._path, error) from error
+        except WireError as error:
+            raise StoreError(
+                f"{self._path} is damaged ({error}); remove it if no other site is in the middle of a round"
+            ) from error
+        return KeptPromise(promise, promise.entry is not None and self._restore(promise, result_fd, payloads))
+
+    def _restore(self, promise: Promise, result_fd: int, payloads: PayloadMap) -> bool:
+        assert promise.entry is not None
+        if len(promise.entry.result_hashes) != len(payloads.lengths):
+            return False
+        try:
+            with self._payload_path.open("rb") as file:
+                offset = 0
+                for length, expected in zip(payloads.lengths, promise.entry.result_hashes, strict=True):
+                    data = file.read(length)
+                    if hashlib.sha256(data).digest() != expected:
+                        return False
+                    os.pwrite(result_fd, data, offset)
+                    offset += length
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,207 @@
+"""Brings this site to the chain of others: catching up, joining, healing a fork, replacing wrong bits.
+
+One recovery at a time, ordered by the round machine, which neither votes nor commits meanwhile. Entries are checked
+before anything is changed; each is durable in the log before it is applied (docs/internals.md 3.10).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.daemon.chain_fetch import Branch, check_branch, check_payload, fetch_branch, is_better
+from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.snapshot_fetch import download_snapshot, newest_certified
+from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
+from dilocoxd.ids import PeerId, PhaseId, RoundIndex
+from dilocoxd.rounds.commands import InFlight, SettleContribution, StartRecovery
+from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.rounds.limits import RoundLimits, VoteKeys
+from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.store.snapshots import list_rounds
+from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash
+
+REPLAY_MAX: Final = 16
+"""More missing entries than this are skipped by a snapshot, if somebody has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryParts:
+    """What the driver works with."""
+
+    me: PeerId
+    ledger: Ledger
+    client: FetchClient
+    keys: VoteKeys
+    limits: RoundLimits
+    snapshots: Path
+    events: EventLog
+    moved: Callable[[], None]
+    """Told when the chain head has changed."""
+
+    @property
+    def log(self) -> EntryLog:
+        return self.ledger.log
+
+
+class RecoveryDriver:
+    """Runs one ordered recovery after the other."""
+
+    def __init__(self, parts: RecoveryParts) -> None:
+        self._parts = parts
+        self._orders: asyncio.Queue[tuple[StartRecovery, Callable[[Event], None]]] = asyncio.Queue()
+        self.text = ""
+        """What recovery is doing, for the operator; empty when none runs."""
+
+    def start(self, order: StartRecovery, tell: Callable[[Event], None]) -> None:
+        """RecoveryFinished or RecoveryFailed follows."""
+        self._orders.put_nowait((order, tell))
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StoreError or WorkerError when our own disk or worker fails."""
+        while True:
+            order, tell = await self._orders.get()
+            try:
+                tell(await self._recover(order))
+            finally:
+                self.text = ""
+                self._parts.ledger.resume()
+
+    async def _recover(self, order: StartRecovery) -> Event:
+        parts = self._parts
+        started, bytes_before = asyncio.get_running_loop().time(), parts.client.counts["bytes_received"]
+        parts.events.emit(
+            catalogue.RecoveryStarted(own_height=parts.log.height, target_height=order.height, reason=order.reason)
+        )
+        reasons: list[str] = []
+        settled: PhaseId | None = None
+        for peer in order.peers:
+            try:
+                self.text = f"the chain of {peer} ({order.reason})"
+                settled = await self._from(peer, order)
+            except (PeerError, WireError) as error:
+                reasons.append(f"{peer}: {error}")
+            else:
+                break
+        else:
+            return RecoveryFailed("; ".join(reasons) or "no peer to ask")
+        seconds = asyncio.get_running_loop().time() - started
+        num_bytes = parts.client.counts["bytes_received"] - bytes_before
+        parts.events.emit(
+            catalogue.RecoveryFinished(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
+        )
+        parts.moved()
+        return RecoveryFinished(parts.ledger.chain, settled)
+
+    async def _from(self, peer: PeerId, order: StartRecovery) -> PhaseId | None:
+        """Take over what this peer's chain has more or better; the phase of ours that was settled on the way."""
+        parts = self._parts
+        if order.is_rebuild:
+            parts.ledger.pause("the state is rebuilt")
+            await self._rebuild()
+        branch = await fetch_branch(parts.client, peer, parts.log, parts.log.height)
+        own = [signed.entry for signed in parts.log.entries(branch.fork)]
+        if not is_better(branch, own):
+            return None
+        base = parts.ledger.view_at(branch.fork)
+        await asyncio.to_thread(check_branch, branch, base, parts.limits, parts.keys)
+        if own or len(branch.entries) > 1:
+            parts.ledger.pause("catching up")
+        if own:
+            await self._roll_back(branch, own)
+        donors = [peer, *(other for other in order.peers if other != peer)]
+        entries = list(branch.entries)
+        if len(entries) > REPLAY_MAX:
+            entries = await self._jump(entries, donors)
+        settled: PhaseId | None = None
+        for signed in entries:
+            settle = self._settlement(signed.entry, order.in_flight)
+            await self._take(signed, donors, settle)
+            settled = settle.phase if settle is not None else settled
+        return settled
+
+    def _settlement(self, entry: Entry, in_flight: InFlight | None) -> SettleContribution | None:
+        if in_flight is None:
+            return None
+        ours = in_flight.contribution
+        if not any(c.peer == ours.peer and c.phase == ours.phase for c in entry.contributions):
+            return None
+        is_as_voted = in_flight.voted is not None and entry_hash(in_flight.voted) == entry_hash(entry)
+        owned = in_flight.owned if is_as_voted else ()
+        return SettleContribution(ours.phase, RoundIndex(entry.round), True, owned)
+
+    async def _take(self, signed: SignedEntry, donors: list[PeerId], settle: SettleContribution | None) -> None:
+        """Payload from any donor, then log, then state."""
+        parts, index = self._parts, signed.entry.round
+        self.text = f"the payload of entry {index}"
+        reasons: list[str] = []
+        lengths = parts.ledger.payloads.lengths
+        fd = os.memfd_create(f"payload-{index}", os.MFD_CLOEXEC)
+        try:
+            for donor in donors:
+                try:
+                    region = Region(fd, 0, parts.ledger.payloads.total_bytes)
+                    await parts.client.fetch_region(donor, f"payload/{index}", region)
+                    await asyncio.to_thread(check_payload, fd, lengths, signed.entry)
+                except (PeerError, WireError) as error:
+                    reasons.append(f"{donor}: {error}")
+                else:
+                    break
+            else:
+                raise PeerError(f"payload of entry {index}: {'; '.join(reasons)}")
+            await asyncio.to_thread(parts.log.append, signed, Source(fd, 0, lengths))
+        finally:
+            os.close(fd)
+        self.text = f"entry {index} to be applied"
+        await parts.ledger.apply_logged(RoundIndex(index), settle)
+
+    async def _jump(self, entries: list[SignedEntry], donors: list[PeerId]) -> list[SignedEntry]:
+        """Skip most of a long way by a snapshot; the entries that are left to replay."""
+        parts = self._parts
+        certified = {int(signed.entry.round): signed.entry for signed in entries[1:]}
+        self.text = "the newest snapshot"
+        found = await newest_certified(parts.client, donors, certified)
+        if found is None:
+            return entries
+        index, holders = found
+        self.text = f"snapshot {index.round} ({index.total_bytes} bytes)"
+        directory = await download_snapshot(parts.client, holders, index, parts.snapshots)
+        skipped = index.round - entries[0].entry.round
+        for signed in entries[:skipped]:
+            await asyncio.to_thread(parts.log.append_bare, signed, parts.ledger.payloads.lengths)
+        await parts.ledger.rebuild(str(directory))
+        return entries[skipped:]
+
+    async def _roll_back(self, branch: Branch, own: list[Entry]) -> None:
+        """Leave our branch for a better one."""
+        parts = self._parts
+        parts.events.emit(
+            catalogue.ForkResolved(
+                fork_height=branch.fork,
+                kept=entry_hash(branch.entries[-1].entry).hex()[:16],
+                dropped=entry_hash(own[-1]).hex()[:16],
+                is_rolled_back=True,
+            )
+        )
+        self.text = f"the state at the fork (height {branch.fork})"
+        await asyncio.to_thread(parts.log.roll_back, branch.fork)
+        await self._rebuild()
+
+    async def _rebuild(self) -> None:
+        """The state of our log from the newest usable snapshot, else from genesis."""
+        parts = self._parts
+        rounds = [number for number in reversed(list_rounds(parts.snapshots)) if number <= parts.log.height]
+        for directory in [*(str(parts.snapshots / str(number)) for number in rounds), ""]:
+            try:
+                await parts.ledger.rebuild(directory)
+            except (StoreError, WorkerError):
+                if not directory:
+                    raise
+            else:
+                return

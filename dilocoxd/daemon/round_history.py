@@ -1,0 +1,109 @@
+"""Turns what the round machine reports into rows, spans, counters and events for people."""
+
+import asyncio
+from typing import Final
+
+from dilocoxd.daemon.state import Journal
+from dilocoxd.daemon.transfers import RoundBytes
+from dilocoxd.ids import Monotonic
+from dilocoxd.rounds.commands import AttemptFailed, RoundSummary
+from dilocoxd.telemetry.catalogue import RoundAbandoned, RoundCommitted
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.metrics import Metrics
+
+ATTEMPT_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s")
+
+
+class RoundHistory:
+    """Writes to the journal, the event log and the metrics."""
+
+    def __init__(self, journal: Journal, events: EventLog, metrics: Metrics) -> None:
+        self._journal = journal
+        self._events = events
+        self._metrics = metrics
+        self._form_s = 0.0
+        self._reduce_s: dict[int, float] = {}
+        self._idle_s_before = 0.0
+        self.idle_s = 0.0
+        """Total idle seconds of the trainers, as the site reported last."""
+        self.contributed_round = -1
+        """Newest round whose entry names us; -1 = none in this life."""
+
+    def _unix(self, at: Monotonic) -> float:
+        return self._journal.now() - (asyncio.get_running_loop().time() - at)
+
+    def formed(self, seconds: float) -> None:
+        """Our contribution for the coming round was formed."""
+        self._form_s = seconds
+
+    def reduced(self, round_index: int, seconds: float) -> None:
+        """One of our segments was reduced."""
+        self._reduce_s[round_index] = self._reduce_s.get(round_index, 0.0) + seconds
+
+    def attempt_failed(self, failed: AttemptFailed) -> None:
+        """An attempt was given up."""
+        self._journal.totals.attempts_failed += 1
+        row = self._journal.row(failed.round)
+        row.add_failure(f"attempt {failed.attempt}: {failed.reason}")
+        waited_s = self._journal.now() - row.started_at
+        self._events.emit(
+            RoundAbandoned(round=failed.round, attempt=failed.attempt, reason=failed.reason, waited_s=waited_s)
+        )
+
+    def finished(self, summary: RoundSummary, counts: RoundBytes) -> None:
+        """A round is applied."""
+        row = self._journal.row(summary.round)
+        row.attempts = summary.num_attempts
+        row.coordinator = summary.coordinator or ""
+        row.is_contributor = summary.is_contributor
+        row.entry_hash = summary.entry_hash.hex()
+        row.contributors = [
+            {
+                "peer": c.peer,
+                "phase": c.phase,
+                "tokens": c.tokens,
+                "inner_steps": c.inner_steps,
+                "base_round": c.base_round,
+            }
+            for c in summary.contributions
+        ]
+        row.bytes_sent, row.bytes_received = counts.sent, counts.received
+        row.started_at = self._unix(summary.started_at)
+        row.committed_at = self._unix(summary.persisted_at)
+        row.applied_at = self._unix(summary.applied_at)
+        marks = (
+            summary.started_at,
+            summary.gathered_at,
+            summary.exchanged_at,
+            summary.voted_at,
+            summary.persisted_at,
+            summary.applied_at,
+        )
+        for part, start, end in zip(ATTEMPT_PARTS, marks, marks[1:], strict=False):
+            row.times[part] = max(0.0, end - start)
+        row.times["form_s"], self._form_s = self._form_s, 0.0
+        row.times["reduce_s"] = self._reduce_s.pop(summary.round, 0.0)
+        row.trainer_idle_s, self._idle_s_before = self.idle_s - self._idle_s_before, self.idle_s
+        self._account(summary, counts)
+
+    def _account(self, summary: RoundSummary, counts: RoundBytes) -> None:
+        row, totals = self._journal.row(summary.round), self._journal.totals
+        self._journal.add_span("exchange", self._unix(summary.gathered_at), self._unix(summary.voted_at), summary.round)
+        self._journal.add_span("apply", self._unix(summary.persisted_at), row.applied_at, summary.round)
+        if summary.is_contributor:
+            self.contributed_round = summary.round
+            totals.contributions += 1
+        totals.bytes_sent += counts.sent
+        totals.bytes_received += counts.received
+        self._metrics.observe_round(row.times)
+        self._events.emit(
+            RoundCommitted(
+                round=summary.round,
+                attempt=max(0, summary.num_attempts - 1),
+                entry_hash=row.entry_hash,
+                contributors=tuple(c.peer for c in summary.contributions),
+                bytes_sent=counts.sent,
+                bytes_received=counts.received,
+                exchange_s=row.times["exchange_s"],
+            )
+        )

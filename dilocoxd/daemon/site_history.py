@@ -1,0 +1,93 @@
+"""Turns what the site reports into losses, spans, totals, alerts and events for people."""
+
+from collections.abc import Callable
+from typing import Final, assert_never
+
+from dilocoxd.daemon.site_interface import (
+    AnchorAdopted,
+    ContributionDropped,
+    ContributionOffered,
+    PhaseClosed,
+    PhaseStarted,
+    SiteEvent,
+    StepReported,
+    ValidationMeasured,
+    WorkerChanged,
+)
+from dilocoxd.daemon.state import Alert, Journal
+from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.events import EventLog
+
+IDLE_SHOWN_S: Final = 0.02
+"""Shorter waits are not drawn in the timeline."""
+
+
+class SiteHistory:
+    """Writes to the journal and the event log."""
+
+    def __init__(
+        self, journal: Journal, events: EventLog, height: Callable[[], int], told_idle: Callable[[float], None]
+    ) -> None:
+        self._journal = journal
+        self._events = events
+        self._height = height
+        self._told_idle = told_idle
+        self._idle_s = 0.0
+        self.tokens_per_step = 0
+
+    def note(self, event: SiteEvent) -> None:
+        """Record one event; never blocks."""
+        match event:
+            case StepReported():
+                self._step(event)
+            case ValidationMeasured():
+                self._journal.add_validation_loss(event.round, event.loss)
+                self._events.emit(catalogue.ValidationMeasured(round=event.round, validation_loss=event.loss))
+            case PhaseStarted():
+                self._events.emit(
+                    catalogue.PhaseStarted(
+                        phase=event.phase, base_round=event.base_round, inner_steps=event.inner_steps
+                    )
+                )
+            case PhaseClosed():
+                self._events.emit(
+                    catalogue.PhaseClosed(
+                        phase=event.phase,
+                        inner_steps=event.inner_steps,
+                        tokens=event.tokens,
+                        mean_loss=event.mean_loss,
+                    )
+                )
+            case ContributionDropped():
+                self._events.emit(catalogue.ContributionRefused(phase=event.phase, reason=event.reason))
+            case WorkerChanged():
+                self._worker(event)
+            case ContributionOffered() | AnchorAdopted():
+                pass
+            case _:
+                assert_never(event)
+
+    def _step(self, event: StepReported) -> None:
+        journal = self._journal
+        now = journal.now()
+        journal.totals.inner_steps += 1
+        journal.totals.tokens += event.tokens
+        self.tokens_per_step = event.tokens
+        journal.add_inner_loss(event.global_step, event.loss)
+        start = now - event.step_seconds
+        idle = max(0.0, event.idle_seconds - self._idle_s)
+        self._idle_s = event.idle_seconds
+        self._told_idle(event.idle_seconds)
+        if idle >= IDLE_SHOWN_S:
+            journal.add_span("idle", start - idle, start, self._height())
+        journal.add_span("compute", start, now, self._height())
+
+    def _worker(self, event: WorkerChanged) -> None:
+        code = f"worker_{event.role}_lost"
+        if event.state == "lost":
+            self._events.emit(catalogue.WorkerDied(worker=event.role, pid=0, reason=event.reason, restarts_left=-1))
+            text = f"the {event.role} was lost ({event.reason}) and is started again"
+            self._journal.raise_alert(Alert(code, text, f"look into logs/ of the run directory ({event.role})"))
+        elif event.state == "running":
+            self._journal.clear_alert(code)
+            self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=0, generation=event.restarts))

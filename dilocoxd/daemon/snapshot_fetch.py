@@ -1,0 +1,94 @@
+"""Downloads a snapshot from all peers that have it, chunk by chunk, resumable, and lets it appear when it is whole.
+
+What makes it trustworthy is not its donor: its digest must be the one that the next entry of the chain was voted for.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.store.snapshots import (
+    INDEX_BYTES_MAX,
+    INDEX_NAME,
+    SnapshotFile,
+    SnapshotIndex,
+    decode_index,
+    publish,
+)
+from dilocoxd.swarm.download import Download, Downloader
+from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.wire.entry import Entry
+
+LIST_BYTES_MAX: Final = 64 * 1024
+
+
+async def list_of(client: FetchClient, peer: PeerId) -> list[int]:
+    """Rounds of the snapshots that a peer offers, newest first. Raises PeerError, WireError."""
+    data = await client.fetch_bytes(peer, "snapshots", bytes_max=LIST_BYTES_MAX)
+    lines = data.decode("ascii", "replace").split()
+    if not all(line.isdecimal() and len(line) <= 18 for line in lines):
+        raise WireError("malformed", "list of snapshots holds something else than rounds")
+    return sorted((int(line) for line in lines), reverse=True)
+
+
+async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry) -> SnapshotIndex:
+    """The index of the snapshot of the state that this entry was voted on. Raises PeerError, WireError, StoreError."""
+    resource = f"snapshot/{certified_by.round}/{INDEX_NAME}"
+    data = await client.fetch_bytes(peer, resource, bytes_max=INDEX_BYTES_MAX)
+    index = await asyncio.to_thread(decode_index, data, f"{resource} of {peer}")
+    if index.run_id != certified_by.run_id or index.round != certified_by.round:
+        raise WireError("malformed", f"{resource} is of run {index.run_id}, round {index.round}")
+    if index.state_digest != certified_by.state_digest.hex():
+        raise WireError("bad_hash", f"{resource} is not the state that entry {certified_by.round} was voted on")
+    return index
+
+
+async def download_snapshot(client: FetchClient, donors: list[PeerId], index: SnapshotIndex, root: Path) -> Path:
+    """The directory of the complete snapshot. What an earlier try brought is kept. Raises PeerError, StoreError."""
+    directory = root / str(index.round)
+    partial = root / f".{index.round}.download"
+    await asyncio.to_thread(partial.mkdir, parents=True, exist_ok=True)
+    for file in index.files:
+        await _download_file(client, donors, index.round, file, partial)
+    await asyncio.to_thread(publish, partial, directory, index)
+    return directory
+
+
+async def _download_file(
+    client: FetchClient, donors: list[PeerId], round_index: int, file: SnapshotFile, partial: Path
+) -> None:
+    fd = await asyncio.to_thread(os.open, partial / file.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        target = Region(fd, 0, file.size, is_on_disk=True)
+        hashes = tuple(bytes.fromhex(chunk) for chunk in file.chunks)
+        plan = Download(f"snapshot/{round_index}/{file.name}", target, hashes)
+        await Downloader(client, plan).run(donors)
+        await asyncio.to_thread(os.fsync, fd)
+    except OSError as error:
+        raise StoreError(f"downloading snapshot {round_index}: {error.strerror}; check the disk") from error
+    finally:
+        os.close(fd)
+
+
+async def newest_certified(
+    client: FetchClient, donors: list[PeerId], certified: dict[int, Entry]
+) -> tuple[SnapshotIndex, list[PeerId]] | None:
+    """The newest snapshot that an entry of the chain certifies, and who has it. None if nobody has one."""
+    holders: dict[int, list[PeerId]] = {}
+    for donor in donors:
+        try:
+            for number in await list_of(client, donor):
+                holders.setdefault(number, []).append(donor)
+        except (PeerError, WireError):
+            continue
+    for number in sorted(holders.keys() & certified.keys(), reverse=True):
+        for donor in holders[number]:
+            try:
+                return await fetch_index(client, donor, certified[number]), holders[number]
+            except (PeerError, WireError, StoreError):
+                continue
+    return None

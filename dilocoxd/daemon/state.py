@@ -1,0 +1,164 @@
+"""What the daemon remembers for whoever asks: rounds, losses, timeline, alerts, totals (docs/internals.md section 6).
+
+Drivers write here, the HTTP floor reads. Everything is bounded; nothing here decides anything.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dilocoxd.ids import UnixTime
+
+ROUNDS_KEPT: Final = 2000
+LOSSES_KEPT: Final = 20_000
+SPANS_KEPT: Final = 10_000
+FAILURES_KEPT: Final = 20
+ALERTS_KEPT: Final = 32
+
+TIME_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s", "form_s", "reduce_s")
+
+
+@dataclass(slots=True)
+class RoundRow:
+    """One round as this site saw it; times since the unix epoch in seconds, 0 = not yet."""
+
+    round: int
+    attempts: int = 0
+    coordinator: str = ""
+    contributors: list[dict[str, Any]] = field(default_factory=list)
+    is_contributor: bool = False
+    entry_hash: str = ""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    trainer_idle_s: float = 0.0
+    started_at: float = 0.0
+    committed_at: float = 0.0
+    applied_at: float = 0.0
+    times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIME_PARTS, 0.0))
+    failures: list[str] = field(default_factory=list)
+
+    def add_time(self, part: str, seconds: float) -> None:
+        """Several attempts and segments add up."""
+        self.times[part] += seconds
+
+    def add_failure(self, reason: str) -> None:
+        """Keep the first reasons; later ones of the same round repeat them."""
+        if len(self.failures) < FAILURES_KEPT:
+            self.failures.append(reason)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of GET /v1/rounds."""
+        return {
+            "round": self.round,
+            "attempts": self.attempts,
+            "coordinator": self.coordinator,
+            "contributors": self.contributors,
+            "is_contributor": self.is_contributor,
+            "entry_hash": self.entry_hash,
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "trainer_idle_s": self.trainer_idle_s,
+            "started_at": self.started_at,
+            "committed_at": self.committed_at,
+            "applied_at": self.applied_at,
+            "times": dict(self.times),
+            "failures": list(self.failures),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something the operator should know, with what can be done about it."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since the daemon started (contributions and rounds: since the run directory was made)."""
+
+    tokens: int = 0
+    inner_steps: int = 0
+    contributions: int = 0
+    rounds_committed: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    idle_s: float = 0.0
+    train_s: float = 0.0
+    attempts_failed: int = 0
+
+
+@dataclass(slots=True)
+class PhaseProgress:
+    """Where the trainers are."""
+
+    phase: int = 0
+    inner_step: int = 0
+    inner_steps: int = 0
+    global_step: int = 0
+    base_round: int = 0
+    step_seconds: float = 0.0
+
+
+class Journal:
+    """History of this daemon for the API, in memory and bounded."""
+
+    def __init__(self, unix: Callable[[], UnixTime]) -> None:
+        self._unix = unix
+        self.started_at = unix()
+        self.rounds: OrderedDict[int, RoundRow] = OrderedDict()
+        self.inner_losses: deque[tuple[float, int, float]] = deque(maxlen=LOSSES_KEPT)
+        self.validation_losses: deque[tuple[float, int, float]] = deque(maxlen=LOSSES_KEPT)
+        self.spans: deque[dict[str, Any]] = deque(maxlen=SPANS_KEPT)
+        self.alerts: OrderedDict[str, Alert] = OrderedDict()
+        self.bad_input: dict[str, dict[str, int]] = {}
+        self.totals = Totals()
+        self.phase = PhaseProgress()
+
+    def now(self) -> UnixTime:
+        """Seconds since 1970; only for what people read."""
+        return self._unix()
+
+    def row(self, round_index: int) -> RoundRow:
+        """The row of a round, made on first use; the oldest row goes when there are too many."""
+        row = self.rounds.get(round_index)
+        if row is None:
+            row = self.rounds[round_index] = RoundRow(round_index, started_at=self._unix())
+            while len(self.rounds) > ROUNDS_KEPT:
+                self.rounds.popitem(last=False)
+        return row
+
+    def add_inner_loss(self, global_step: int, loss: float) -> None:
+        """One inner step's loss."""
+        self.inner_losses.append((self._unix(), global_step, loss))
+
+    def add_validation_loss(self, round_index: int, loss: float) -> None:
+        """Validation loss of the shared anchor at a height."""
+        self.validation_losses.append((self._unix(), round_index, loss))
+
+    def add_span(self, kind: str, start: float, end: float, round_index: int) -> None:
+        """A stretch of time in which the site computed, exchanged, idled or applied. Neighbours are joined."""
+        last = self.spans[-1] if self.spans else None
+        if last and last["kind"] == kind and last["round"] == round_index and 0 <= start - last["end"] < 0.05:
+            last["end"] = end
+            return
+        self.spans.append({"kind": kind, "start": start, "end": end, "round": round_index})
+
+    def raise_alert(self, alert: Alert) -> None:
+        """Show it until `clear_alert`; a repeated code replaces the older text."""
+        self.alerts[alert.code] = alert
+        while len(self.alerts) > ALERTS_KEPT:
+            self.alerts.popitem(last=False)
+
+    def clear_alert(self, code: str) -> None:
+        """The reason is gone."""
+        self.alerts.pop(code, None)
+
+    def count_bad_input(self, peer: str, code: str) -> None:
+        """A peer sent something it must not; at most 256 peers are told apart."""
+        key = peer if peer in self.bad_input or len(self.bad_input) < 256 else "others"
+        counts = self.bad_input.setdefault(key, {})
+        counts[code] = counts.get(code, 0) + 1

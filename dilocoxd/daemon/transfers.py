@@ -1,0 +1,161 @@
+"""Moves segment payloads between the shared buffers and peers, at the round machine's orders (protocol/07-exchange.md).
+
+Outgoing: one task per ordered segment, a few at a time per peer. Incoming: the machine names the destination of each
+offer. Bytes go from descriptor to descriptor; nothing is ever whole in the daemon.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dilocoxd.daemon.payload_map import PayloadMap, Place
+from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.rounds.commands import CancelTransfers, SendSegment
+from dilocoxd.rounds.events import (
+    KIND_CONTRIBUTION,
+    Destination,
+    Event,
+    Refusal,
+    SegmentKey,
+    SegmentReceived,
+    SegmentSent,
+    TransferFailed,
+)
+from dilocoxd.swarm.bulk import AlreadyHeld, BulkSender
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.wire.local import OUTBOX, RESULT
+from dilocoxd.wire.messages import SegmentHeader
+
+SENDS_PER_PEER: Final = 4
+NOT_YET: Final = "not_yet"
+"""Refusal code: the proposal may still be on its way; offer it again a little later."""
+NOT_WANTED: Final = "not_wanted"
+
+
+class Descriptors(Protocol):
+    """Shared buffers by name."""
+
+    def fd(self, name: str) -> int:
+        """Descriptor of the memfd; its owner keeps it open."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBytes:
+    """Counters of one round, for /v1/rounds."""
+
+    sent: int
+    received: int
+
+
+def key_of(header: SegmentHeader) -> SegmentKey:
+    """The machine's name of an offered segment."""
+    is_contribution = header.kind == KIND_CONTRIBUTION
+    return SegmentKey(
+        kind=header.kind,
+        round=RoundIndex(header.round),
+        attempt=Attempt(header.attempt),
+        pass_index=header.pass_index,
+        segment=header.segment,
+        phase=PhaseId(header.phase) if is_contribution else None,
+    )
+
+
+class Transfers:
+    """Segments on their way, out and in."""
+
+    def __init__(
+        self,
+        run_id: RunId,
+        buffers: Descriptors,
+        payloads: PayloadMap,
+        sender: BulkSender,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._run_id = run_id
+        self._buffers = buffers
+        self._payloads = payloads
+        self._sender = sender
+        self._tell = tell
+        self._gates: dict[PeerId, asyncio.Semaphore] = {}
+        self._running: dict[asyncio.Task[None], SegmentKey] = {}
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
+
+    def region(self, place: Place) -> Region:
+        """The transport's name of a place in a shared buffer."""
+        return Region(self._buffers.fd(place.buffer), place.offset, place.length)
+
+    def start(self, order: SendSegment, group: asyncio.TaskGroup) -> None:
+        """Send in the background; SegmentSent or TransferFailed follows."""
+        task = group.create_task(self._send(order), name=f"segment {order.key.segment} to {order.peer}")
+        self._running[task] = order.key
+        task.add_done_callback(lambda done: self._running.pop(done, None))
+
+    def cancel(self, order: CancelTransfers) -> None:
+        """Stop outgoing transfers of attempts below the order's."""
+        for task, key in list(self._running.items()):
+            if (key.round, key.attempt) < (order.round, order.attempt):
+                task.cancel()
+
+    def cancel_all(self) -> None:
+        """Stop everything that is going out."""
+        for task in list(self._running):
+            task.cancel()
+
+    def _header(self, order: SendSegment, place: Place) -> SegmentHeader:
+        key = order.key
+        return SegmentHeader(
+            run_id=self._run_id,
+            round=key.round,
+            attempt=key.attempt,
+            kind=key.kind,
+            pass_index=key.pass_index,
+            segment=key.segment,
+            phase=key.phase or 0,
+            segment_bytes=place.length,
+            offset=0,
+            piece_bytes=place.length,
+            segment_sha256=order.sha256,
+        )
+
+    async def _send(self, order: SendSegment) -> None:
+        buffer = OUTBOX if order.key.kind == KIND_CONTRIBUTION else RESULT
+        place = self._payloads.own(buffer, order.key.pass_index, order.key.segment)
+        gate = self._gates.setdefault(order.peer, asyncio.Semaphore(SENDS_PER_PEER))
+        try:
+            async with gate:
+                await self._sender.send_segment(order.peer, self._header(order, place), self.region(place), attempts=1)
+        except (PeerError, StoreError) as error:
+            self._tell(TransferFailed(order.peer, order.key, str(error)))
+        else:
+            self._sent[order.key.round] += place.length
+            self._tell(SegmentSent(order.peer, order.key))
+
+    def accept(self, peer: PeerId, header: SegmentHeader, found: Destination | Refusal) -> Region:
+        """Where an offered segment goes, given the machine's word. Raises AlreadyHeld, or WireError to refuse it."""
+        if header.run_id != self._run_id:
+            raise WireError("wrong_run", f"this peer is in run {self._run_id}")
+        if isinstance(found, Refusal):
+            if found.is_held:
+                raise AlreadyHeld
+            raise WireError(NOT_YET if found.is_transient else NOT_WANTED, found.reason)
+        try:
+            return self.region(self._payloads.arrival(found.slot, found.pass_index, found.segment))
+        except ValueError as error:
+            raise WireError(NOT_WANTED, str(error)) from error
+
+    async def received(self, peer: PeerId, header: SegmentHeader) -> None:
+        """A segment is complete, in its place, and has the hash of its header."""
+        self._received[header.round] += header.segment_bytes
+        self._tell(SegmentReceived(peer, key_of(header), Digest(header.segment_sha256)))
+
+    def take_counts(self, round_index: int) -> RoundBytes:
+        """Payload bytes of a round that is over; older rounds are forgotten."""
+        counts = RoundBytes(self._sent[round_index], self._received[round_index])
+        for counter in (self._sent, self._received):
+            for old in [r for r in counter if r <= round_index]:
+                del counter[old]
+        return counts

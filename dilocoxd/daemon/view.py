@@ -1,0 +1,186 @@
+"""Composes what the HTTP API shows from the parts that know it (docs/internals.md section 6). Reads, never decides.
+
+`waiting_for` is one sentence from the first part that waits, outermost first, so that the daemon can always say what
+it waits for and why.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dilocoxd import __version__
+from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.lifecycle import Lifecycle
+from dilocoxd.daemon.site_interface import Site, WorkerStatus
+from dilocoxd.daemon.state import Journal
+from dilocoxd.ids import PeerId, RunId
+from dilocoxd.rounds.round import RoundStatus
+from dilocoxd.swarm.service import Swarm
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Names that never change while the daemon runs."""
+
+    peer_id: PeerId
+    run_id: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the values come from; each call is cheap."""
+
+    lifecycle: Lifecycle
+    journal: Journal
+    ledger: Ledger
+    site: Site
+    peers: Callable[[], list[dict[str, Any]]]
+    round_status: Callable[[], RoundStatus | None]
+    recovery_text: Callable[[], str]
+    swarm: Swarm
+    p2pd: Callable[[], WorkerStatus]
+
+
+class DaemonView:
+    """Implements api.app.View."""
+
+    def __init__(self, who: Who, sources: Sources, exposition: Callable[[], bytes]) -> None:
+        self._who = who
+        self._from = sources
+        self._exposition = exposition
+
+    @property
+    def is_healthy(self) -> bool:
+        """The loop answers, and nothing has failed for good."""
+        return self._from.lifecycle.state != "failed"
+
+    @property
+    def is_ready(self) -> bool:
+        """The site trains."""
+        return self._from.lifecycle.state == "training" and self._from.site.status().is_training
+
+    def waiting_for(self) -> str:
+        """Outermost first: start and end of the daemon, recovery, the site, the round, the network."""
+        sources = self._from
+        status = sources.round_status()
+        candidates = (
+            sources.lifecycle.waiting_for,
+            sources.recovery_text(),
+            sources.site.status().waiting_for,
+            status.waiting_for if status is not None else "",
+        )
+        return next((text for text in candidates if text), "")
+
+    def status(self) -> dict[str, Any]:
+        """GET /v1/status."""
+        sources, journal = self._from, self._from.journal
+        site = sources.site.status()
+        chain = sources.ledger.chain
+        peers = sources.peers()
+        inner = journal.inner_losses[-1][2] if journal.inner_losses else None
+        validation = journal.validation_losses[-1] if journal.validation_losses else None
+        return {
+            "peer_id": self._who.peer_id,
+            "run_id": self._who.run_id,
+            "version": __version__,
+            "state": sources.lifecycle.state,
+            "waiting_for": self.waiting_for(),
+            "height": chain.height,
+            "chain_head": chain.head.hex(),
+            "anchor_sha256": site.anchor_sha256.hex() if site.anchor_sha256 else "",
+            "state_digest": chain.state_digest.hex(),
+            "uptime_s": journal.now() - journal.started_at,
+            "addresses": list(sources.swarm.addresses()),
+            "join_address": sources.swarm.join_address(),
+            "phase": {
+                "phase": site.phase,
+                "inner_step": site.inner_step,
+                "inner_steps": site.inner_steps,
+                "global_step": site.global_step,
+                "base_round": site.base_round,
+                "step_seconds": site.step_seconds,
+            },
+            "round": self._round(),
+            "totals": self._totals(site.idle_seconds, site.train_seconds, site.tokens),
+            "losses": {
+                "inner": inner,
+                "validation": validation[2] if validation else None,
+                "validation_round": validation[1] if validation else None,
+            },
+            "peers": {
+                "known": len(peers),
+                "live": sum(1 for peer in peers if peer["is_live"]),
+                "took_part_last_round": len(chain.recent[-1]) if chain.recent else 0,
+            },
+            "workers": self._workers(site.workers),
+            "bad_input": sources.swarm.guard.bad_input(),
+            "alerts": [{"code": a.code, "text": a.text, "remedy": a.remedy} for a in journal.alerts.values()],
+        }
+
+    def _round(self) -> dict[str, Any]:
+        status = self._from.round_status()
+        if status is None:
+            return {
+                "round": self._from.ledger.chain.height,
+                "attempt": 0,
+                "state": "idle",
+                "coordinator": "",
+                "group": [],
+                "observers": [],
+                "waiting_for": self._from.lifecycle.waiting_for,
+            }
+        return {
+            "round": status.round,
+            "attempt": status.attempt,
+            "state": status.state,
+            "coordinator": status.coordinator or "",
+            "group": list(status.group),
+            "observers": list(status.observers),
+            "waiting_for": status.waiting_for,
+        }
+
+    def _totals(self, idle_s: float, train_s: float, tokens: int) -> dict[str, Any]:
+        totals = self._from.journal.totals
+        return {
+            "tokens": tokens,
+            "inner_steps": totals.inner_steps,
+            "contributions": totals.contributions,
+            "rounds_committed": self._from.ledger.chain.height,
+            "bytes_sent": totals.bytes_sent,
+            "bytes_received": totals.bytes_received,
+            "idle_s": idle_s,
+            "train_s": train_s,
+            "attempts_failed": totals.attempts_failed,
+        }
+
+    def _workers(self, workers: Any) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for name, status in {**workers, "p2pd": self._from.p2pd()}.items():
+            shown[name] = {"state": status.state, "restarts": status.restarts}
+            if name == "trainer":
+                shown[name] |= {"generation": status.generation, "pids": list(status.pids)}
+            else:
+                shown[name] |= {"pid": status.pids[0] if status.pids else 0}
+        return shown
+
+    def peers(self) -> list[dict[str, Any]]:
+        """GET /v1/peers."""
+        return self._from.peers()
+
+    def rounds(self, first: int, limit: int) -> list[dict[str, Any]]:
+        """GET /v1/rounds, ascending, committed rounds and the one that is under way."""
+        rows = (row for row in self._from.journal.rounds.values() if row.round >= first)
+        return [row.as_json() for row in sorted(rows, key=lambda row: row.round)[:limit]]
+
+    def losses(self) -> dict[str, Any]:
+        """GET /v1/losses."""
+        journal = self._from.journal
+        return {"inner": list(journal.inner_losses), "validation": list(journal.validation_losses)}
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """GET /v1/timeline."""
+        return list(self._from.journal.spans)
+
+    def metrics(self) -> str:
+        """GET /metrics."""
+        return self._exposition().decode("utf-8")

@@ -1,0 +1,162 @@
+"""A site without workers: real shared buffers, deterministic arithmetic on bytes, contributions on a timer.
+
+For tests of the drivers over a real network, where models and tensors would only cost time. The state is a hash chain
+over the applied payloads, so two sites have the same digest exactly when they applied the same bytes in the same order.
+"""
+
+import asyncio
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+from dilocoxd.daemon.buffers import Buffers
+from dilocoxd.daemon.site_interface import (
+    ChainView,
+    CommittedEntry,
+    ContributionOffered,
+    SiteEvent,
+    SiteLayout,
+    SiteSettings,
+    SiteStatus,
+)
+from dilocoxd.ids import Digest, PhaseId, RoundIndex
+from dilocoxd.wire.local import (
+    INBOX,
+    OUTBOX,
+    RESULT,
+    Buffer,
+    PassPrepared,
+    Reduced,
+    Share,
+    SnapshotWritten,
+    StateReady,
+)
+
+LENGTHS = (3000, 1000)
+TOTAL = sum(LENGTHS)
+SLOTS = 8
+GENESIS = Digest(hashlib.sha256(b"fake genesis").digest())
+
+
+class FakeSite:
+    """Implements daemon.site_interface.Site."""
+
+    def __init__(self, settings: SiteSettings, emit: Callable[[SiteEvent], None]) -> None:
+        self._emit = emit
+        self._is_over = asyncio.Event()
+        self._rng = random.Random(str(settings.run_directory))
+        self.buffers = Buffers()
+        self.buffers.provide([Buffer(OUTBOX, TOTAL), Buffer(RESULT, TOTAL), Buffer(INBOX, SLOTS * TOTAL)])
+        self._round = RoundIndex(0)
+        self._digest = GENESIS
+        self._phase = PhaseId(settings.run_directory.stat().st_ino % 1000)
+        self._in_flight: PhaseId | None = None
+        self._is_training = False
+        self.phase_s = float(os.environ.get("FAKE_PHASE_S", "2.0"))
+        self.snapshots: dict[str, tuple[RoundIndex, Digest]] = {}
+
+    async def run(self) -> None:
+        await self._is_over.wait()
+
+    async def ready(self) -> SiteLayout:
+        return SiteLayout(numel=TOTAL, payload_bytes=(LENGTHS,), inbox_slots=SLOTS)
+
+    def _state(self) -> StateReady:
+        return StateReady(0, True, self._round, self._digest, self._digest, 0.0)
+
+    async def load_state(
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
+    ) -> StateReady:
+        self._round, self._digest = self.snapshots[directory] if directory else (RoundIndex(0), GENESIS)
+        self._settle(settles)
+        return self._state()
+
+    async def apply_entry(self, committed: CommittedEntry) -> StateReady:
+        assert committed.round == self._round
+        if committed.path:
+            with open(committed.path, "rb") as file:  # noqa: PTH123
+                file.seek(committed.offset)
+                payload = file.read(TOTAL)
+        else:
+            payload = self.buffers.read(RESULT, 0, TOTAL)
+        self._digest = Digest(hashlib.sha256(self._digest + payload).digest())
+        self._round = RoundIndex(committed.round + 1)
+        self._settle(committed.settles)
+        return self._state()
+
+    def _settle(self, phase: PhaseId | None) -> None:
+        if phase is not None and phase == self._in_flight:
+            self._in_flight = None
+            self._offer_soon()
+
+    async def abandon_contribution(self, phase: PhaseId) -> None:
+        self._settle(phase)
+
+    async def begin(self, chain: ChainView) -> None:
+        self._is_training = True
+        if chain.newest_own_phase is not None:
+            self._phase = PhaseId(max(self._phase, chain.newest_own_phase + 1))
+        self._offer_soon()
+
+    def _offer_soon(self) -> None:
+        if self._is_training:
+            asyncio.get_running_loop().call_later(self.phase_s, self._offer)
+
+    def _offer(self) -> None:
+        if self._is_over.is_set() or self._in_flight is not None:
+            return
+        self._phase = PhaseId(self._phase + 1)
+        self._in_flight = self._phase
+        payload = self._rng.randbytes(TOTAL)
+        self.buffers.write(OUTBOX, 0, payload)
+        hashes = tuple(hashlib.sha256(part).digest() for part in (payload[: LENGTHS[0]], payload[LENGTHS[0] :]))
+        self._emit(
+            ContributionOffered(
+                phase=self._phase,
+                base_round=self._round,
+                inner_steps=1,
+                tokens=10,
+                lowrank_r=0,
+                segment_hashes=hashes,
+                norm=1.0,
+                residual_norm=0.0,
+                form_seconds=0.0,
+            )
+        )
+
+    def pause(self, reason: str) -> None:
+        self._is_training = False
+
+    def resume(self) -> None:
+        self._is_training = True
+
+    async def reduce(
+        self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
+    ) -> Reduced:
+        start, length = sum(LENGTHS[:segment]), LENGTHS[segment]
+        total = bytearray(length)
+        for share in shares:
+            name, base = (OUTBOX, 0) if share.slot < 0 else (INBOX, share.slot * TOTAL)
+            for index, value in enumerate(self.buffers.read(name, base + start, length)):
+                total[index] = (total[index] + value * share.tokens) % 256
+        self.buffers.write(RESULT, start, total)
+        return Reduced(0, pass_index, segment, hashlib.sha256(total).digest(), 0.0)
+
+    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassPrepared:
+        raise AssertionError("one pass only")
+
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
+        self.snapshots[directory] = (self._round, self._digest)
+        return SnapshotWritten(0, self._round, directory, 0, 0.0)
+
+    async def leave(self) -> None:
+        self._is_over.set()
+
+    def status(self) -> SiteStatus:
+        nothing: dict[str, Any] = {}
+        return SiteStatus(
+            "", self._is_training, self._phase, 0, 0, 0, self._round, 0.0, 0.0, 0.0, 0, self._in_flight,
+            self._round, self._digest, self._digest, nothing,
+        )  # fmt: skip

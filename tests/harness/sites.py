@@ -1,0 +1,134 @@
+"""Real daemons as child processes on loopback: start, look at, break, stop. No sleeps: every wait has a condition."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.1
+
+
+def wait_until(
+    condition: Callable[[], Any], what: str, timeout_s: float, explain: Callable[[], str] | None = None
+) -> Any:
+    """First true value of `condition`; AssertionError with an explanation after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}\n{explain() if explain else ''}")
+        time.sleep(POLL_S)
+
+
+@dataclass
+class SiteProcess:
+    """One daemon with its process tree; `run_dir` outlives it."""
+
+    name: str
+    run_dir: Path
+    port: int
+    """HTTP API."""
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log_path(self) -> Path:
+        return self.run_dir.parent / f"{self.name}.out"
+
+    def start(self, *arguments: str) -> None:
+        """Run `dilocoxd ARGUMENTS` (default: run RUN_DIR) in its own process group."""
+        self.start_command([sys.executable, "-m", "dilocoxd", *(arguments or ("run", str(self.run_dir)))])
+
+    def start_command(self, command: list[str]) -> None:
+        """Run any command as this site's daemon."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **self.environment}
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, cwd=self.run_dir.parent, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def get(self, path: str) -> Any | None:
+        """JSON of an API path, or None while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, OSError, json.JSONDecodeError):
+            return None
+
+    def status(self) -> dict[str, Any]:
+        """GET /v1/status, or {} while nobody answers."""
+        found = self.get("/v1/status")
+        return found if isinstance(found, dict) else {}
+
+    def tree(self) -> list[psutil.Process]:
+        """The daemon and all its descendants that live now."""
+        if self.process is None:
+            return []
+        try:
+            daemon = psutil.Process(self.process.pid)
+            return [daemon, *daemon.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill_tree(self) -> None:
+        """SIGKILL of the whole tree at once, as if the machine had gone."""
+        self.signal_tree(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(20)
+
+    def signal_tree(self, number: signal.Signals) -> None:
+        """Same signal to every process of the tree, daemon first."""
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """SIGTERM to the daemon; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def describe(self) -> str:
+        """What a failed wait shows."""
+        tail = self.log_path.read_text(errors="replace")[-3000:] if self.log_path.exists() else ""
+        return f"--- {self.name}: {json.dumps(self.status())[:1500]}\n{tail}"
+
+    def wait_height(self, height: int, timeout_s: float) -> dict[str, Any]:
+        """Status once the site has at least this height."""
+
+        def reached() -> dict[str, Any] | None:
+            assert self.process is None or self.process.poll() is None, f"{self.name} died\n{self.describe()}"
+            status = self.status()
+            return status if status.get("height", -1) >= height else None
+
+        found: dict[str, Any] = wait_until(reached, f"{self.name} at height {height}", timeout_s, self.describe)
+        return found
+
+
+@contextlib.contextmanager
+def sites(*members: SiteProcess) -> Iterator[None]:
+    """Whatever happens inside, no process of these sites outlives the block."""
+    try:
+        yield
+    finally:
+        for member in members:
+            trees = member.tree()
+            member.signal_tree(signal.SIGCONT)
+            member.signal_tree(signal.SIGKILL)
+            psutil.wait_procs(trees, timeout=10)
+            if member.process is not None:
+                member.process.wait(10)

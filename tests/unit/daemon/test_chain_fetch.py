@@ -1,0 +1,157 @@
+"""A branch from a peer is believed only when hashes, votes, caps and phases are right; the heavier branch wins."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.daemon.chain_fetch import Branch, check_branch, check_payload, fetch_branch, is_better
+from dilocoxd.daemon.library import Library, parse_chain, write_chain
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.wire.entry import SignedEntry, entry_hash
+from tests.unit.daemon.chain_maker import GENESIS, KEYS, LENGTHS, RUN, base_view, chain, payload_of
+
+LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
+
+
+class LibraryClient:
+    """Answers fetches from a library in the same process."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.asked: list[str] = []
+
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+        self.asked.append(resource)
+        served = await self._library.open(peer, resource)
+        try:
+            return os.pread(served.region.fd, served.region.length, served.region.offset)
+        finally:
+            served.close()
+
+
+def log_of(path: Path, entries: list[SignedEntry], salt: bytes = b"") -> EntryLog:
+    log = EntryLog(path, RUN, GENESIS)
+    for signed in entries:
+        fd = os.memfd_create("payload")
+        os.pwrite(fd, payload_of(signed.entry.round, salt), 0)
+        log.append(signed, Source(fd, 0, LENGTHS))
+        os.close(fd)
+    return log
+
+
+def test_good_branch_passes() -> None:
+    check_branch(Branch(0, tuple(chain(4))), base_view(), LIMITS, KEYS)
+
+
+def test_forged_vote_is_refused() -> None:
+    entries = chain(3)
+    votes = entries[1].votes
+    entries[1] = replace(entries[1], votes=(replace(votes[0], signature=bytes(32)), *votes[1:]))
+    with pytest.raises(WireError, match="vote of A"):
+        check_branch(Branch(0, tuple(entries)), base_view(), LIMITS, KEYS)
+
+
+def test_vote_of_an_outsider_is_refused() -> None:
+    entries = chain(1)
+    entries[0] = replace(entries[0], votes=(*entries[0].votes, replace(entries[0].votes[0], peer=PeerId("Z"))))
+    with pytest.raises(WireError, match="vote of Z"):
+        check_branch(Branch(0, tuple(entries)), base_view(), LIMITS, KEYS)
+
+
+def test_claim_over_the_cap_is_refused() -> None:
+    with pytest.raises(WireError, match="over the caps"):
+        check_branch(Branch(0, tuple(chain(1, tokens=101))), base_view(), LIMITS, KEYS)
+
+
+def test_contribution_counted_twice_is_refused() -> None:
+    base = replace(base_view(), last_phases={PeerId("B"): 0})
+    with pytest.raises(WireError, match="counts B twice"):
+        check_branch(Branch(0, tuple(chain(1))), base, LIMITS, KEYS)
+
+
+def test_gap_in_the_chain_is_refused() -> None:
+    entries = chain(3)
+    with pytest.raises(WireError, match="does not continue"):
+        check_branch(Branch(0, (entries[0], entries[2])), base_view(), LIMITS, KEYS)
+
+
+def test_heavier_branch_wins_and_ties_go_to_the_smaller_hash() -> None:
+    light, heavy = chain(2, peers=("A",)), chain(1, peers=("A", "B", "C"))
+    own = [signed.entry for signed in light]
+    assert is_better(Branch(0, tuple(heavy)), own)
+    assert not is_better(Branch(0, tuple(light)), [signed.entry for signed in heavy])
+    one, two = chain(1, salt=b"1"), chain(1, salt=b"2")
+    smaller, larger = sorted((one, two), key=lambda found: entry_hash(found[0].entry))
+    assert is_better(Branch(0, tuple(smaller)), [larger[0].entry])
+    assert not is_better(Branch(0, tuple(larger)), [smaller[0].entry])
+    assert not is_better(Branch(0, ()), own)
+    assert is_better(Branch(0, tuple(light)), [])
+
+
+def test_chain_answer_survives_the_way_and_is_checked(tmp_path: Path) -> None:
+    entries = chain(3)
+    log = log_of(tmp_path / "log", entries)
+    data = write_chain(log, 1)
+    assert parse_chain(data, 1) == entries[1:]
+    with pytest.raises(WireError, match="place 2"):
+        parse_chain(data, 2)
+    for cut in (1, 3, len(data) - 1):
+        with pytest.raises(WireError):
+            parse_chain(data[:cut], 1)
+
+
+async def test_branch_behind_us_in_front_of_us_and_beside_us(tmp_path: Path) -> None:
+    peer = PeerId("B")
+    common = chain(20)
+    theirs = [*common, *chain(3, peers=("B",), start=20, parent=entry_hash(common[-1].entry), salt=b"x")]
+    salted = log_of(tmp_path / "theirs", common)
+    for signed in theirs[20:]:
+        fd = os.memfd_create("payload")
+        os.pwrite(fd, payload_of(signed.entry.round, b"x"), 0)
+        salted.append(signed, Source(fd, 0, LENGTHS))
+        os.close(fd)
+    client = LibraryClient(Library(b"manifest", salted, tmp_path / "snapshots"))
+    behind = log_of(tmp_path / "behind", common[:15])
+    branch = await fetch_branch(client, peer, behind, behind.height)  # type: ignore[arg-type]
+    assert (branch.fork, branch.tip) == (15, 23)
+    assert client.asked[0] == "chain/15"
+    forked = log_of(tmp_path / "forked", [*common, *chain(1, start=20, parent=entry_hash(common[-1].entry))])
+    branch = await fetch_branch(client, peer, forked, forked.height)  # type: ignore[arg-type]
+    assert (branch.fork, branch.tip) == (20, 23)
+    ahead = log_of(tmp_path / "ahead", chain(40))
+    branch = await fetch_branch(client, peer, ahead, ahead.height)  # type: ignore[arg-type]
+    assert branch.fork == 20
+
+
+async def test_chain_from_another_genesis_is_refused(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log", chain(2))
+    other = EntryLog(tmp_path / "other", RUN, entry_hash(chain(1)[0].entry))
+    client = LibraryClient(Library(b"manifest", log, tmp_path / "snapshots"))
+    with pytest.raises(WireError, match="genesis"):
+        await fetch_branch(client, PeerId("B"), other, 0)  # type: ignore[arg-type]
+
+
+def test_payload_is_bound_by_the_entry() -> None:
+    entry = chain(1)[0].entry
+    fd = os.memfd_create("payload")
+    os.pwrite(fd, payload_of(0), 0)
+    check_payload(fd, LENGTHS, entry)
+    os.pwrite(fd, b"!", 6)
+    with pytest.raises(WireError, match="segment 1"):
+        check_payload(fd, LENGTHS, entry)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x", "chain/", "chain/-1", "payload/1/2", "snapshot/1/../../run.toml", "snapshot/1/a.key"]
+)
+async def test_library_serves_nothing_else(tmp_path: Path, name: str) -> None:
+    library = Library(b"manifest", EntryLog(tmp_path / "log", RUN, GENESIS), tmp_path)
+    with pytest.raises(WireError) as refused:
+        await library.open(PeerId("B"), name)
+    assert refused.value.code == "not_found"

@@ -1,0 +1,62 @@
+"""What was promised survives the process: the attempt, the entry voted for, and its payload."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.rounds.commands import Promise
+from tests.unit.daemon.chain_maker import GENESIS, LENGTHS, chain, payload_of
+
+MAP = PayloadMap((LENGTHS,))
+
+
+def memfd(data: bytes) -> int:
+    fd = os.memfd_create("result")
+    os.pwrite(fd, data, 0)
+    return fd
+
+
+async def test_promise_without_a_vote_comes_back(tmp_path: Path) -> None:
+    promise = Promise(RoundIndex(3), GENESIS, Attempt(2), Attempt(0), None, ())
+    result = memfd(bytes(8))
+    await PromiseFile(tmp_path).save(promise, result, MAP)
+    kept = await PromiseFile(tmp_path).load(result, MAP)
+    assert kept is not None
+    assert kept.promise == promise
+    assert not kept.results_held
+
+
+async def test_vote_comes_back_with_its_payload_in_result(tmp_path: Path) -> None:
+    entry = chain(1)[0].entry
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")))
+    await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP)
+    empty = memfd(bytes(8))
+    kept = await PromiseFile(tmp_path).load(empty, MAP)
+    assert kept is not None
+    assert kept.promise == promise
+    assert kept.results_held
+    assert os.pread(empty, 8, 0) == payload_of(0)
+
+
+async def test_payload_that_is_not_the_one_voted_for_is_not_held(tmp_path: Path) -> None:
+    entry = chain(1)[0].entry
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(0), Attempt(0), entry, (PeerId("A"),))
+    await PromiseFile(tmp_path).save(promise, memfd(payload_of(0, b"other")), MAP)
+    kept = await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
+    assert kept is not None
+    assert not kept.results_held
+
+
+async def test_nothing_promised_yet(tmp_path: Path) -> None:
+    assert await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP) is None
+
+
+async def test_damaged_promise_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "promise").write_bytes(b"\xc1garbage")
+    with pytest.raises(StoreError, match="remove it"):
+        await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
