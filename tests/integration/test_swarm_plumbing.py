@@ -1,0 +1,125 @@
+"""The control column alone: real daemons, real network, real logs; only models and workers are left out (fake_site)."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.ids import RunId
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.wire.entry import entry_hash, genesis_hash
+from tests.harness.runs import found_run, join_run
+from tests.harness.sites import SiteProcess, sites, wait_until
+
+pytestmark = pytest.mark.processes
+PATIENCE_S = 90
+
+
+def start(site: SiteProcess, phase_s: float = 1.5) -> None:
+    site.environment["FAKE_PHASE_S"] = str(phase_s)
+    site.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(site.run_dir)])
+
+
+def contributors(site: SiteProcess, round_index: int) -> list[str]:
+    rows = site.get(f"/v1/rounds?from={round_index}&limit=1") or [{"contributors": []}]
+    return sorted(c["peer"] for c in rows[0]["contributors"])
+
+
+def wait_joint_round(members: list[SiteProcess]) -> None:
+    """Until the newest entry of all members names all of them."""
+    ids = {wait_until(lambda m=m: m.status().get("peer_id"), m.name, PATIENCE_S, m.describe) for m in members}
+
+    def is_joint() -> bool:
+        rows = members[0].get("/v1/rounds?limit=1000") or []
+        return bool(rows) and any({c["peer"] for c in row["contributors"]} == ids for row in rows[-3:])
+
+    wait_until(is_joint, f"a round of {len(ids)} sites", PATIENCE_S, members[0].describe)
+
+
+def log_heads(site: SiteProcess) -> list[str]:
+    run_dir = open_run_dir(site.run_dir)
+    manifest, _ = run_dir.load()
+    log = EntryLog(run_dir.log, RunId(manifest.run_id), genesis_hash(manifest.run_id, manifest.sha256()))
+    return [entry_hash(signed.entry).hex() for signed in log.entries()]
+
+
+def assert_same_chain(members: list[SiteProcess]) -> None:
+    """The logs on disk agree as far as the shortest goes, less what was decided after it left."""
+    chains = [log_heads(member) for member in members]
+    shortest = min(len(chain) for chain in chains)
+    assert shortest > 0
+    assert all(chain[: shortest - 1] == chains[0][: shortest - 1] for chain in chains)
+
+
+def test_two_sites_commit_rounds_together_and_leave_cleanly(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            start(b)
+            wait_joint_round([a, b])
+            status = b.status()
+            assert status["peers"]["live"] == 1
+            assert status["state"] == "training"
+            assert b.stop() == 0
+            height = a.status()["height"]
+            a.wait_height(height + 2, PATIENCE_S)
+            assert a.stop() == 0
+            assert_same_chain([a, b])
+
+
+def test_founder_dies_the_others_go_on_and_it_comes_back(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            start(b)
+            b.wait_height(2, PATIENCE_S)
+            c = join_run(tmp_path, "c", b)
+            with sites(c):
+                start(c)
+                wait_joint_round([a, b, c])
+                a.kill_tree()
+                height = b.status()["height"]
+                b.wait_height(height + 3, PATIENCE_S)
+                wait_joint_round([b, c])
+                start(a)
+                wait_joint_round([c, a, b])
+                assert c.stop() == 0
+                assert b.stop() == 0
+                assert a.stop() == 0
+                assert_same_chain([a, b, c])
+
+
+def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(1, PATIENCE_S)
+        tree = a.tree()
+        assert len(tree) > 1
+        tree[0].send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(p.is_running() and p.status() != "zombie" for p in tree[1:]), "an empty tree", 10)
+
+
+def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            start(b)
+            wait_joint_round([a, b])
+            p2pd = a.status()["workers"]["p2pd"]["pid"]
+            next(p for p in a.tree() if p.pid == p2pd).kill()
+            wait_until(lambda: a.status()["workers"]["p2pd"]["restarts"] == 1, "a new p2pd", PATIENCE_S, a.describe)
+            height = a.status()["height"]
+            a.wait_height(height + 1, PATIENCE_S)
+            wait_joint_round([a, b])
