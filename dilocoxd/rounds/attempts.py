@@ -41,13 +41,15 @@ def enter_attempt(core: Core, attempt: Attempt) -> None:
     core.attempt_started_at = core.now
     core.exchange = None
     core.ballot = None
+    core.dispute = None
     core.pending = {}
     core.coordinator = None
     core.decided_since = None
     core.outside_since = None
     core.state = states.GATHERING
-    core.emit(CancelTransfers(core.round, attempt))
     if attempt > 0:
+        # At a new height what observers still get from the round before goes on until RESULT is needed again (_accept).
+        core.emit(CancelTransfers(core.round, attempt))
         persist_promise(core)
     announce(core)
 
@@ -231,6 +233,7 @@ def _consider(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> Non
 def _accept(core: Core, peer: PeerId, propose: Propose) -> None:
     if core.lock is not None:
         core.lock = replace(core.lock, results_held=False)
+    core.emit(CancelTransfers(core.round, core.attempt))
     core.inbox.open(propose.contributions, core.me)
     core.exchange = Exchange(core.me, core.shape, propose, core.inbox, core.now)
     core.gathering.last_owners = core.exchange.owners

@@ -9,8 +9,9 @@ from dilocoxd.rounds.attempts import fail_attempt
 from dilocoxd.rounds.ballots import vote
 from dilocoxd.rounds.commands import ApplyEntry, InFlight, PersistEntry, SettleContribution, StartRecovery
 from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.disputes import settle_dispute
 from dilocoxd.rounds.exchange import Exchange
-from dilocoxd.rounds.votes import HeldLock, dissenters
+from dilocoxd.rounds.votes import HeldLock
 from dilocoxd.wire.entry import Entry, SignedEntry, SignedVote, entry_hash
 from dilocoxd.wire.messages import Abandon, Committed
 
@@ -71,9 +72,7 @@ def advance_voting(core: Core) -> None:
             core.is_over(retry_at)
     tally = core.votes.tally(ballot.attempt, ballot.entry_hash, ballot.voters)
     if tally.dissenting:
-        odd = dissenters(ballot.voters, core.votes, ballot.attempt, None)
-        names = ", ".join(odd[:3]) or "nobody can say who is wrong"
-        fail_attempt(core, f"votes for different entries in attempt {ballot.attempt}: {names}", odd)
+        settle_dispute(core, tally.dissenting)
         return
     lost = [peer for peer in ballot.voters if not core.is_live(peer)]
     if lost:
@@ -145,6 +144,14 @@ def look_at_drift(core: Core) -> None:
         start_recovery(core, "peers at the same head hold other bits", is_rebuild=True)
         return
     if (due_at := core.drift.next_due()) is None or not core.is_over(due_at):
+        return
+    # The others have finished, but what they decided is on its way to us: asking for it again would take longer.
+    is_arriving = core.exchange is not None and core.state == states.EXCHANGING
+    if (
+        is_arriving
+        and core.exchange
+        and not core.is_over(core.exchange.progress_at + core.limits.progress_timeout_s / 4)
+    ):
         return
     claims = core.drift.due(Monotonic(core.now))
     if claims:

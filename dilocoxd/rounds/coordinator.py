@@ -34,6 +34,8 @@ class Gathered:
     """Of live peers (and ourselves) that are ready in this attempt."""
     awaited: Mapping[PeerId, Monotonic | None]
     """Live training peers that are not ready, with the time they are expected (None = unknown)."""
+    absent: Set[PeerId]
+    """Live peers at our height or about to reach it that have not joined this attempt, as contributor or observer."""
     first_ready_at: Monotonic
     attempt_started_at: Monotonic
     grace_s: float
@@ -83,6 +85,9 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
     if late and now < end:
         return Decision(None, f"{len(late)} live peers are not ready: {', '.join(late[:3])}", end)
+    soon = Monotonic(gathered.attempt_started_at + limits.grace_min_s)
+    if gathered.absent and now < soon:
+        return Decision(None, f"{len(gathered.absent)} live peers have not joined this attempt", soon)
     usable = without_conflicts(gathered.contributions, gathered.conflicts)
     group = [gathered.contributions[peer] for peer in sorted(usable)][: limits.contributors_max]
     if limits.has_majority_quorum and (reason := missing_majority({c.peer for c in group}, gathered)):

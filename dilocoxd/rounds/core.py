@@ -4,7 +4,7 @@ Decides nothing by itself; the parts are functions on it, so that each file hold
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
 from dilocoxd.rounds.chain import ChainView
@@ -17,6 +17,9 @@ from dilocoxd.rounds.gathering import Gathering
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
 from dilocoxd.rounds.votes import HeldLock, VoteBox
 from dilocoxd.wire.messages import Lock, Propose, ProposeCommit, Ready, Vote
+
+if TYPE_CHECKING:
+    from dilocoxd.rounds.disputes import Dispute
 
 STARTING: Final = "starting"
 GATHERING: Final = "gathering"
@@ -91,6 +94,7 @@ class Core:
     """Ready messages for the next height."""
     coordinator: PeerId | None = None
     voting_since: Monotonic = NOT_YET
+    dispute: "Dispute | None" = None
     decided_since: Monotonic | None = None
     """Since when a group (or a commit) is possible by what we know: a coordinator silent for longer is passed over."""
     outside_since: Monotonic | None = None

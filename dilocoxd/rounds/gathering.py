@@ -138,15 +138,25 @@ class Gathering:
             and peer not in accused
             and self._is_expected(peer, view, chain)
         }
+        absent = {
+            peer
+            for peer, view in views.items()
+            if view.is_live and view.height in (chain.height, chain.height - 1) and not self._has_joined(peer, attempt)
+        }
         return Gathered(
             contributions=contributions,
             awaited=awaited,
+            absent=absent,
             first_ready_at=self.first_ready_at if self.first_ready_at is not None else started_at,
             attempt_started_at=started_at,
             grace_s=self.pace.grace(self.limits),
             conflicts=pairs,
             recent_contributors=chain.recent_contributors,
         )
+
+    def _has_joined(self, peer: PeerId, attempt: Attempt) -> bool:
+        ready = self.readies.get(peer)
+        return ready is not None and ready.attempt >= attempt
 
     def _is_expected(self, peer: PeerId, view: PeerView, chain: ChainView) -> bool:
         ready = self.readies.get(peer)

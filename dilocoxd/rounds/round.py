@@ -23,6 +23,7 @@ from dilocoxd.rounds.commands import (
 from dilocoxd.rounds.committing import advance_exchange, advance_voting, look_at_drift, on_persisted, try_commit
 from dilocoxd.rounds.coordinator import contribution_problem
 from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.disputes import on_result_hashes
 from dilocoxd.rounds.drift import SAME, Drift
 from dilocoxd.rounds.events import (
     DeadlineReached,
@@ -54,7 +55,7 @@ from dilocoxd.rounds.lifecycle import arrive, finish_round
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
 from dilocoxd.rounds.votes import HeldLock
 from dilocoxd.wire.entry import entry_hash
-from dilocoxd.wire.messages import Abandon, Committed, Leaving, Propose, ProposeCommit, Ready, Vote
+from dilocoxd.wire.messages import Abandon, Committed, Leaving, Propose, ProposeCommit, Ready, ResultHashes, Vote
 
 ROUND_OVER = (states.FAILED, states.LEFT)
 OPEN = (states.GATHERING, states.EXCHANGING, states.VOTING)
@@ -321,6 +322,8 @@ class RoundMachine:
                 on_proposal(core, peer, message)
             case Vote():
                 on_vote(core, peer, message)
+            case ResultHashes():
+                on_result_hashes(core, peer, message)
             case Abandon():
                 on_abandon(core, peer, message)
             case Committed():

@@ -102,21 +102,3 @@ def resolve_locks(locks: Mapping[PeerId, Lock | None], live: Set[PeerId], attemp
 def sorted_locks(locks: Mapping[PeerId, Lock | None]) -> list[Lock]:
     """All locks, earlier attempts first (so that a dict by entry keeps the latest one)."""
     return sorted((lock for lock in locks.values() if lock is not None), key=lambda one: (one.attempt, one.entry_hash))
-
-
-def dissenters(voters: tuple[PeerId, ...], box: VoteBox, attempt: Attempt, own: Digest | None) -> tuple[PeerId, ...]:
-    """Who voted for something else than most did; empty when there is no majority (then nobody can be named)."""
-    counts: dict[bytes, list[PeerId]] = {}
-    if own is not None:
-        counts.setdefault(own, [])
-    for peer in voters:
-        vote = box.votes.get(peer, {}).get(attempt)
-        if vote is not None:
-            counts.setdefault(vote.entry_hash, []).append(peer)
-    if not counts:
-        return ()
-    best = max(len(peers) for peers in counts.values())
-    winners = [entry for entry, peers in counts.items() if len(peers) == best]
-    if len(winners) != 1 or 2 * best <= len(voters):
-        return ()
-    return tuple(sorted(peer for entry, peers in counts.items() if entry != winners[0] for peer in peers))

@@ -100,14 +100,14 @@ class ProposeCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentHash:
-    """Owner's announcement of a result segment to the members (the bytes follow as bulk)."""
+class ResultHashes:
+    """After votes for different entries: what the sender holds as results, so that an owner who gave different bytes
+    to different peers can be named."""
 
     round: Round
     attempt: Try
-    pass_index: Uint
-    segment: Uint
-    sha256: Sha256
+    hashes: Annotated[tuple[Sha256, ...], Length(1, 1 << 15)]
+    """In (pass, segment) order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ PEER_MESSAGES = Registry(
         28: Abandon,
         30: Committed,
         32: Leaving,
-        34: SegmentHash,
+        34: ResultHashes,
         40: SegmentHeader,
         42: Fetch,
         44: FetchHeader,

@@ -9,9 +9,9 @@ from tests.simulation.node import Node
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
-FAULTS_S = 60.0
-CALM_S = 25.0
-QUIET_S = 60.0
+FAULTS_S = 40.0
+CALM_S = 15.0
+QUIET_S = 30.0
 
 
 @dataclass(frozen=True)
