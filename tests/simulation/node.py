@@ -19,6 +19,7 @@ from dilocoxd.wire.entry import Contribution, SignedVote, payload_root
 from tests.simulation.disk import GENESIS, RUN_ID, Disk, Payload, Stored, applied, encode, hashes, sha, weighted_mean
 
 if TYPE_CHECKING:
+    from tests.simulation.byzantine import Mischief
     from tests.simulation.swarm import Swarm
 
 HEARTBEAT_S = 1.0
@@ -58,6 +59,7 @@ class Node:
         self.is_up = False
         self.is_paused = False
         self.has_left = False
+        self.mischief: Mischief | None = None
         self.is_gone = False
         """Its disk is lost; this identity never comes back."""
         self.crash_after: int | None = None
@@ -155,6 +157,8 @@ class Node:
         if self.epoch != epoch:
             return
         self.machine.check()
+        chain = self.machine.chain
+        self.swarm.ledger.at_head(self.name, chain.head, chain.state_digest)
         self._arm()
 
     def _count_down(self) -> None:

@@ -4,14 +4,16 @@ import random
 from dataclasses import dataclass
 
 from dilocoxd.rounds.limits import PayloadShape
+from tests.simulation.byzantine import KINDS, Mischief
 from tests.simulation.ledger import Broken
-from tests.simulation.node import Node
+from tests.simulation.node import Node, keys_of
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
 FAULTS_S = 40.0
 CALM_S = 15.0
 QUIET_S = 30.0
+SPLITTING = ("partition", "one_way", "cut", "wipe", "pause")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ def _run(swarm: Swarm) -> None:
         slow = rng.choice([1.0, 1.0, 1.0, 1.3, 2.5])
         swarm.add(f"p{index}", phase_s * slow, is_training=index == 0 or rng.random() < 0.85)
     _links(swarm, rng)
+    if count > 2 and rng.random() < 0.35:
+        swarm.may_fork = True
+        villain = rng.choice(list(swarm.nodes.values()))
+        villain.mischief = Mischief(rng.choice(KINDS), keys_of(villain.name), rng)
+        world.log(f"{villain.name} {villain.mischief.kind}")
     for index, node in enumerate(swarm.nodes.values()):
         world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, FAULTS_S / 2)]), node.start)
     for _ in range(rng.choice([0, 1, 2, 4, 8])):
@@ -91,6 +98,7 @@ def _plan_fault(swarm: Swarm, rng: random.Random, at: float) -> None:
     kind = rng.choice(["crash", "crash", "crash", "pause", "partition", "one_way", "wipe", "leave", "cut"])
     lasts = rng.choice([0.2, 2.0, 8.0, 20.0])
     world = swarm.world
+    swarm.may_fork = swarm.may_fork or kind in SPLITTING
     if kind == "wipe":
         world.at(at, lambda: _replace(swarm, node, lasts))
     elif kind == "crash":

@@ -3,13 +3,13 @@
 Transfers are streams: they are asked for a destination, take time, may break, and are acknowledged.
 """
 
-import dataclasses
+import functools
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import PeerId
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, sha
 from tests.simulation.ledger import INCLUDED, Broken, Ledger
 from tests.simulation.node import Node
 from tests.simulation.world import World
@@ -40,6 +40,8 @@ class Swarm:
     ledger: Ledger = field(default_factory=Ledger)
     bugs: frozenset[str] = frozenset()
     is_training: bool = True
+    may_fork: bool = False
+    """The schedule has a fault that can split the swarm; crashes, pauses of few and lost messages alone cannot."""
     rounds_finished: int = 0
     attempts_failed: int = 0
     recoveries: int = 0
@@ -56,14 +58,15 @@ class Swarm:
         node = self.nodes.get(target)
         if node is None:
             return
-
-        def arrive() -> None:
-            node.guarded(lambda: node.feed(e.MessageReceived(source, message)))()
-
-        self.world.deliver(source, target, arrive)
+        mischief = self.nodes[source].mischief
+        for said in [message] if mischief is None else mischief.messages(target, message):
+            arrive = functools.partial(node.feed, e.MessageReceived(source, said))
+            self.world.deliver(source, target, lambda act=arrive: node.guarded(act)())  # type: ignore[misc]
 
     def transfer(self, source: Node, command: c.SendSegment) -> None:
         target = self.nodes[command.peer]
+        if source.mischief is not None and source.mischief.drops_segments():
+            return
         link = self.world.link(source.name, target.name)
         seconds = self.world.rng.uniform(0.5, 1.5) * SEGMENT_BYTES / link.bytes_per_s
 
@@ -79,6 +82,8 @@ class Swarm:
                 return
             place = (key.pass_index, key.segment)
             data = source.outbox[place] if key.kind == e.KIND_CONTRIBUTION else source.result[place]
+            if source.mischief is not None:
+                data = source.mischief.segment(data, target.name, is_result=key.kind == e.KIND_RESULT)
             where = target.machine.destination(source.name, key)
             if isinstance(where, e.Refusal) and not where.is_held:
                 if where.is_transient:
@@ -89,7 +94,7 @@ class Swarm:
                     target.result[place] = data
                 else:
                     target.inbox[(where.slot, *place)] = data
-                target.feed(e.SegmentReceived(source.name, key, command.sha256))
+                target.feed(e.SegmentReceived(source.name, key, sha(data)))
             if self.world.rng.random() < link.loss:
                 fail("acknowledgement lost", 2.0)
                 return
@@ -140,7 +145,7 @@ class Swarm:
 
     def check_quiet(self) -> None:
         """R-a, R-b, R-c, R-d once the network has been whole and quiet for a while."""
-        live = [node for node in self.nodes.values() if node.is_up and not node.is_paused]
+        live = [n for n in self.nodes.values() if n.is_up and not n.is_paused and n.mischief is None]
         heads = {node.machine.chain.head for node in live}
         if len(heads) > 1:
             where = ", ".join(f"{n.name}@{n.machine.chain.height}:{n.machine.status.waiting_for}" for n in live)
@@ -150,6 +155,19 @@ class Swarm:
             self.ledger.check_chain(node.name, entries)
             self.ledger.at_head(node.name, node.machine.chain.head, node.machine.chain.state_digest)
         self._check_included(live)
+        if not self.may_fork and self.ledger.num_forks():
+            raise Broken(f"R-d: {self.ledger.num_forks()} forks without a split, a lost disk or a liar")
+        self._check_acknowledged(live)
+
+    def _check_acknowledged(self, live: list[Node]) -> None:
+        """R-d: without a fork, whatever anybody had on a disk that was kept is in the chain."""
+        if not live or self.ledger.num_forks():
+            return
+        inside = set(live[0].machine.chain.heads)
+        for peer, commits in self.ledger.acknowledged.items():
+            missing = [digest for digest in commits[-60:] if digest not in inside]
+            if missing:
+                raise Broken(f"R-d: {len(missing)} entries that {peer} acknowledged are in no chain")
 
     def _check_included(self, live: list[Node]) -> None:
         if not live or self.ledger.num_forks():
@@ -182,4 +200,4 @@ def _inverted(digest: bytes) -> bytes:
     return bytes(255 - byte for byte in digest)
 
 
-__all__ = ["Swarm", "dataclasses"]
+__all__ = ["Swarm"]

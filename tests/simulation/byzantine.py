@@ -1,0 +1,118 @@
+"""Peers that break the protocol on purpose: what they send instead of what the honest machine in them wants to send.
+
+Each kind is one way to lie; the honest peers must keep every invariant among themselves and go on.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.rounds.events import RoundMessage
+from dilocoxd.rounds.limits import VoteKeys
+from dilocoxd.wire.entry import vote_text
+from dilocoxd.wire.messages import Abandon, Committed, Lock, Propose, Ready, Vote
+from tests.simulation.disk import RUN_ID, sha
+
+Mangle = Callable[[PeerId, RoundMessage], list[RoundMessage]]
+
+KINDS = (
+    "wrong_hash",
+    "equivocates",
+    "stalls",
+    "never_votes",
+    "replays",
+    "lies_about_height",
+    "jumps_attempts",
+    "claims_too_much",
+    "bad_proposals",
+    "forged_votes",
+    "blames_everybody",
+    "invents_locks",
+)
+
+
+class Mischief:
+    """Changes the outgoing traffic of one peer."""
+
+    def __init__(self, kind: str, keys: VoteKeys, rng: random.Random) -> None:
+        self.kind = kind
+        self.keys = keys
+        self.rng = rng
+        self.seen: list[RoundMessage] = []
+
+    def drops_segments(self) -> bool:
+        return self.kind == "stalls"
+
+    def segment(self, data: bytes, target: PeerId, *, is_result: bool) -> bytes:
+        """An owner that gives different results to different peers."""
+        if self.kind == "equivocates" and is_result:
+            return sha(data + target.encode())[: len(data)].ljust(len(data), b"\0")
+        return data
+
+    def messages(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        self.seen = [*self.seen[-50:], message]
+        method = getattr(self, f"_{self.kind}", None)
+        return [message] if method is None else method(target, message)
+
+    def _wrong_hash(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if not isinstance(message, Vote):
+            return [message]
+        wrong = sha(message.entry_hash)
+        return [replace(message, entry_hash=wrong, vote=self.keys.sign(vote_text(RUN_ID, wrong)))]
+
+    def _never_votes(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        return [] if isinstance(message, Vote) else [message]
+
+    def _replays(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        return [message, self.rng.choice(self.seen), self.rng.choice(self.seen)]
+
+    def _lies_about_height(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if isinstance(message, Ready) and self.rng.random() < 0.3:
+            return [message, Committed(RoundIndex(message.round + self.rng.randint(0, 50)), sha(b"nothing"))]
+        return [message]
+
+    def _jumps_attempts(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if isinstance(message, Ready) and self.rng.random() < 0.3:
+            return [replace(message, attempt=Attempt(message.attempt + self.rng.choice([1, 2, 60, 10**6])))]
+        return [message]
+
+    def _claims_too_much(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if isinstance(message, Ready) and message.contribution is not None:
+            return [replace(message, contribution=replace(message.contribution, tokens=2**47))]
+        return [message]
+
+    def _bad_proposals(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if not isinstance(message, Propose):
+            return [message]
+        first = message.contributions[0]
+        return [
+            self.rng.choice(
+                [
+                    replace(message, owners=(99,) * len(message.owners)),
+                    replace(
+                        message, contributions=(replace(first, tokens=first.tokens + 1), *message.contributions[1:])
+                    ),
+                    replace(message, contributions=(first, *message.contributions)),
+                    replace(message, lowrank_r=7),
+                    replace(message, observers=()),
+                ]
+            )
+        ]
+
+    def _forged_votes(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if not isinstance(message, Vote):
+            return [message]
+        forged = replace(message.vote, peer=target)
+        return [message, replace(message, vote=forged), replace(message, vote=replace(message.vote, signature=b"x"))]
+
+    def _blames_everybody(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if isinstance(message, Ready):
+            return [message, Abandon(message.round, message.attempt, "I do not like you", (target,))]
+        return [message]
+
+    def _invents_locks(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if isinstance(message, Ready) and message.attempt > 0:
+            lock = Lock(Attempt(message.attempt - 1), sha(b"entry"), (target,), results_held=True)
+            return [replace(message, lock=lock)]
+        return [message]
