@@ -24,7 +24,7 @@ from dilocoxd.rounds.events import PeerView
 from dilocoxd.rounds.exchange import Exchange
 from dilocoxd.rounds.votes import HeldLock, LockDecision, resolve_locks
 from dilocoxd.wire.entry import Contribution
-from dilocoxd.wire.messages import Abandon, Propose, ProposeCommit, Ready
+from dilocoxd.wire.messages import Abandon, Accept, Propose, ProposeCommit, Ready
 
 
 def announce(core: Core) -> None:
@@ -54,13 +54,16 @@ def enter_attempt(core: Core, attempt: Attempt) -> None:
     announce(core)
 
 
-def fail_attempt(core: Core, reason: str, blames: Iterable[PeerId] = ()) -> None:
-    """Give up the running attempt and go to the next one that anybody is in."""
+def fail_attempt(core: Core, reason: str, blames: Iterable[PeerId] = (), *, is_told: bool = True) -> None:
+    """Give up the running attempt and go to the next one that anybody is in.
+
+    `is_told` False: others gave it up first; Ready says enough, and we must not look like the cause."""
     blamed = tuple(sorted(set(blames) - {core.me}))[:64]
     core.failures.append(reason)
     core.emit(AttemptFailed(core.round, core.attempt, reason))
     core.gathering.conflicts.blame(core.me, blamed, core.round)
-    core.broadcast(Abandon(core.round, core.attempt, reason[:500], blamed))
+    if is_told:
+        core.broadcast(Abandon(core.round, core.attempt, reason[:500], blamed))
     ahead = max((r.attempt for p, r in core.gathering.readies.items() if core.is_live(p)), default=core.attempt)
     enter_attempt(core, Attempt(max(core.attempt + 1, ahead)))
 
@@ -78,9 +81,12 @@ def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
         if core.state == states.GATHERING:
             enter_attempt(core, ready.attempt)
         elif core.state in (states.EXCHANGING, states.VOTING) and peer in core.parties():
-            fail_attempt(core, f"{peer} went on to attempt {ready.attempt}")
-    elif core.coordinator == core.me and core.exchange is not None and not core.exchange.has_sign_of(peer):
-        core.send(peer, core.exchange.propose)
+            fail_attempt(core, f"{peer} went on to attempt {ready.attempt}", is_told=False)
+    elif core.exchange is not None and not core.exchange.has_sign_of(peer):
+        # To a member, from the coordinator: take part. To anybody else, from any member: wait for what we do.
+        is_ours_to_tell = core.coordinator == core.me or peer not in core.exchange.members
+        if is_ours_to_tell:
+            core.send(peer, core.exchange.propose)
 
 
 def on_abandon(core: Core, peer: PeerId, abandon: Abandon) -> None:
@@ -88,9 +94,10 @@ def on_abandon(core: Core, peer: PeerId, abandon: Abandon) -> None:
     if abandon.round != core.round:
         return
     core.gathering.conflicts.blame(peer, abandon.blames, core.round)
+    core.gathering.gave_up(peer, abandon.attempt)
     is_ours = abandon.attempt == core.attempt and peer in core.parties()
     if is_ours and core.state in (states.EXCHANGING, states.VOTING):
-        fail_attempt(core, f"{peer} gave up: {abandon.reason}")
+        fail_attempt(core, f"{peer} gave up: {abandon.reason}", is_told=False)
 
 
 def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> None:
@@ -99,6 +106,11 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
         return
     if isinstance(message, Propose) and Digest(message.parent) != core.chain.head:
         return
+    if isinstance(message, Propose) and core.me not in {*message.observers, *(c.peer for c in message.contributions)}:
+        if core.state == states.GATHERING and core.is_live(peer):
+            core.outside_since = core.now
+            core.waiting_for = f"the round of {peer}, which goes on without us"
+        return
     if message.attempt > core.attempt and core.state == states.GATHERING:
         if message.attempt > core.attempt + core.limits.attempt_jump_max:
             raise ProtocolViolation(peer, "attempt_jump", f"proposal for attempt {message.attempt}")
@@ -106,7 +118,6 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
     if message.attempt == core.attempt and core.state == states.GATHERING:
         known = core.pending.get(peer)
         received = known.received_at if known is not None else core.now
-        core.outside_since = core.now if core.outside_since is not None else None
         core.pending[peer] = Pending(message, received)
 
 
@@ -146,10 +157,13 @@ def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
 
 
 def _decide(core: Core) -> Decision:
-    gathered = core.gathering.gathered(core.chain, _all_views(core), core.attempt, core.attempt_started_at)
+    started = core.attempt_started_at
+    gathered = core.gathering.gathered(core.chain, _all_views(core), core.attempt, started, core.mute)
     decision = decide_group(gathered, core.limits, now=core.now)
     if decision.until is not None:
         core.is_over(decision.until)
+    if decision.group is not None:
+        core.mute |= gathered.unready
     if decision.group is not None and core.now >= grace_end(gathered, core.limits):
         core.gathering.give_up(gathered.awaited, core.now)
     return decision
@@ -191,7 +205,9 @@ def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
 def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
     peers = [c.peer for c in group]
     readies = core.gathering.readies
-    observers = sorted(p for p in readies if p not in peers and core.is_live(p))
+    observers = sorted(
+        p for p, r in readies.items() if p not in peers and core.is_live(p) and r.attempt == core.attempt
+    )
     before = core.gathering.last_owners
     known = {peer: index for index, peer in enumerate(peers)}
     previous = [known.get(owner) for owner in before] if before else None
@@ -218,10 +234,6 @@ def _consider(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> Non
     if problem:
         raise ProtocolViolation(peer, "bad_proposal", problem)
     mine = next((c for c in message.contributions if c.peer == core.me), None)
-    if mine is None and core.me not in message.observers:
-        core.outside_since = core.outside_since if core.outside_since is not None else core.now
-        core.waiting_for = f"the round of {peer}, which goes on without us"
-        return
     if not resolve_locks(core.locks(), core.live(), core.attempt).is_free:
         return
     if mine is not None and (core.offer is None or core.offer.contribution != mine):
@@ -243,6 +255,16 @@ def _accept(core: Core, peer: PeerId, propose: Propose) -> None:
     core.times.gathered_at = core.now
     hashes = core.offer.segment_hashes if core.offer is not None else ()
     core.emit(*core.exchange.start(hashes))
+    send_accept(core)
+
+
+def send_accept(core: Core) -> None:
+    """As an observer: promise the members to take part in nothing else in this attempt."""
+    exchange = core.exchange
+    if exchange is None or exchange.is_contributor or core.coordinator is None:
+        return
+    for peer in exchange.members:
+        core.send(peer, Accept(core.round, core.attempt, core.coordinator))
 
 
 def _consider_commit(core: Core, peer: PeerId, message: ProposeCommit) -> None:

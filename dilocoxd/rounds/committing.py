@@ -57,7 +57,16 @@ def _form(core: Core, exchange: Exchange, hashes: tuple[Digest, ...]) -> None:
     )
     core.times.exchanged_at = core.now
     core.owned = exchange.owned_reductions
-    vote(core, HeldLock(core.attempt, entry, entry_hash(entry), exchange.group, results_held=True))
+    held = HeldLock(
+        attempt=core.attempt,
+        entry=entry,
+        entry_hash=entry_hash(entry),
+        voters=exchange.group,
+        results_held=True,
+        coordinator=core.coordinator,
+        witnesses=tuple(propose.observers),
+    )
+    vote(core, held)
 
 
 def advance_voting(core: Core) -> None:
@@ -79,15 +88,22 @@ def advance_voting(core: Core) -> None:
         fail_attempt(core, f"lost {', '.join(lost[:3])} before it voted")
         return
     if core.is_over(core.voting_since + core.limits.vote_timeout_s):
+        if tally.votes is not None:
+            # Everybody agrees; only observers that live, but do not answer, are missing. They may not stop a round.
+            core.mute.update(core.accepts.missing(ballot))
+            try_commit(core, ballot)
+            return
         fail_attempt(core, f"no vote of {', '.join(tally.missing[:3])}", tally.missing)
         return
-    core.waiting_for = f"the votes of {', '.join(tally.missing[:3])}"
+    absent = tally.missing or core.accepts.missing(ballot)
+    core.waiting_for = f"the {'votes' if tally.missing else 'acceptance'} of {', '.join(absent[:3])}"
 
 
 def try_commit(core: Core, held: HeldLock) -> bool:
     """Commit `held` if all its voters voted for it in its attempt. Also for a lock of an attempt given up since."""
     tally = core.votes.tally(held.attempt, held.entry_hash, held.voters)
-    if tally.votes is None:
+    silent = [p for p in core.accepts.missing(held) if core.is_live(p) and p not in core.mute and p != core.me]
+    if tally.votes is None or silent:
         return False
     if not held.results_held:
         start_recovery(core, "an entry is decided, but only others have its payload", is_rebuild=False)

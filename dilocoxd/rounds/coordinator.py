@@ -34,8 +34,10 @@ class Gathered:
     """Of live peers (and ourselves) that are ready in this attempt."""
     awaited: Mapping[PeerId, Monotonic | None]
     """Live training peers that are not ready, with the time they are expected (None = unknown)."""
-    absent: Set[PeerId]
-    """Live peers at our height or about to reach it that have not joined this attempt, as contributor or observer."""
+    unready: frozenset[PeerId]
+    """Live peers at our head that have not joined this attempt: another group of theirs may still be at work."""
+    absent: frozenset[PeerId]
+    """Live peers that are about to reach our height."""
     first_ready_at: Monotonic
     attempt_started_at: Monotonic
     grace_s: float
@@ -85,9 +87,13 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
     if late and now < end:
         return Decision(None, f"{len(late)} live peers are not ready: {', '.join(late[:3])}", end)
+    patience = Monotonic(gathered.attempt_started_at + limits.progress_timeout_s)
+    if gathered.unready and now < patience:
+        names = ", ".join(sorted(gathered.unready)[:3])
+        return Decision(None, f"{len(gathered.unready)} live peers have not joined this attempt: {names}", patience)
     soon = Monotonic(gathered.attempt_started_at + limits.grace_min_s)
     if gathered.absent and now < soon:
-        return Decision(None, f"{len(gathered.absent)} live peers have not joined this attempt", soon)
+        return Decision(None, f"{len(gathered.absent)} live peers are about to reach this height", soon)
     usable = without_conflicts(gathered.contributions, gathered.conflicts)
     group = [gathered.contributions[peer] for peer in sorted(usable)][: limits.contributors_max]
     if limits.has_majority_quorum and (reason := missing_majority({c.peer for c in group}, gathered)):

@@ -15,7 +15,7 @@ from dilocoxd.rounds.events import PeerView, PhaseOffered, RoundMessage
 from dilocoxd.rounds.exchange import Exchange, Inbox
 from dilocoxd.rounds.gathering import Gathering
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
-from dilocoxd.rounds.votes import HeldLock, VoteBox
+from dilocoxd.rounds.votes import AcceptBox, HeldLock, VoteBox
 from dilocoxd.wire.messages import Lock, Propose, ProposeCommit, Ready, Vote
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ CATCHING_UP: Final = "catching_up"
 FAILED: Final = "failed"
 LEFT: Final = "left"
 
+LAG_S: Final = 1.0
+"""Woken later than this after a deadline: we were not running."""
 NOT_YET: Final = Monotonic(0.0)
 FIRST: Final = Attempt(0)
 
@@ -70,6 +72,7 @@ class Core:
     inbox: Inbox
     now: Monotonic = NOT_YET
     out: list[Command] = field(default_factory=list)
+    next_wake: Monotonic | None = None
     wakes: list[Monotonic] = field(default_factory=list)
     """Times at which something must be looked at again."""
     state: str = STARTING
@@ -89,6 +92,9 @@ class Core:
     """Of the exchange that made `lock` or `ballot`."""
     exchange: Exchange | None = None
     votes: VoteBox = field(default_factory=VoteBox)
+    accepts: AcceptBox = field(default_factory=AcceptBox)
+    mute: set[PeerId] = field(default_factory=set)
+    """Live, but did not answer in time: nobody waits for their acceptance until they give one."""
     pending: dict[PeerId, Pending] = field(default_factory=dict)
     early: dict[PeerId, Ready] = field(default_factory=dict)
     """Ready messages for the next height."""
@@ -128,6 +134,21 @@ class Core:
             elif isinstance(command, OrderPass):
                 self.outstanding.add((command.round, command.attempt, command.pass_index, None))
             self.out.append(command)
+
+    def forgive_lag(self) -> None:
+        """We were not running (stopped, swapped out, overloaded) when we wanted to be woken: others cannot be blamed
+        for what we did not hear meanwhile, so every running time-out starts later by that much."""
+        if self.next_wake is None or self.now - self.next_wake < LAG_S:
+            return
+        lag = self.now - self.next_wake
+        for name in ("attempt_started_at", "voting_since", "decided_since", "outside_since"):
+            since = getattr(self, name)
+            if since is not None:
+                setattr(self, name, Monotonic(since + lag))
+        if self.exchange is not None:
+            self.exchange.progress_at = Monotonic(self.exchange.progress_at + lag)
+        if self.dispute is not None:
+            self.dispute.since = Monotonic(self.dispute.since + lag)
 
     def is_over(self, at: float) -> bool:
         """Whether this time has come; if not, the machine asks to be woken then."""

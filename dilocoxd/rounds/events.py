@@ -15,9 +15,19 @@ from typing import Final
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.wire.entry import Contribution
-from dilocoxd.wire.messages import Abandon, Committed, Leaving, Propose, ProposeCommit, Ready, ResultHashes, Vote
+from dilocoxd.wire.messages import (
+    Abandon,
+    Accept,
+    Committed,
+    Leaving,
+    Propose,
+    ProposeCommit,
+    Ready,
+    ResultHashes,
+    Vote,
+)
 
-RoundMessage = Ready | Propose | ProposeCommit | Vote | ResultHashes | Abandon | Committed | Leaving
+RoundMessage = Ready | Propose | ProposeCommit | Accept | Vote | ResultHashes | Abandon | Committed | Leaving
 """The messages between daemons that this machine understands; the driver gives it nothing else."""
 
 KIND_CONTRIBUTION: Final = 0

@@ -3,7 +3,7 @@
 Decides how long stragglers are waited for. Source: protocol/06-rounds.md, docs/internals.md 3.1-3.3.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -19,6 +19,8 @@ PACE_NEW = 0.5
 CONFLICT_ROUNDS = 3
 """A complaint keeps two peers out of one group for this many rounds."""
 PEERS_MAX = 4096
+ABANDONS_MAX = 3
+"""Who gives up this many attempts of one round is left out of the rest of it."""
 
 
 @dataclass(slots=True)
@@ -86,12 +88,15 @@ class Gathering:
         """Were waited for in vain; nobody waits for them again until they contribute."""
         self.readies: dict[PeerId, Ready] = {}
         self.first_ready_at: Monotonic | None = None
+        self.abandons: dict[PeerId, set[Attempt]] = {}
+        """Attempts of this round that a peer was the first to give up."""
         self.last_owners: tuple[PeerId, ...] = ()
         """Owners in the last exchange of this round: they hold inputs already."""
 
     def next_round(self) -> None:
         self.readies = {}
         self.last_owners = ()
+        self.abandons = {}
         self.first_ready_at = None
 
     def note(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:
@@ -107,6 +112,10 @@ class Gathering:
             if self.first_ready_at is None:
                 self.first_ready_at = now
 
+    def gave_up(self, peer: PeerId, attempt: Attempt) -> None:
+        if peer in self.readies and len(self.abandons.setdefault(peer, set())) < ABANDONS_MAX:
+            self.abandons[peer].add(attempt)
+
     def give_up(self, awaited: Mapping[PeerId, Monotonic | None], now: Monotonic) -> None:
         """The grace is over: those that should have had something to offer by now count as slow."""
         for peer, expected in awaited.items():
@@ -116,7 +125,12 @@ class Gathering:
                 self.slow.add(peer)
 
     def gathered(
-        self, chain: ChainView, views: dict[PeerId, PeerView], attempt: Attempt, started_at: Monotonic
+        self,
+        chain: ChainView,
+        views: dict[PeerId, PeerView],
+        attempt: Attempt,
+        started_at: Monotonic,
+        mute: Set[PeerId],
     ) -> Gathered:
         """Input of `decide_group` for this attempt, as far as we know."""
         live = {peer for peer, view in views.items() if view.is_live} | {self.me}
@@ -127,6 +141,7 @@ class Gathering:
             and ready.attempt == attempt
             and ready.contribution is not None
             and not contribution_problem(ready.contribution, chain, self.limits)
+            and len(self.abandons.get(peer, ())) < ABANDONS_MAX
         }
         pairs = self.conflicts.pairs(chain.height)
         accused = {about for _, about in pairs}
@@ -138,14 +153,13 @@ class Gathering:
             and peer not in accused
             and self._is_expected(peer, view, chain)
         }
-        absent = {
-            peer
-            for peer, view in views.items()
-            if view.is_live and view.height in (chain.height, chain.height - 1) and not self._has_joined(peer, attempt)
-        }
+        missing = {p: v for p, v in views.items() if v.is_live and not self._has_joined(p, attempt) and p not in mute}
+        unready = frozenset(p for p, v in missing.items() if p in self.readies or v.head == chain.head)
+        absent = frozenset(p for p, v in missing.items() if v.height == chain.height - 1) - unready
         return Gathered(
             contributions=contributions,
             awaited=awaited,
+            unready=unready,
             absent=absent,
             first_ready_at=self.first_ready_at if self.first_ready_at is not None else started_at,
             attempt_started_at=started_at,

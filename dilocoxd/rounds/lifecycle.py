@@ -8,7 +8,7 @@ from dilocoxd.rounds.attempts import enter_attempt
 from dilocoxd.rounds.commands import RoundFinished, RoundSummary, SettleContribution
 from dilocoxd.rounds.coordinator import contribution_problem
 from dilocoxd.rounds.core import Core, Times
-from dilocoxd.rounds.votes import VoteBox
+from dilocoxd.rounds.votes import AcceptBox, VoteBox
 
 
 def arrive(core: Core) -> None:
@@ -19,6 +19,7 @@ def arrive(core: Core) -> None:
     core.ballot = None
     core.owned = ()
     core.votes = VoteBox()
+    core.accepts = AcceptBox()
     core.failures = []
     core.times = Times(started_at=core.now)
     offer = core.offer

@@ -10,7 +10,15 @@ from typing import assert_never
 from dilocoxd.errors import ProtocolViolation
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.rounds import core as states
-from dilocoxd.rounds.attempts import announce, enter_attempt, fail_attempt, gather, on_abandon, on_proposal, on_ready
+from dilocoxd.rounds.attempts import (
+    announce,
+    enter_attempt,
+    gather,
+    on_abandon,
+    on_proposal,
+    on_ready,
+    send_accept,
+)
 from dilocoxd.rounds.ballots import on_vote, send_vote
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import (
@@ -53,9 +61,20 @@ from dilocoxd.rounds.exchange import Inbox
 from dilocoxd.rounds.gathering import Gathering
 from dilocoxd.rounds.lifecycle import arrive, finish_round
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
+from dilocoxd.rounds.transfers import on_transfer, on_worker
 from dilocoxd.rounds.votes import HeldLock
 from dilocoxd.wire.entry import entry_hash
-from dilocoxd.wire.messages import Abandon, Committed, Leaving, Propose, ProposeCommit, Ready, ResultHashes, Vote
+from dilocoxd.wire.messages import (
+    Abandon,
+    Accept,
+    Committed,
+    Leaving,
+    Propose,
+    ProposeCommit,
+    Ready,
+    ResultHashes,
+    Vote,
+)
 
 ROUND_OVER = (states.FAILED, states.LEFT)
 OPEN = (states.GATHERING, states.EXCHANGING, states.VOTING)
@@ -105,7 +124,7 @@ class RoundMachine:
 
     def next_deadline(self) -> Monotonic | None:
         """When to send DeadlineReached; None: only another event can change anything."""
-        return min(self._core.wakes, default=None)
+        return self._core.next_wake
 
     def destination(self, peer: PeerId, key: SegmentKey) -> Destination | Refusal:
         """Where arriving bytes of a segment belong right now, or why they are refused. Changes nothing."""
@@ -135,7 +154,7 @@ class RoundMachine:
         assert (core.state in (states.VOTING, states.COMMITTING, states.APPLYING)) <= (core.ballot is not None)
         assert core.waiting_for, "waits without a reason"
         if core.state in OPEN:
-            assert core.wakes, "waits without a deadline"
+            assert core.next_wake is not None, "waits without a deadline"
         if core.attempt > 0 and core.state in OPEN:
             assert core.promised is not None and core.promised.attempt >= core.attempt, "promise is not on disk"
 
@@ -147,6 +166,7 @@ class RoundMachine:
         core.out = []
         core.wakes = []
         core.now = Monotonic(max(now, core.now))
+        core.forgive_lag()
         if core.state in ROUND_OVER:
             return []
         try:
@@ -155,6 +175,7 @@ class RoundMachine:
             core.emit(ReportPeer(PeerId(violation.peer), violation.rule, violation.detail))
         self._advance()
         self._take_early()
+        core.next_wake = min(core.wakes, default=None)
         return core.out
 
     def _take_early(self) -> None:
@@ -185,9 +206,9 @@ class RoundMachine:
             case MessageReceived():
                 self._on_message(event.peer, event.message)
             case SegmentReceived() | SegmentSent() | TransferFailed():
-                self._on_transfer(event)
+                on_transfer(core, event)
             case Reduced() | PassPrepared() | ReduceFailed():
-                self._on_worker(event)
+                on_worker(core, event)
             case EntryPersisted():
                 if core.state == states.COMMITTING and event.round == core.round:
                     on_persisted(core)
@@ -240,6 +261,7 @@ class RoundMachine:
         if core.state in OPEN and core.is_over(core.repeat_at):
             announce(core)
             send_vote(core)
+            send_accept(core)
             core.is_over(core.repeat_at)
 
     def _can_leave(self) -> bool:
@@ -320,6 +342,10 @@ class RoundMachine:
                 self._on_ready(peer, message)
             case Propose() | ProposeCommit():
                 on_proposal(core, peer, message)
+            case Accept():
+                core.mute.discard(peer)
+                if message.round == core.round:
+                    core.accepts.add(peer, message.attempt, message.coordinator)
             case Vote():
                 on_vote(core, peer, message)
             case ResultHashes():
@@ -349,33 +375,3 @@ class RoundMachine:
             raise ProtocolViolation(peer, "digest_mismatch", f"holds other bits than we do at height {core.round}")
         if core.state in OPEN:
             on_ready(core, peer, ready)
-
-    def _on_transfer(self, event: SegmentReceived | SegmentSent | TransferFailed) -> None:
-        core = self._core
-        exchange = core.current_exchange(event.key.round, event.key.attempt)
-        if exchange is None or core.state not in (states.EXCHANGING, states.VOTING):
-            return
-        if isinstance(event, SegmentReceived):
-            core.emit(*exchange.on_segment(event.peer, event.key, event.sha256, core.now))
-        elif isinstance(event, SegmentSent):
-            exchange.on_sent(event.peer, event.key, core.now)
-        else:
-            exchange.on_failed(event.peer, event.key, Monotonic(core.now + core.limits.transfer_retry_s))
-
-    def _on_worker(self, event: Reduced | PassPrepared | ReduceFailed) -> None:
-        core = self._core
-        segment = None if isinstance(event, PassPrepared) else event.segment
-        order = (event.round, event.attempt, event.pass_index, segment)
-        is_answer = order in core.outstanding
-        core.outstanding.discard(order)
-        exchange = core.current_exchange(event.round, event.attempt)
-        if not is_answer or exchange is None or core.state not in (states.EXCHANGING, states.VOTING):
-            return
-        if isinstance(event, Reduced):
-            core.emit(*exchange.on_reduced(event, core.now))
-        elif isinstance(event, PassPrepared):
-            core.emit(*exchange.on_prepared(event, core.now))
-        else:
-            if event.peer is not None:
-                core.emit(ReportPeer(event.peer, "bad_payload", event.detail))
-            fail_attempt(core, f"reduction failed: {event.detail}", () if event.peer is None else (event.peer,))

@@ -25,6 +25,9 @@ class HeldLock:
     voters: tuple[PeerId, ...]
     results_held: bool
     """RESULT holds its payload."""
+    coordinator: PeerId | None = None
+    witnesses: tuple[PeerId, ...] = ()
+    """Observers of the proposal: the commit also needs their acceptance."""
 
     @property
     def on_wire(self) -> Lock:
@@ -65,6 +68,23 @@ class VoteBox:
         dissenting = tuple(sorted(peer for peer, vote in cast.items() if vote.entry_hash != entry))
         is_complete = not missing and not dissenting
         return Tally(tuple(cast[p].vote for p in sorted(cast)) if is_complete else None, missing, dissenting)
+
+
+@dataclass(slots=True)
+class AcceptBox:
+    """Which proposal each observer accepted, in its newest attempts."""
+
+    accepted: dict[PeerId, dict[Attempt, PeerId]] = field(default_factory=dict)
+
+    def add(self, peer: PeerId, attempt: Attempt, coordinator: PeerId) -> None:
+        of_peer = self.accepted.setdefault(peer, {})
+        of_peer.setdefault(attempt, coordinator)
+        while len(of_peer) > ATTEMPTS_KEPT:
+            del of_peer[min(of_peer)]
+
+    def missing(self, held: HeldLock) -> tuple[PeerId, ...]:
+        """Witnesses that have not accepted the proposal that `held` comes from."""
+        return tuple(p for p in held.witnesses if self.accepted.get(p, {}).get(held.attempt) != held.coordinator)
 
 
 @dataclass(frozen=True, slots=True)

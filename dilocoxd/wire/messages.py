@@ -100,6 +100,17 @@ class ProposeCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class Accept:
+    """An observer's promise to the members of a proposal: it takes part in no other proposal of this attempt.
+
+    Without it two groups that do not overlap could commit two entries in one round although nothing is broken."""
+
+    round: Round
+    attempt: Try
+    coordinator: Peer
+
+
+@dataclass(frozen=True, slots=True)
 class ResultHashes:
     """After votes for different entries: what the sender holds as results, so that an owner who gave different bytes
     to different peers can be named."""
@@ -202,6 +213,7 @@ PEER_MESSAGES = Registry(
         30: Committed,
         32: Leaving,
         34: ResultHashes,
+        36: Accept,
         40: SegmentHeader,
         42: Fetch,
         44: FetchHeader,

@@ -84,6 +84,7 @@ class Node:
         self.cancelled_below = (-1, -1)
         self.offered: PhaseId | None = None
         self.heard: dict[PeerId, tuple[float, RoundIndex, Digest, bool]] = {}
+        self.beaten_at = self.world.now
         self.wake_at = float("inf")
         self.is_recovering = False
         site = Site(self.name, RUN_ID, GENESIS, keys_of(self.name))
@@ -298,6 +299,10 @@ class Node:
     # --- a stand-in for membership: direct heartbeats
 
     def _beat(self) -> None:
+        lag = self.world.now - self.beaten_at - 1.1 * HEARTBEAT_S
+        if lag > 1.0:
+            self.heard = {peer: (at + lag, *rest) for peer, (at, *rest) in self.heard.items()}  # type: ignore[misc]
+        self.beaten_at = self.world.now
         chain = self.machine.chain
         said = (chain.height, chain.head, self.is_training)
         for peer in self.swarm.nodes.values():

@@ -13,7 +13,7 @@ from tests.simulation.world import World
 FAULTS_S = 40.0
 CALM_S = 15.0
 QUIET_S = 30.0
-SPLITTING = ("partition", "one_way", "cut", "wipe", "pause")
+SPLITTING = ("partition", "one_way", "cut", "wipe")
 
 
 @dataclass(frozen=True)
