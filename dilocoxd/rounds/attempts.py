@@ -126,6 +126,9 @@ def gather(core: Core) -> None:
     attempts = [r.attempt for p, r in core.gathering.readies.items() if core.is_live(p)]
     if max(attempts, default=core.attempt) > core.attempt:
         enter_attempt(core, max(attempts))
+    if core.drift.claims:
+        core.waiting_for = f"recovery: {', '.join(sorted(core.drift.claims)[:3])} stand elsewhere"
+        return
     if core.outstanding:
         core.waiting_for = "the outer worker, which finishes an order of an abandoned attempt"
         return

@@ -21,6 +21,10 @@ def advance_exchange(core: Core) -> None:
     exchange = core.exchange
     assert exchange is not None, "exchanging without an exchange"
     hashes = exchange.result_hashes
+    if hashes is not None and exchange.is_contributor and core.drift.claims:
+        # Somebody has committed this round without our vote: what we would vote for can only become a fork.
+        core.waiting_for = "recovery: others have decided this round without us"
+        return
     if hashes is not None:
         _form(core, exchange, hashes)
         return
@@ -161,13 +165,10 @@ def look_at_drift(core: Core) -> None:
         return
     if (due_at := core.drift.next_due()) is None or not core.is_over(due_at):
         return
-    # The others have finished, but what they decided is on its way to us: asking for it again would take longer.
-    is_arriving = core.exchange is not None and core.state == states.EXCHANGING
-    if (
-        is_arriving
-        and core.exchange
-        and not core.is_over(core.exchange.progress_at + core.limits.progress_timeout_s / 4)
-    ):
+    # The others have finished, and what they decided is on its way to us: asking for it again would take longer.
+    exchange = core.exchange
+    is_arriving = exchange is not None and core.state == states.EXCHANGING and not exchange.is_contributor
+    if exchange and is_arriving and not core.is_over(exchange.progress_at + core.limits.progress_timeout_s / 4):
         return
     claims = core.drift.due(Monotonic(core.now))
     if claims:

@@ -14,8 +14,10 @@ SAME: Final = "same"
 BEHIND: Final = "behind"
 AHEAD: Final = "ahead"
 FORK: Final = "fork"
-REFUTED_ROUNDS: Final = 10
-"""A claim that recovery could not confirm is not looked at again for this many `recovery_retry_s`."""
+REFUTED_FIRST: Final = 2
+REFUTED_MAX: Final = 128
+"""After a claim that recovery could not confirm, the peer's claims are ignored for this many `recovery_retry_s`: twice
+as long after each such claim, forgotten once the peer stands where we stand."""
 CLAIMS_MAX: Final = 1024
 NEVER: Final = Monotonic(0.0)
 
@@ -46,7 +48,8 @@ class Drift:
 
     limits: RoundLimits
     claims: dict[PeerId, Claim] = field(default_factory=dict)
-    refuted: dict[tuple[PeerId, Digest], Monotonic] = field(default_factory=dict)
+    refuted: dict[PeerId, tuple[Monotonic, int]] = field(default_factory=dict)
+    """Until when claims of a peer are ignored, and the length of that in `recovery_retry_s`."""
     retry_at: Monotonic = NEVER
     digests: dict[PeerId, Digest] = field(default_factory=dict)
     """State digests of peers at our head."""
@@ -55,9 +58,11 @@ class Drift:
     def note(self, chain: ChainView, peer: PeerId, height: RoundIndex, head: Digest, now: Monotonic) -> str:
         """Remember where `peer` stands; returns the relation."""
         kind = relation(chain, height, head)
+        if kind == SAME:
+            self.refuted.pop(peer, None)
         if kind in (SAME, BEHIND):
             self.claims.pop(peer, None)
-        elif self.refuted.get((peer, head), now) <= now and (peer in self.claims or len(self.claims) < CLAIMS_MAX):
+        elif self.refuted.get(peer, (now, 0))[0] <= now and (peer in self.claims or len(self.claims) < CLAIMS_MAX):
             known = self.claims.get(peer)
             since = known.since if known is not None else now
             self.claims[peer] = Claim(height, head, kind, since)
@@ -85,12 +90,10 @@ class Drift:
         """Recovery is over: whatever of `asked` still differs was not better than what we have."""
         self.retry_at = Monotonic(now + self.limits.recovery_retry_s)
         self.review(chain)
-        self.refuted = {key: until for key, until in self.refuted.items() if until > now}
-        for peer, claim in asked.items():
-            if peer in self.claims:
-                del self.claims[peer]
-                until = now + REFUTED_ROUNDS * self.limits.recovery_retry_s
-                self.refuted[peer, claim.head] = Monotonic(until)
+        for peer in asked:
+            if self.claims.pop(peer, None) is not None:
+                length = min(REFUTED_MAX, 2 * self.refuted.get(peer, (now, REFUTED_FIRST // 2))[1])
+                self.refuted[peer] = (Monotonic(now + length * self.limits.recovery_retry_s), length)
 
     def failed(self, now: Monotonic) -> None:
         """Recovery could not be done: keep the claims, try again later."""
