@@ -186,10 +186,6 @@ class RoundSection(Section):
             lt=2**48,
         ),
     ] = 0
-    rounds_max: Annotated[
-        int,
-        knob("The run ends after this many rounds; 0 is never.", unit="rounds", cost="none.", ge=0, lt=2**53),
-    ] = 0
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
