@@ -279,8 +279,8 @@ class Site(Protocol):
         self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
     ) -> StateReady:
         """Replace the shared state by a snapshot directory (genesis if empty); trainers take the new anchor when they
-        may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then. Call `pause` first if
-        more follows: otherwise the trainers take every state on the way."""
+        may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then. Call `pause` first
+        if more follows: otherwise the trainers take every state on the way."""
         ...
 
     async def apply_entry(self, committed: CommittedEntry) -> StateReady:

@@ -68,7 +68,7 @@ class Child:
     @classmethod
     async def start(cls, launch: Launch) -> "Child":
         """Start it in a session of its own, output appended to its log. Raises WorkerError."""
-        environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark}
+        environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark, **_import_path()}
         try:
             log = await asyncio.to_thread(_open_log, launch.log_path)
             try:
@@ -113,6 +113,13 @@ class Child:
         return await self._process.wait()
 
 
+def _import_path() -> dict[str, str]:
+    """Children import the same package as we do, from whatever directory they run."""
+    mine = str(Path(__file__).resolve().parents[2])
+    others = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{mine}{os.pathsep}{others}" if others else mine}
+
+
 def _open_log(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
@@ -142,7 +149,7 @@ async def keep_reaper(mark: str) -> None:
                 mark,
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                env={k: v for k, v in os.environ.items() if k != TREE_VARIABLE},
+                env={**{k: v for k, v in os.environ.items() if k != TREE_VARIABLE}, **_import_path()},
                 start_new_session=True,
             )
             os.close(read_end)

@@ -154,6 +154,9 @@ class PhaseMachine:
     def _on_begun(self, event: ev.TrainingBegun) -> None:
         m = self.state
         m.evaluation_due = m.settings.evaluate_every_rounds > 0
+        if event.newest_own_phase is not None:
+            # The record can be lost with a disk; the chain remembers which numbers were used.
+            m.next_phase = PhaseId(max(m.next_phase, event.newest_own_phase + 1))
         phase = feedback_to_restore(m.record, event.height, event.newest_own_phase)
         if not m.is_begun and phase is not None:
             m.queue.add(local.RestoreSite(0, m.settings.feedback_path, phase), order=event.order)

@@ -1,0 +1,77 @@
+"""Turns what the trainers report into the events and totals that the rest of the daemon shows."""
+
+from dataclasses import dataclass
+
+from dilocoxd.daemon.site_interface import (
+    AnchorAdopted,
+    PhaseClosed,
+    PhaseStarted,
+    SiteEvent,
+    StepReported,
+    ValidationMeasured,
+)
+from dilocoxd.ids import PhaseId
+from dilocoxd.rounds.phase_events import TrainerMessage
+from dilocoxd.rounds.phase_state import PhaseState
+from dilocoxd.rounds.trainer_track import TrainerState
+from dilocoxd.wire import local
+
+
+@dataclass(slots=True)
+class SiteProgress:
+    """Totals over all generations of the trainers since the daemon started."""
+
+    tokens: int = 0
+    train_seconds: float = 0.0
+    idle_before: float = 0.0
+    """Of generations that are gone."""
+    idle_now: float = 0.0
+    global_step: int = 0
+    step_seconds: float = 0.0
+    _started: PhaseId | None = None
+
+    @property
+    def idle_seconds(self) -> float:
+        """Time in which trainers wanted to train but waited for the daemon."""
+        return self.idle_before + self.idle_now
+
+    def new_generation(self) -> None:
+        """Idle time is counted from zero by each generation."""
+        self.idle_before, self.idle_now = self.idle_seconds, 0.0
+
+    def take(self, message: TrainerMessage) -> SiteEvent | None:
+        """The event that this message means for others."""
+        match message:
+            case local.StepDone():
+                return self._step(message)
+            case local.BoundaryClosed():
+                return PhaseClosed(message.phase, message.inner_steps, message.tokens, message.mean_loss)
+            case local.AnchorTaken():
+                return AnchorAdopted(message.round, message.how, message.phase, message.inner_step)
+            case local.Evaluated():
+                return ValidationMeasured(message.round, message.validation_loss, message.seconds)
+            case _:
+                return None
+
+    def _step(self, step: local.StepDone) -> StepReported:
+        self.tokens += step.tokens
+        self.train_seconds += step.step_seconds
+        self.idle_now = max(self.idle_now, step.idle_seconds)
+        self.global_step, self.step_seconds = step.global_step, step.step_seconds
+        return StepReported(
+            phase=step.phase,
+            inner_step=step.inner_step,
+            global_step=step.global_step,
+            loss=step.loss,
+            tokens=step.tokens,
+            step_seconds=step.step_seconds,
+            idle_seconds=self.idle_seconds,
+        )
+
+    def phase_started(self, state: PhaseState) -> PhaseStarted | None:
+        """The event, when the trainers train a phase that was not reported yet."""
+        trainer = state.trainer
+        if trainer.state is not TrainerState.TRAINING or trainer.phase == self._started or state.shared is None:
+            return None
+        self._started = trainer.phase
+        return PhaseStarted(trainer.phase, state.shared.round, trainer.inner_steps)

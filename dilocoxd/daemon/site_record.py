@@ -1,0 +1,42 @@
+"""site.json: what the phase machine must not forget (rounds/phase_events.SiteRecord); replaced atomically, durably."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from dilocoxd.errors import StoreError
+from dilocoxd.rounds.phase_events import SiteRecord
+from dilocoxd.store.durable import write_file
+
+FILE_NAME = "site.json"
+
+
+def _checked(value: Any, name: str) -> int | None:
+    if value is None and name != "phases_reserved":
+        return None
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise StoreError(f"{FILE_NAME}: {name} is {value!r}, not a phase number; restore the file or start a new run")
+    return value
+
+
+def load_record(run_directory: Path) -> SiteRecord:
+    """The record; a fresh one if the file does not exist. Raises StoreError if it cannot be understood: guessing could
+    count a contribution twice."""
+    path = run_directory / FILE_NAME
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return SiteRecord()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {error}; restore the file or start a new run") from error
+    names = {field.name for field in dataclasses.fields(SiteRecord)}
+    if not isinstance(values, dict) or set(values) != names:
+        raise StoreError(f"{path} does not have the fields {sorted(names)}; restore the file or start a new run")
+    return SiteRecord(**{name: _checked(value, name) for name, value in values.items()})  # type: ignore[arg-type]
+
+
+def save_record(run_directory: Path, record: SiteRecord) -> None:
+    """Durable when it returns. Raises StoreError."""
+    text = json.dumps(dataclasses.asdict(record), indent=1, sort_keys=True) + "\n"
+    write_file(run_directory / FILE_NAME, text.encode())

@@ -1,0 +1,155 @@
+"""One site with real worker processes: phases follow each other in every delay mode, and any worker may be killed."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.daemon.site_interface import AnchorAdopted, ContributionOffered, PhaseStarted, WorkerChanged
+from dilocoxd.errors import ConfigError, WorkerError
+from dilocoxd.ipc.process_tree import TREE_VARIABLE, find_tree
+from tests.integration.site_world import World, kill, make_run, running
+
+pytestmark = pytest.mark.processes
+
+
+def check_history(world: World) -> None:
+    """No phase twice, in order; claims are right."""
+    assert world.offered == sorted(set(world.offered))
+    started = [event.phase for event in world.of(PhaseStarted)]
+    assert started == sorted(set(started))
+    for offer in world.of(ContributionOffered):
+        assert offer.tokens == 8 * offer.inner_steps
+
+
+async def check_bits(world: World) -> None:
+    """Applying the same payloads to genesis again leads to the same anchor."""
+    digest = await world.replay()
+    assert world.state is not None and len(world.committed) == world.state.round
+    assert digest == world.state.anchor_sha256
+
+
+@pytest.mark.parametrize("delay", ["none", "phase", "arrival"])
+async def test_phases_follow_each_other(tmp_path: Path, delay: str) -> None:
+    async with running(make_run(tmp_path / "run", delay=delay)) as world:
+        await world.until(lambda: len(world.committed) >= 6, "6 entries")
+        status = world.site.status()
+        assert status.workers["outer"].state == "running" and status.workers["trainer"].state == "running"
+        await check_bits(world)
+    check_history(world)
+    how = {event.how for event in world.of(AnchorAdopted)}
+    assert how == {"none": {"start", "replace"}, "phase": {"start"}, "arrival": {"start", "merge"}}[delay]
+    bases = [(offer.phase, offer.base_round) for offer in world.of(ContributionOffered)][:3]
+    assert bases == ([(0, 0), (1, 0), (2, 1)] if delay == "phase" else [(0, 0), (1, 1), (2, 2)])
+    assert find_tree(os.environ[TREE_VARIABLE]) == []
+
+
+@pytest.mark.parametrize(
+    ("delay", "moment"), [("phase", "reduce"), ("phase", "apply"), ("arrival", "apply"), ("arrival", "training")]
+)
+async def test_outer_worker_killed_at_any_moment_costs_no_phase(tmp_path: Path, delay: str, moment: str) -> None:
+    async with running(make_run(tmp_path / "run", delay=delay)) as world:
+        killed: list[int] = []
+
+        def strike(where: str, round_index: int) -> None:
+            if where == moment and round_index in (1, 3) and round_index not in killed:
+                killed.append(round_index)
+                kill(world.site.outer.pid, signal.SIGKILL)
+
+        world.on_commit = strike
+        if moment == "training":
+            await world.until(lambda: len(world.committed) >= 1, "one entry")
+            kill(world.site.outer.pid, signal.SIGKILL)
+        await world.until(lambda: len(world.committed) >= 6, "6 entries")
+        assert world.site.outer.restarts.total >= 1
+        await check_bits(world)
+    check_history(world)
+    assert world.offered[:6] == [0, 1, 2, 3, 4, 5], "no phase is lost"
+
+
+async def test_trainer_killed_loses_its_phase_only(tmp_path: Path) -> None:
+    async with running(make_run(tmp_path / "run", delay="arrival")) as world:
+        for number in (1, 2, 3):
+            await world.until(lambda n=number: len(world.committed) >= 2 * n, "two more entries")
+            before = world.site.trainer.number
+            kill(world.site.trainer.pids[-1], signal.SIGKILL)
+            await world.until(lambda b=before: world.site.trainer.number > b, "the next generation")
+        await world.until(lambda: len(world.committed) >= 10, "10 entries")
+        await check_bits(world)
+    check_history(world)
+    assert len([e for e in world.of(WorkerChanged) if e.role == "trainer" and e.state == "lost"]) == 3
+
+
+async def test_trainer_that_hangs_is_noticed_and_replaced(tmp_path: Path) -> None:
+    settings = make_run(tmp_path / "run", delay="phase")
+    settings = dataclasses.replace(
+        settings,
+        trainer_environment={**settings.trainer_environment, "PACE_FAULT": "hang_in_phase_1"},
+        trainer_silence_min_s=1.0,
+    )
+    async with running(settings) as world:
+        await world.until(lambda: world.site.trainer.number >= 3, "a third generation")
+        reasons = [e.reason for e in world.of(WorkerChanged) if e.role == "trainer" and e.state == "lost"]
+        assert all("no sign of life" in reason and "waiting for an inner step" in reason for reason in reasons)
+
+
+async def test_frozen_outer_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
+    settings = dataclasses.replace(make_run(tmp_path / "run", delay="phase"), outer_silence_max_s=3.0)
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= 2, "two entries")
+        os.kill(world.site.outer.pid, signal.SIGSTOP)
+        await world.until(lambda: len(world.committed) >= 5, "three more entries")
+        lost = [e.reason for e in world.of(WorkerChanged) if e.role == "outer" and e.state == "lost"]
+        assert len(lost) == 1 and "while it owed an answer" in lost[0]
+        await check_bits(world)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "text"),
+    [
+        ("garbage", WorkerError, "makes no sense"),
+        ("never_ready", WorkerError, "while it started"),
+        ("refuse_config", ConfigError, "num_layers"),
+    ],
+)
+async def test_trainer_that_cannot_work_ends_the_site_with_a_reason(
+    tmp_path: Path, fault: str, error: type[Exception], text: str
+) -> None:
+    settings = make_run(tmp_path / "run", delay="phase")
+    settings = dataclasses.replace(
+        settings,
+        trainer_environment={**settings.trainer_environment, "PACE_FAULT": fault},
+        restarts_max=1,
+        trainer_start_timeout_s=20.0 if fault != "never_ready" else 5.0,
+    )
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with running(settings) as world:
+            await world.until(lambda: len(world.committed) >= 1, "an entry, which cannot come")
+    group = caught.value.subgroup(error)
+    assert group is not None and text in str(group.exceptions[0] if group.exceptions else group) + repr(group)
+    assert find_tree(os.environ[TREE_VARIABLE]) == []
+
+
+async def test_phase_numbers_and_feedback_survive_a_restart_of_the_site(tmp_path: Path) -> None:
+    settings = make_run(tmp_path / "run", delay="phase", codec="int8")
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= 3, "3 entries")
+    first = world.offered
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= 3, "3 entries")
+    assert max(first) < min(world.offered)
+    assert (tmp_path / "run" / "site" / "feedback.safetensors").exists()
+
+
+async def test_leaving_ends_in_seconds_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    settings = make_run(tmp_path / "run", delay="arrival")
+    clock = asyncio.get_running_loop().time
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= 2, "2 entries")
+        began = clock()
+    assert clock() - began < 20.0
+    assert find_tree(os.environ[TREE_VARIABLE]) == []
+    assert not (tmp_path / "run" / "sock").exists()
