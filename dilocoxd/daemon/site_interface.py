@@ -57,6 +57,8 @@ class SiteSettings:
     """Per worker in `restart_window_s`; one more and the site fails."""
     restart_window_s: float = 600.0
     trainer_start_timeout_s: float = 300.0
+    outer_start_timeout_s: float = 300.0
+    """A worker that says nothing for so long while it starts has failed."""
     outer_silence_max_s: float = 60.0
     """The outer worker is killed when it owes an answer and gives no sign of life for so long."""
     trainer_silence_factor: float = 20.0

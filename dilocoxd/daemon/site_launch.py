@@ -53,7 +53,7 @@ def outer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> Oute
         return Launch(settings.outer_command or OUTER_COMMAND, environment, log, f"{mark}/outer-{generation}")
 
     return OuterSettings(
-        launch, _budget(settings), settings.trainer_start_timeout_s, settings.outer_silence_max_s
+        launch, _budget(settings), settings.outer_start_timeout_s, settings.outer_silence_max_s
     )  # fmt: skip
 
 
