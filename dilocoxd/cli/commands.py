@@ -11,7 +11,7 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
 from dilocoxd.config.site import SiteConfig, address_problem
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.atomic import write_atomically
+from dilocoxd.store.durable import write_file
 from dilocoxd.store.rundir import RunDir, create_run_dir, open_run_dir
 
 DEFAULT_PRESET = "demo"
@@ -157,5 +157,5 @@ def joined_run_dir(manifest: Manifest, site: SiteConfig, directory: str | None) 
         )
     bootstrap = tuple(dict.fromkeys((*site.network.bootstrap, *old_site.network.bootstrap)))
     network = old_site.network.model_copy(update={"bootstrap": bootstrap})
-    write_atomically(run_dir.site_toml, old_site.model_copy(update={"network": network}).to_toml().encode("utf-8"))
+    write_file(run_dir.site_toml, old_site.model_copy(update={"network": network}).to_toml().encode("utf-8"))
     return run_dir

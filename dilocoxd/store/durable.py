@@ -6,8 +6,10 @@ Every file that matters is written under a temporary name, fsynced, renamed, and
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from dilocoxd.errors import StoreError
 
@@ -63,3 +65,8 @@ def write_file(path: Path, data: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise store_error(f"writing {path.name}", path, error) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as JSON, atomically and durably. Raises StoreError (DiskFull)."""
+    write_file(path, json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.atomic import fsync_directory, write_atomically
+from dilocoxd.store.durable import write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,9 @@ def create_run_dir(path: Path, manifest: Manifest, site: SiteConfig) -> RunDir:
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be created ({error.strerror}); give --dir a writable place") from error
-    write_atomically(run_dir.site_toml, site.to_toml().encode("utf-8"))
+    write_file(run_dir.site_toml, site.to_toml().encode("utf-8"))
     # Last: its presence says that the directory is complete.
-    write_atomically(run_dir.run_toml, manifest.to_toml().encode("utf-8"))
-    fsync_directory(run_dir.path)
+    write_file(run_dir.run_toml, manifest.to_toml().encode("utf-8"))
     return run_dir
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd.ids import PeerId
-from dilocoxd.store.atomic import write_json_atomically
+from dilocoxd.store.durable import write_json
 from dilocoxd.wire.messages import RECORD_BYTES_MAX
 from dilocoxd.wire.records import ADDRESSES_MAX, is_address, is_peer_id
 
@@ -80,7 +80,7 @@ class PeersFile:
                 for item in newest
             ],
         }
-        write_json_atomically(self.path, content)
+        write_json(self.path, content)
 
 
 def _whole(value: Any) -> int:
