@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from dilocoxd.config.manifest import load_manifest
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.data.corpora import CORPORA, ENGLISH
 from dilocoxd.trainer.data.prepare import DataConfig, TokenizerConfig, default_cache_dir, prepare
+from dilocoxd.trainer.settings import data_config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,14 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-sha256", default="", help="refuse another corpus")
     parser.add_argument("--tokenizer-sha256", default="", help="refuse another tokenizer")
     parser.add_argument("--cache", type=Path, default=None, help="default: $DILOCOXD_CACHE or ~/.cache/dilocoxd")
+    parser.add_argument("--run-toml", type=Path, default=None, help="take all of the above from this manifest")
     options = parser.parse_args(arguments)
     try:
-        prepared = prepare(
-            DataConfig(options.corpus, options.chars_max, options.validation_fraction, options.data_sha256),
-            TokenizerConfig(options.vocab_size, options.tokenizer_sha256),
-            options.cache or default_cache_dir(),
-            lambda text: _say(sys.stderr, text),
-        )
+        data, tokenizer = _wanted(options)
+        cache = options.cache or default_cache_dir()
+        prepared = prepare(data, tokenizer, cache, lambda text: _say(sys.stderr, text))
     except ConfigError as error:
         _say(sys.stderr, f"error: {error}")
         return ConfigError.exit_code
@@ -52,6 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     _say(sys.stdout, json.dumps(found))
     return 0
+
+
+def _wanted(options: argparse.Namespace) -> tuple[DataConfig, TokenizerConfig]:
+    if options.run_toml is not None:
+        manifest = load_manifest(options.run_toml)
+        return data_config(manifest), TokenizerConfig(manifest.model.vocab_size, manifest.tokenizer.sha256)
+    return (
+        DataConfig(options.corpus, options.chars_max, options.validation_fraction, options.data_sha256),
+        TokenizerConfig(options.vocab_size, options.tokenizer_sha256),
+    )
 
 
 def _say(stream: TextIO, text: str) -> None:

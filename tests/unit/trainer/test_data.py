@@ -17,6 +17,7 @@ from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
 from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus
 from dilocoxd.trainer.data.prepare import token_dtype, unigram_entropy
 from dilocoxd.trainer.data.split import chunks_of, hold_out
+from dilocoxd.trainer.prepare import main
 
 SENTENCES = [f"The {a} of a {b} number {i} is known to {c}.\n" for i in range(60) for a in ("sum", "root", "size")
              for b in ("prime", "large") for c in ("all", "few people", "nobody at all")]  # fmt: skip
@@ -248,3 +249,34 @@ def test_command_line_ends_with_78_for_what_the_operator_must_change() -> None:
     )
     assert done.returncode == ConfigError.exit_code
     assert "choose one of" in done.stderr
+
+
+def test_command_line_reads_a_manifest(corpus: Path, tmp_path: Path) -> None:
+    run_toml = tmp_path / "run.toml"
+    run_toml.write_text(
+        f'''
+[run]
+name = "test"
+[model]
+vocab_size = 300
+hidden_size = 16
+num_layers = 1
+num_heads = 2
+num_kv_heads = 1
+intermediate_size = 16
+seq_len = 12
+[data]
+corpus = "{corpus}"
+[inner]
+lr = 1e-3
+total_steps = 10
+batch_sequences = 4
+microbatches = 2
+[strategy]
+inner_steps = 4
+''',
+        encoding="utf-8",
+    )
+    assert main(["--run-toml", str(run_toml), "--cache", str(tmp_path / "cache")]) == 0
+    first = prepare(DataConfig(str(corpus)), TokenizerConfig(300), tmp_path / "cache", quiet)
+    assert first.directory.is_dir()
