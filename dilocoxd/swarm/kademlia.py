@@ -186,6 +186,11 @@ class Node:
             self._serving.add(task)
             try:
                 await self._handlers[protocol](PeerId(info.peer_id.to_base58()), reader, writer)
+            except asyncio.CancelledError:
+                # asyncio 3.11 logs a traceback for every stream task that ends cancelled; the ones that _tear_down
+                # has cancelled end here on purpose.
+                if task in self._serving:
+                    raise
             finally:
                 self._serving.discard(task)
                 writer.close()
@@ -356,6 +361,7 @@ class Node:
     async def _tear_down(self, *, is_graceful: bool) -> None:
         serving = [task for task in self._serving if task is not asyncio.current_task()]
         for task in serving:
+            self._serving.discard(task)
             task.cancel()
         if serving:
             await asyncio.wait(serving, timeout=5)
