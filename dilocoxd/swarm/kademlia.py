@@ -158,9 +158,12 @@ class Node:
         return int(await self._running()._child.wait())
 
     async def addresses(self) -> list[str]:
-        """Full multiaddrs (with /p2p/) to hand to others; loopback ones only if there is nothing else."""
-        async with asyncio.timeout(10):
-            found = [str(address) for address in await self._running().get_visible_maddrs(latest=True)]
+        """Full multiaddrs (with /p2p/) to hand to others; loopback ones only if nothing else. Raises PeerError."""
+        try:
+            async with asyncio.timeout(10):
+                found = [str(address) for address in await self._running().get_visible_maddrs(latest=True)]
+        except (ValueError, OSError, EOFError, TimeoutError, P2PDaemonError) as error:
+            raise PeerError(f"p2pd does not tell its addresses: {error}") from error
         tcp = [address for address in found if "/tcp/" in address and "/quic" not in address and "/ws" not in address]
         public = [address for address in tcp if not address.startswith(("/ip4/127.", "/ip6/::1/"))]
         return public or tcp

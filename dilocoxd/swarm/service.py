@@ -149,11 +149,12 @@ class Swarm:
 
     def _node_settings(self) -> NodeSettings:
         s = self._settings
+        announce = tuple(address.removesuffix(f"/p2p/{self.peer_id}") for address in s.announce)
         return NodeSettings(
             s.identity.path,
             s.socket_dir,
             s.listen,
-            s.announce,
+            announce,
             str(s.run_id),
             s.relays,
             s.map_port,
@@ -250,7 +251,7 @@ class Swarm:
     async def _look_up_addresses(self) -> None:
         try:
             self._addresses = tuple(await self.node.addresses())
-        except (PeerError, TimeoutError):
+        except PeerError:
             return  # p2pd is being started again; its addresses stay the same
 
     def _make_record(self) -> bytes:

@@ -149,6 +149,17 @@ async def test_damaged_peers_file_is_set_aside(tmp_path: Path) -> None:
         assert (tmp_path / "a" / "peers.json.bad").exists()
 
 
+async def test_announced_address_is_what_others_are_told(tmp_path: Path) -> None:
+    plain = Member(tmp_path / "a", a_manifest())
+    told = f"/ip4/203.0.113.7/tcp/31337/p2p/{plain.peer_id}"
+    a = Member(tmp_path / "a", a_manifest(), announce=(told,))
+    async with running(a):
+        assert a.swarm.join_address() == told
+        record = a.swarm.book.get(a.peer_id)
+        assert record is not None
+        assert record.addresses == ("/ip4/203.0.113.7/tcp/31337",)
+
+
 async def test_probe_of_a_stranger_is_no(tmp_path: Path) -> None:
     a = Member(tmp_path / "a", a_manifest())
     async with running(a), asyncio.timeout(30):
