@@ -34,10 +34,13 @@ from tests.harness.outer_daemon import OuterDaemon, WorkerDied, tiny_manifest
 from tests.harness.outer_swarm import foreign_payload
 from tests.harness.zygote import Zygote
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROUNDS = 3
+ROUNDS = 2
 SHARES = (Share(0, 300), Share(-1, 500), Share(2, 200))
+KILLS = 25
+JOURNAL_WRITES_MIN = 50
+"""Of one undisturbed scenario: fewer would mean that something is not journalled."""
 FINAL_BUFFERS = (local.ANCHOR, local.MOMENTUM, local.FEEDBACK, local.OWNER_FEEDBACK)
 
 
@@ -82,7 +85,7 @@ class Persistent:
 
 
 def scenario(persistent: Persistent, plan: Plan, directory: Path) -> dict[str, str]:
-    """Genesis, then rounds: included, left out, included with the payload in a file. Digests of everything."""
+    """Genesis; a round with us; a round without us whose payload is in a file. Digests of everything."""
     worker, seen = persistent.worker, {}
     owned_segments = range(0, len(plan.segments), 2)
     seen["genesis"] = persistent.do(LoadState, "").state_digest.hex()
@@ -97,14 +100,14 @@ def scenario(persistent: Persistent, plan: Plan, directory: Path) -> dict[str, s
             worker.write(local.INBOX, foreign_payload(plan, 10 * index + slot), slot * plan.payload_total)
         worker.write(local.RESULT, foreign_payload(plan, 10 * index + 5))
         owned = []
-        if index != 1:
+        if index == 0:
             for segment in owned_segments:
                 seen[f"reduced{index}.{segment}"] = persistent.do(Reduce, 0, segment, SHARES, 0).sha256.hex()
                 owned.append(OwnedSegment(0, segment, SHARES))
         result = worker.read(local.RESULT)
-        persistent.do(Settle, index, index, index != 1, tuple(owned))
+        persistent.do(Settle, index, index, index == 0, tuple(owned))
         path, offset = "", 0
-        if index == 2:
+        if index == 1:
             (directory / "payload").write_bytes(b"in front of it" + result)
             worker.write(local.RESULT, bytes(len(result)))
             path, offset = str(directory / "payload"), len(b"in front of it")
@@ -126,21 +129,19 @@ def run(directory: Path, zygote: Zygote, manifest: Manifest, crash_points: Itera
 @pytest.mark.parametrize("mode", ["local", "paper"])
 def test_every_crash_point_gives_the_undisturbed_bits(tmp_path: Path, zygote: Zygote, mode: str) -> None:
     """One SIGKILL right before or after the n-th journal write, for every n of the scenario."""
-    manifest = tiny_manifest(strategy={"error_feedback": mode})
+    manifest = tiny_manifest(model={"num_layers": 1}, strategy={"error_feedback": mode})
     expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
-    number = 0
-    while True:
-        number += 1
+    # The transactions of the modes are the same, only what is settled differs: a sample is enough for the second.
+    sides, step = (("before", "after"), 1) if mode == "local" else (("before",), 3)
+    number, deaths = 1, -1
+    while deaths:
         deaths = 0
-        # In mode paper every second point is enough: the transactions are the same, only what is settled differs.
-        for side in ("before", "after") if mode == "local" else ("before",):
+        for side in sides:
             seen, died = run(tmp_path / f"{side}{number}", zygote, manifest, iter((f"{side}:{number}",)))
             assert seen == expected, (side, number)
             deaths += died
-        if not deaths:
-            break
-        number += 0 if mode == "local" else 1
-    assert number > 60
+        number += step
+    assert number > JOURNAL_WRITES_MIN
 
 
 def test_crash_after_crash_still_gets_there(tmp_path: Path, zygote: Zygote) -> None:
@@ -151,7 +152,7 @@ def test_crash_after_crash_still_gets_there(tmp_path: Path, zygote: Zygote) -> N
     points = (f"{rng.choice(('before', 'after'))}:{rng.randint(3, 9)}" for _ in range(1000))
     seen, deaths = run(tmp_path / "crashes", zygote, manifest, points)
     assert seen == expected
-    assert deaths > 15
+    assert deaths > 8
 
 
 def test_kills_at_random_moments(tmp_path: Path, zygote: Zygote) -> None:
@@ -165,7 +166,10 @@ def test_kills_at_random_moments(tmp_path: Path, zygote: Zygote) -> None:
         stop = threading.Event()
 
         def killer() -> None:
-            while not stop.wait(rng.uniform(0.0, 0.1)):
+            # A bounded number: on a loaded machine a life may be too short for any progress.
+            for _ in range(KILLS):
+                if stop.wait(rng.uniform(0.0, 0.1)):
+                    return
                 if worker.is_attached and worker.process is not None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(worker.process.pid, signal.SIGKILL)

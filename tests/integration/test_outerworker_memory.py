@@ -12,7 +12,7 @@ from tests.bench.outer_memory import Bench, bench_manifest, report
 from tests.harness.outer_daemon import OuterDaemon
 from tests.harness.zygote import Zygote
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GROWTH_MIB_MAX = 6.0
 """Over 200 rounds: what the allocator rounds up; one leaked segment a round would be 25 times as much."""
