@@ -12,7 +12,7 @@ import torch
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.wire import local
-from tests.harness.trainer_site import WAIT_S, TrainerSite
+from tests.integration.trainer_site import WAIT_S, TrainerSite
 
 pytestmark = pytest.mark.processes
 
