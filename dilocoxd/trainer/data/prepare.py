@@ -26,7 +26,7 @@ from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
 from dilocoxd.trainer.data.corpora import ENGLISH, describe_environment, is_user_text, read_corpus
 from dilocoxd.trainer.data.split import chunks_of, hold_out
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raise it when cleaning, splitting or the tokenizer changes: old caches are left alone."""
 
 CACHE_VARIABLE: Final = "DILOCOXD_CACHE"

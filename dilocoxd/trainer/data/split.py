@@ -37,6 +37,8 @@ def hold_out(chunks: list[str], fraction: float) -> tuple[list[str], list[str]]:
     if len(chunks) == 1:
         middle = int(len(chunks[0]) * (1.0 - fraction))
         return [chunks[0][:middle]], [chunks[0][middle:]]
-    held = {index for index in range(len(chunks)) if index % stride == stride - 1} or {len(chunks) - 1}
+    held = {index for index in range(len(chunks)) if index % stride == stride - 1}
+    # Of a short text one whole chunk; the last one may be a rest of a few words.
+    held = held or {max(range(len(chunks)), key=lambda index: len(chunks[index]))}
     train = [chunk for index, chunk in enumerate(chunks) if index not in held]
     return train, [chunks[index] for index in sorted(held)]
