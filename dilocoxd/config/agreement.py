@@ -149,7 +149,7 @@ class RoundSection(Section):
             gt=0,
             le=10,
         ),
-    ] = 0.3
+    ] = 0.75
     grace_min_s: Annotated[float, knob("Shortest grace.", unit="s", cost="see grace_factor.", gt=0, le=3600)] = 2.0
     grace_max_s: Annotated[float, knob("Longest grace.", unit="s", cost="see grace_factor.", gt=0, le=86_400)] = 120.0
     progress_timeout_s: Annotated[
