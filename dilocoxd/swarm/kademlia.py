@@ -190,10 +190,7 @@ class Node:
             try:
                 await self._handlers[protocol](PeerId(info.peer_id.to_base58()), reader, writer)
             except asyncio.CancelledError:
-                # asyncio 3.11 logs a traceback for every stream task that ends cancelled; the ones that _tear_down
-                # has cancelled end here on purpose.
-                if task in self._serving:
-                    raise
+                return  # only _tear_down cancels; nobody awaits this task, and asyncio's streams would log it as a bug
             finally:
                 self._serving.discard(task)
                 writer.close()
@@ -364,7 +361,6 @@ class Node:
     async def _tear_down(self, *, is_graceful: bool) -> None:
         serving = [task for task in self._serving if task is not asyncio.current_task()]
         for task in serving:
-            self._serving.discard(task)
             task.cancel()
         if serving:
             await asyncio.wait(serving, timeout=5)
