@@ -18,6 +18,7 @@ from dilocoxd import __version__
 from dilocoxd.daemon.join import catch_up, meet_others
 from dilocoxd.daemon.parts import Daemon, MakeSite, Opened
 from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.site import LocalSite
 from dilocoxd.daemon.site_interface import ChainView
 from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
 from dilocoxd.daemon.view import DaemonView
@@ -31,21 +32,17 @@ from dilocoxd.telemetry.catalogue import AlertRaised, ConfigLoaded, DaemonStarte
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import genesis_hash
 
-SETTLE_S: Final = 6.0
-SITE_LEAVE_S: Final = 8.0
-WORKERS_END_S: Final = 3.0
+SETTLE_S: Final = 5.0
+SITE_LEAVE_S: Final = 7.0
+WORKERS_END_S: Final = 5.0
 """Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
 EXIT_NOW: Final = 130
 
 ServeApi = Callable[[DaemonView, str, int], AbstractAsyncContextManager[tuple[str, int]]]
 
 
-def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: MakeSite | None = None) -> int:
+def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: MakeSite = LocalSite) -> int:
     """Run the daemon of a run directory until it is told to stop; its exit code. Raises ConfigError (78)."""
-    if make_site is None:
-        from dilocoxd.daemon.site import LocalSite
-
-        make_site = LocalSite
     opened_dir = open_run_dir(run_dir)
     with opened_dir.locked():
         return uvloop.run(_run(opened_dir, serve_api, make_site))

@@ -267,7 +267,10 @@ class BufferAccess(Protocol):
 class Site(Protocol):
     """The calls. All coroutines may be cancelled: what was ordered still happens, in order."""
 
-    buffers: BufferAccess
+    @property
+    def buffers(self) -> BufferAccess:
+        """OUTBOX, INBOX and RESULT."""
+        ...
 
     async def run(self) -> None:
         """Start the workers and serve until `leave` is done. Raises WorkerError when a restart budget is spent."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from dilocoxd.errors import StoreError
+from dilocoxd.outer.feedback import restore_excluded_
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import from_store
@@ -140,13 +141,10 @@ class SiteFile:
                     core.report.step(number)
         if digest.hexdigest() != metadata.get("sha256"):
             raise Corrupt(f"{path}: damaged (sha256 differs)")
-        if in_flight != NO_PHASE and phase == in_flight:
-            # It was in flight and the chain names it: what the others got is no longer owed.
-            if core.plan.num_passes > 1 or core.plan.feedback.mode != "local":
-                return "a contribution was in flight that was included; what it left is unknown"
+        if in_flight != NO_PHASE and phase == settled:
+            # It was in flight and the chain does not name it: nothing of it is lost.
             for segment in core.plan.segments:
-                own = core.buffers.outbox(0, segment.index)
-                core.plan.transform.subtract_expanded_(segment, own, (), core.feedback_of(segment))
+                restore_excluded_(core.feedback_of(segment), core.plan.codec, core.buffers.outbox(segment.index))
         return ""
 
     def _check(self, path: Path, entries: list[TensorEntry]) -> None:
