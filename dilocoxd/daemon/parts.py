@@ -6,7 +6,7 @@ Everything that one part tells another goes through a method here, so that this 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
@@ -30,7 +30,7 @@ from dilocoxd.daemon.view import DaemonView, Sources, Who
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, UnixTime
 from dilocoxd.rounds.commands import StartRecovery
-from dilocoxd.rounds.events import Event
+from dilocoxd.rounds.events import Event, RoundMessage
 from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
 from dilocoxd.rounds.round import RoundMachine, RoundStatus
 from dilocoxd.store.log import EntryLog
@@ -44,19 +44,10 @@ from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.metrics import Metrics
 from dilocoxd.wire.entry import SignedVote, genesis_hash
 from dilocoxd.wire.local import RESULT
-from dilocoxd.wire.messages import (
-    Abandon,
-    Committed,
-    Leaving,
-    Propose,
-    ProposeCommit,
-    Ready,
-    SegmentHeader,
-    Vote,
-)
+from dilocoxd.wire.messages import SegmentHeader
 from dilocoxd.wire.records import PeerRecord
 
-ROUND_MESSAGES = (Ready, Propose, ProposeCommit, Vote, Abandon, Committed, Leaving)
+ROUND_MESSAGES = get_args(RoundMessage)
 
 
 @dataclass(frozen=True, slots=True)

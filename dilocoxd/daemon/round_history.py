@@ -85,6 +85,7 @@ class RoundHistory:
         row.times["reduce_s"] = self._reduce_s.pop(summary.round, 0.0)
         row.trainer_idle_s, self._idle_s_before = self.idle_s - self._idle_s_before, self.idle_s
         self._account(summary, counts)
+        self._journal.row(summary.round + 1)  # the next round begins now
 
     def _account(self, summary: RoundSummary, counts: RoundBytes) -> None:
         row, totals = self._journal.row(summary.round), self._journal.totals
