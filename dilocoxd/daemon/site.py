@@ -59,7 +59,7 @@ class LocalSite:
         self._layout: SiteLayout | None = None
         self._described = asyncio.Event()
         self._left = asyncio.Event()
-        self._is_over = False
+        self._over = asyncio.Event()
         mark = os.environ.get(TREE_VARIABLE) or mark_this_process()
         self._private_directory: Path | None = None
         socket_path = self._socket_path()
@@ -104,13 +104,12 @@ class LocalSite:
             helper.cancel()
 
     def _end(self) -> None:
-        self._is_over = True
         for future in self._orders.values():
             if not future.done():
                 future.set_exception(WorkerError("the site has stopped"))
                 future.exception()
-        self._left.set()
-        self._described.set()
+        for event in (self._left, self._described, self._over):
+            event.set()
         self.buffers.close()
         if self._private_directory is not None:
             shutil.rmtree(self._private_directory, ignore_errors=True)
@@ -288,7 +287,7 @@ class LocalSite:
     async def leave(self) -> None:
         """See Site."""
         self._post(ev.LeaveOrdered())
-        await self._left.wait()
+        await self._over.wait()
 
     def status(self) -> SiteStatus:
         """See Site."""
@@ -298,7 +297,7 @@ class LocalSite:
 
     async def _ordered(self, make: Callable[[int], ev.PhaseEvent]) -> ev.OuterAnswer | None:
         """Post the event and wait for its order to end; what was ordered happens even if the caller is cancelled."""
-        if self._is_over:
+        if self._over.is_set():
             raise WorkerError("the site has stopped")
         self._order_number += 1
         order = self._order_number
@@ -326,7 +325,7 @@ class LocalSite:
             except RequestRefused:
                 raise
             except WorkerError:
-                if self._is_over or clock() >= deadline:
+                if self._over.is_set() or clock() >= deadline:
                     raise
 
 

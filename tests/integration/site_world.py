@@ -36,7 +36,7 @@ def make_run(folder: Path, *, stages: int = 1, **strategy: Any) -> SiteSettings:
     """A run directory with a tiny model, and settings for it with the paced trainer."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder.parent / "corpus.txt"
-    corpus.write_text(english_like_text(500), encoding="utf-8")
+    corpus.write_text(english_like_text(), encoding="utf-8")
     tables = make_tables(corpus)
     tables["strategy"] = {**tables["strategy"], "codec": "fp32", **strategy}
     tables["outer"] = {"lr": 0.5, "momentum": 0.0}
