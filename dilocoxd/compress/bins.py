@@ -6,11 +6,15 @@ The codec of INTELLECT-1 (prime, OpenDiLoCo line). Byte layout of n values, page
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import CHUNK, MAGNITUDE_MAX, Codec, bad_payload, check_encodable, load, store
+from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, bad_payload, check_encodable, load, store
 
+PAGE = 1 << 17
+"""Values that share their levels: part of the format."""
 BINS = 256
 SIGMAS = 6.0
 LEVEL_BYTES = 4 * BINS
@@ -22,7 +26,11 @@ class BinMeans(Codec):
     name = "int8bins"
 
     def payload_bytes(self, numel: int) -> int:
-        return -(-numel // CHUNK) * LEVEL_BYTES + numel
+        return -(-numel // PAGE) * LEVEL_BYTES + numel
+
+    def chunks(self, numel: int) -> Iterator[tuple[int, int]]:
+        for start in range(0, numel, PAGE):
+            yield start, min(start + PAGE, numel)
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         check_encodable(values.abs())
@@ -34,15 +42,15 @@ class BinMeans(Codec):
         counts = torch.bincount(bins, minlength=BINS)
         sums = torch.bincount(bins, weights=wide, minlength=BINS)
         levels = torch.where(counts > 0, sums / counts.clamp(min=1), 0.0).float()
-        page = start // CHUNK * LEVEL_BYTES
+        page = start // PAGE * LEVEL_BYTES
         store(levels, out[page : page + LEVEL_BYTES])
-        first = -(-numel // CHUNK) * LEVEL_BYTES + start
+        first = -(-numel // PAGE) * LEVEL_BYTES + start
         out[first : first + values.numel()].copy_(bins)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
-        page = start // CHUNK * LEVEL_BYTES
+        page = start // PAGE * LEVEL_BYTES
         levels = load(payload[page : page + LEVEL_BYTES], torch.float32)
         if not bool((levels.abs() <= MAGNITUDE_MAX).all().item()):
             raise bad_payload("a bin level is NaN, Inf or above 2**64 in magnitude")
-        first = -(-numel // CHUNK) * LEVEL_BYTES + start
+        first = -(-numel // PAGE) * LEVEL_BYTES + start
         torch.index_select(levels, 0, payload[first : first + out.numel()].to(torch.int32), out=out)

@@ -51,11 +51,11 @@ class BlockInt(Codec):
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         rows = padded(values, self._block).view(-1, self._block)
-        work = rows.abs()
-        scales, raw = encode_scales(work.amax(dim=1), self._levels, self._scale)
+        maxima = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
+        scales, raw = encode_scales(maxima, self._levels, self._scale)
         first = start // self._block * SCALE_BYTES[self._scale]
         store(raw, out[first : first + raw.numel() * raw.itemsize])
-        torch.mul(rows, inverse_of(scales).unsqueeze(1), out=work).round_()
+        work = torch.mul(rows, inverse_of(scales).unsqueeze(1)).round_()
         codes = work.view(-1)[: values.numel()]
         first = self._scale_bytes(numel) + start * self._bits // 8
         target = out[first : first + (values.numel() * self._bits + 7) // 8]

@@ -1,7 +1,7 @@
 """Wire codecs: the contract that every byte format of one segment keeps, and the loops they share.
 
 A codec turns the n fp32 values of one segment into exactly `payload_bytes(n)` bytes and back. Formats are little-endian
-whatever the host. Work goes in chunks that fit the cache (128K elements; measured 4x faster than whole tensors).
+whatever the host. Work goes in chunks that fit the cache (measured: 4x faster than whole tensors).
 Decoded values are what the shared state is made of, so decoders use only operations that IEEE 754 rounds one at a
 time: the same payload gives the same bits for every thread count, vector width and CPU. Source: docs/internals.md,
 protocol chapter on compression, ALGORITHMS section 5 (I10).
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from dilocoxd.errors import DilocoxdError, WireError
 
-CHUNK = 1 << 17
-"""Elements worked on at a time. A multiple of every block length and of the 4096 of `wire.layout.CUT_MULTIPLE`."""
+CHUNK = 1 << 19
+"""Elements worked on at a time: smaller ones are bound by the cost of calls, larger ones by memory.
+
+A multiple of every block length and of the 4096 of `wire.layout.CUT_MULTIPLE`."""
 MAGNITUDE_MAX = 2.0**64
 """Largest |value| on the wire. Sums over 1,024 peers stay finite, so no peer can make a result unencodable."""
 

@@ -28,7 +28,7 @@ from dilocoxd.compress.transform import Transform
 from dilocoxd.errors import ConfigError
 from dilocoxd.wire.layout import Layout, Segment
 
-ROWS_PER_PRODUCT = 256
+ROWS_PER_PRODUCT = 64
 """Rows of a float64 product at a time: bounds the extra memory."""
 RIDGE = 1e-6
 """Of the mean diagonal of P^^T P^: keeps the fit defined when quantisation zeroed a column."""
@@ -201,10 +201,13 @@ def orthonormal(rows_RN: Tensor) -> Tensor:
 
 def exact_product(p_RM: Tensor, r_RN: Tensor, out_MN: Tensor) -> None:
     """out <- P R^T rounded once to fp32. Decoded factors make every float64 sum exact, whatever its order."""
-    r_wide = r_RN.double()
+    p_wide, r_wide = p_RM.double(), r_RN.double()
+    is_bounded = float(p_wide.abs().amax() * r_wide.abs().amax()) * p_RM.shape[0] <= MAGNITUDE_MAX
     for row in range(0, out_MN.shape[0], ROWS_PER_PRODUCT):
-        block = torch.mm(p_RM[:, row : row + ROWS_PER_PRODUCT].double().t(), r_wide)
-        out_MN[row : row + ROWS_PER_PRODUCT].copy_(block.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX))
+        block = torch.mm(p_wide[:, row : row + ROWS_PER_PRODUCT].t(), r_wide)
+        if not is_bounded:
+            block.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
+        out_MN[row : row + ROWS_PER_PRODUCT].copy_(block)
 
 
 def _fit(p_RM: Tensor, projected_RN: Tensor) -> Tensor:
@@ -214,8 +217,7 @@ def _fit(p_RM: Tensor, projected_RN: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(gram)
     if int(info) or float(factor.diagonal().amin()) == 0:
         return projected_RN
-    fitted: Tensor = torch.cholesky_solve(projected_RN.double(), factor)
-    return fitted.float()
+    return torch.mm(torch.cholesky_inverse(factor).float(), projected_RN)
 
 
 def _columns(vector: Tensor, plan: Plan, *, is_first: bool) -> Iterator[tuple[Matrix, Tensor]]:

@@ -54,19 +54,23 @@ class Buffers:
         slots = self._plan.num_slots
         return list(self.momentum_of(segment).view(slots, segment.numel)) if slots else []
 
-    def outbox(self, segment: int) -> memoryview:
-        """Own payload of one segment."""
-        return self._payload(self._outbox, 0, segment)
+    def outbox(self, pass_index: int, segment: int) -> memoryview:
+        """Own payload of one segment in one pass."""
+        return self._payload(self._outbox, 0, pass_index, segment)
 
-    def result(self, segment: int) -> memoryview:
-        """Result payload of one segment."""
-        return self._payload(self._result, 0, segment)
+    def result(self, pass_index: int, segment: int) -> memoryview:
+        """Result payload of one segment in one pass."""
+        return self._payload(self._result, 0, pass_index, segment)
 
-    def share(self, share: Share, segment: int) -> memoryview:
-        """Payload of one segment of a contributor: from its INBOX slot, or our own."""
+    def results(self, num_passes: int, segment: int) -> tuple[memoryview, ...]:
+        """Result payloads of one segment in the first `num_passes` passes."""
+        return tuple(self.result(index, segment) for index in range(num_passes))
+
+    def share(self, share: Share, pass_index: int, segment: int) -> memoryview:
+        """Payload of a contributor: from its INBOX slot, or our own."""
         if share.slot < 0:
-            return self.outbox(segment)
-        return self._payload(self._inbox, share.slot * self._plan.payload_total, segment)
+            return self.outbox(pass_index, segment)
+        return self._payload(self._inbox, share.slot * self._plan.payload_total, pass_index, segment)
 
     def outbox_bytes(self) -> memoryview:
         """The whole own payload."""
@@ -76,17 +80,17 @@ class Buffers:
         """Bytes of a whole buffer; empty if the plan has none of that name."""
         return memoryview(self._maps[name]) if name in self._maps else memoryview(bytearray())
 
-    def _payload(self, view: memoryview, base: int, segment: int) -> memoryview:
-        start = base + self._plan.payload_offsets[segment]
-        return view[start : start + self._plan.payload_bytes[segment]]
+    def _payload(self, view: memoryview, base: int, pass_index: int, segment: int) -> memoryview:
+        start = base + self._plan.payload_offsets[pass_index][segment]
+        return view[start : start + self._plan.payload_bytes[pass_index][segment]]
 
-    def release_share(self, share: Share, segment: int) -> None:
+    def release_share(self, share: Share, pass_index: int, segment: int) -> None:
         """Give the pages of a used INBOX payload back to the system (only whole pages inside it)."""
         if share.slot < 0:
             return
-        start = share.slot * self._plan.payload_total + self._plan.payload_offsets[segment]
+        start = share.slot * self._plan.payload_total + self._plan.payload_offsets[pass_index][segment]
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = (start + self._plan.payload_bytes[segment]) // mmap.PAGESIZE * mmap.PAGESIZE
+        stop = (start + self._plan.payload_bytes[pass_index][segment]) // mmap.PAGESIZE * mmap.PAGESIZE
         if stop > first:
             self._maps[local.INBOX].madvise(mmap.MADV_REMOVE, first, stop - first)
 

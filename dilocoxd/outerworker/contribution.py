@@ -1,4 +1,8 @@
-"""This site's own part of a round: form the contribution, reduce owned segments, settle the error feedback."""
+"""This site's own part of a round: form the contribution, reduce owned segments, settle the error feedback.
+
+While a contribution is in flight FEEDBACK holds d = beta e + u itself, so leaving it out of a round costs nothing and
+loses not one bit; an included one leaves r = d - own. Arithmetic: outer/passes.py, the same as in the engine.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,20 @@ from torch import Tensor
 from dilocoxd.compress.codec import MAGNITUDE_MAX, chunks
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
-from dilocoxd.outer.feedback import restore_excluded_, subtract_own_
-from dilocoxd.outer.reduce import BadShareError, reduce_segment, settle_residual_
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_
+from dilocoxd.outer.reduce import BadShareError
 from dilocoxd.outer.rounding import mean_weights
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import NO_PHASE, Operation, Saved
-from dilocoxd.outerworker.plan import NUM_PASSES
 from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import (
     ContributionFormed,
     FormContribution,
     OwnedSegment,
+    PassPrepared,
+    PreparePass,
     Reduce,
     Reduced,
     Settle,
@@ -42,7 +47,7 @@ class SiteContribution:
         self._has_owner_feedback = core.plan.feedback.mode != "none"
 
     def form(self, request: FormContribution) -> ContributionFormed:
-        """d = beta e + u; OUTBOX <- encode(d); FEEDBACK <- d - what others decode. Repeated: the same answer."""
+        """FEEDBACK <- d = beta e + u; OUTBOX <- first pass of d. Repeated: the same answer."""
         core, state = self._core, self._core.state
         started = time.monotonic()
         if state.formed_phase != request.phase:
@@ -70,25 +75,41 @@ class SiteContribution:
             request.phase,
             True,
             "",
-            self.outbox_hashes(),
+            self._outbox_hashes(0),
             math.sqrt(state.norm_square),
             math.sqrt(state.residual_square),
             time.monotonic() - started,
         )
 
-    def outbox_hashes(self) -> tuple[bytes, ...]:
-        """sha256 of each segment's own payload."""
+    def _outbox_hashes(self, pass_index: int) -> tuple[bytes, ...]:
         buffers = self._core.buffers
-        return tuple(hashlib.sha256(buffers.outbox(s.index)).digest() for s in self._core.plan.segments)
+        return tuple(hashlib.sha256(buffers.outbox(pass_index, s.index)).digest() for s in self._core.plan.segments)
+
+    def prepare_pass(self, request: PreparePass) -> PassPrepared:
+        """OUTBOX <- what d becomes in a later pass, given the results of the passes before. Changes nothing else."""
+        core = self._core
+        core.require(
+            core.state.formed_phase != NO_PHASE and 0 < request.pass_index < core.plan.num_passes,
+            f"pass {request.pass_index} cannot be prepared: no contribution is in flight, or there is no such pass",
+        )
+        core.report.begin("prepare", len(core.plan.segments))
+        for segment in core.plan.segments:
+            at = self._at(request.pass_index, segment)
+            try:
+                encode_pass(at, core.feedback_of(segment), core.buffers.outbox(request.pass_index, segment.index))
+            except WireError as error:
+                raise RequestFailed("bad_payload", f"result segment {segment.index}: {error.detail}") from error
+            core.report.step(segment.index)
+        return PassPrepared(request.request, request.pass_index, self._outbox_hashes(request.pass_index))
+
+    def _at(self, pass_index: int, segment: Segment) -> SegmentPass:
+        results = self._core.buffers.results(pass_index, segment.index)
+        return SegmentPass(self._core.plan.transform, pass_index, segment, results)
 
     def resume(self) -> None:
-        """After a restart: finish FormContribution, or Settle if it needs nothing but the journal."""
-        state = self._core.state
-        if state.operation == Operation.FORM:
+        """After a restart: finish an interrupted FormContribution. Settle goes on when it is asked again."""
+        if self._core.state.operation == Operation.FORM:
             self._form()
-        elif state.operation == Operation.SETTLE and not state.settled_included:
-            self._settle_feedback(is_included=False)
-            self._finish_settle()
 
     def _unencodable(self) -> str:
         """Name of the first parameter whose d = beta e + u is NaN, Inf or too large; empty if all is well."""
@@ -131,10 +152,13 @@ class SiteContribution:
             d = core.feedback_of(segment)
             core.plan.feedback.form_(d, core.phase_of(segment))
             norm = core.state.partial_norm_square + _square(d)
-            payload = core.buffers.outbox(segment.index)
-            core.plan.codec.encode(d, payload)
-            subtract_own_(d, core.plan.codec, payload)
-            residual = core.state.partial_residual_square + _square(d)
+            payload = core.buffers.outbox(0, segment.index)
+            encode_pass(self._at(0, segment), d, payload)
+            residual = core.state.partial_residual_square
+            if core.plan.num_passes == 1:
+                rest = core.scratch_of(segment).copy_(d)
+                core.plan.transform.subtract_expanded_(segment, payload, (), rest)
+                residual += _square(rest)
             return {"partial_norm_square": norm, "partial_residual_square": residual}
 
         core.transact(Saved.FEEDBACK, segment, change)
@@ -145,11 +169,11 @@ class SiteContribution:
         started = time.monotonic()
         self._require_segment(request.pass_index, request.segment)
         segment = core.plan.segments[request.segment]
-        result = core.buffers.result(segment.index)
-        payloads, weights = self._shares(request.shares, segment)
+        result = core.buffers.result(request.pass_index, segment.index)
+        payloads, weights = self._shares(request.shares, request.pass_index, segment)
         residual = core.owner_feedback_of(segment) if self._has_owner_feedback else None
         try:
-            reduce_segment(core.plan.codec, payloads, weights, residual, core.scratch_of(segment), result)
+            reduce_pass(self._at(request.pass_index, segment), payloads, weights, residual, result)
         except BadShareError as error:
             raise RequestFailed("bad_payload", str(request.shares[error.position].slot)) from error
         digest = hashlib.sha256(result).digest()
@@ -172,43 +196,40 @@ class SiteContribution:
         if not is_resumed:
             # Fate and operation in one write: a restarted worker must know which of the two it was doing.
             core.begin(Operation.SETTLE, request.phase, settled_included=request.is_included)
-        self._settle_feedback(is_included=request.is_included)
         if request.is_included:
+            self._settle_feedback()
             self._settle_owned(request.owned)
         self._finish_settle()
         core.buffers.clear(local.OUTBOX)
         for owned in request.owned:
             for share in owned.shares:
-                core.buffers.release_share(share, owned.segment)
+                core.buffers.release_share(share, owned.pass_index, owned.segment)
         return Settled(request.request, request.phase)
 
-    def _settle_feedback(self, *, is_included: bool) -> None:
+    def _settle_feedback(self) -> None:
         core = self._core
-        if is_included and core.plan.feedback.mode == "local":
-            # The residual stands: nothing to do, but the position counts on.
-            core.journal.write(position=max(core.state.position, len(core.plan.segments)))
-            return
         core.report.begin("settle", len(core.plan.segments))
         for segment in core.plan.segments[core.state.position :]:
-            self._settle_segment(segment, is_included=is_included)
+            self._settle_segment(segment)
             core.report.step(segment.index)
 
-    def _settle_segment(self, segment: Segment, *, is_included: bool) -> None:
+    def _settle_segment(self, segment: Segment) -> None:
         core = self._core
-        codec = core.plan.codec
+        transform, mode = core.plan.transform, core.plan.feedback.mode
+        last = core.plan.num_passes - 1
+        results = core.buffers.results(last, segment.index)
 
         def change() -> dict[str, object]:
-            r = core.feedback_of(segment)
-            payload = core.buffers.outbox(segment.index)
-            if not is_included:
-                restore_excluded_(r, codec, payload)
-            elif core.plan.feedback.mode == "none":
-                core.plan.feedback.include_(r)
-            else:
+            e = core.feedback_of(segment)
+            payload = core.buffers.outbox(last, segment.index)
+            own = delta = None
+            if mode == "paper":
                 own, delta = core.scratch_of(segment), torch.empty(segment.numel)
-                codec.decode(payload, own)
-                codec.decode(core.buffers.result(segment.index), delta)
-                core.plan.feedback.include_(r, own, delta)
+                transform.expand(segment, payload, results, own)
+                transform.expand(segment, core.buffers.result(last, segment.index), results, delta)
+            if mode != "none":
+                transform.subtract_expanded_(segment, payload, results, e)
+            core.plan.feedback.include_(e, own, delta)
             return {}
 
         core.transact(Saved.FEEDBACK, segment, change)
@@ -220,20 +241,24 @@ class SiteContribution:
         for number, item in enumerate(owned):
             if number < first:
                 continue
-            if self._has_owner_feedback:
+            # The residual follows from the last pass; earlier ones only shaped what it stands for.
+            if self._has_owner_feedback and item.pass_index == core.plan.num_passes - 1:
                 self._settle_owned_segment(item)
+            else:
+                core.journal.write(position=core.state.position + 1)
             core.report.step(number)
 
     def _settle_owned_segment(self, owned: OwnedSegment) -> None:
         core = self._core
         segment = core.plan.segments[owned.segment]
-        payloads, weights = self._shares(owned.shares, segment)
+        payloads, weights = self._shares(owned.shares, owned.pass_index, segment)
 
         def change() -> dict[str, object]:
             residual = core.owner_feedback_of(segment)
-            result = core.buffers.result(segment.index)
+            result = core.buffers.result(owned.pass_index, segment.index)
+            at = self._at(owned.pass_index, segment)
             try:
-                settle_residual_(core.plan.codec, payloads, weights, residual, result)
+                settle_residual_pass_(at, payloads, weights, residual, result)
             except WireError:
                 # INBOX or RESULT no longer hold that round (taken over from peers): what we owed the mean is lost.
                 residual.zero_()
@@ -254,15 +279,16 @@ class SiteContribution:
 
     def _require_segment(self, pass_index: int, segment: int) -> None:
         self._core.require(
-            pass_index < NUM_PASSES and segment < len(self._core.plan.segments),
-            f"this run has {NUM_PASSES} pass of {len(self._core.plan.segments)} segments, not pass {pass_index}"
-            f" segment {segment}",
+            pass_index < self._core.plan.num_passes and segment < len(self._core.plan.segments),
+            f"there is no pass {pass_index} segment {segment} in this run's exchange",
         )
 
-    def _shares(self, shares: Sequence[Share], segment: Segment) -> tuple[list[memoryview], list[float]]:
+    def _shares(
+        self, shares: Sequence[Share], pass_index: int, segment: Segment
+    ) -> tuple[list[memoryview], list[float]]:
         for share in shares:
             self._core.require(share.slot < self._core.plan.num_inbox_slots, f"INBOX has no slot {share.slot}")
-        payloads = [self._core.buffers.share(share, segment.index) for share in shares]
+        payloads = [self._core.buffers.share(share, pass_index, segment.index) for share in shares]
         return payloads, mean_weights([share.tokens for share in shares])
 
 

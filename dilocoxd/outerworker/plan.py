@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
-from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.compress.transform import Identity, Transform
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.outer.feedback import ErrorFeedback
@@ -20,8 +20,6 @@ from dilocoxd.wire.layout import Layout, Segment, make_layout
 from dilocoxd.wire.local import Buffer, Described
 
 FLOAT_BYTES = 4
-NUM_PASSES = 1
-"""Passes of the exchange: one unless a transform needs more."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Plan:
 
     manifest: Manifest
     layout: Layout
-    codec: Codec
+    transform: Transform
     feedback: ErrorFeedback
     optimizer: OuterOptimizer
 
@@ -58,19 +56,26 @@ class Plan:
     def segment_numel_max(self) -> int:
         return max(segment.numel for segment in self.segments)
 
-    @cached_property
-    def payload_bytes(self) -> tuple[int, ...]:
-        """Payload length of each segment."""
-        return tuple(self.codec.payload_bytes(segment.numel) for segment in self.segments)
+    @property
+    def num_passes(self) -> int:
+        """Passes of an exchange."""
+        return self.transform.num_passes
 
     @cached_property
-    def payload_offsets(self) -> tuple[int, ...]:
-        """Where each segment's payload starts in OUTBOX, RESULT and an INBOX slot."""
-        return tuple(itertools.accumulate(self.payload_bytes, initial=0))[:-1]
+    def payload_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """[pass][segment] length of a payload."""
+        return self.transform.payload_table()
+
+    @cached_property
+    def payload_offsets(self) -> tuple[tuple[int, ...], ...]:
+        """[pass][segment] where a payload starts in OUTBOX, RESULT and an INBOX slot."""
+        starts = list(itertools.accumulate(itertools.chain(*self.payload_bytes), initial=0))
+        width = len(self.segments)
+        return tuple(tuple(starts[width * index : width * (index + 1)]) for index in range(self.num_passes))
 
     @cached_property
     def payload_total(self) -> int:
-        return sum(self.payload_bytes)
+        return sum(map(sum, self.payload_bytes))
 
     @property
     def num_inbox_slots(self) -> int:
@@ -92,17 +97,18 @@ class Plan:
             local.RESULT: self.payload_total,
         }
         buffers = tuple(Buffer(name, size) for name, size in sizes.items() if size)
-        return Described(self.layout.numel, buffers, (self.payload_bytes,) * NUM_PASSES)
+        return Described(self.layout.numel, buffers, self.payload_bytes)
 
 
 def make_plan(manifest: Manifest) -> Plan:
     """The plan of a run. Raises ConfigError for a manifest that no site can follow."""
     strategy, outer = manifest.strategy, manifest.outer
     model = ModelConfig(**manifest.model.model_dump())
+    layout = make_layout(param_specs(model), strategy.segment_elements_max)
     return Plan(
         manifest,
-        make_layout(param_specs(model), strategy.segment_elements_max),
-        codec_from_name(strategy.codec),
+        layout,
+        Identity(layout, codec_from_name(strategy.codec)),
         ErrorFeedback(strategy.error_feedback, strategy.ef_beta),
         outer_from_name(outer.optimizer, outer.lr, outer.momentum),
     )

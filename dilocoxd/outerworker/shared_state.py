@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
+
+import torch
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import RoundIndex
@@ -16,6 +18,7 @@ from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import PATH_BYTES_MAX, Operation, Saved
+from dilocoxd.outerworker.plan import Plan
 from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import ApplyEntry, BaseCopied, CopyBase, StateReady
@@ -137,12 +140,19 @@ class SharedState:
         core = self._core
         core.report.begin("check", len(core.plan.segments))
         with self._payloads(path, offset) as payloads:
-            for segment, payload in zip(core.plan.segments, payloads, strict=True):
+            for segment, results in zip(core.plan.segments, payloads, strict=True):
                 try:
-                    core.plan.codec.decode(payload, core.scratch_of(segment))
+                    self._decode_all(segment, results)
                 except WireError as error:
                     raise RequestFailed("bad_payload", f"result segment {segment.index}: {error.detail}") from error
                 core.report.step(segment.index)
+
+    def _decode_all(self, segment: Segment, results: Sequence[memoryview]) -> None:
+        transform = self._core.plan.transform
+        for index, payload in enumerate(results):
+            numel = transform.vector_numel(index, segment)
+            vector = self._core.scratch[:numel] if numel <= self._core.scratch.numel() else torch.empty(numel)
+            transform.codec(index, segment).decode(payload, vector)
 
     def check_result(self) -> None:
         """Raise RequestFailed(bad_payload) unless every segment in RESULT decodes."""
@@ -154,9 +164,10 @@ class SharedState:
         digests = Digests()
         core.report.begin("apply", len(core.plan.segments))
         with self._payloads(core.state.path, core.state.offset) as payloads:
-            for segment, payload in zip(core.plan.segments, payloads, strict=True):
+            for segment, results in zip(core.plan.segments, payloads, strict=True):
                 if segment.index >= done:
-                    self._step(segment, payload)
+                    self._step(segment, results)
+                core.plan.transform.learn(segment, results)
                 digests.add(core, segment)
                 core.report.step(segment.index)
         anchor, digest = digests.finish()
@@ -164,11 +175,11 @@ class SharedState:
             operation=Operation.NONE, round=core.state.argument + 1, anchor_sha256=anchor, state_digest=digest
         )
 
-    def _step(self, segment: Segment, payload: memoryview) -> None:
+    def _step(self, segment: Segment, results: Sequence[memoryview]) -> None:
         core = self._core
         self._guard.before_change(segment)
         delta = core.scratch_of(segment)
-        core.plan.codec.decode(payload, delta)
+        core.plan.transform.expand(segment, results[-1], results[:-1], delta)
 
         def change() -> dict[str, object]:
             slots = core.buffers.slots_of(segment)
@@ -178,19 +189,15 @@ class SharedState:
         core.transact(Saved.STATE, segment, change)
 
     @contextmanager
-    def _payloads(self, path: str, offset: int) -> Iterator[Iterator[memoryview]]:
-        """Result payload of each segment in order: from the RESULT buffer, or from a file, one segment at a time."""
+    def _payloads(self, path: str, offset: int) -> Iterator[Iterator[tuple[memoryview, ...]]]:
+        """Results of all passes, segment by segment: from the RESULT buffer, or from a file, one segment at a time."""
         plan = self._core.plan
         if not path:
-            yield (self._core.buffers.result(segment.index) for segment in plan.segments)
+            yield (self._core.buffers.results(plan.num_passes, segment.index) for segment in plan.segments)
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            buffer = memoryview(bytearray(max(plan.payload_bytes)))
-            yield (
-                _read_exactly(fd, buffer[:length], offset + start)
-                for length, start in zip(plan.payload_bytes, plan.payload_offsets, strict=True)
-            )
+            yield (_read_results(fd, offset, plan, segment.index) for segment in plan.segments)
         finally:
             os.close(fd)
 
@@ -209,6 +216,14 @@ class SharedState:
             core.phase_of(segment).copy_(core.anchor_of(segment))
             core.report.step(segment.index)
         core.journal.write(operation=Operation.NONE)
+
+
+def _read_results(fd: int, offset: int, plan: Plan, segment: int) -> tuple[memoryview, ...]:
+    results = []
+    for lengths, starts in zip(plan.payload_bytes, plan.payload_offsets, strict=True):
+        buffer = memoryview(bytearray(lengths[segment]))
+        results.append(_read_exactly(fd, buffer, offset + starts[segment]))
+    return tuple(results)
 
 
 def _read_exactly(fd: int, buffer: memoryview, offset: int) -> memoryview:

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from dilocoxd.errors import StoreError
-from dilocoxd.outer.feedback import restore_excluded_
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import from_store
@@ -141,10 +140,13 @@ class SiteFile:
                     core.report.step(number)
         if digest.hexdigest() != metadata.get("sha256"):
             raise Corrupt(f"{path}: damaged (sha256 differs)")
-        if in_flight != NO_PHASE and phase == settled:
-            # It was in flight and the chain does not name it: nothing of it is lost.
+        if in_flight != NO_PHASE and phase == in_flight:
+            # It was in flight and the chain names it: what the others got is no longer owed.
+            if core.plan.num_passes > 1 or core.plan.feedback.mode != "local":
+                return "a contribution was in flight that was included; what it left is unknown"
             for segment in core.plan.segments:
-                restore_excluded_(core.feedback_of(segment), core.plan.codec, core.buffers.outbox(segment.index))
+                own = core.buffers.outbox(0, segment.index)
+                core.plan.transform.subtract_expanded_(segment, own, (), core.feedback_of(segment))
         return ""
 
     def _check(self, path: Path, entries: list[TensorEntry]) -> None:

@@ -12,7 +12,7 @@ from dilocoxd.outerworker.contribution import SiteContribution
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import Journal
-from dilocoxd.outerworker.plan import NUM_PASSES, Plan
+from dilocoxd.outerworker.plan import Plan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.shared_state import SharedState
 from dilocoxd.outerworker.site_file import SiteFile
@@ -103,9 +103,7 @@ class Worker:
 
     def _prepare_pass(self, request: PreparePass) -> PassPrepared:
         """Behind the last pass there is nothing to fill: then this checks that all results decode, before a vote."""
-        self._core.require(
-            request.pass_index == NUM_PASSES,
-            f"this run has {NUM_PASSES} pass; pass {request.pass_index} cannot be prepared",
-        )
+        if request.pass_index != self._core.plan.num_passes:
+            return self._contribution.prepare_pass(request)
         self._state.check_result()
         return PassPrepared(request.request, request.pass_index, ())

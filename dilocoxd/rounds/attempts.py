@@ -17,6 +17,7 @@ from dilocoxd.rounds.coordinator import (
     coordinator_order,
     decide_group,
     grace_end,
+    missing_majority,
     proposal_problem,
 )
 from dilocoxd.rounds.core import Core, Pending
@@ -142,7 +143,7 @@ def gather(core: Core) -> None:
                 core.emit(ReportPeer(peer, violation.rule, violation.detail))
     if core.state != states.GATHERING:
         return
-    locks = resolve_locks(core.locks(), core.live(), core.attempt)
+    locks = _locks(core)
     decision = _decide(core)
     if order[0] == core.me and core.outside_since is None:
         _coordinate(core, locks, decision)
@@ -150,6 +151,12 @@ def gather(core: Core) -> None:
         core.waiting_for = f"a proposal of {order[0]} ({locks.reason if not locks.is_free else decision.reason})"
     if core.state == states.GATHERING:
         _watch_silence(core, locks, decision, order[0])
+
+
+def _locks(core: Core) -> LockDecision:
+    """With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
+    may_fork = not core.limits.has_majority_quorum
+    return resolve_locks(core.locks(), core.live(), core.attempt, may_fork=may_fork)
 
 
 def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
@@ -184,6 +191,9 @@ def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
     """We are the coordinator: finish a locked entry, or propose a group, or wait with the reason."""
     message: Propose | ProposeCommit
     if locks.commit is not None:
+        if reason := _quorum_problem(core, locks.voters):
+            core.waiting_for = reason
+            return
         message = ProposeCommit(core.round, core.attempt, locks.commit, tuple(sorted(locks.voters)))
         targets = set(locks.voters)
     elif not locks.is_free:
@@ -203,6 +213,12 @@ def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
     else:
         core.outside_since = core.now
         core.waiting_for = "the others, who finish a locked entry"
+
+
+def _quorum_problem(core: Core, voters: Iterable[PeerId]) -> str:
+    if not core.limits.has_majority_quorum:
+        return ""
+    return missing_majority(frozenset(voters), core.chain.recent_contributors)
 
 
 def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
@@ -234,10 +250,11 @@ def _consider(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> Non
         _consider_commit(core, peer, message)
         return
     problem = proposal_problem(message, core.chain, core.shape, core.limits)
+    problem = problem or _quorum_problem(core, (c.peer for c in message.contributions))
     if problem:
         raise ProtocolViolation(peer, "bad_proposal", problem)
     mine = next((c for c in message.contributions if c.peer == core.me), None)
-    if not resolve_locks(core.locks(), core.live(), core.attempt).is_free:
+    if not _locks(core).is_free:
         return
     if mine is not None and (core.offer is None or core.offer.contribution != mine):
         fail_attempt(core, f"{core.me} does not offer what {peer} proposed for it")
@@ -279,6 +296,8 @@ def _consider_commit(core: Core, peer: PeerId, message: ProposeCommit) -> None:
         raise ProtocolViolation(peer, "bad_proposal", "asks us to finish an entry that we are not locked on")
     if not set(message.voters) <= set(lock.voters):
         raise ProtocolViolation(peer, "bad_proposal", "names voters that are not contributors of the entry")
+    if problem := _quorum_problem(core, message.voters):
+        raise ProtocolViolation(peer, "bad_proposal", problem)
     core.coordinator = peer
     core.pending = {}
     ballot = HeldLock(core.attempt, lock.entry, lock.entry_hash, message.voters, lock.results_held)
@@ -291,10 +310,12 @@ def _watch_silence(core: Core, locks: LockDecision, decision: Decision, coordina
     limits = core.limits
     if core.outside_since is not None:
         limit, since = limits.progress_timeout_s + limits.vote_timeout_s, core.outside_since
-    elif locks.commit is not None or (locks.is_free and decision.group is not None):
+    elif (locks.commit is not None and not _quorum_problem(core, locks.voters)) or (
+        locks.is_free and decision.group is not None
+    ):
         core.decided_since = core.decided_since if core.decided_since is not None else core.now
         limit, since = limits.coordinator_patience_s, core.decided_since
-    elif not locks.is_free:
+    elif not locks.is_free and locks.commit is None:
         limit, since = limits.progress_timeout_s, core.attempt_started_at
     else:
         core.decided_since = None

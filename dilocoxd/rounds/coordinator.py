@@ -96,18 +96,19 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
         return Decision(None, f"{len(gathered.absent)} live peers are about to reach this height", soon)
     usable = without_conflicts(gathered.contributions, gathered.conflicts)
     group = [gathered.contributions[peer] for peer in sorted(usable)][: limits.contributors_max]
-    if limits.has_majority_quorum and (reason := missing_majority({c.peer for c in group}, gathered)):
+    if limits.has_majority_quorum and (
+        reason := missing_majority({c.peer for c in group}, gathered.recent_contributors)
+    ):
         return Decision(None, reason)
     return Decision(tuple(group), "group is complete" if not late else "grace for stragglers is over")
 
 
-def missing_majority(group: Set[PeerId], gathered: Gathered) -> str:
-    """Why `quorum = majority` forbids this group; empty if it does not."""
-    recent = gathered.recent_contributors
+def missing_majority(group: Set[PeerId], recent: Set[PeerId]) -> str:
+    """Why `quorum = majority` forbids a commit by this group; empty if it does not."""
     present = len(recent & group)
     if not recent or 2 * present > len(recent):
         return ""
-    return f"quorum = majority: {present} of {len(recent)} recent contributors are ready, more than half are needed"
+    return f"quorum = majority: {present} of {len(recent)} recent contributors take part, more than half are needed"
 
 
 def assign_owners(

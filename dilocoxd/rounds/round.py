@@ -268,7 +268,14 @@ class RoundMachine:
         core = self._core
         assert core.leave_by is not None
         is_idle = core.state == states.STARTING or (core.state == states.GATHERING and core.lock is None)
-        return is_idle or core.is_over(core.leave_by)
+        return (is_idle and self._is_handed_over()) or core.is_over(core.leave_by)
+
+    def _is_handed_over(self) -> bool:
+        """Whether some live peer has all that we have: else what we committed last would leave with us."""
+        core = self._core
+        others = core.live() - {core.me}
+        has_ours = any(core.views[p].height >= core.round or p in core.gathering.readies for p in others)
+        return core.round == 0 or not others or has_ours
 
     # --- life of a round
 

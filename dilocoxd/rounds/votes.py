@@ -97,7 +97,9 @@ class LockDecision:
     reason: str
 
 
-def resolve_locks(locks: Mapping[PeerId, Lock | None], live: Set[PeerId], attempt: Attempt) -> LockDecision:
+def resolve_locks(
+    locks: Mapping[PeerId, Lock | None], live: Set[PeerId], attempt: Attempt, *, may_fork: bool = True
+) -> LockDecision:
     """What the locks of the peers that are ready in `attempt` (ourselves included) demand.
 
     `locks` has one item per ready peer; `live` are the peers whose answer is worth waiting for. Two locks that both may
@@ -114,7 +116,7 @@ def resolve_locks(locks: Mapping[PeerId, Lock | None], live: Set[PeerId], attemp
         absent = sorted(v for v in lock.voters if v in live and v not in locks)
         if absent:
             return LockDecision(False, None, (), f"an entry may be committed already; {', '.join(absent[:3])} must say")
-        if any(locked.results_held for locked in held):
+        if not may_fork or any(locked.results_held for locked in held):
             return LockDecision(False, lock, tuple(present), "every live voter is locked on one entry: it is finished")
     return LockDecision(True, None, (), "no lock stands")
 

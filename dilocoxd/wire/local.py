@@ -41,7 +41,7 @@ PHASE = "phase"
 """float32[numel]: the base anchor while a phase trains; trainers subtract their parameters in place at the boundary, so
 that it becomes the pseudo-gradient u = base - params; free again once the contribution is formed."""
 FEEDBACK = "feedback"
-"""float32[numel]: error feedback e (after forming: what remains if the contribution commits)."""
+"""float32[numel]: error feedback e; while a contribution is in flight d = beta e + u itself."""
 OWNER_FEEDBACK = "owner_feedback"
 """float32[numel], sparse: residual of results this site encoded as owner."""
 UNDO = "undo"
@@ -180,7 +180,7 @@ class BaseCopied:
 
 @dataclass(frozen=True, slots=True)
 class FormContribution:
-    """PHASE holds u: d = u + e, encode d into OUTBOX, keep the residual in FEEDBACK. PHASE is free afterwards."""
+    """PHASE holds u: FEEDBACK <- d = beta e + u, encode d into OUTBOX (first pass). PHASE is free afterwards."""
 
     request: Uint
     phase: Phase
@@ -258,8 +258,8 @@ class OwnedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The fate of the formed contribution is known. Included: the residual stands, and owner residuals of `owned` are
-    recomputed from INBOX and RESULT. Not included: FEEDBACK <- residual + own payload (nothing is lost)."""
+    """The fate of the formed contribution is known. Included: FEEDBACK <- d - own contribution, and owner residuals of
+    `owned` are recomputed from INBOX and RESULT. Not included: FEEDBACK stays d (nothing is lost)."""
 
     request: Uint
     phase: Phase

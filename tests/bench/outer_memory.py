@@ -103,7 +103,7 @@ class Bench:
         total, owned = self.plan.payload_total, []
         started = time.perf_counter()
         for segment in owned_segments:
-            start, length = self.plan.payload_offsets[segment], self.plan.payload_bytes[segment]
+            start, length = self.plan.payload_offsets[0][segment], self.plan.payload_bytes[0][segment]
             payload = self.worker.read(local.OUTBOX, start, length)
             for slot in range(self.num_sites - 1):
                 self.worker.write(local.INBOX, payload, slot * total + start)
@@ -112,7 +112,7 @@ class Bench:
             owned.append(local.OwnedSegment(0, segment, shares))
         self.measured.seconds["reduce_all_owned"].append(time.perf_counter() - started)
         for segment in set(range(len(self.plan.segments))) - set(owned_segments):
-            start, length = self.plan.payload_offsets[segment], self.plan.payload_bytes[segment]
+            start, length = self.plan.payload_offsets[0][segment], self.plan.payload_bytes[0][segment]
             self.worker.write(local.RESULT, self.worker.read(local.OUTBOX, start, length), start)
         self.note()
         self.timed("settle", local.Settle, self.phase, index, True, tuple(owned))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from dilocoxd.outer.passes import SegmentPass, encode_pass
 from dilocoxd.outerworker.plan import Plan
 from dilocoxd.outerworker.tensor_file import anchor_entries, encode_header, momentum_entries
 from dilocoxd.store import snapshots
@@ -20,6 +21,7 @@ from dilocoxd.wire.local import (
     CopyBase,
     FormContribution,
     OwnedSegment,
+    PreparePass,
     Reduce,
     Settle,
     Share,
@@ -55,26 +57,35 @@ def exchange(
     ordered = sorted(sites, key=lambda site: site.peer)
     described = ordered[0].worker.described
     assert described is not None
-    lengths = described.payload_bytes[0]
-    total = sum(lengths)
     owned: dict[str, list[OwnedSegment]] = {site.peer: [] for site in ordered}
     offset = 0
-    for segment, length in enumerate(lengths):
-        owner = ordered[owners[segment % len(owners)]]
-        shares = []
-        for number, site in enumerate(ordered):
-            slot = -1 if site is owner else owner.slots.get(site.peer, number)
-            shares.append(Share(slot, tokens.get(site.peer, 1000)))
-            if slot >= 0:
-                payload = site.worker.read(local.OUTBOX, offset, length)
-                owner.worker.write(local.INBOX, payload, slot * total + offset)
-        owner.worker.do(Reduce, 0, segment, tuple(shares), 0)
-        owned[owner.peer].append(OwnedSegment(0, segment, tuple(shares)))
-        result = owner.worker.read(local.RESULT, offset, length)
-        for site in ordered:
-            site.worker.write(local.RESULT, result, offset)
-        offset += length
+    for pass_index, lengths in enumerate(described.payload_bytes):
+        if pass_index:
+            for site in ordered:
+                site.worker.do(PreparePass, pass_index, 0)
+        for segment, length in enumerate(lengths):
+            owner = ordered[owners[segment % len(owners)]]
+            shares = _collect(ordered, owner, (offset, length), tokens)
+            owner.worker.do(Reduce, pass_index, segment, shares, 0)
+            owned[owner.peer].append(OwnedSegment(pass_index, segment, shares))
+            result = owner.worker.read(local.RESULT, offset, length)
+            for site in ordered:
+                site.worker.write(local.RESULT, result, offset)
+            offset += length
     return {peer: tuple(items) for peer, items in owned.items()}
+
+
+def _collect(ordered: Sequence[Site], owner: Site, piece: tuple[int, int], tokens: dict[str, int]) -> tuple[Share, ...]:
+    """Bring one segment of everybody to its owner."""
+    assert owner.worker.described is not None
+    total = sum(map(sum, owner.worker.described.payload_bytes))
+    shares = []
+    for number, site in enumerate(ordered):
+        slot = -1 if site is owner else owner.slots.get(site.peer, number)
+        shares.append(Share(slot, tokens.get(site.peer, 1000)))
+        if slot >= 0:
+            owner.worker.write(local.INBOX, site.worker.read(local.OUTBOX, *piece), slot * total + piece[0])
+    return tuple(shares)
 
 
 def commit(
@@ -99,8 +110,9 @@ def foreign_payload(plan: Plan, seed: int) -> bytes:
     values = torch.randn(plan.layout.numel, generator=torch.Generator().manual_seed(seed))
     payload = bytearray(plan.payload_total)
     view = memoryview(payload)
-    for segment, start, length in zip(plan.segments, plan.payload_offsets, plan.payload_bytes, strict=True):
-        plan.codec.encode(values[segment.start : segment.stop].clone(), view[start : start + length])
+    for segment, start, length in zip(plan.segments, plan.payload_offsets[0], plan.payload_bytes[0], strict=True):
+        d = values[segment.start : segment.stop].clone()
+        encode_pass(SegmentPass(plan.transform, 0, segment), d, view[start : start + length])
     return bytes(payload)
 
 

@@ -22,6 +22,8 @@ class Ledger:
     entries: dict[int, set[Digest]] = field(default_factory=dict)
     acknowledged: dict[PeerId, list[Digest]] = field(default_factory=dict)
     """What each peer has on its disk, in order of commits (rolled back ones included)."""
+    contributors: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
+    crashed: set[PeerId] = field(default_factory=set)
     rolled_back: set[Digest] = field(default_factory=set)
 
     def offered(self, peer: PeerId, phase: PhaseId) -> None:
@@ -46,6 +48,7 @@ class Ledger:
     def committed(self, peer: PeerId, entry: Entry) -> None:
         digest = entry_hash(entry)
         self.entries.setdefault(entry.round, set()).add(digest)
+        self.contributors[digest] = frozenset(c.peer for c in entry.contributions)
         self.acknowledged.setdefault(peer, []).append(digest)
 
     def at_head(self, peer: PeerId, head: Digest, state_digest: Digest) -> None:
@@ -64,6 +67,14 @@ class Ledger:
                 seen.add(name)
                 if self.fates.get(name) == EXCLUDED:
                     raise Broken(f"R-b: {name} is in the chain of {peer} and in its owner's error feedback")
+
+    def num_unexcused_forks(self) -> int:
+        """Forks where no branch could be unknown to the survivors because all its contributors had crashed."""
+        return sum(
+            not any(self.contributors[digest] <= self.crashed for digest in found)
+            for found in self.entries.values()
+            if len(found) > 1
+        )
 
     def num_forks(self) -> int:
         return sum(len(found) - 1 for found in self.entries.values())

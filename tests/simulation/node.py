@@ -100,6 +100,7 @@ class Node:
             return
         self.world.log(f"{self.name} crashes{' and loses its disk' if wipes_disk else ''}")
         self.is_up = False
+        self.swarm.ledger.crashed.add(self.name)
         self.epoch += 1
         self.crash_after = None
         if self.offered is not None:

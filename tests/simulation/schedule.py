@@ -1,7 +1,7 @@
 """One seeded schedule: how many peers, which links, which faults when; runs it and checks the invariants."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dilocoxd.rounds.limits import PayloadShape
 from tests.simulation.byzantine import KINDS, Mischief
@@ -61,9 +61,11 @@ def _run(swarm: Swarm) -> None:
     for index in range(count):
         slow = rng.choice([1.0, 1.0, 1.0, 1.3, 2.5])
         swarm.add(f"p{index}", phase_s * slow, is_training=index == 0 or rng.random() < 0.85)
+    if rng.random() < 0.2:
+        swarm.limits = replace(swarm.limits, has_majority_quorum=True)
     _links(swarm, rng)
     if count > 2 and rng.random() < 0.35:
-        swarm.may_fork = True
+        swarm.may_fork = swarm.has_liar = True
         villain = rng.choice(list(swarm.nodes.values()))
         villain.mischief = Mischief(rng.choice(KINDS), keys_of(villain.name), rng)
         world.log(f"{villain.name} {villain.mischief.kind}")
@@ -99,6 +101,7 @@ def _plan_fault(swarm: Swarm, rng: random.Random, at: float) -> None:
     lasts = rng.choice([0.2, 2.0, 8.0, 20.0])
     world = swarm.world
     swarm.may_fork = swarm.may_fork or kind in SPLITTING
+    swarm.has_lost_disk = swarm.has_lost_disk or kind == "wipe"
     if kind == "wipe":
         world.at(at, lambda: _replace(swarm, node, lasts))
     elif kind == "crash":
@@ -108,6 +111,7 @@ def _plan_fault(swarm: Swarm, rng: random.Random, at: float) -> None:
         world.at(at, node.pause)
         world.at(at + lasts, node.resume)
     elif kind == "leave":
+        at = min(at, FAULTS_S - swarm.limits.leave_timeout_s - 1.0)
         world.at(at, lambda: _ask_to_leave(node))
         world.at(at + lasts + 15.0, lambda: _restart(node))
     else:
@@ -172,6 +176,8 @@ def _heal(swarm: Swarm) -> None:
 
 
 def _check_progress(swarm: Swarm, before: int) -> None:
+    if swarm.limits.has_majority_quorum and (swarm.has_liar or swarm.has_lost_disk):
+        return  # half of the contributors may be gone for ever: then waiting is what the operator asked for
     after = max(len(n.disk.log) for n in swarm.nodes.values())
     if after < before + 1:
         states = ", ".join(f"{n.name}: {n.machine.status}" for n in swarm.nodes.values() if n.is_up)

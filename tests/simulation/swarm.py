@@ -40,6 +40,8 @@ class Swarm:
     ledger: Ledger = field(default_factory=Ledger)
     bugs: frozenset[str] = frozenset()
     is_training: bool = True
+    has_liar: bool = False
+    has_lost_disk: bool = False
     may_fork: bool = False
     """The schedule has a fault that can split the swarm; crashes, pauses of few and lost messages alone cannot."""
     rounds_finished: int = 0
@@ -155,8 +157,14 @@ class Swarm:
             self.ledger.check_chain(node.name, entries)
             self.ledger.at_head(node.name, node.machine.chain.head, node.machine.chain.state_digest)
         self._check_included(live)
-        if not self.may_fork and self.ledger.num_forks():
-            raise Broken(f"R-d: {self.ledger.num_forks()} forks without a split, a lost disk or a liar")
+        if not self.may_fork and self.ledger.num_unexcused_forks():
+            raise Broken(f"R-d: {self.ledger.num_unexcused_forks()} forks without a split, a lost disk or a liar")
+        if self.limits.has_majority_quorum and not self.has_liar and not self.has_lost_disk:
+            later = [
+                r for r, found in self.ledger.entries.items() if len(found) > 1 and len(self.ledger.entries[0]) == 1
+            ]
+            if later:
+                raise Broken(f"R-d: forks in rounds {later} although quorum = majority")
         self._check_acknowledged(live)
 
     def _check_acknowledged(self, live: list[Node]) -> None:

@@ -49,7 +49,7 @@ class Process:
 async def child(folder: Path, num_bytes: int, *bootstrap: str) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.integration.swarm.child", str(folder), str(num_bytes), *bootstrap,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder.parent / f"{folder.name}.err").open("wb"),
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
@@ -88,6 +88,18 @@ async def test_site_killed_in_mid_transfer_is_a_failure_and_leaves_no_orphan(tmp
                 await BulkSender(a.swarm.gate, kill_half_way).send_segment(b.peer_id, header, source, attempts=2)
         assert await b.line() == "", "nothing was confirmed"
         await until(lambda: not any(process.is_running() for process in tree[1:]), "p2pd is gone too", 10)
+
+
+async def test_site_that_leaves_is_quick_and_quiet(tmp_path: Path) -> None:
+    async with running(a := member(tmp_path / "a")), child(tmp_path / "b", 1, a.swarm.join_address()) as b:
+        await until(lambda: b.peer_id in a.swarm.contacts.in_touch, "contact")
+        tree = b.tree
+        assert b.process.stdin is not None
+        b.process.stdin.close()
+        async with asyncio.timeout(20):
+            assert await b.process.wait() == 0
+        assert not any(process.is_running() for process in tree)
+    assert "Traceback" not in (tmp_path / "b.err").read_text()
 
 
 async def test_frozen_site_is_given_up_and_served_again_when_it_wakes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dilocoxd.errors import ConfigError, WireError
 from tests.unit.compress.cases import UNIFORM, VARIANTS, make, relative_error
 
 ALL = pytest.mark.parametrize("label", list(VARIANTS))
-LENGTHS = (1, 2, 15, 127, 128, 129, 4095, 4096, 4097, 9001, CHUNK, CHUNK + 1, 2 * CHUNK + 4099)
+LENGTHS = (1, 2, 15, 127, 128, 129, 4095, 4096, 4097, 9001, CHUNK + 4099)
 ROUNDING_SLACK = 1e-5
 """Relative: the products in encoder and decoder round once each (2**-24)."""
 
@@ -118,7 +118,7 @@ def test_extreme_magnitudes_stay_in_range(label: str, scale: float) -> None:
 
 
 @ALL
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_random_bytes_decode_or_raise_wire_error(label: str, data: st.DataObject) -> None:
     codec = make(label)
@@ -136,7 +136,7 @@ def test_random_bytes_decode_or_raise_wire_error(label: str, data: st.DataObject
 
 
 @ALL
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_finite_values_roundtrip_without_growing(label: str, data: st.DataObject) -> None:
     floats = st.floats(-(2.0**64), 2.0**64, width=32)

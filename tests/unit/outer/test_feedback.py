@@ -40,7 +40,7 @@ def test_excluded_contribution_comes_back_bit_for_bit(label: str) -> None:
 
 
 @POW2
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(values=st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=1, max_size=64))
 def test_residual_is_exact_for_any_values_with_power_of_two_scales(label: str, values: list[float]) -> None:
     codec = make(label)
@@ -53,7 +53,7 @@ def test_residual_is_exact_for_any_values_with_power_of_two_scales(label: str, v
 
 
 @ALL
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(values=st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=64))
 def test_residual_is_exact_up_to_one_rounding_for_any_values(label: str, values: list[float]) -> None:
     codec = make(label)

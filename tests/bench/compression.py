@@ -1,0 +1,151 @@
+"""`python -m tests.bench.compression [--elements N]`: cost of codecs and low rank, in memcpys of the same fp32 bytes.
+
+CPU time of one thread, best of a few repetitions, ratio to a copy of the same fp32 bytes in the same run, so that a
+busy machine disturbs both. Low rank is set against its three products, all in fp32 and with the last one in float64, as
+bit parity needs it (ALGORITHMS 8). Peak extra memory is what the process grew by while it worked, in units of the fp32
+bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dilocoxd.compress.lowrank import LowRank
+from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass
+from dilocoxd.wire.layout import ParamSpec, make_layout
+
+CODECS: list[tuple[str, dict[str, Any]]] = [
+    ("fp32", {}),
+    ("fp16", {}),
+    ("bf16", {}),
+    ("int8", {}),
+    ("int4", {}),
+    ("int4", {"scale": "pow2"}),
+    ("e3m0", {}),
+    ("int2", {}),
+    ("int8bins", {}),
+    ("topk", {}),
+]
+
+
+def cpu_seconds(action: Callable[[], object], repetitions: int) -> float:
+    action()
+    best = float("inf")
+    for _ in range(repetitions):
+        started = time.process_time()
+        action()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def codec_rows(elements: int, repetitions: int) -> list[dict[str, Any]]:
+    values = torch.randn(elements, generator=torch.Generator().manual_seed(0)) * 1e-3
+    out = torch.empty_like(values)
+    rows = []
+    for name, options in CODECS:
+        codec = codec_from_name(name, **options)
+        payload = torch.empty(codec.payload_bytes(elements), dtype=torch.uint8)
+        copy = cpu_seconds(lambda: out.copy_(values), 3 * repetitions)
+        before = peak_bytes()
+        encode = cpu_seconds(lambda c=codec, p=payload: c.encode(values, p), repetitions)  # type: ignore[misc]
+        decode = cpu_seconds(lambda c=codec, p=payload: c.decode(p, out), repetitions)  # type: ignore[misc]
+        rows.append(
+            {
+                "codec": " ".join([name, *(f"{key}={value}" for key, value in options.items())]),
+                "bits_per_value": 8 * payload.numel() / elements,
+                "memcpy_ms": 1e3 * copy,
+                "encode_memcpys": encode / copy,
+                "decode_memcpys": decode / copy,
+                "both_memcpys": (encode + decode) / copy,
+                "extra_memory": (peak_bytes() - before) / (4 * elements),
+            }
+        )
+    return rows
+
+
+def lowrank_row(rows: int, columns: int, r: int, repetitions: int) -> dict[str, Any]:
+    """One matrix through both passes, as sender, owner and receiver, against the three products it needs."""
+    layout = make_layout([ParamSpec("w", (rows, columns))], 1 << 26)
+    segment = layout.segments[0]
+    transform = LowRank(layout, r, codec_from_name("int4"))
+    d = torch.randn(segment.numel, generator=torch.Generator().manual_seed(0)) * 1e-3
+    matrix = d.view(rows, columns)
+    q, p, delta = torch.randn(columns, r), torch.empty(rows, r), torch.empty_like(d)
+
+    def products() -> None:
+        torch.mm(matrix, q, out=p)
+        factor = torch.mm(matrix.t(), p)
+        torch.mm(p, factor.t(), out=delta.view(rows, columns))
+
+    def exact() -> None:
+        torch.mm(p.double(), q.t().double(), out=wide)
+
+    wide = torch.empty(rows, columns, dtype=torch.float64)
+
+    def both_passes() -> None:
+        results: list[bytearray] = []
+        for index in range(2):
+            at = SegmentPass(transform, index, segment, tuple(results))
+            share, result = bytearray(at.payload_bytes), bytearray(at.payload_bytes)
+            encode_pass(at, d, share)
+            reduce_pass(at, [share], [1.0], None, result)
+            results.append(result)
+        transform.expand(segment, results[1], results[:1], delta)
+        transform.learn(segment, results)
+
+    both_passes()
+    before = peak_bytes()
+    whole, needed = cpu_seconds(both_passes, repetitions), cpu_seconds(products, repetitions)
+    needed_wide = needed * 2 / 3 + cpu_seconds(exact, repetitions)
+    return {
+        "matrix": f"{rows}x{columns}",
+        "lowrank_r": r,
+        "products_ms": 1e3 * needed,
+        "whole_ms": 1e3 * whole,
+        "ratio_fp32": whole / needed,
+        "ratio_exact": whole / needed_wide,
+        "bytes_ratio": 4 * segment.numel / sum(map(sum, transform.payload_table())),
+        "extra_memory": (peak_bytes() - before) / (4 * segment.numel),
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + "---|" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.compression", description=__doc__)
+    parser.add_argument("--elements", type=int, default=1 << 25)
+    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    codecs = codec_rows(arguments.elements, arguments.repetitions)
+    lowrank = [lowrank_row(1024, 4096, r, arguments.repetitions) for r in (16, 64, 128)]
+    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, 1 thread, CPU time\n")
+    show(codecs)
+    print()
+    show(lowrank)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"codecs": codecs, "lowrank": lowrank}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

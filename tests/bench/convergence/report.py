@@ -1,0 +1,68 @@
+"""The table and the plot of a study."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from tests.bench.convergence.presets import ALL_REDUCE, PRESETS
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: median loss over seeds, gap to per-step all-reduce of the same seeds, spread, bytes."""
+    lines = [
+        "| preset | H | delay | tau | outer | loss | gap | spread | bytes ratio | bits/param/round | seeds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for steps in sorted({row["steps"] for row in rows}):
+        chosen = [row for row in rows if row["steps"] == steps]
+        base = {row["seed"]: row["validation_loss"] for row in chosen if row["preset"] == ALL_REDUCE}
+        names = sorted({row["preset"] for row in chosen}, key=[ALL_REDUCE, *PRESETS].index)
+        lines.append(f"| **{steps} steps** | | | | | | | | | | |")
+        lines += [_line(name, [row for row in chosen if row["preset"] == name], base) for name in names]
+    return "\n".join(lines)
+
+
+def _line(name: str, rows: list[dict[str, Any]], base: dict[int, float]) -> str:
+    losses = [row["validation_loss"] for row in rows]
+    gaps = [100 * (row["validation_loss"] / base[row["seed"]] - 1) for row in rows if row["seed"] in base]
+    gap = f"{statistics.median(gaps):+.1f}%" if gaps else "n/a"
+    spread = f"{max(losses) - min(losses):.3f}" if len(losses) > 1 else "n/a"
+    bits = rows[0].get("bits_per_parameter_and_round")
+    preset = PRESETS.get(name)
+    about = "1 | none | 0 | -"
+    if preset is not None:
+        delay = f"streaming {preset.fragments}" if preset.fragments else preset.delay
+        about = (
+            f"{preset.inner_steps} | {delay} | {preset.tau:g} | {preset.optimizer} {preset.lr:g}/{preset.momentum:g}"
+        )
+    loss = statistics.median(losses)
+    shown = f"{loss:.3f}" if math.isfinite(loss) else "diverged"
+    return (
+        f"| {name} | {about} | {shown} | {gap} | {spread} | {rows[0]['bytes_ratio']:.0f} |"
+        f" {'32 per step' if bits is None else f'{bits:.2f}'} | {len(rows)} |"
+    )
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Loss against bytes, one point per preset."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    for name in dict.fromkeys(row["preset"] for row in rows):
+        own = [row for row in rows if row["preset"] == name and math.isfinite(row["validation_loss"])]
+        if own:
+            loss, ratio = statistics.median(row["validation_loss"] for row in own), own[0]["bytes_ratio"]
+            axes.plot(ratio, loss, "x" if name.startswith("control") else "o")
+            axes.annotate(name, (ratio, loss), fontsize=7, xytext=(4, 3), textcoords="offset points")
+    axes.set_xscale("log")
+    axes.set_xlabel("bytes of per-step fp32 all-reduce / bytes sent")
+    axes.set_ylabel("validation loss of the shared model")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

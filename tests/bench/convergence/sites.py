@@ -1,0 +1,149 @@
+"""Several sites that train the native model on real text in one process, with the trainer's own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dilocoxd.models import ModelConfig, StageSpan, build_stage, init_parameter, init_std, param_specs
+from dilocoxd.trainer.data.order import BatchOrder
+from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, default_cache_dir, prepare
+from dilocoxd.trainer.optimizer import (
+    OptimizerConfig,
+    clip_factor,
+    gradient_sum_of_squares,
+    make_adamw,
+    scale_gradients,
+)
+from dilocoxd.wire.layout import Layout, make_layout
+
+SEGMENT_ELEMENTS_MAX = 1 << 16
+VALIDATION_SEQUENCES = 256
+VALIDATION_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Model, data and inner optimizer; the same for every preset."""
+
+    hidden_size: int = 96
+    num_layers: int = 3
+    vocab_size: int = 512
+    seq_len: int = 128
+    batch_sequences: int = 4
+    inner_lr: float = 3e-3
+    corpus: str = "english"
+
+    def model(self) -> ModelConfig:
+        return ModelConfig(
+            kind="native",
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            num_heads=4,
+            num_kv_heads=4,
+            intermediate_size=self.hidden_size * 8 // 3 // 32 * 32,
+            seq_len=self.seq_len,
+        )
+
+    def layout(self) -> Layout:
+        return make_layout(param_specs(self.model()), SEGMENT_ELEMENTS_MAX)
+
+    def data(self) -> PreparedData:
+        return prepare(
+            DataConfig(corpus=self.corpus),
+            TokenizerConfig(vocab_size=self.vocab_size),
+            default_cache_dir(),
+            lambda text: print(text, flush=True),
+        )
+
+    def genesis(self, seed: int) -> Tensor:
+        """x_0, as the daemons make it."""
+        config, layout = self.model(), self.layout()
+        flat = torch.empty(layout.numel)
+        for param in layout.params:
+            span = layout.span(param.name)
+            std = init_std(param.name, config.init_std, config.num_layers)
+            init_parameter(param.name, param.shape, seed, flat[span.start : span.stop], std=std)
+        return flat
+
+
+class Site:
+    """One model, its AdamW and its place in the data; parameters come and go as flat vectors."""
+
+    def __init__(self, task: Task, data: PreparedData, seed: int, name: str, total_steps: int) -> None:
+        config = task.model()
+        self._batch = task.batch_sequences
+        self._order = BatchOrder(data, task.seq_len, seed=seed, peer=name)
+        whole = StageSpan(stage_index=0, num_stages=1, first_layer=0, end_layer=config.num_layers)
+        self._model = build_stage(config, whole, device=torch.device("cpu"))
+        self._params = [param for _, param in self._model.global_parameters()]
+        self._settings = OptimizerConfig(lr=task.inner_lr, total_steps=total_steps)
+        self._adamw = make_adamw(self._params, self._settings)
+
+    def load(self, flat: Tensor) -> None:
+        with torch.no_grad():
+            nn.utils.vector_to_parameters(flat, self._params)
+
+    def store(self, flat: Tensor) -> None:
+        with torch.no_grad():
+            start = 0
+            for param in self._params:
+                flat[start : start + param.numel()].copy_(param.reshape(-1))
+                start += param.numel()
+
+    def accumulate(self, step: int, num_parts: int = 1) -> None:
+        """Add the gradient of this site's batch of `step`, divided by `num_parts`, to the model's."""
+        ids, targets = self._order.batch(step * self._batch, self._batch)
+        logits = self._model(ids)
+        loss = functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1)) / num_parts
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def share_model_of(self, other: Site) -> None:
+        """Compute on the other site's parameters from now on: gradients of both add up there."""
+        self._model = other._model
+        self._params = other._params
+
+    def update(self, step: int) -> None:
+        """Clip and step with the rate that belongs to `step`; gradients are gone afterwards."""
+        for group in self._adamw.param_groups:
+            group["lr"] = self._settings.learning_rate(step, step)
+        scale_gradients(self._params, clip_factor(gradient_sum_of_squares(self._params), self._settings.clip_norm))
+        self._adamw.step()
+        self._adamw.zero_grad(set_to_none=True)
+
+    def train(self, theta: Tensor, first_step: int, num_steps: int) -> None:
+        self.load(theta)
+        for step in range(first_step, first_step + num_steps):
+            self.accumulate(step)
+            self.update(step)
+        self.store(theta)
+
+    def validation_loss(self, flat: Tensor) -> float:
+        self.load(flat)
+        losses = []
+        with torch.no_grad():
+            for ids, targets in self._order.validation_batches(VALIDATION_SEQUENCES, VALIDATION_BATCH):
+                logits = self._model(ids)
+                losses.append(float(functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))))
+        return sum(losses) / len(losses)
+
+
+def train_all_reduce(task: Task, data: PreparedData, seed: int, sites: Sequence[str], total_steps: int) -> float:
+    """Validation loss of per-step data parallel AdamW: the gradient of every step is the mean over the sites."""
+    readers = [Site(task, data, seed, name, total_steps) for name in sites]
+    leader = readers[0]
+    leader.load(task.genesis(seed))
+    for reader in readers[1:]:
+        reader.share_model_of(leader)
+    for step in range(total_steps):
+        for reader in readers:
+            reader.accumulate(step, len(readers))
+        leader.update(step)
+    flat = torch.empty(task.layout().numel)
+    leader.store(flat)
+    return leader.validation_loss(flat)

@@ -1,0 +1,131 @@
+"""One run of one preset, and the file that remembers finished runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.codec import NotEncodableError
+from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.outer.optimizers import outer_from_name
+from dilocoxd.outer.phases import Phases
+from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
+from dilocoxd.trainer.data.prepare import PreparedData
+from dilocoxd.wire.layout import Layout, group_key
+from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, Preset
+from tests.bench.convergence.sites import Site, Task, train_all_reduce
+
+SITES = ("a", "b", "c", "d")
+Progress = Callable[[int], None]
+
+
+def run_preset(
+    task: Task, data: PreparedData, name: str, seed: int, total_steps: int, progress: Progress
+) -> dict[str, Any]:
+    """Final validation loss of the shared model and bytes; `total_steps` inner steps per site."""
+    started = time.process_time()
+    row: dict[str, Any] = {"preset": name, "seed": seed, "steps": total_steps, "sites": len(SITES)}
+    row["tokens"] = total_steps * len(SITES) * task.batch_sequences * task.seq_len
+    layout = task.layout()
+    if name == ALL_REDUCE:
+        row |= {
+            "validation_loss": train_all_reduce(task, data, seed, SITES, total_steps),
+            "bytes_ratio": 1.0,
+            "rounds": 0,
+        }
+    else:
+        engine = _train(task, data, PRESETS[name], seed, total_steps, progress)
+        probe = Site(task, data, seed, "probe", total_steps)
+        row["validation_loss"] = probe.validation_loss(engine.anchor)
+        row["rounds"] = max(engine.outer_steps)
+        sent = engine.payload_bytes_sent / len(SITES)
+        row["payload_bytes_per_site"] = sent
+        row["bytes_ratio"] = total_steps * 4 * layout.numel / sent
+        row["bits_per_parameter_and_round"] = 8 * sent / max(1, row["rounds"]) / layout.numel
+    row["parameters"] = layout.numel
+    row["unigram_entropy"] = data.unigram_entropy
+    row["cpu_seconds"] = round(time.process_time() - started, 1)
+    return row
+
+
+def _train(task: Task, data: PreparedData, preset: Preset, seed: int, total_steps: int, progress: Progress) -> Engine:
+    layout = task.layout()
+    optimizer = outer_from_name(preset.optimizer, preset.lr, preset.momentum)
+    recipe = Recipe(preset.transform(layout), optimizer, preset.error_feedback, preset.feedback != "none")
+    engine = Engine.start(recipe, task.genesis(seed), SITES)
+    sites = {name: Site(task, data, seed, name, total_steps) for name in SITES}
+
+    def train(site: str, theta: Tensor, first_step: int, num_steps: int) -> None:
+        sites[site].train(theta, first_step, num_steps)
+
+    try:
+        if preset.fragments:
+            _run_streaming(engine, train, preset, layout, total_steps, progress)
+        else:
+            _run_phases(engine, train, preset, total_steps, progress)
+    except NotEncodableError:
+        # A diverged control: what it offers is refused, and its loss says the rest.
+        engine.anchor.fill_(math.nan)
+    return engine
+
+
+def _run_phases(
+    engine: Engine, train: Callable[..., None], preset: Preset, total_steps: int, progress: Progress
+) -> None:
+    tau = round(preset.tau * preset.inner_steps)
+    phases = Phases(engine, train, preset.delay, tau)
+    done = 0
+    while done < total_steps:
+        steps = min(preset.inner_steps, total_steps - done)
+        phases.run_phase(steps)
+        done += steps
+        progress(done)
+    phases.finish()
+
+
+def _run_streaming(
+    engine: Engine, train: Callable[..., None], preset: Preset, layout: Layout, total_steps: int, progress: Progress
+) -> None:
+    keys = [group_key(layout.pieces(segment)[0].name) for segment in layout.segments]
+    order = sorted(set(keys), key=keys.index)
+    fragments = strided_fragments([order.index(key) for key in keys], preset.fragments)
+    offsets = tuple(index * preset.inner_steps // len(fragments) for index in range(len(fragments)))
+    overlap = round(preset.tau * preset.inner_steps)
+    settings = StreamingSettings(fragments, offsets, preset.inner_steps, overlap, preset.alpha)
+    streaming = Streaming(engine, train, settings)
+    while streaming.num_steps < total_steps:
+        streaming.run_steps(min(preset.inner_steps, total_steps - streaming.num_steps))
+        progress(streaming.num_steps)
+    streaming.finish()
+
+
+class Results:
+    """Finished runs in one JSON file, replaced atomically after each: an interrupted study goes on where it was."""
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self._path = path
+        self._task = dataclasses.asdict(task)
+        self.rows: list[dict[str, Any]] = []
+        if path.exists():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["task"] != self._task:
+                raise SystemExit(f"{path} holds another task; choose another --json or remove it")
+            self.rows = kept["rows"]
+
+    def has(self, name: str, seed: int, steps: int) -> bool:
+        return any((r["preset"], r["seed"], r["steps"]) == (name, seed, steps) for r in self.rows)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        temporary = self._path.with_suffix(".tmp")
+        text = json.dumps({"task": self._task, "torch": torch.__version__, "rows": self.rows}, indent=1)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self._path)

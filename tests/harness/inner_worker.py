@@ -1,0 +1,53 @@
+"""An outer worker inside the test: the same Worker class and messages, on anonymous memory, without a process."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import torch
+
+from dilocoxd.outerworker.buffers import Buffers
+from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.outerworker.worker import Worker
+from dilocoxd.wire.local import WorkerFailed
+from tests.harness.outer_daemon import OuterDaemon
+
+
+class InnerWorker(OuterDaemon):
+    """Answers `ask` and `do` at once; for tests that need a plan which no manifest names."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.described = plan.described()
+        self._maps = {buffer.name: mmap.mmap(-1, buffer.size) for buffer in self.described.buffers}
+        self._sent: list[Any] = []
+        self._next_request = 0
+        self._worker = Worker(plan, Buffers(plan, self._maps), Reporter(_Collector(self._sent)))
+
+    def ask(self, kind: type, *arguments: Any) -> Any:
+        self._worker.handle(kind(self.number(), *arguments))
+        return self._sent.pop()
+
+    def do(self, kind: type, *arguments: Any) -> Any:
+        answer = self.ask(kind, *arguments)
+        assert not isinstance(answer, WorkerFailed), answer
+        return answer
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        stop = len(self._maps[name]) if length is None else offset + length
+        return self._maps[name][offset:stop]
+
+    def write(self, name: str, data: bytes, offset: int = 0) -> None:
+        self._maps[name][offset : offset + len(data)] = data
+
+    def floats(self, name: str) -> torch.Tensor:
+        return torch.frombuffer(bytearray(self.read(name)), dtype=torch.float32)
+
+
+class _Collector:
+    def __init__(self, sent: list[Any]) -> None:
+        self._sent = sent
+
+    def send(self, message: Any) -> None:
+        self._sent.append(message)
