@@ -1,6 +1,10 @@
-"""Block-uniform integers: int8 and int4 with one scale per block of consecutive values, rounding to nearest even.
+"""Block-uniform integers: int8 and int4 with one scale per block of consecutive values.
 
-value = code * scale, |code| <= levels (127 or 7), |error| <= scale / 2. Byte layout of n values, blocks of B:
+value = code * scale, |code| <= levels (127 or 7). Rounding to nearest even: |error| <= scale / 2. Stochastic rounding:
+|error| < scale, no bias, for use without error feedback (QSGD, arXiv 1610.02132); its dice are a hash of the position
+and of the block's scale, so that the same values give the same payload everywhere.
+
+Byte layout of n values, blocks of B:
 1. ceil(n / B) scales in block order:
    `fp32`  4 bytes  max|x| / levels, rounded to nearest;
    `bf16`  2 bytes  the upper half of that fp32 value, rounded to nearest even;
@@ -39,8 +43,9 @@ GROUP = 4096
 class BlockInt(Codec):
     """`bits` of 4 or 8, `block` a power of two from 16 to 4096."""
 
-    def __init__(self, bits: Literal[4, 8], block: int, scale: ScaleFormat) -> None:
+    def __init__(self, bits: Literal[4, 8], block: int, scale: ScaleFormat, *, is_stochastic: bool = False) -> None:
         self.name = f"int{bits}"
+        self._is_stochastic = is_stochastic
         self._bits = bits
         self._levels = 2 ** (bits - 1) - 1
         self._block = block
@@ -55,7 +60,10 @@ class BlockInt(Codec):
         scales, raw = encode_scales(maxima, self._levels, self._scale)
         first = start // self._block * SCALE_BYTES[self._scale]
         store(raw, out[first : first + raw.numel() * raw.itemsize])
-        work = torch.mul(rows, inverse_of(scales).unsqueeze(1)).round_()
+        work = torch.mul(rows, inverse_of(scales).unsqueeze(1))
+        if self._is_stochastic:
+            work.add_(dice(scales, start, self._block)).clamp_(-self._levels, self._levels)
+        work.round_()
         codes = work.view(-1)[: values.numel()]
         first = self._scale_bytes(numel) + start * self._bits // 8
         target = out[first : first + (values.numel() * self._bits + 7) // 8]
@@ -86,6 +94,16 @@ class BlockInt(Codec):
 
     def _scale_bytes(self, numel: int) -> int:
         return -(-numel // self._block) * SCALE_BYTES[self._scale]
+
+
+def dice(scales: Tensor, start: int, block: int) -> Tensor:
+    """[blocks, block] numbers in [-0.5, 0.5): a hash of position and scale in exact integer arithmetic."""
+    positions = torch.arange(start, start + scales.numel() * block, dtype=torch.int64).view(-1, block)
+    mixed = positions + scales.view(torch.int32).to(torch.int64).unsqueeze(1) * 40503
+    for _ in range(3):
+        mixed = (mixed * 1103515245 + 12345) & 0x7FFFFFFF
+        mixed = mixed ^ (mixed >> 15)
+    return (mixed & 0xFFFF).to(torch.float32).sub_(32768.0).mul_(2.0**-16)
 
 
 def padded(values: Tensor, multiple: int) -> Tensor:

@@ -22,7 +22,8 @@ def codec_from_name(name: str, **options: Any) -> Codec:
     """The codec that a manifest calls `name`. Raises ConfigError for unknown names, options or values.
 
     Names and options (defaults first): `fp32`, `fp16`, `bf16`: none. `int8`: block=256 (a power of two from 16 to
-    4096), scale="fp32" | "bf16" | "pow2" | "short". `int4`: block=128, scale="bf16" | ... . `int8bins`: none.
+    4096), scale="fp32" | "bf16" | "pow2" | "short". `int4`: block=128, scale="bf16" | ..., both
+    rounding="nearest" | "stochastic". `int8bins`: none.
     `e3m0`, `int2`: block=128. `topk`: k=64 (even, of every 4096), values="2bit" | "fp32".
     """
     factory = _FACTORIES.get(name)
@@ -46,20 +47,22 @@ def _checked_block(name: str, block: int) -> int:
     return block
 
 
-def _block_int(bits: Literal[4, 8], block: int, scale: str) -> BlockInt:
+def _block_int(bits: Literal[4, 8], block: int, scale: str, rounding: str) -> BlockInt:
     _checked_block(f"int{bits}", block)
+    if rounding not in {"nearest", "stochastic"}:
+        raise ConfigError(f"int{bits} rounding is {rounding!r}; use nearest or stochastic")
     for known in SCALE_BYTES:
         if known == scale:
-            return BlockInt(bits, block, known)
+            return BlockInt(bits, block, known, is_stochastic=rounding == "stochastic")
     raise ConfigError(f"int{bits} scale is {scale!r}; use one of {', '.join(SCALE_BYTES)}")
 
 
-def _int8(block: int = 256, scale: str = "fp32") -> Codec:
-    return _block_int(8, block, scale)
+def _int8(block: int = 256, scale: str = "fp32", rounding: str = "nearest") -> Codec:
+    return _block_int(8, block, scale, rounding)
 
 
-def _int4(block: int = 128, scale: str = "bf16") -> Codec:
-    return _block_int(4, block, scale)
+def _int4(block: int = 128, scale: str = "bf16", rounding: str = "nearest") -> Codec:
+    return _block_int(4, block, scale, rounding)
 
 
 def _e3m0(block: int = 128) -> Codec:

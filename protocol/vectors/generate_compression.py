@@ -110,12 +110,12 @@ def topk_payload(spans):
     """spans: list of (positions, low, high, codes)."""
     out = b""
     for positions, low, high, codes in spans:
-        for a, b in zip(positions[::2], positions[1::2]):
+        for a, b in zip(positions[::2], positions[1::2], strict=True):
             out += bytes([a & 255, a >> 8 | (b & 15) << 4, b >> 4])
         out += bf16_bytes(low) + bf16_bytes(high)
-        codes = codes + [0] * (-len(codes) % 4)
+        padded = codes + [0] * (-len(codes) % 4)
         out += bytes(
-            codes[i] | codes[i + 1] << 2 | codes[i + 2] << 4 | codes[i + 3] << 6 for i in range(0, len(codes), 4)
+            padded[i] | padded[i + 1] << 2 | padded[i + 2] << 4 | padded[i + 3] << 6 for i in range(0, len(padded), 4)
         )
     return out
 
@@ -168,7 +168,9 @@ def valid_vectors():
     rows.append(row("int2", {"block": 64}, int2_payload(scales, codes), decoded))
     positions = [3, 0x123, 0xABC, 0xFFF]
     decoded = [0.0] * 5000
-    for position, value in zip([3, 0x123, 0xABC, 0xFFF, 4096 + 1, 4096 + 2], [1.0, -1.0, 4.0, -4.0, 0.5, -0.5]):
+    for position, value in zip(
+        [3, 0x123, 0xABC, 0xFFF, 4096 + 1, 4096 + 2], [1.0, -1.0, 4.0, -4.0, 0.5, -0.5], strict=True
+    ):
         decoded[position] = value
     spans = [(positions, 1.0, 4.0, [0, 1, 2, 3]), ([1, 2, 4094, 4095], 0.5, 2.0, [0, 1, 0, 1])]
     rows.append(row("topk", {"k": 4}, topk_payload(spans), decoded))

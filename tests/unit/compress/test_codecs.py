@@ -207,6 +207,20 @@ def test_buffers_of_any_alignment_and_kind_are_accepted() -> None:
         assert torch.equal(out, roundtrip(codec, values))
 
 
+@pytest.mark.parametrize("name", ["int4", "int8"])
+def test_stochastic_rounding_has_no_bias_and_stays_within_a_step(name: str) -> None:
+    codec = codec_from_name(name, rounding="stochastic")
+    levels = 7 if name == "int4" else 127
+    values = torch.full((1 << 18,), 0.3 / levels)
+    values[::128] = 1.0
+    decoded = roundtrip(codec, values)
+    assert torch.equal(decoded, roundtrip(codec, values))
+    assert float((decoded - values).abs().amax()) <= 1.01 / levels
+    small = values < 1
+    assert set((decoded[small] * levels).round().tolist()) == {0.0, 1.0}
+    assert float(decoded[small].mean()) * levels == pytest.approx(0.3, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -215,6 +229,10 @@ def test_buffers_of_any_alignment_and_kind_are_accepted() -> None:
         ("int4", {"block": 100}, "power of two"),
         ("int8", {"block": 8192}, "power of two"),
         ("int8", {"scale": "fp64"}, "scale"),
+        ("int8", {"rounding": "up"}, "rounding"),
+        ("topk", {"k": 3}, "even"),
+        ("topk", {"values": "fp16"}, "2bit or fp32"),
+        ("e3m0", {"block": 7}, "power of two"),
     ],
 )
 def test_bad_names_and_options_are_config_errors(name: str, options: dict[str, object], words: str) -> None:
