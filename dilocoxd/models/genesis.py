@@ -8,7 +8,7 @@ Source: issue 2 (no site copies a first state), protocol chapter on the run mani
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -31,11 +31,19 @@ def init_std(name: str, base_std: float, num_layers: int) -> float:
     return base_std
 
 
-def init_parameter(name: str, shape: Sequence[int], seed: int, out: Tensor, *, std: float = 0.02) -> None:
+def init_parameter(
+    name: str,
+    shape: Sequence[int],
+    seed: int,
+    out: Tensor,
+    *,
+    std: float = 0.02,
+    progress: Callable[[], None] = lambda: None,
+) -> None:
     """Fill ``out`` (flat float32, numel of ``shape``) with the first value of parameter ``name``.
 
     Norm weights are 1, biases 0, everything else bell-shaped with deviation ``std``. Depends on nothing but the
-    arguments: not on the split into stages, thread count or CPU type.
+    arguments: not on the split into stages, thread count or CPU type. `progress` is called about 1000 times a second.
     """
     if out.dtype != torch.float32 or out.numel() != math.prod(shape):
         raise ValueError(f"{name}: out must be {math.prod(shape)} float32 values, not {out.numel()} {out.dtype}")
@@ -56,3 +64,4 @@ def init_parameter(name: str, shape: Sequence[int], seed: int, out: Tensor, *, s
         # Each draw has mean -1/2: adding half the count centres the sum; below 2**18, exact in float32.
         total = draws.sum(dim=0, dtype=torch.int32) + _NUM_UNIFORMS // 2
         piece.copy_(total.to(torch.float32) * scale)
+        progress()

@@ -43,5 +43,9 @@ class Reporter:
 
     def step(self, done: int) -> None:
         """`done` steps of the request are complete. Raises DaemonGone."""
+        self.pulse(self._doing, done, self._total)
+
+    def pulse(self, doing: str, done: int, total: int) -> None:
+        """`done` of `total` steps of work beside the requests are complete (snapshots). Raises DaemonGone."""
         if time.monotonic() - self._last >= ALIVE_INTERVAL_S:
-            self.send(WorkerAlive(self._doing, min(1000, 1000 * done // self._total)))
+            self.send(WorkerAlive(doing, min(1000, 1000 * done // max(total, 1))))

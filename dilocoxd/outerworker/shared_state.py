@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -90,8 +91,8 @@ class SharedState:
             span = layout.span(param.name)
             out = core.buffers.anchor[span.start : span.stop]
             std = init_std(param.name, model.init_std, model.num_layers)
-            init_parameter(param.name, param.shape, seed, out, std=std)
-            core.report.step(span.stop)
+            progress = partial(core.report.step, span.start)
+            init_parameter(param.name, param.shape, seed, out, std=std, progress=progress)
         core.buffers.clear(local.MOMENTUM)
         self.finish_replace(0)
 

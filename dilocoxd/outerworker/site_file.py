@@ -20,7 +20,7 @@ from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import from_store
 from dilocoxd.outerworker.journal import NO_PHASE, Operation
 from dilocoxd.outerworker.tensor_file import TensorEntry, encode_header, read_header
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_all
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, SteadyWriter, fsync_directory, store_error
 from dilocoxd.wire import local
 from dilocoxd.wire.local import RestoreSite, SaveSite, SiteDone
 
@@ -86,10 +86,11 @@ class SiteFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                offset = write_all(fd, header, 0)
+                writer = SteadyWriter(fd)
+                offset = writer.write(header, 0)
                 for part in parts:
                     for piece in _pieces(part.data):
-                        offset = write_all(fd, piece, offset)
+                        offset = writer.write(piece, offset)
                         self._core.report.step(0)
                 os.fsync(fd)
             finally:

@@ -29,7 +29,7 @@ from dilocoxd.outerworker.tensor_file import (
     read_header,
 )
 from dilocoxd.store import snapshots
-from dilocoxd.store.durable import store_error, write_all
+from dilocoxd.store.durable import SteadyWriter, store_error, write_all
 from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import SnapshotWritten, WorkerFailed, WriteSnapshot
@@ -76,6 +76,7 @@ class _Job:
         self._left = {segment.index for segment in core.plan.segments}
         self._error: OSError | None = None
         self._fds: list[int] = []
+        self._writers: list[SteadyWriter] = []
         self._data_offsets: list[int] = []
         self._thread = threading.Thread(target=self._run, name="snapshot")
         self.is_writing = True
@@ -97,6 +98,7 @@ class _Job:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             fd = os.open(self._temporary / name, flags, 0o644)
             self._fds.append(fd)
+            self._writers.append(SteadyWriter(fd))
             header = encode_header(entries, metadata)
             os.posix_fallocate(fd, 0, len(header) + sum(entry.num_bytes for entry in entries))
             self._data_offsets.append(write_all(fd, header, 0))
@@ -121,31 +123,35 @@ class _Job:
     def _write(self, segment: Segment) -> None:
         core = self._core
         start = segment.start * 4
-        write_all(self._fds[0], tensor_bytes(core.anchor_of(segment)), self._data_offsets[0] + start)
+        self._writers[0].write(tensor_bytes(core.anchor_of(segment)), self._data_offsets[0] + start)
         if core.plan.num_slots:
             momentum = tensor_bytes(core.buffers.momentum_of(segment))
-            write_all(self._fds[1], momentum, self._data_offsets[1] + start * core.plan.num_slots)
+            self._writers[1].write(momentum, self._data_offsets[1] + start * core.plan.num_slots)
 
     def _run(self) -> None:
         try:
-            answer = self._write_all()
-        except OSError as error:
-            failure = from_store(store_error("writing a snapshot", self._directory, error))
-            answer = WorkerFailed(self._request.request, failure.kind, failure.detail)
-        except StoreError as error:
-            failure = from_store(error)
-            answer = WorkerFailed(self._request.request, failure.kind, failure.detail)
-        self._discard()
-        # Before the answer: who has it may ask for the next snapshot at once.
-        self.is_writing = False
-        try:
+            answer = self._outcome()
+            self._discard()
+            # Before the answer: who has it may ask for the next snapshot at once.
+            self.is_writing = False
             self._core.report.send(answer)
         except DaemonGone:
             return  # The main thread sees the same and ends the process.
 
-    def _write_all(self) -> SnapshotWritten | WorkerFailed:
-        for segment in self._core.plan.segments:
+    def _outcome(self) -> SnapshotWritten | WorkerFailed:
+        try:
+            return self._write_all()
+        except OSError as error:
+            failure = from_store(store_error("writing a snapshot", self._directory, error))
+        except StoreError as error:
+            failure = from_store(error)
+        return WorkerFailed(self._request.request, failure.kind, failure.detail)
+
+    def _write_all(self) -> SnapshotWritten:
+        segments = self._core.plan.segments
+        for segment in segments:
             self.write_segment(segment)
+            self._core.report.pulse("snapshot", segment.index, 2 * len(segments))
         if self._error is not None:
             raise self._error
         for fd in self._fds:
@@ -157,7 +163,7 @@ class _Job:
             self._state.anchor_sha256.hex(),
             self._state.state_digest.hex(),
             "",
-            tuple(snapshots.hash_chunks(self._temporary / name) for name in names),
+            tuple(snapshots.hash_chunks(self._temporary / name, self._hashed) for name in names),
         )
         snapshots.publish(self._temporary, self._directory, index)
         return SnapshotWritten(
@@ -167,6 +173,9 @@ class _Job:
             index.total_bytes,
             time.monotonic() - self._started,
         )
+
+    def _hashed(self, done: int) -> None:
+        self._core.report.pulse("snapshot", 1, 2)
 
     def _discard(self) -> None:
         """Close the files and remove what was not published."""
@@ -184,7 +193,8 @@ def load_snapshot(core: Core, directory: Path, begin_replace: Callable[[], None]
     Raises RequestFailed(corrupt_snapshot) with nothing changed if the snapshot is damaged or of another run.
     """
     try:
-        index = snapshots.verify(directory)
+        core.report.begin("verify", 1)
+        index = snapshots.verify(directory, lambda done: core.report.step(0))
         if index.run_id != core.plan.run_id:
             raise RequestFailed("corrupt_snapshot", f"{directory} is of run {index.run_id}, not {core.plan.run_id}")
         files = [(snapshots.ANCHOR_NAME, anchor_entries(core.plan), local.ANCHOR)]

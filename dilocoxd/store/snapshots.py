@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ FILE_NAMES: Final = (ANCHOR_NAME, MOMENTUM_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 FILE_BYTES_MAX: Final = 1 << 42
 _FORMAT: Final = 1
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,8 @@ def read_index(directory: Path) -> SnapshotIndex:
     return decode_index(data, str(path))
 
 
-def hash_chunks(path: Path) -> SnapshotFile:
-    """Size and chunk hashes of a file. Raises OSError."""
+def hash_chunks(path: Path, progress: Progress = lambda done: None) -> SnapshotFile:
+    """Size and chunk hashes of a file; `progress` hears the bytes done after each chunk. Raises OSError."""
     chunks = []
     size = 0
     buffer = bytearray(CHUNK_BYTES)
@@ -129,6 +131,7 @@ def hash_chunks(path: Path) -> SnapshotFile:
         while count := _fill(file.fileno(), buffer, size):
             chunks.append(hashlib.sha256(memoryview(buffer)[:count]).hexdigest())
             size += count
+            progress(size)
     return SnapshotFile(path.name, size, tuple(chunks))
 
 
@@ -142,13 +145,13 @@ def _fill(fd: int, buffer: bytearray, offset: int) -> int:
     return total
 
 
-def verify(directory: Path) -> SnapshotIndex:
+def verify(directory: Path, progress: Progress = lambda done: None) -> SnapshotIndex:
     """The index of a snapshot whose files all have the hashes it names. Raises Corrupt naming file and chunk."""
     index = read_index(directory)
     for expected in index.files:
         path = directory / expected.name
         try:
-            found = hash_chunks(path)
+            found = hash_chunks(path, progress)
         except OSError as error:
             raise Corrupt(f"snapshot file {path} cannot be read: {error.strerror}; use another snapshot") from error
         if found.size != expected.size:
