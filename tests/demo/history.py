@@ -88,18 +88,14 @@ class Watcher:
             thread.start()
 
     def stop(self) -> None:
-        """End polling; the histories stay."""
+        """End polling; the histories stay as they are."""
         self._stop.set()
         for thread in self._threads:
             thread.join(15)
 
-    def refresh(self, name: str) -> None:
-        """Ask one site for everything now (before it is stopped)."""
-        site, history = self._sites[name], self.histories[name]
-        status = site.status()
-        if status:
-            history.take_status(status)
-            self._fetch_history(site, history)
+    def refresh_history(self, name: str) -> None:
+        """Ask one site for its rounds, losses and timeline now (before it is stopped)."""
+        self._fetch_history(self._sites[name], self.histories[name])
 
     def _poll(self, site: SiteProcess) -> None:
         history = self.histories[site.name]

@@ -30,13 +30,14 @@ def evaluate(
 ) -> Report:
     """The report of a story that ended; whether it may be believed is in `failures`."""
     report = Report()
-    rounds = merged_rounds(histories)
+    height = int(str(next(iter(facts.final.values()), {}).get("height") or 0))
+    rounds = {k: row for k, row in merged_rounds(histories).items() if k < height}
     validation = {k: loss for h in histories.values() for k, loss in h.validation.items()}
     before = validation[min(validation)] if validation else math.nan
     after = validation[max(validation)] if validation else math.nan
     busy = sum(h.total("train_s") + h.total("idle_s") for h in histories.values())
     report.values = {
-        "rounds_committed": max((h.height for h in histories.values()), default=0),
+        "rounds_committed": height,
         "validation_loss_before": before,
         "validation_loss_after": after,
         "unigram_entropy": unigram_entropy,
@@ -87,13 +88,14 @@ def bytes_per_round(histories: dict[str, SiteHistory]) -> float:
 
 def site_values(history: SiteHistory, rounds: dict[int, dict[str, Any]], facts: Facts) -> dict[str, Any]:
     """One site of the report."""
-    peer = str(history.status.get("peer_id"))
+    final = facts.final.get(history.name, {})
+    peer = str(final.get("peer_id"))
     busy = history.total("train_s") + history.total("idle_s")
     return {
         "peer_id": peer,
-        "height": history.height,
-        "chain_head": history.status.get("chain_head"),
-        "anchor_sha256": history.status.get("anchor_sha256"),
+        "height": final.get("height"),
+        "chain_head": final.get("chain_head"),
+        "anchor_sha256": final.get("anchor_sha256"),
         "contributions": sum(peer in {c["peer"] for c in row["contributors"]} for row in rounds.values()),
         "tokens": history.total("tokens"),
         "bytes_sent": history.total("bytes_sent"),

@@ -44,7 +44,8 @@ class Facts:
     exit_codes: dict[str, int] = field(default_factory=dict)
     leave_s: dict[str, float] = field(default_factory=dict)
     contributions_before_return: float = 0.0
-    rounds_after_return: int = 0
+    final: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Status of every site at the one moment when all stood at the same outer step."""
 
 
 class Scenario:
@@ -178,7 +179,6 @@ class Scenario:
             )
 
         self._wait(again, f"an entry with {site.name}'s contribution", ROUND_TIMEOUT_S)
-        self.facts.rounds_after_return = self.height()
         self.say(f"{site.name} contributes again")
 
     def _finish(self) -> None:
@@ -186,10 +186,12 @@ class Scenario:
         self.say(f"training on until outer step {target}")
         self._wait(lambda: self.height() >= target, f"outer step {target}", target * ROUND_TIMEOUT_S / 2)
         self._wait(self._all_equal, "all sites at one outer step with equal anchors", 2 * ROUND_TIMEOUT_S)
-        self.say(f"all sites stand at outer step {self.height()} with equal bits; stopping")
         for site in self.sites:
-            self.watcher.refresh(site.name)
+            self.watcher.refresh_history(site.name)
+        # Those who leave last go on without the others for a moment: what counts is the state now.
+        self.watcher.stop()
         self._expected_live.clear()
+        self.say(f"all sites stand at outer step {next(iter(self.facts.final.values()))['height']} with equal bits")
         for site in reversed(self.sites):
             started = time.monotonic()
             try:
@@ -200,11 +202,13 @@ class Scenario:
             self.facts.leave_s[site.name] = round(time.monotonic() - started, 2)
 
     def _all_equal(self) -> bool:
-        seen = {
-            (h.height, h.status.get("chain_head"), h.status.get("anchor_sha256"), h.status.get("state_digest"))
-            for h in self.watcher.histories.values()
-        }
-        return len(seen) == 1
+        """True if the newest statuses agree; they are kept then."""
+        statuses = {name: dict(h.status) for name, h in self.watcher.histories.items()}
+        names = ("height", "chain_head", "anchor_sha256", "state_digest")
+        if len({tuple(s.get(n) for n in names) for s in statuses.values()}) != 1:
+            return False
+        self.facts.final = statuses
+        return True
 
     # --- means --------------------------------------------------------------------------------------------------------
 
