@@ -11,8 +11,12 @@ class OuterSection(Section):
     """The optimizer that turns mean pseudo-gradients into the next anchor. Source: arXiv 2311.08105."""
 
     optimizer: Annotated[
-        Literal["nesterov", "sgd"],
-        knob("Outer optimizer.", unit="choice", cost="nesterov keeps one more copy of the parameters."),
+        Literal["nesterov", "sgd", "heavy_ball", "adam"],
+        knob(
+            "Outer optimizer.",
+            unit="choice",
+            cost="nesterov and heavy_ball keep one more copy of the parameters, adam two.",
+        ),
     ] = "nesterov"
     lr: Annotated[
         float,
@@ -96,13 +100,42 @@ class StrategySection(Section):
         knob("Part of the rest that is kept each round.", unit="fraction", cost="below 1 forgets.", ge=0, le=1),
     ] = 1.0
     transform: Annotated[
-        Literal["identity"],
-        knob("What is done to a pseudo-gradient before the codec.", unit="choice", cost="none."),
+        Literal["identity", "lowrank"],
+        knob(
+            "What is done to a pseudo-gradient before the codec; lowrank sends factors of matrices in two passes.",
+            unit="choice",
+            cost="lowrank costs three matrix products and loses more than int4 at the same bytes.",
+        ),
     ] = "identity"
+    lowrank_r: Annotated[
+        int,
+        knob(
+            "Columns of the factors that transform = lowrank sends; matrices that would not shrink travel dense.",
+            unit="columns",
+            cost="bytes grow with it.",
+            ge=0,
+            le=65_536,
+        ),
+    ] = 0
     codec: Annotated[
-        Literal["fp32", "fp16", "bf16", "int8", "int4"],
-        knob("Number format on the wire.", unit="choice", cost="fewer bits are less exact; see error_feedback."),
+        Literal["fp32", "fp16", "bf16", "int8", "int4", "int8bins", "e3m0", "int2", "topk"],
+        knob(
+            "Number format on the wire; of everything dense when transform is lowrank.",
+            unit="choice",
+            cost="fewer bits are less exact; see error_feedback.",
+        ),
     ] = "int8"
+    topk: Annotated[
+        int,
+        knob(
+            "Values that codec = topk sends of every 4096.",
+            unit="values",
+            cost="bytes grow with it; few of them need many rounds to deliver everything.",
+            ge=2,
+            le=4096,
+            multiple_of=2,
+        ),
+    ] = 64
     segment_elements_max: Annotated[
         int,
         knob(
@@ -121,6 +154,11 @@ class StrategySection(Section):
             raise ValueError(
                 "strategy.extend_steps_max = 0 contradicts strategy.late_policy = 'extend'; set it to 1 or more, or"
                 " choose 'wait'"
+            )
+        if (self.transform == "lowrank") != (self.lowrank_r > 0):
+            raise ValueError(
+                f"strategy.lowrank_r = {self.lowrank_r} does not fit strategy.transform = {self.transform!r}; give"
+                " lowrank a lowrank_r of at least 1, and identity none"
             )
         if self.error_feedback == "none" and self.ef_beta != 1.0:
             raise ValueError(

@@ -23,6 +23,8 @@ from dilocoxd.ids import RunId
 
 RUN_ID_HASH_DIGITS = 16
 SEGMENTS_MAX = 1 << 16
+COARSE_CODECS = ("int4", "int2", "topk")
+"""Codecs that do not train well without error feedback."""
 
 
 class RunSection(Section):
@@ -127,10 +129,11 @@ class Manifest(Section):
                 f"outer.lr = {self.outer.lr} with outer.momentum = {self.outer.momentum} and strategy.delay ="
                 f" '{self.strategy.delay}' diverges on stiff directions; stay below {limit:.3f}"
             )
-        if self.strategy.codec == "int4" and self.strategy.error_feedback == "none":
+        is_coarse = self.strategy.codec in COARSE_CODECS or self.strategy.transform == "lowrank"
+        if is_coarse and self.strategy.error_feedback == "none":
             found.append(
-                "strategy.codec = 'int4' without strategy.error_feedback loses what rounding leaves behind;"
-                " set error_feedback to 'local'"
+                f"strategy.codec = {self.strategy.codec!r} with strategy.transform = {self.strategy.transform!r} loses"
+                " what it leaves behind without strategy.error_feedback; set error_feedback to 'local'"
             )
         return found
 

@@ -8,8 +8,10 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
+from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.config.agreement import StrategySection
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.outer.feedback import ErrorFeedback
@@ -108,7 +110,15 @@ def make_plan(manifest: Manifest) -> Plan:
     return Plan(
         manifest,
         layout,
-        Identity(layout, codec_from_name(strategy.codec)),
+        _transform(strategy, layout),
         ErrorFeedback(strategy.error_feedback, strategy.ef_beta),
         outer_from_name(outer.optimizer, outer.lr, outer.momentum),
     )
+
+
+def _transform(strategy: StrategySection, layout: Layout) -> Transform:
+    options = {"k": strategy.topk} if strategy.codec == "topk" else {}
+    codec = codec_from_name(strategy.codec, **options)
+    if strategy.transform == "lowrank":
+        return LowRank(layout, strategy.lowrank_r, codec)
+    return Identity(layout, codec)

@@ -1,0 +1,54 @@
+"""Every strategy that a manifest can name becomes a plan, and contradictions are refused with a sentence."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from dilocoxd.compress.registry import codec_names
+from dilocoxd.config.agreement import OuterSection, StrategySection
+from dilocoxd.errors import ConfigError
+from dilocoxd.outerworker.plan import make_plan
+from tests.harness.outer_daemon import tiny_manifest
+
+CODECS = get_args(StrategySection.model_fields["codec"].annotation)
+OPTIMIZERS = get_args(OuterSection.model_fields["optimizer"].annotation)
+
+
+def test_manifests_name_exactly_the_codecs_that_exist() -> None:
+    assert set(CODECS) == set(codec_names())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("lowrank_r", [0, 2])
+def test_every_codec_and_transform_makes_a_plan(codec: str, lowrank_r: int) -> None:
+    transform = "lowrank" if lowrank_r else "identity"
+    plan = make_plan(tiny_manifest(strategy={"codec": codec, "transform": transform, "lowrank_r": lowrank_r}))
+    assert plan.num_passes == (2 if lowrank_r else 1)
+    assert all(size >= 1 for row in plan.payload_bytes for size in row)
+    assert plan.payload_total == sum(map(sum, plan.transform.payload_table()))
+
+
+def test_topk_takes_its_number_from_the_manifest() -> None:
+    few, many = (make_plan(tiny_manifest(strategy={"codec": "topk", "topk": k})).payload_total for k in (8, 512))
+    assert many > 30 * few
+
+
+@pytest.mark.parametrize("strategy", [{"transform": "lowrank"}, {"lowrank_r": 4}, {"codec": "topk", "topk": 7}])
+def test_contradictions_are_config_errors(strategy: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        tiny_manifest(strategy=strategy)
+
+
+def test_coarse_codecs_without_feedback_are_warned_about() -> None:
+    for strategy in ({"codec": "topk"}, {"codec": "int2"}, {"transform": "lowrank", "lowrank_r": 2}):
+        manifest = tiny_manifest(strategy={**strategy, "error_feedback": "none"})
+        assert any("error_feedback" in text for text in manifest.warnings())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_outer_optimizer_makes_a_plan(name: str) -> None:
+    momentum = 0.0 if name == "sgd" else 0.9
+    plan = make_plan(tiny_manifest(outer={"optimizer": name, "lr": 0.1, "momentum": momentum}))
+    assert plan.num_slots == {"sgd": 0, "adam": 2}.get(name, 1)
