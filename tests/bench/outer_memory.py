@@ -46,10 +46,17 @@ def resident(pid: int) -> dict[str, int]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass
 class Measured:
     """What a run collected."""
 
+    cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     private: list[int] = field(default_factory=list)
     """RssAnon after each round."""
@@ -73,9 +80,11 @@ class Bench:
         self.phase = 0
 
     def timed(self, label: str, kind: type, *arguments: Any) -> Any:
-        started = time.perf_counter()
+        assert self.worker.process is not None
+        started, cpu = time.perf_counter(), cpu_seconds(self.worker.process.pid)
         answer = self.worker.do(kind, *arguments)
         self.measured.seconds[label].append(time.perf_counter() - started)
+        self.measured.cpu[label].append(cpu_seconds(self.worker.process.pid) - cpu)
         self.note()
         return answer
 
@@ -101,7 +110,8 @@ class Bench:
         self.write_phase()
         self.timed("form", local.FormContribution, self.phase, 0)
         total, owned = self.plan.payload_total, []
-        started = time.perf_counter()
+        assert self.worker.process is not None
+        started, cpu = time.perf_counter(), cpu_seconds(self.worker.process.pid)
         for segment in owned_segments:
             start, length = self.plan.payload_offsets[0][segment], self.plan.payload_bytes[0][segment]
             payload = self.worker.read(local.OUTBOX, start, length)
@@ -111,6 +121,7 @@ class Bench:
             self.worker.do(local.Reduce, 0, segment, shares, 0)
             owned.append(local.OwnedSegment(0, segment, shares))
         self.measured.seconds["reduce_all_owned"].append(time.perf_counter() - started)
+        self.measured.cpu["reduce_all_owned"].append(cpu_seconds(self.worker.process.pid) - cpu)
         for segment in set(range(len(self.plan.segments))) - set(owned_segments):
             start, length = self.plan.payload_offsets[0][segment], self.plan.payload_bytes[0][segment]
             self.worker.write(local.RESULT, self.worker.read(local.OUTBOX, start, length), start)
@@ -158,6 +169,7 @@ def report(plan: Plan, measured: Measured) -> dict[str, Any]:
         ),
         "rounds": len(measured.private),
         "seconds": {label: round(statistics.median(values), 3) for label, values in measured.seconds.items()},
+        "cpu_seconds": {label: round(statistics.median(values), 2) for label, values in measured.cpu.items()},
         "signs_of_life": measured.signs_of_life,
     }
 
