@@ -7,7 +7,7 @@ delays are in outer/phases.py. Source: ALGORITHMS 4, docs/internals.md section 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -56,6 +56,8 @@ class Engine:
     payload_bytes_sent: int = 0
     """Bytes of all contributions so far, all sites; results take as much again per result and receiver."""
     last_bytes_per_site: int = 0
+    after_commit: Callable[[], None] | None = None
+    """Called when a round has been applied, before anything else is offered: schedules change low rank here."""
 
     @classmethod
     def start(cls, recipe: Recipe, anchor: Tensor, sites: Sequence[str]) -> Engine:
@@ -106,6 +108,8 @@ class Engine:
             shares = [offer.first_payloads[site][segment.index] for site in included]
             self._exchange(segment, included, shares, weights)
         self.payload_bytes_sent += self.last_bytes_per_site * len(included)
+        if self.after_commit is not None:
+            self.after_commit()
 
     def _exchange(
         self, segment: Segment, sites: Sequence[str], shares: list[bytearray], weights: Sequence[float]

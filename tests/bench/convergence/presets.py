@@ -30,7 +30,7 @@ def low_rank(lowrank_r: int, bits: int = 4) -> MakeTransform:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """`tau`: arrival or overlap as a fraction of the phase. `fragments` > 0: streaming."""
+    """`tau`: arrival or overlap as a fraction of the phase. `fragments` > 0: streaming. `is_adaptive`: AdaGradCmp."""
 
     transform: MakeTransform
     inner_steps: int = 20
@@ -43,6 +43,7 @@ class Preset:
     beta: float = 1.0
     fragments: int = 0
     alpha: float = 0.5
+    is_adaptive: bool = False
     is_control: bool = False
     note: str = ""
 
@@ -74,6 +75,7 @@ PRESETS: dict[str, Preset] = {
     "arrival-topk256-0.2": replace(_ARRIVAL, tau=0.2, transform=codec("topk", k=256)),
     "default": replace(_ARRIVAL, tau=0.05, transform=codec("topk", k=256), note="over 500x with full overlap"),
     "dilocox": Preset(low_rank(24), delay="phase", lr=0.4, momentum=0.6, note="naive delay, low rank + int4"),
+    "dilocox-adaptive": Preset(low_rank(48), delay="phase", lr=0.4, momentum=0.6, is_adaptive=True, note="AdaGradCmp"),
     "dilocox-int4": Preset(codec("int4"), delay="phase", lr=0.4, momentum=0.6, note="naive delay, no low rank"),
     "dilocox-eager": Preset(codec("int4"), delay="eager", lr=0.7, momentum=0.6),
     "lowrank24": replace(_INT4, transform=low_rank(24), note="no delay"),

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.codec import NotEncodableError
+from dilocoxd.compress.lowrank import LowRank
+from dilocoxd.outer.adaptive import AdaptiveRank
 from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.phases import Phases
+from dilocoxd.outer.schedule import AdaptiveLimits
 from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
 from dilocoxd.trainer.data.prepare import PreparedData
 from dilocoxd.wire.layout import Layout, group_key
@@ -82,9 +85,14 @@ def _run_phases(
 ) -> None:
     tau = round(preset.tau * preset.inner_steps)
     phases = Phases(engine, train, preset.delay, tau)
+    adaptive = None
+    if preset.is_adaptive and isinstance(engine.recipe.transform, LowRank):
+        transform = engine.recipe.transform
+        limits = AdaptiveLimits(transform.lowrank_r_max, preset.inner_steps, lowrank_r_min=4, inner_steps_min=5)
+        adaptive = engine.after_commit = AdaptiveRank(transform, limits)
     done = 0
     while done < total_steps:
-        steps = min(preset.inner_steps, total_steps - done)
+        steps = min(adaptive.inner_steps if adaptive else preset.inner_steps, total_steps - done)
         phases.run_phase(steps)
         done += steps
         progress(done)

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import ConfigError
+from dilocoxd.outer.adaptive import AdaptiveRank
 from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.schedule import (
@@ -79,6 +80,28 @@ def test_i13_planted_rank_is_measured_from_the_committed_result(rank: int) -> No
     meter = RankMeter(16, eps=0.005)
     meter.add(values.tolist())
     assert meter.fraction() == rank / 16
+
+
+def test_i13_two_peers_agree_and_low_rank_follows_the_gradient_between_rounds_only() -> None:
+    layout = make_layout([ParamSpec("w", (128, 96))], 1 << 20)
+    generator = torch.Generator().manual_seed(9)
+    update = (torch.randn(128, 2, generator=generator) @ torch.randn(2, 96, generator=generator)).reshape(-1)
+    histories = []
+    for _ in range(2):
+        transform = LowRank(layout, 16, codec_from_name("int4"), bits=8)
+        engine = Engine.start(Recipe(transform, outer_from_name("sgd", 1.0)), torch.zeros(layout.numel), ("a", "b"))
+        adaptive = AdaptiveRank(transform, AdaptiveLimits(16, 40, window=2), eps=0.005)
+        engine.after_commit = adaptive
+        history = []
+        for _ in range(5):
+            offer = engine.offer(dict.fromkeys(("a", "b"), update))
+            before = transform.lowrank_r
+            engine.commit(offer)
+            history.append((before, adaptive.lowrank_r, adaptive.inner_steps, engine.anchor.sum().item()))
+        histories.append(history)
+    assert histories[0] == histories[1]
+    assert [row[0] for row in histories[0]] == [16, 16, 3, 3, 3]
+    assert [row[2] for row in histories[0]] == [40, 8, 8, 8, 8]
 
 
 def test_effective_rank_by_hand() -> None:
