@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from dilocoxd.daemon.buffers import Buffers
 from dilocoxd.daemon.local_server import Connection
-from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget
+from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget, nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ids import Monotonic
 from dilocoxd.ipc.process_tree import is_descendant
@@ -269,7 +269,8 @@ class OuterWorker:
         loop = asyncio.get_running_loop()
         limit = self._settings.silence_max_s
         while True:
-            await asyncio.sleep(limit / 10)
+            lost_s = await nap(limit / 10)
+            session.last_sign += lost_s  # time that we lost ourselves is not its silence
             silence = loop.time() - session.last_sign
             if session.pending and silence > limit:
                 session.on_ended(f"it said nothing for {silence:.0f} s while it owed an answer")

@@ -41,6 +41,8 @@ from dilocoxd.wire import local
 
 INBOX_MAX: Final = 10_000
 """Beyond it reports of steps are dropped; anything else would mean that the driver is stuck: our bug."""
+LATE_MAX_S: Final = 1.0
+"""Waking up so late means that we stood still ourselves, and so, perhaps, did the trainers."""
 
 
 class LocalSite:
@@ -122,11 +124,13 @@ class LocalSite:
     async def _drive(self, group: asyncio.TaskGroup) -> None:
         machine, clock = self._machine, asyncio.get_running_loop().time
         while True:
+            deadline = machine.next_deadline()
             try:
-                async with asyncio.timeout_at(machine.next_deadline()):
+                async with asyncio.timeout_at(deadline):
                     event = await self._inbox.get()
             except TimeoutError:
-                event = ev.DeadlineReached()
+                late_s = clock() - deadline if deadline is not None else 0.0
+                event = ev.TimeLost(late_s) if late_s > LATE_MAX_S else ev.DeadlineReached()
             for command in machine.handle(event, now=Monotonic(clock())):
                 await self._execute(command, group)
             started = self.progress.phase_started(machine.state)

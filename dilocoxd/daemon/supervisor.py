@@ -162,12 +162,17 @@ async def keep_reaper(mark: str) -> None:
         await asyncio.sleep(_REAPER_RESTART_S)
 
 
-async def watch_loop_lag(report: Callable[[float], None], *, interval_s: float = 0.25, lag_max_s: float = 0.1) -> None:
-    """Call `report(seconds)` when the loop came back later than asked: something blocked it."""
+async def nap(seconds: float) -> float:
+    """Sleep; how much later than asked the loop came back (blocked, starved of CPU, or the process was frozen)."""
     clock = asyncio.get_running_loop().time
+    asked = clock() + seconds
+    await asyncio.sleep(seconds)
+    return max(0.0, clock() - asked)
+
+
+async def watch_loop_lag(report: Callable[[float], None], *, interval_s: float = 0.25, lag_max_s: float = 0.1) -> None:
+    """Call `report(seconds)` when the loop came back later than asked."""
     while True:
-        asked = clock()
-        await asyncio.sleep(interval_s)
-        lag = clock() - asked - interval_s
+        lag = await nap(interval_s)
         if lag > lag_max_s:
             report(lag)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from dilocoxd.daemon.buffers import Buffers
 from dilocoxd.daemon.local_server import Connection
 from dilocoxd.daemon.outer_worker import is_set_within
-from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget
+from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget, nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ids import Monotonic
 from dilocoxd.ipc.process_tree import is_descendant
@@ -240,7 +240,8 @@ class Trainer:
         loop = asyncio.get_running_loop()
         limit = self._settings.silence_max_s
         while not generation.is_ready:
-            await asyncio.sleep(limit / 20)
+            lost_s = await nap(limit / 20)
+            generation.last_sign += lost_s  # time that we lost ourselves is not their silence
             silence = loop.time() - generation.last_sign
             if silence > limit and not generation.is_ready:
                 generation.end(f"it said nothing for {silence:.0f} s while it started")

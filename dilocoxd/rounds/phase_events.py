@@ -189,6 +189,13 @@ class DeadlineReached:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class TimeLost:
+    """We ourselves stood still for so long (frozen, or starved of CPU): nobody else's silence counts in it."""
+
+    seconds: float
+
+
 PhaseEvent = (
     OuterStarted
     | OuterLost
@@ -205,6 +212,7 @@ PhaseEvent = (
     | ResumeOrdered
     | LeaveOrdered
     | DeadlineReached
+    | TimeLost
 )
 
 # --- commands ---------------------------------------------------------------------------------------------------------

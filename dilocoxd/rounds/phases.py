@@ -57,12 +57,12 @@ class PhaseMachine:
                 phase_trainer.on_trainer(m, event)
             case ev.EntryCommitted() | ev.LoadOrdered() | ev.ContributionAbandoned() | ev.TrainingBegun():
                 self._on_order(event)
-            case ev.PauseOrdered(reason):
-                m.pause_reason = reason or "ordered by the operator"
-            case ev.ResumeOrdered():
-                m.pause_reason = ""
+            case ev.PauseOrdered() | ev.ResumeOrdered():
+                m.pause_reason = (event.reason or "the operator") if isinstance(event, ev.PauseOrdered) else ""
             case ev.LeaveOrdered():
                 m.is_leaving = True
+            case ev.TimeLost(seconds):
+                m.trainer.last_sign = Monotonic(min(now, m.trainer.last_sign + seconds))
             case ev.DeadlineReached():
                 phase_trainer.on_deadline(m)
             case _:

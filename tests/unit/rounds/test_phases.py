@@ -291,6 +291,18 @@ def test_silent_trainers_are_restarted_only_if_they_owe_something() -> None:
     assert site.machine.next_deadline() is None, "it is they who wait"
 
 
+def test_silence_does_not_count_while_we_stood_still_ourselves() -> None:
+    site = training_site("none", silence_min_s=50.0)
+    site.now = 200.0
+    site.send(ev.TimeLost(150.0))
+    site.send(ev.DeadlineReached())
+    assert site.trainer is None, "50 s of silence are real"
+    site = training_site("none", silence_min_s=50.0)
+    site.now = 200.0
+    site.send(ev.TimeLost(160.0))
+    assert site.machine.next_deadline() == 210.0
+
+
 def test_pause_stops_the_trainers_and_entries_still_come_in() -> None:
     site = training_site("arrival")
     close_first_boundary(site)
