@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.daemon.chain_fetch import Branch, check_branch, check_payload, fetch_branch, is_better
+from dilocoxd.daemon.chain_fetch import check_payload, fetch_branch
 from dilocoxd.daemon.ledger import Ledger
 from dilocoxd.daemon.snapshot_fetch import download_snapshot, newest_certified
 from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
 from dilocoxd.ids import PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds.commands import InFlight, SettleContribution, StartRecovery
+from dilocoxd.rounds.commands import SettleContribution, StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits, VoteKeys
+from dilocoxd.rounds.recovery import Branch, check_branch, is_better, settlement
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.store.snapshots import list_rounds
 from dilocoxd.swarm.fetch import FetchClient
@@ -121,20 +122,10 @@ class RecoveryDriver:
             entries = await self._jump(entries, donors)
         settled: PhaseId | None = None
         for signed in entries:
-            settle = self._settlement(signed.entry, order.in_flight)
+            settle = settlement(signed.entry, order.in_flight)
             await self._take(signed, donors, settle)
             settled = settle.phase if settle is not None else settled
         return settled
-
-    def _settlement(self, entry: Entry, in_flight: InFlight | None) -> SettleContribution | None:
-        if in_flight is None:
-            return None
-        ours = in_flight.contribution
-        if not any(c.peer == ours.peer and c.phase == ours.phase for c in entry.contributions):
-            return None
-        is_as_voted = in_flight.voted is not None and entry_hash(in_flight.voted) == entry_hash(entry)
-        owned = in_flight.owned if is_as_voted else ()
-        return SettleContribution(ours.phase, RoundIndex(entry.round), True, owned)
 
     async def _take(self, signed: SignedEntry, donors: list[PeerId], settle: SettleContribution | None) -> None:
         """Payload from any donor, then log, then state."""

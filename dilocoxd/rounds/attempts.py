@@ -308,17 +308,20 @@ def _consider_commit(core: Core, peer: PeerId, message: ProposeCommit) -> None:
 def _watch_silence(core: Core, locks: LockDecision, decision: Decision, coordinator: PeerId) -> None:
     """A round could go on by what we know, but nobody proposes: then the next attempt, with another coordinator."""
     limits = core.limits
+    ready_at = core.gathering.first_ready_at
+    grace_over = (ready_at if ready_at is not None else core.now) + core.gathering.pace.grace(limits)
     if core.outside_since is not None:
         limit, since = limits.progress_timeout_s + limits.vote_timeout_s, core.outside_since
     elif (locks.commit is not None and not _quorum_problem(core, locks.voters)) or (
         locks.is_free and decision.group is not None
     ):
         core.decided_since = core.decided_since if core.decided_since is not None else core.now
-        limit, since = limits.coordinator_patience_s, core.decided_since
+        # The coordinator may wait for peers that we believe to be slow: its grace counts, not only our decision.
+        limit, since = limits.coordinator_patience_s, Monotonic(max(core.decided_since, grace_over))
     elif not locks.is_free and locks.commit is None:
         limit, since = limits.progress_timeout_s, core.attempt_started_at
     else:
         core.decided_since = None
         return
     if core.is_over(since + limit):
-        fail_attempt(core, f"no proposal of {coordinator} for {limit:g} s")
+        fail_attempt(core, f"no proposal of {coordinator} for {limit:g} s", is_told=False)

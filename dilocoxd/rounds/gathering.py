@@ -141,8 +141,8 @@ class Gathering:
             and ready.attempt == attempt
             and ready.contribution is not None
             and not contribution_problem(ready.contribution, chain, self.limits)
-            and len(self.abandons.get(peer, ())) < ABANDONS_MAX
         }
+        steady = {p: c for p, c in contributions.items() if len(self.abandons.get(p, ())) < ABANDONS_MAX}
         pairs = self.conflicts.pairs(chain.height)
         accused = {about for _, about in pairs}
         awaited = {
@@ -157,7 +157,7 @@ class Gathering:
         unready = frozenset(p for p, v in missing.items() if p in self.readies or v.head == chain.head)
         absent = frozenset(p for p, v in missing.items() if v.height == chain.height - 1) - unready
         return Gathered(
-            contributions=contributions,
+            contributions=steady or contributions,
             awaited=awaited,
             unready=unready,
             absent=absent,

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.chain_fetch import Branch, check_branch, check_payload, fetch_branch, is_better
+from dilocoxd.daemon.chain_fetch import check_payload, fetch_branch
 from dilocoxd.daemon.library import Library, parse_chain, write_chain
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.rounds.recovery import Branch, check_branch, is_better
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 from tests.unit.daemon.chain_maker import GENESIS, KEYS, LENGTHS, RUN, base_view, chain, payload_of
