@@ -71,7 +71,7 @@ def _check_votes(signed: SignedEntry, keys: VoteKeys) -> None:
 
 
 def is_better(branch: Branch, own: Sequence[Entry]) -> bool:
-    """Fork choice: more tokens since the fork; on a tie the smaller hash of the first entry. `own`: ours since there."""
+    """Fork choice: more tokens since the fork (`own` are our entries); on a tie the smaller hash of the first entry."""
     if not branch.entries:
         return False
     if not own:

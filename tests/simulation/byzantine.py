@@ -12,7 +12,7 @@ from dilocoxd.rounds.events import RoundMessage
 from dilocoxd.rounds.limits import VoteKeys
 from dilocoxd.wire.entry import vote_text
 from dilocoxd.wire.messages import Abandon, Committed, Lock, Propose, Ready, Vote
-from tests.simulation.disk import RUN_ID, sha
+from tests.simulation.disk import RUN_ID, Stored, sha
 
 Mangle = Callable[[PeerId, RoundMessage], list[RoundMessage]]
 
@@ -49,6 +49,22 @@ class Mischief:
         if self.kind == "equivocates" and is_result:
             return sha(data + target.encode())[: len(data)].ljust(len(data), b"\0")
         return data
+
+    def log(self, log: list[Stored]) -> list[Stored]:
+        """The chain it serves to those who catch up: cut, forged or with other payloads."""
+        if not log:
+            return log
+        stored = log[-1]
+        entry = stored.signed.entry
+        vote = stored.signed.votes[0]
+        forged = [
+            replace(stored.signed, votes=(replace(vote, signature=b"x"),)),
+            replace(stored.signed, entry=replace(entry, state_digest=sha(b"other"))),
+            replace(stored.signed, votes=(replace(vote, peer=PeerId("nobody")),)),
+        ]
+        bad_payload = {place: data[::-1] + b"!" for place, data in stored.payload.items()}
+        endings = [*(Stored(signed, stored.payload) for signed in forged), Stored(stored.signed, bad_payload)]
+        return [*log[:-1], self.rng.choice(endings)]
 
     def messages(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         self.seen = [*self.seen[-50:], message]

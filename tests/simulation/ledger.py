@@ -6,6 +6,7 @@ from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.wire.entry import Entry, entry_hash
 
 OFFERED, INCLUDED, EXCLUDED, LOST = "offered", "included", "excluded", "lost"
+RECLAIMED = "reclaimed"
 
 
 class Broken(AssertionError):
@@ -35,6 +36,10 @@ class Ledger:
         if self.fates.get((peer, phase)) not in (OFFERED, None):
             raise Broken(f"R-b: phase {phase} of {peer} is settled although it is {self.fates[peer, phase]}")
         self.fates[peer, phase] = INCLUDED if is_included else EXCLUDED
+
+    def reclaimed(self, peer: PeerId, phase: PhaseId) -> None:
+        """A rollback took it out of the chain; its owner puts it back into its feedback."""
+        self.fates[peer, phase] = RECLAIMED
 
     def lost(self, peer: PeerId, phase: PhaseId) -> None:
         """The process died with the contribution in flight."""

@@ -87,8 +87,8 @@ class Node:
         self.beaten_at = self.world.now
         self.wake_at = float("inf")
         self.is_recovering = False
-        site = Site(self.name, RUN_ID, GENESIS, keys_of(self.name))
-        self.machine = RoundMachine(site, self.swarm.shape, self.swarm.limits, self.disk.chain(), self.disk.kept())
+        self.site = Site(self.name, RUN_ID, GENESIS, keys_of(self.name))
+        self.machine = RoundMachine(self.site, self.swarm.shape, self.swarm.limits, self.disk.chain(), self.disk.kept())
         self.world.log(f"{self.name} starts at height {self.machine.chain.height}")
         self.feed(e.Started())
         self.later(0.0, self._beat)
@@ -209,7 +209,7 @@ class Node:
             case c.ReportPeer():
                 self.swarm.reported(self.name, command)
             case c.RoundFinished():
-                self.swarm.rounds_finished += 1
+                self.swarm.rounds_finished += self.mischief is None
             case c.AttemptFailed():
                 self.swarm.attempts_failed += 1
             case c.LeaveFinished():

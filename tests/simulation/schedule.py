@@ -76,7 +76,7 @@ def _run(swarm: Swarm) -> None:
     world.run(FAULTS_S)
     _heal(swarm)
     world.run(FAULTS_S + CALM_S)
-    before = max(len(n.disk.log) for n in swarm.nodes.values())
+    before = swarm.rounds_finished
     world.run(FAULTS_S + 2 * CALM_S)
     _check_progress(swarm, before)
     swarm.is_training = False
@@ -178,7 +178,7 @@ def _heal(swarm: Swarm) -> None:
 def _check_progress(swarm: Swarm, before: int) -> None:
     if swarm.limits.has_majority_quorum and (swarm.has_liar or swarm.has_lost_disk):
         return  # half of the contributors may be gone for ever: then waiting is what the operator asked for
-    after = max(len(n.disk.log) for n in swarm.nodes.values())
+    after = swarm.rounds_finished
     if after < before + 1:
         states = ", ".join(f"{n.name}: {n.machine.status}" for n in swarm.nodes.values() if n.is_up)
         raise Broken(f"no round in {CALM_S:g} calm seconds ({before} -> {after}); {states}")

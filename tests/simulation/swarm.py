@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from dilocoxd.ids import PeerId
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits
-from tests.simulation.disk import Disk, sha
-from tests.simulation.ledger import INCLUDED, Broken, Ledger
+from tests.simulation.disk import sha
+from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
 from tests.simulation.node import Node
+from tests.simulation.recovering import Recovery
 from tests.simulation.world import World
 
 SEGMENT_BYTES = 100
@@ -104,41 +105,10 @@ class Swarm:
 
         source.later(seconds, done)
 
-    # --- recovery, simplified: copy the better chain of a reachable peer
-
-    def recover(self, node: Node, command: c.StartRecovery) -> None:
+    def recover(self, node: Node, order: c.StartRecovery) -> None:
         self.recoveries += 1
         node.is_recovering = True
-        node.later(self.world.rng.uniform(0.2, 1.0), lambda: self._recover(node, command))
-
-    def _recover(self, node: Node, command: c.StartRecovery) -> None:
-        node.is_recovering = False
-        best: Node | None = None
-        for peer in command.peers:
-            other = self.nodes[peer]
-            if (
-                other.is_up
-                and not self.world.link(peer, node.name).is_cut
-                and _is_better(other.disk, (best or node).disk)
-            ):
-                best = other
-        if best is None:
-            node.feed(e.RecoveryFinished(node.machine.chain, None))
-            return
-        shared = _shared(node.disk, best.disk)
-        lost = node.disk.log[shared:]
-        for stored in lost:
-            self.ledger.rolled_back.add(stored.signed.entry.parent)
-        node.disk.log = [*node.disk.log[:shared], *best.disk.log[shared:]]
-        for stored in best.disk.log[shared:]:
-            self.ledger.committed(node.name, stored.signed.entry)
-        chain = node.disk.chain()
-        settled = None
-        if command.in_flight is not None and chain.holds(command.in_flight.contribution):
-            settled = command.in_flight.contribution.phase
-            self.ledger.settled(node.name, settled, is_included=True)
-            node.offered = None
-        node.feed(e.RecoveryFinished(chain, settled))
+        Recovery(self, node, order).ask_next()
 
     def reported(self, by: PeerId, command: c.ReportPeer) -> None:
         self.reports.append((by, command))
@@ -178,34 +148,12 @@ class Swarm:
                 raise Broken(f"R-d: {len(missing)} entries that {peer} acknowledged are in no chain")
 
     def _check_included(self, live: list[Node]) -> None:
-        if not live or self.ledger.num_forks():
+        if not live:
             return
-        chain = live[0].disk.chain()
         inside = {(x.peer, x.phase) for s in live[0].disk.log for x in s.signed.entry.contributions}
+        gone = {node.name for node in self.nodes.values() if node.is_gone or node.mischief is not None}
         for name, fate in self.ledger.fates.items():
-            if fate == INCLUDED and name not in inside and chain.last_phases:
+            if fate == INCLUDED and name not in inside and name[0] not in gone:
                 raise Broken(f"R-b: {name} was settled as included, but is in no entry")
-
-
-def _shared(mine: Disk, other: Disk) -> int:
-    count = 0
-    for a, b in zip(mine.log, other.log, strict=False):
-        if a.signed.entry != b.signed.entry:
-            break
-        count += 1
-    return count
-
-
-def _is_better(other: Disk, mine: Disk) -> bool:
-    shared = _shared(mine, other)
-    ours, theirs = mine.chain(), other.chain()
-    if shared == len(mine.log):
-        return len(other.log) > shared
-    return (theirs.weight, _inverted(theirs.head)) > (ours.weight, _inverted(ours.head))
-
-
-def _inverted(digest: bytes) -> bytes:
-    return bytes(255 - byte for byte in digest)
-
-
-__all__ = ["Swarm"]
+            if fate == RECLAIMED and name in inside:
+                raise Broken(f"R-b: {name} was put back into feedback, but is in the chain")
