@@ -71,8 +71,10 @@ def fail_attempt(core: Core, reason: str, blames: Iterable[PeerId] = (), *, is_t
 
 def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
     """A Ready for our round and head, with our bits. A later attempt is joined, unless we run one without this peer."""
-    known = max([core.attempt, *(r.attempt for r in core.gathering.readies.values())])
-    if ready.attempt > known + core.limits.attempt_jump_max:
+    others = [r.attempt for p, r in core.gathering.readies.items() if p != core.me]
+    known = max([core.attempt, *others])
+    # Who comes late cannot know how far the others are: the first one that it hears is believed.
+    if others and ready.attempt > known + core.limits.attempt_jump_max:
         raise ProtocolViolation(peer, "attempt_jump", f"attempt {ready.attempt}, nobody is beyond {known}")
     if ready.contribution is not None and ready.contribution.peer != peer:
         raise ProtocolViolation(peer, "foreign_contribution", f"offers a contribution of {ready.contribution.peer}")
@@ -156,7 +158,7 @@ def gather(core: Core) -> None:
 def _locks(core: Core) -> LockDecision:
     """With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
     may_fork = not core.limits.has_majority_quorum
-    return resolve_locks(core.locks(), core.live(), core.attempt, may_fork=may_fork)
+    return resolve_locks(core.locks(), core.present(), core.attempt, may_fork=may_fork)
 
 
 def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
@@ -183,7 +185,7 @@ def _all_views(core: Core) -> dict[PeerId, PeerView]:
     """What membership says, with ourselves as one more peer."""
     trains = core.is_training and core.leave_by is None
     own = PeerView(core.me, is_live=True, is_training=trains, height=core.round, head=core.chain.head)
-    others = {peer: view for peer, view in core.views.items() if core.is_live(peer)}
+    others = {peer: view for peer, view in core.views.items() if peer in core.present()}
     return {**others, core.me: own}
 
 

@@ -95,6 +95,10 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     if gathered.absent and now < soon:
         return Decision(None, f"{len(gathered.absent)} live peers are about to reach this height", soon)
     usable = without_conflicts(gathered.contributions, gathered.conflicts)
+    everybody = frozenset(gathered.contributions)
+    recent = gathered.recent_contributors
+    if limits.has_majority_quorum and missing_majority(usable, recent) and not missing_majority(everybody, recent):
+        usable = everybody  # complaints must not make a majority impossible
     group = [gathered.contributions[peer] for peer in sorted(usable)][: limits.contributors_max]
     if limits.has_majority_quorum and (
         reason := missing_majority({c.peer for c in group}, gathered.recent_contributors)

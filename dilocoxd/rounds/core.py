@@ -172,11 +172,15 @@ class Core:
         """Ourselves and everybody worth waiting for."""
         return frozenset({self.me, *(peer for peer in self.views if self.is_live(peer))})
 
+    def present(self) -> frozenset[PeerId]:
+        """Live peers without those that stand on a chain that recovery could not take: they will not answer here."""
+        return self.live() - self.drift.refuted.keys()
+
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""
         here = {
             peer
-            for peer in self.live()
+            for peer in self.present()
             if peer == self.me or peer in self.gathering.readies or self.views[peer].head == self.chain.head
         }
         return coordinator_order(self.site.run_id, self.round, self.attempt, here)

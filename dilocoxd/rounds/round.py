@@ -376,6 +376,7 @@ class RoundMachine:
                 core.send(peer, core.own_vote)
             core.send(peer, Committed(RoundIndex(core.round - 1), core.chain.head))
         if kind != SAME:
+            core.gathering.readies.pop(peer, None)
             return
         core.drift.digests[peer] = Digest(ready.state_digest)
         if ready.state_digest != core.chain.state_digest:
