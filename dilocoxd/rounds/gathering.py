@@ -31,11 +31,12 @@ class Pace:
     phase_of: dict[PeerId, int] = field(default_factory=dict)
     seconds: dict[PeerId, float] = field(default_factory=dict)
 
-    def start(self, peer: PeerId, now: Monotonic) -> None:
-        """A peer that begins to train: its first phase counts from here."""
-        self.seen_at.setdefault(peer, now)
-
     def contributed(self, peer: PeerId, phase: int, now: Monotonic) -> None:
+        """Take note of a contribution; the time since the one before is a phase.
+
+        The way to a peer's first contribution is no phase time: starting trainers and reading data for a minute would
+        make everybody believe for many rounds that this peer is not due yet, and leave it out.
+        """
         before = self.phase_of.get(peer, -1)
         if phase <= before:
             return
@@ -44,7 +45,7 @@ class Pace:
         self.seen_at[peer] = now
         if since is None:
             return
-        measured = (now - since) / max(1, phase - before if before >= 0 else 1)
+        measured = (now - since) / (phase - before)
         known = self.seconds.get(peer)
         self.seconds[peer] = measured if known is None else known + PACE_NEW * (measured - known)
 

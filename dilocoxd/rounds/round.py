@@ -282,9 +282,6 @@ class RoundMachine:
     def _start(self) -> None:
         core = self._core
         assert core.state == states.STARTING, "started twice"
-        for peer in core.views:
-            core.gathering.pace.start(peer, core.now)
-        core.gathering.pace.start(core.me, core.now)
         arrive(core)
         kept = self._kept
         if kept is None or (kept.promise.round, kept.promise.parent) != (core.round, core.chain.head):
@@ -323,8 +320,6 @@ class RoundMachine:
         core.bandwidth = event.bandwidth
         core.is_training = event.is_training
         for view in core.views.values():
-            if view.is_live and view.is_training:
-                core.gathering.pace.start(view.peer, core.now)
             if view.is_live and view.height > 0:
                 core.drift.note(core.chain, view.peer, view.height, view.head, core.now)
         for peer in [p for p in core.drift.claims if not core.is_live(p)]:

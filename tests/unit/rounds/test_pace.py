@@ -1,0 +1,28 @@
+"""Measured phase times: what counts as a phase, and what nobody may conclude from a slow start."""
+
+from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.rounds.gathering import Pace
+from dilocoxd.rounds.limits import RoundLimits
+
+A = PeerId("QmA")
+LIMITS = RoundLimits(grace_factor=0.5, grace_min_s=1.0, grace_max_s=20.0)
+
+
+def test_way_to_the_first_contribution_is_no_phase_time() -> None:
+    pace = Pace()
+    pace.contributed(A, 1, Monotonic(90.0))
+    assert pace.expected(A) is None
+    assert pace.grace(LIMITS) == LIMITS.grace_max_s
+    pace.contributed(A, 2, Monotonic(96.0))
+    assert pace.expected(A) == 102.0
+    assert pace.grace(LIMITS) == 3.0
+
+
+def test_skipped_phases_share_the_time_and_repeated_news_counts_once() -> None:
+    pace = Pace()
+    pace.contributed(A, 1, Monotonic(0.0))
+    pace.contributed(A, 4, Monotonic(12.0))
+    pace.contributed(A, 4, Monotonic(13.0))
+    pace.contributed(A, 3, Monotonic(14.0))
+    assert pace.seconds[A] == 4.0
+    assert pace.expected(A) == 16.0
