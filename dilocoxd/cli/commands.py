@@ -1,10 +1,12 @@
 """Commands that make run directories and start the daemon in the foreground."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dilocoxd.cli.corpus import with_text_hashes
 from dilocoxd.cli.overrides import join_address, merged, site_options, site_tables, split_settings
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
@@ -62,12 +64,18 @@ def announce_run(run_dir: RunDir) -> None:
     click.echo(f"  dilocoxd join {join_address(site, peer_id)}")
 
 
-def created_from(target: str, directory: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> RunDir:
-    """The run directory that `start` and `init` make."""
+def created_from(
+    target: str,
+    directory: str | None,
+    settings: tuple[str, ...],
+    options: dict[str, Any],
+    pin: Callable[[Manifest, SiteConfig], Manifest] = lambda manifest, _site: manifest,
+) -> RunDir:
+    """The run directory that `start` and `init` make; `pin` may complete the manifest before its hash names the run."""
     manifest_changes, site_changes = split_settings(settings)
     manifest = new_manifest(target, manifest_changes)
     site = validated(SiteConfig, site_tables(options, site_changes), source="options")
-    return make_run(manifest, site, directory)
+    return make_run(pin(manifest, site), site, directory)
 
 
 @click.command()
@@ -78,7 +86,7 @@ def start(target: str, directory: str | None, settings: tuple[str, ...], **optio
 
     Prints the line with which other machines join. PRESET is demo, small or tiny; any field can be changed with --set.
     """
-    run_dir = created_from(target, directory, settings, options)
+    run_dir = created_from(target, directory, settings, options, pin=with_text_hashes)
     announce_run(run_dir)
     return run_in_foreground(run_dir)
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from dilocoxd.models import ModelConfig
-from dilocoxd.trainer.data import BatchOrder, PreparedData
+from dilocoxd.trainer.data import PreparedData
+from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.pipeline import cross_entropy
 from dilocoxd.trainer.whole import whole_model
 

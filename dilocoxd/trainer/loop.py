@@ -19,7 +19,7 @@ from dilocoxd.errors import WorkerError
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.ipc.client import Connection
 from dilocoxd.trainer.channel import CommandChannel
-from dilocoxd.trainer.data import BatchOrder
+from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.wire import local

@@ -22,7 +22,8 @@ from dilocoxd.ipc.client import GENERATION_VARIABLE, Connection, DaemonGone
 from dilocoxd.models import param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE, CommandChannel, exit_when_daemon_goes
-from dilocoxd.trainer.data import BatchOrder, PreparedData, prepare
+from dilocoxd.trainer.data import PreparedData, prepare
+from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop

@@ -16,7 +16,6 @@ from dilocoxd.config.manifest import load_manifest
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.data.corpora import CORPORA, ENGLISH
 from dilocoxd.trainer.data.prepare import DataConfig, TokenizerConfig, default_cache_dir, prepare
-from dilocoxd.trainer.settings import data_config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _wanted(options: argparse.Namespace) -> tuple[DataConfig, TokenizerConfig]:
     if options.run_toml is not None:
         manifest = load_manifest(options.run_toml)
-        return data_config(manifest), TokenizerConfig(manifest.model.vocab_size, manifest.tokenizer.sha256)
+        return DataConfig.from_manifest(manifest), TokenizerConfig.from_manifest(manifest)
     return (
         DataConfig(options.corpus, options.chars_max, options.validation_fraction, options.data_sha256),
         TokenizerConfig(options.vocab_size, options.tokenizer_sha256),

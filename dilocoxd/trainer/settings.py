@@ -78,8 +78,8 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             weight_decay=inner.weight_decay,
             clip_norm=inner.clip_norm,
         ),
-        data=data_config(manifest),
-        tokenizer=TokenizerConfig(manifest.model.vocab_size, manifest.tokenizer.sha256),
+        data=DataConfig.from_manifest(manifest),
+        tokenizer=TokenizerConfig.from_manifest(manifest),
         cache_dir=Path(site.paths.cache).expanduser() if site.paths.cache else default_cache_dir(),
         data_seed=manifest.seeds.data,
         data_stream=data_stream,
@@ -90,12 +90,6 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         device=site.parallel.device,
         num_threads=site.parallel.threads_per_rank,
     )
-
-
-def data_config(manifest: Manifest) -> DataConfig:
-    """The corpus that ``manifest`` names."""
-    section = manifest.data
-    return DataConfig(section.corpus, section.chars_max, section.validation_fraction, section.sha256)
 
 
 def device_of(settings: TrainerSettings) -> str:

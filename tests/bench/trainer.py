@@ -21,7 +21,8 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.models import init_parameter, init_std
-from dilocoxd.trainer.data import BatchOrder, prepare
+from dilocoxd.trainer.data import prepare
+from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.pipeline import Pipeline
 from dilocoxd.trainer.settings import TrainerSettings, make_settings

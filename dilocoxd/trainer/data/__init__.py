@@ -1,6 +1,8 @@
-"""Text to batches: a corpus, a tokenizer trained on it, a token file, and the order in which a site reads it."""
+"""Text to batches: a corpus, a tokenizer trained on it, a token file, and the order in which a site reads it.
 
-from dilocoxd.trainer.data.order import BatchOrder
+Preparing needs no torch; `order` does, and is imported by its own name.
+"""
+
 from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, default_cache_dir, prepare
 
-__all__ = ["BatchOrder", "DataConfig", "PreparedData", "TokenizerConfig", "default_cache_dir", "prepare"]
+__all__ = ["DataConfig", "PreparedData", "TokenizerConfig", "default_cache_dir", "prepare"]

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
 from dilocoxd.trainer.data.corpora import ENGLISH, describe_environment, is_user_text, read_corpus
@@ -45,6 +46,12 @@ class DataConfig:
     validation_fraction: float = 0.02
     sha256: str = ""
 
+    @classmethod
+    def from_manifest(cls, manifest: Manifest) -> DataConfig:
+        """What a run trains on."""
+        section = manifest.data
+        return cls(section.corpus, section.chars_max, section.validation_fraction, section.sha256)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerConfig:
@@ -52,6 +59,11 @@ class TokenizerConfig:
 
     vocab_size: int = 1024
     sha256: str = ""
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest) -> TokenizerConfig:
+        """The tokenizer of a run."""
+        return cls(manifest.model.vocab_size, manifest.tokenizer.sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.data import BatchOrder, DataConfig, PreparedData, TokenizerConfig, prepare
+from dilocoxd.trainer.data import DataConfig, PreparedData, TokenizerConfig, prepare
 from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
 from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus
+from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.data.prepare import token_dtype, unigram_entropy
 from dilocoxd.trainer.data.split import chunks_of, hold_out
 from dilocoxd.trainer.prepare import main
