@@ -153,6 +153,7 @@ class App:
         snapshots = [daemon.opened.run_dir.snapshots / str(number) for number in list_rounds_below(daemon)]
         for problem in await daemon.ledger.open(payloads, snapshots):
             daemon.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
+        await daemon.recall_rounds()
         transfers = await daemon.make_rounds(payloads)
         assert daemon.rounds is not None
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
@@ -164,7 +165,7 @@ class App:
         await catch_up(daemon)
         life.enter("training")
         chain = daemon.ledger.chain
-        await daemon.site.begin(ChainView(chain.height, daemon.ledger.newest_own_phase(daemon.me)))
+        await daemon.site.begin(ChainView(chain.height, daemon.ledger.newest_own_phase()))
 
     async def _finish(self, conductor: asyncio.Task[None], site: asyncio.Task[None]) -> None:
         """The stop list. Every step is bounded, and none is skipped because one before it failed."""

@@ -34,17 +34,26 @@ class Ledger:
     """Log and state of this site. One caller at a time changes it (round driver or recovery, never both)."""
 
     def __init__(
-        self, site: Site, log: EntryLog, genesis: ChainView, applied: Callable[[int], None] = lambda height: None
+        self,
+        site: Site,
+        log: EntryLog,
+        genesis: ChainView,
+        me: PeerId,
+        applied: Callable[[int], None] = lambda height: None,
     ) -> None:
         self._site = site
         self.log = log
         self._genesis = genesis
         self._applied = applied
+        self._me = me
         self.chain = genesis
         """View of the applied state."""
         self.state: StateReady | None = None
         """Digests of the applied state; None before `open`."""
+        self.own_rounds: list[int] = []
+        """Rounds of the chain whose entries name us, ascending."""
         self.payloads = PayloadMap(())
+        self._is_paused = False
 
     async def open(self, payloads: PayloadMap, snapshots: list[Path]) -> list[str]:
         """State k = height of the log, from the first usable of `snapshots` (newest first) or genesis, and the log.
@@ -83,14 +92,21 @@ class Ledger:
         entries = await asyncio.to_thread(lambda: [signed.entry for signed in self.log.entries()])
         digest = Digest(ready.state_digest)
         self.chain = view_of(replace(self._genesis, state_digest=digest), entries, digest)
+        self.own_rounds = [int(entry.round) for entry in entries if self._names_us(entry)]
+
+    def _names_us(self, entry: Entry) -> bool:
+        return any(contribution.peer == self._me for contribution in entry.contributions)
 
     def pause(self, reason: str) -> None:
         """Several states will follow each other: the trainers shall not take each of them."""
+        self._is_paused = True
         self._site.pause(reason)
 
     def resume(self) -> None:
-        """The trainers take the state that we have now."""
-        self._site.resume()
+        """The trainers take the state that we have now, unless there was no pause."""
+        if self._is_paused:
+            self._is_paused = False
+            self._site.resume()
 
     def view_at(self, height: int) -> ChainView:
         """View of our chain as it was at this height (its state digest is that of no interest to checks)."""
@@ -139,12 +155,14 @@ class Ledger:
     def _advance(self, entry: Entry, ready: StateReady) -> StateReady:
         self.state = ready
         self.chain = self.chain.extended(entry, Digest(ready.state_digest))
+        if self._names_us(entry):
+            self.own_rounds.append(int(entry.round))
         self._applied(self.chain.height)
         return ready
 
-    def newest_own_phase(self, me: PeerId) -> PhaseId | None:
+    def newest_own_phase(self) -> PhaseId | None:
         """Highest phase of ours in the chain."""
-        return self.chain.last_phases.get(me)
+        return self.chain.last_phases.get(self._me)
 
 
 def genesis_view(run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int) -> ChainView:

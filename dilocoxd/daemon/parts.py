@@ -3,6 +3,7 @@
 Everything that one part tells another goes through a method here, so that this file shows who knows whom.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from dilocoxd.daemon.settings import round_limits, site_settings, swarm_settings
 from dilocoxd.daemon.site_history import SiteHistory
 from dilocoxd.daemon.site_interface import ContributionOffered, Site, SiteEvent, SiteSettings, WorkerStatus
 from dilocoxd.daemon.snapshot_keeper import SnapshotKeeper
-from dilocoxd.daemon.state import Alert, Journal
+from dilocoxd.daemon.state import ROUNDS_KEPT, Alert, Journal
 from dilocoxd.daemon.transfers import Transfers
 from dilocoxd.daemon.view import DaemonView, Sources, Who
 from dilocoxd.errors import WireError
@@ -98,7 +99,7 @@ class Daemon:
         self.snapshots = SnapshotKeeper(
             run_dir.snapshots, manifest.snapshot.every_rounds, manifest.snapshot.keep, opened.events.emit
         )
-        self.ledger = Ledger(self.site, log, view, self.snapshots.applied)
+        self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
         self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
         self.table = PeerTable(self.me)
         self.swarm = Swarm(swarm_settings(run_dir, manifest, opened.config, opened.identity), self, opened.events.emit)
@@ -110,7 +111,7 @@ class Daemon:
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status)
         self.site_history = SiteHistory(self.journal, opened.events, lambda: self.ledger.chain.height, self._note_idle)
-        self.round_history = RoundHistory(self.journal, opened.events, self.metrics)
+        self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics)
         self.recovery = RecoveryDriver(
             RecoveryParts(
                 me=self.me,
@@ -121,6 +122,7 @@ class Daemon:
                 snapshots=run_dir.snapshots,
                 events=opened.events,
                 moved=self.swarm.announce,
+                took=self.round_history.took,
             )
         )
         self.view = self._make_view()
@@ -171,6 +173,12 @@ class Daemon:
         )
         self.rounds = RoundDriver(parts, self.me, self.start_recovery)
         return Transfers(self.run_id, self.site.buffers, payloads, self.swarm.bulk_out, self.rounds.tell)
+
+    async def recall_rounds(self) -> None:
+        """What the log says about earlier rounds, for GET /v1/rounds."""
+        first = max(0, self.log.height - ROUNDS_KEPT // 2)
+        for signed in await asyncio.to_thread(lambda: list(self.log.entries(first))):
+            self.round_history.took(signed, at_unix_s=signed.time / 1000)
 
     def start_recovery(self, order: StartRecovery) -> None:
         """The round machine wants the chain of others."""
@@ -233,7 +241,7 @@ class Daemon:
             chain_height=chain.height,
             chain_weight=chain.weight,
             state_digest=chain.state_digest,
-            contributed_round=self.round_history.contributed_round,
+            contributed_round=self.ledger.own_rounds[-1] if self.ledger.own_rounds else -1,
             steps_per_s=steps_per_s,
             tokens_per_s=steps_per_s * self.site_history.tokens_per_step,
         )

@@ -45,6 +45,8 @@ class RecoveryParts:
     events: EventLog
     moved: Callable[[], None]
     """Told when the chain head has changed."""
+    took: Callable[[SignedEntry], None]
+    """Told each entry that was applied here without our taking part."""
 
     @property
     def log(self) -> EntryLog:
@@ -151,6 +153,7 @@ class RecoveryDriver:
             os.close(fd)
         self.text = f"entry {index} to be applied"
         await parts.ledger.apply_logged(RoundIndex(index), settle)
+        parts.took(signed)
 
     async def _jump(self, entries: list[SignedEntry], donors: list[PeerId]) -> list[SignedEntry]:
         """Skip most of a long way by a snapshot; the entries that are left to replay."""

@@ -1,15 +1,16 @@
 """Turns what the round machine reports into rows, spans, counters and events for people."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from dilocoxd.daemon.state import Journal
 from dilocoxd.daemon.transfers import RoundBytes
-from dilocoxd.ids import Monotonic
+from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.rounds.commands import AttemptFailed, RoundSummary
 from dilocoxd.telemetry.catalogue import RoundAbandoned, RoundCommitted
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.metrics import Metrics
+from dilocoxd.wire.entry import Contribution, SignedEntry, entry_hash
 
 ATTEMPT_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s")
 
@@ -17,7 +18,8 @@ ATTEMPT_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_
 class RoundHistory:
     """Writes to the journal, the event log and the metrics."""
 
-    def __init__(self, journal: Journal, events: EventLog, metrics: Metrics) -> None:
+    def __init__(self, me: PeerId, journal: Journal, events: EventLog, metrics: Metrics) -> None:
+        self._me = me
         self._journal = journal
         self._events = events
         self._metrics = metrics
@@ -26,8 +28,6 @@ class RoundHistory:
         self._idle_s_before = 0.0
         self.idle_s = 0.0
         """Total idle seconds of the trainers, as the site reported last."""
-        self.contributed_round = -1
-        """Newest round whose entry names us; -1 = none in this life."""
 
     def _unix(self, at: Monotonic) -> float:
         return self._journal.now() - (asyncio.get_running_loop().time() - at)
@@ -57,16 +57,7 @@ class RoundHistory:
         row.coordinator = summary.coordinator or ""
         row.is_contributor = summary.is_contributor
         row.entry_hash = summary.entry_hash.hex()
-        row.contributors = [
-            {
-                "peer": c.peer,
-                "phase": c.phase,
-                "tokens": c.tokens,
-                "inner_steps": c.inner_steps,
-                "base_round": c.base_round,
-            }
-            for c in summary.contributions
-        ]
+        row.contributors = [as_json(c) for c in summary.contributions]
         row.bytes_sent, row.bytes_received = counts.sent, counts.received
         row.started_at = self._unix(summary.started_at)
         row.committed_at = self._unix(summary.persisted_at)
@@ -87,13 +78,21 @@ class RoundHistory:
         self._account(summary, counts)
         self._journal.row(summary.round + 1)  # the next round begins now
 
+    def took(self, signed: SignedEntry, at_unix_s: float | None = None) -> None:
+        """A round that was decided without us, or in an earlier life (`at_unix_s`)."""
+        entry = signed.entry
+        now = self._journal.now() if at_unix_s is None else at_unix_s
+        row = self._journal.row(entry.round)
+        row.entry_hash = entry_hash(entry).hex()
+        row.contributors = [as_json(c) for c in entry.contributions]
+        row.is_contributor = any(c.peer == self._me for c in entry.contributions)
+        row.started_at = min(row.started_at, now)
+        row.committed_at = row.applied_at = now
+
     def _account(self, summary: RoundSummary, counts: RoundBytes) -> None:
         row, totals = self._journal.row(summary.round), self._journal.totals
         self._journal.add_span("exchange", self._unix(summary.gathered_at), self._unix(summary.voted_at), summary.round)
         self._journal.add_span("apply", self._unix(summary.persisted_at), row.applied_at, summary.round)
-        if summary.is_contributor:
-            self.contributed_round = summary.round
-            totals.contributions += 1
         totals.bytes_sent += counts.sent
         totals.bytes_received += counts.received
         self._metrics.observe_round(row.times)
@@ -108,3 +107,14 @@ class RoundHistory:
                 exchange_s=row.times["exchange_s"],
             )
         )
+
+
+def as_json(contribution: Contribution) -> dict[str, Any]:
+    """One contributor in GET /v1/rounds."""
+    return {
+        "peer": contribution.peer,
+        "phase": contribution.phase,
+        "tokens": contribution.tokens,
+        "inner_steps": contribution.inner_steps,
+        "base_round": contribution.base_round,
+    }

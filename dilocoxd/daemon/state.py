@@ -78,12 +78,10 @@ class Alert:
 
 @dataclass(slots=True)
 class Totals:
-    """Counters since the daemon started (contributions and rounds: since the run directory was made)."""
+    """Counters since the daemon started."""
 
     tokens: int = 0
     inner_steps: int = 0
-    contributions: int = 0
-    rounds_committed: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
     idle_s: float = 0.0

@@ -144,7 +144,7 @@ class DaemonView:
         return {
             "tokens": tokens,
             "inner_steps": totals.inner_steps,
-            "contributions": totals.contributions,
+            "contributions": len(self._from.ledger.own_rounds),
             "rounds_committed": self._from.ledger.chain.height,
             "bytes_sent": totals.bytes_sent,
             "bytes_received": totals.bytes_received,
