@@ -33,8 +33,8 @@ from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import genesis_hash
 
 SETTLE_S: Final = 5.0
-SITE_LEAVE_S: Final = 7.0
-WORKERS_END_S: Final = 5.0
+SITE_LEAVE_S: Final = 11.0
+WORKERS_END_S: Final = 1.0
 """Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
 EXIT_NOW: Final = 130
 

@@ -40,7 +40,7 @@ from dilocoxd.swarm.fetch import Served
 from dilocoxd.swarm.identity import Identity, verify
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.swarm.service import SelfDescription, Swarm
-from dilocoxd.telemetry.catalogue import InputRejected
+from dilocoxd.telemetry.catalogue import AlertRaised, InputRejected
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.metrics import Metrics
 from dilocoxd.wire.entry import SignedVote, genesis_hash
@@ -92,6 +92,7 @@ class Daemon:
         self.genesis = genesis_hash(self.run_id, manifest.sha256())
         self.lifecycle = Lifecycle()
         self.journal = Journal(lambda: UnixTime(time.time()))
+        opened.events.listen(self._on_event)
         self.keys = vote_keys(opened.identity)
         self.log = log
         self.site = make_site(site_settings(run_dir, manifest, opened.config), self.on_site_event)
@@ -111,6 +112,7 @@ class Daemon:
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status)
         self.site_history = SiteHistory(self.journal, opened.events, lambda: self.ledger.chain.height, self._note_idle)
+        self.site_history.workers = lambda: self.site.status().workers
         self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics)
         self.recovery = RecoveryDriver(
             RecoveryParts(
@@ -260,7 +262,11 @@ class Daemon:
 
     def alert(self, code: str, text: str, remedy: str) -> None:
         """Tell the operator."""
-        self.journal.raise_alert(Alert(code, text, remedy))
+        self.opened.events.emit(AlertRaised(code=code, text=text, remedy=remedy))
+
+    def _on_event(self, record: dict[str, object]) -> None:
+        if record["event"] == AlertRaised.name:
+            self.journal.raise_alert(Alert(*(str(record[field]) for field in ("code", "text", "remedy"))))
 
     def peers_json(self) -> list[dict[str, Any]]:
         """GET /v1/peers."""

@@ -1,6 +1,6 @@
 """Turns what the site reports into losses, spans, totals, alerts and events for people."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
 from dilocoxd.daemon.site_interface import (
@@ -13,6 +13,7 @@ from dilocoxd.daemon.site_interface import (
     StepReported,
     ValidationMeasured,
     WorkerChanged,
+    WorkerStatus,
 )
 from dilocoxd.daemon.state import Alert, Journal
 from dilocoxd.telemetry import catalogue
@@ -32,6 +33,9 @@ class SiteHistory:
         self._events = events
         self._height = height
         self._told_idle = told_idle
+        self._states: dict[str, str] = {}
+        self.workers: Callable[[], Mapping[str, WorkerStatus]] = dict
+        """Asked for process ids; set when the site exists."""
         self._idle_s = 0.0
         self.tokens_per_step = 0
 
@@ -84,10 +88,16 @@ class SiteHistory:
 
     def _worker(self, event: WorkerChanged) -> None:
         code = f"worker_{event.role}_lost"
+        before, self._states[event.role] = self._states.get(event.role), event.state
+        if before == event.state:
+            return
+        known = self.workers().get(event.role)
+        pid = known.pids[0] if known is not None and known.pids else 0
         if event.state == "lost":
-            self._events.emit(catalogue.WorkerDied(worker=event.role, pid=0, reason=event.reason, restarts_left=-1))
+            self._events.emit(catalogue.WorkerDied(worker=event.role, pid=pid, reason=event.reason, restarts_left=-1))
             text = f"the {event.role} was lost ({event.reason}) and is started again"
             self._journal.raise_alert(Alert(code, text, f"look into logs/ of the run directory ({event.role})"))
         elif event.state == "running":
             self._journal.clear_alert(code)
-            self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=0, generation=event.restarts))
+            generation = known.generation if known is not None else 0
+            self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=pid, generation=generation))

@@ -112,7 +112,6 @@ class Journal:
         self.validation_losses: deque[tuple[float, int, float]] = deque(maxlen=LOSSES_KEPT)
         self.spans: deque[dict[str, Any]] = deque(maxlen=SPANS_KEPT)
         self.alerts: OrderedDict[str, Alert] = OrderedDict()
-        self.bad_input: dict[str, dict[str, int]] = {}
         self.totals = Totals()
         self.phase = PhaseProgress()
 
@@ -154,9 +153,3 @@ class Journal:
     def clear_alert(self, code: str) -> None:
         """The reason is gone."""
         self.alerts.pop(code, None)
-
-    def count_bad_input(self, peer: str, code: str) -> None:
-        """A peer sent something it must not; at most 256 peers are told apart."""
-        key = peer if peer in self.bad_input or len(self.bad_input) < 256 else "others"
-        counts = self.bad_input.setdefault(key, {})
-        counts[code] = counts.get(code, 0) + 1
