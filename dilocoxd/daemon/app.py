@@ -18,6 +18,7 @@ from dilocoxd import __version__
 from dilocoxd.daemon.join import catch_up, meet_others
 from dilocoxd.daemon.parts import Daemon, MakeSite, Opened
 from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.round_driver import RoundDriver
 from dilocoxd.daemon.site import LocalSite
 from dilocoxd.daemon.site_interface import ChainView
 from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
@@ -36,6 +37,7 @@ SETTLE_S: Final = 5.0
 SITE_LEAVE_S: Final = 11.0
 WORKERS_END_S: Final = 1.0
 """Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
+EXIT_FAILED: Final = 1
 EXIT_NOW: Final = 130
 
 ServeApi = Callable[[DaemonView, str, int], AbstractAsyncContextManager[tuple[str, int]]]
@@ -60,8 +62,8 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()
     except (StoreError, WorkerError) as error:
-        opened.events.emit(DaemonStopped(reason=str(error), exit_code=1))
-        return 1
+        opened.events.emit(DaemonStopped(reason=str(error), exit_code=EXIT_FAILED))
+        return EXIT_FAILED
     finally:
         opened.events.close()
 
@@ -127,7 +129,15 @@ class App:
         except* (WorkerError, StoreError, ConfigError) as failures:
             text = "; ".join(str(error) for error in _leaves(failures))
             self._daemon.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
-            self.stop(f"{name}: {text}", exit_code=1)
+            is_config = failures.subgroup(ConfigError) is not None
+            self.stop(f"{name}: {text}", ConfigError.exit_code if is_config else EXIT_FAILED)
+
+    async def _watch_rounds(self, rounds: RoundDriver) -> None:
+        """The round machine leaves by itself when our disk does not let it keep promises."""
+        await rounds.left.wait()
+        if not self._stop.is_set():
+            self._daemon.alert("rounds_failed", rounds.left_why, "make room on the disk, then start the daemon again")
+            self.stop(rounds.left_why, EXIT_FAILED)
 
     @contextlib.asynccontextmanager
     async def _api(self) -> AsyncIterator[None]:
@@ -157,6 +167,7 @@ class App:
         transfers = await daemon.make_rounds(payloads)
         assert daemon.rounds is not None
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
+        helpers.append(self._watched(group, self._watch_rounds(daemon.rounds), "end of rounds"))
         helpers.append(self._watched(group, daemon.recovery.run(), "recovery"))
         helpers.append(self._watched(group, daemon.snapshots.run(daemon.site, daemon.log), "snapshots"))
         life.enter("joining", "another peer of this run to answer")

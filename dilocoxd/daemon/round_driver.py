@@ -96,7 +96,8 @@ class RoundDriver:
         self._group: asyncio.TaskGroup | None = None
         self.transfers: Transfers | None = None
         self.left = asyncio.Event()
-        """Set by LeaveFinished."""
+        """Set by LeaveFinished: asked for, or because promises cannot be kept any more (`left_why`)."""
+        self.left_why = ""
 
     def tell(self, event: Event) -> None:
         """Queue a fact of our own making; as many as there are orders under way."""
@@ -211,6 +212,7 @@ class RoundDriver:
             case AttemptFailed():
                 self._parts.history.attempt_failed(command)
             case LeaveFinished():
+                self.left_why = command.reason
                 self.left.set()
             case _:
                 assert_never(command)

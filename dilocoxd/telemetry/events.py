@@ -1,5 +1,6 @@
 """Moves events to where they are read: JSON lines in the run directory (bounded), one plain line each on stderr."""
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -76,7 +77,8 @@ class EventLog:
         record = as_record(event, unix_s=now)
         self._append(record)
         if SEVERITY[event.level] >= SEVERITY[self._level]:
-            print(as_line(event, unix_s=now), file=self._stream, flush=True)
+            with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end training
+                print(as_line(event, unix_s=now), file=self._stream, flush=True)
         for listener in self._listeners:
             listener(record)
 

@@ -1,9 +1,11 @@
 """The control column alone: real daemons, real network, real logs; only models and workers are left out (fake_site)."""
 
 import signal
+import socket
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dilocoxd.ids import RunId
@@ -123,3 +125,51 @@ def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
             height = a.status()["height"]
             a.wait_height(height + 1, PATIENCE_S)
             wait_joint_round([a, b])
+
+
+def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(2, PATIENCE_S)
+        assert a.process is not None
+        psutil.Process(a.process.pid).rlimit(psutil.RLIMIT_FSIZE, (4500, 4500))  # an entry is larger, every buffer is smaller
+        assert a.process.wait(PATIENCE_S) == 1
+        before = log_heads(a)
+        start(a)
+        a.wait_height(len(before) + 1, PATIENCE_S)
+        assert a.stop() == 0
+        assert log_heads(a)[: len(before)] == before
+
+
+def test_second_daemon_on_a_run_directory_is_refused(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(1, PATIENCE_S)
+        second = SiteProcess("second", a.run_dir, a.port)
+        with sites(second):
+            start(second)
+            assert second.process is not None
+            assert second.process.wait(PATIENCE_S) == 78
+            assert "another daemon" in second.log_path.read_text()
+        height = a.status()["height"]
+        a.wait_height(height + 1, PATIENCE_S)
+
+
+def test_ports_in_use_are_named(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with socket.socket() as taken, sites(a):
+        taken.bind(("127.0.0.1", a.port))
+        taken.listen()
+        start(a)
+        assert a.process is not None
+        assert a.process.wait(PATIENCE_S) == 78
+        assert f"port {a.port}" in a.log_path.read_text()
+    _, site = open_run_dir(a.run_dir).load()
+    with socket.socket() as taken, sites(a):
+        taken.bind(("127.0.0.1", site.network.port))
+        taken.listen()
+        start(a)
+        assert a.process.wait(PATIENCE_S) == 78
+        assert f"port {site.network.port}" in a.log_path.read_text()
