@@ -97,7 +97,8 @@ def finished(options: Options, scenario: Scenario, members: list[SiteProcess]) -
     )
     report.values |= dataclasses.asdict(found)
     at = scenario.facts.killed.get("at_unix")
-    marks = {f"{scenario.facts.killed['site']} killed": float(str(at))} if at else {}
+    site = scenario.facts.killed.get("site")
+    marks = {f"{site} killed": float(str(at)), f"{site} back": scenario.facts.returned_at} if at else {}
     plot.draw(histories, options.out / "demo.png", unigram_entropy=found.unigram_entropy, marks=marks)
     return report
 

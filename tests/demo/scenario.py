@@ -18,6 +18,7 @@ START_TIMEOUT_S = 240.0
 ROUND_TIMEOUT_S = 120.0
 LEAVE_TIMEOUT_S = 20.0
 TREE_GONE_S = 10.0
+ROUNDS_AFTER_RETURN = 4
 
 
 class DemoFailedError(Exception):
@@ -43,6 +44,7 @@ class Facts:
     killed: dict[str, object] = field(default_factory=dict)
     exit_codes: dict[str, int] = field(default_factory=dict)
     leave_s: dict[str, float] = field(default_factory=dict)
+    returned_at: float = 0.0
     contributions_before_return: float = 0.0
     final: dict[str, dict[str, object]] = field(default_factory=dict)
     """Status of every site at the one moment when all stood at the same outer step."""
@@ -164,7 +166,7 @@ class Scenario:
         old_height = history.height
         peer = str(history.status.get("peer_id"))
         self.facts.contributions_before_return = len(_contributed(history, peer))
-        returned_at = time.time()
+        returned_at = self.facts.returned_at = time.time()
         self.say(f"{site.name} comes back with the outer step {old_height} it had on disk")
         history.status = {**history.status, "state": "starting"}
         self._launch(site, "run", str(site.run_dir))
@@ -183,6 +185,8 @@ class Scenario:
 
     def _finish(self) -> None:
         target = self.options.rounds
+        if self.facts.returned_at:
+            target = max(target, self.height() + ROUNDS_AFTER_RETURN)
         self.say(f"training on until outer step {target}")
         self._wait(lambda: self.height() >= target, f"outer step {target}", target * ROUND_TIMEOUT_S / 2)
         self._wait(self._all_equal, "all sites at one outer step with equal anchors", 2 * ROUND_TIMEOUT_S)
