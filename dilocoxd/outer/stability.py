@@ -7,9 +7,13 @@ lr * lambda < limit; the stiffest mode has lambda = 1. Source: ALGORITHMS 5.3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
+
+CONTRACTIONS = (*(step / 20 for step in range(1, 20)), 0.99, 0.999)
+"""Fractions of the way to the optimum that a phase goes, from slow to stiff directions."""
 
 DelayClass = Literal["none", "phase", "arrival"]
 
@@ -32,14 +36,16 @@ def eager_limit(momentum: float, num_sites: int) -> float:
 
     M = 1 is `sync_limit`; large M tends to `delayed_limit`. Found by bisection on the spectral radius.
     """
-    low, high = 0.0, 4.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _spectral_radius(middle, momentum, 1 / num_sites) < 1:
-            low = middle
-        else:
-            high = middle
-    return low
+    return _largest_stable(lambda k: _eager_radius(k, momentum, 1 / num_sites))
+
+
+def arrival_limit(momentum: float, arrival_fraction: float) -> float:
+    """Nesterov with merge on arrival, tau = `arrival_fraction` of the phase, worst over contractions per phase.
+
+    Within 2% of `sync_limit` up to tau = H / 2 and about 20% below it at tau = H: keeping own progress costs hardly any
+    stability, unlike a delay of the whole round. Found by bisection.
+    """
+    return _largest_stable(lambda k: max(_arrival_radius(k, momentum, c, arrival_fraction) for c in CONTRACTIONS))
 
 
 def stability_warning(name: str, lr: float, momentum: float, delay: DelayClass) -> str | None:
@@ -55,13 +61,37 @@ def stability_warning(name: str, lr: float, momentum: float, delay: DelayClass) 
     )
 
 
-def _spectral_radius(k: float, momentum: float, fresh: float) -> float:
+def _largest_stable(radius: Callable[[float], float]) -> float:
+    low, high = 0.0, 4.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if radius(middle) < 1:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _eager_radius(k: float, momentum: float, fresh: float) -> float:
     """Of the map (x, x_previous, m) -> next with g = k-scaled mix of fresh and old pseudo-gradient."""
     b = momentum
     newest, oldest = fresh * (1 + b), (1 - fresh) * (1 + b)
-    rows = [
-        [1 - k * newest, -k * oldest, -k * b * b],
-        [1.0, 0.0, 0.0],
-        [fresh, 1 - fresh, b],
-    ]
+    return _spectral_radius(
+        [
+            [1 - k * newest, -k * oldest, -k * b * b],
+            [1.0, 0.0, 0.0],
+            [fresh, 1 - fresh, b],
+        ]
+    )
+
+
+def _arrival_radius(k: float, momentum: float, contraction: float, fraction: float) -> float:
+    """Of the map (x, m, theta) from one boundary to the next."""
+    b, rest = momentum, 1 - contraction
+    before, after = 1 - rest**fraction, rest ** (1 - fraction)
+    x = [1 - k * (1 + b), -k * b * b, k * (1 + b)]
+    return _spectral_radius([x, [1.0, b, -1.0], [after * x[0], after * x[1], after * (x[2] - before)]])
+
+
+def _spectral_radius(rows: list[list[float]]) -> float:
     return float(torch.linalg.eigvals(torch.tensor(rows, dtype=torch.float64)).abs().max())

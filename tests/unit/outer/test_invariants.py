@@ -12,7 +12,7 @@ from dilocoxd.outer.engine import Engine
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.phases import Phases
-from dilocoxd.outer.stability import delayed_limit, sync_limit
+from dilocoxd.outer.stability import CONTRACTIONS, arrival_limit, delayed_limit, sync_limit
 from tests.unit.compress.cases import VARIANTS, make
 from tests.unit.outer.toys import engine, halve, nesterov, phase_starts
 
@@ -233,6 +233,27 @@ def test_stability_thresholds(momentum: float, delay: str) -> None:
             if abs(float(phases.engine.anchor)) > 1e6:
                 break
         assert (abs(float(phases.engine.anchor)) < 1e-2) == is_stable
+
+
+@pytest.mark.parametrize("tau", [0, 4, 10, 20])
+def test_stability_threshold_of_merge_on_arrival(tau: int) -> None:
+    """Phases of 20 steps; each element contracts at its own rate, from slow to stiff."""
+    limit = arrival_limit(0.8, tau / 20)
+    rates = torch.tensor([(1 - c) ** (1 / 20) for c in CONTRACTIONS])
+
+    def contract(site: str, theta: Tensor, first_step: int, num_steps: int) -> None:
+        for _ in range(num_steps):
+            theta.mul_(rates)
+
+    for factor, is_stable in ((0.9, True), (1.1, False)):
+        phases = Phases(
+            engine(torch.ones(rates.numel()), ["a"], nesterov(factor * limit, 0.8)), contract, "arrival", tau
+        )
+        for _ in range(300):
+            phases.run_phase(20)
+            if float(phases.engine.anchor.abs().amax()) > 1e6:
+                break
+        assert (float(phases.engine.anchor.abs().amax()) < 0.1) == is_stable
 
 
 def test_i6_eager_with_one_site_is_synchronous() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import CHUNK
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name, zero_slots
-from dilocoxd.outer.stability import delayed_limit, eager_limit, stability_warning, sync_limit
+from dilocoxd.outer.stability import arrival_limit, delayed_limit, eager_limit, stability_warning, sync_limit
 
 SAME_FORMULA_TOLERANCE = 2e-6
 """torch fuses multiply-add and we must not: a few roundings of fp32 apart over ten steps."""
@@ -62,6 +62,13 @@ def test_thresholds_match_the_closed_forms() -> None:
     assert eager_limit(0.9, 2) == pytest.approx(0.765, rel=0.01)
     assert eager_limit(0.9, 4) == pytest.approx(0.415, rel=0.01)
     assert eager_limit(0.9, 10**6) == pytest.approx(delayed_limit(0.9), rel=1e-4)
+
+
+def test_merge_on_arrival_is_nearly_as_stable_as_waiting() -> None:
+    assert arrival_limit(0.8, 0.0) == pytest.approx(sync_limit(0.8), rel=0.01)
+    assert arrival_limit(0.8, 0.2) == pytest.approx(sync_limit(0.8), rel=0.02)
+    assert arrival_limit(0.8, 1.0) == pytest.approx(1.16, rel=0.02)
+    assert arrival_limit(0.9, 1.0) > 4 * delayed_limit(0.9)
 
 
 def test_warning_names_limit_and_remedy_only_beyond_it() -> None:
