@@ -133,7 +133,8 @@ def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -
         start(a)
         a.wait_height(2, PATIENCE_S)
         assert a.process is not None
-        psutil.Process(a.process.pid).rlimit(psutil.RLIMIT_FSIZE, (4500, 4500))  # an entry is larger, every buffer is smaller
+        # An entry on disk is larger than this, every shared buffer that is written is smaller.
+        psutil.Process(a.process.pid).rlimit(psutil.RLIMIT_FSIZE, (4500, 4500))
         assert a.process.wait(PATIENCE_S) == 1
         before = log_heads(a)
         start(a)
