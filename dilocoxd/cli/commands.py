@@ -105,7 +105,8 @@ def init(target: str, directory: str | None, settings: tuple[str, ...], **option
 def run(run_directory: Path) -> int:
     """Train an existing run directory, in the foreground. This is what a service runs."""
     run_dir = open_run_dir(run_directory)
-    announce_run(run_dir)
+    with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
+        announce_run(run_dir)
     return run_in_foreground(run_dir)
 
 

@@ -36,6 +36,13 @@ def number(value: Any, form: str = ".3f") -> str:
     return format(value, form) if isinstance(value, int | float) else "-"
 
 
+def progress(phase: Mapping[str, Any]) -> str:
+    """Where the trainers are."""
+    if phase.get("phase") is None:
+        return "none yet"
+    return f"{phase.get('phase')}: {phase.get('inner_step')} of {phase.get('inner_steps')} inner steps"
+
+
 def facts(status: Mapping[str, Any]) -> Table:
     """The daemon itself, one line a fact."""
     phase, round_, totals = status.get("phase") or {}, status.get("round") or {}, status.get("totals") or {}
@@ -43,6 +50,8 @@ def facts(status: Mapping[str, Any]) -> Table:
     busy = (totals.get("train_s") or 0.0) + (totals.get("idle_s") or 0.0)
     idle = f"{(totals.get('idle_s') or 0.0) / busy:.1%} of the time" if busy else "-"
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     rows = [
         ("run", status.get("run_id")),
         ("peer", status.get("peer_id")),
@@ -50,7 +59,7 @@ def facts(status: Mapping[str, Any]) -> Table:
         ("waits for", status.get("waiting_for") or "nothing"),
         ("outer step", f"{status.get('height')}  head {short(status.get('chain_head') or '-')}"),
         ("anchor", short(status.get("anchor_sha256") or "-")),
-        ("phase", f"{phase.get('phase')}: {phase.get('inner_step')} of {phase.get('inner_steps')} inner steps"),
+        ("phase", progress(phase)),
         ("round", f"{round_.get('round')}: {round_.get('state')}, attempt {round_.get('attempt')}"),
         ("loss", f"inner {number(losses.get('inner'))}, validation {number(losses.get('validation'))}"),
         ("tokens", f"{totals.get('tokens') or 0:,}"),
@@ -62,7 +71,6 @@ def facts(status: Mapping[str, Any]) -> Table:
             f"{peers.get('known')} known, {peers.get('live')} live,"
             f" {peers.get('took_part_last_round')} in the last round",
         ),
-        ("join with", f"dilocoxd join {status.get('join_address')}"),
     ]
     for name, value in rows:
         table.add_row(Text(name, style="dim"), Text(str(value)))
@@ -110,4 +118,6 @@ def status(target: str | None, as_json: bool) -> int:
         click.echo(json.dumps({"status": found, "peers": peers}, indent=1))
     else:
         Console(highlight=False).print(view(found, peers if isinstance(peers, list) else []))
+        # Not in the table: a terminal would break the line, and it is there to be copied.
+        click.echo(f"join with      dilocoxd join {found.get('join_address')}")
     return 0
