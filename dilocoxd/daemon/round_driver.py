@@ -92,6 +92,7 @@ class RoundDriver:
         self._peer_room = asyncio.Semaphore(PEER_EVENTS_MAX)
         self._settle: SettleContribution | None = None
         self._was_deadline = False
+        self._others_due: Monotonic | None = None
         self._live: tuple[PeerId, ...] = ()
         self._group: asyncio.TaskGroup | None = None
         self.transfers: Transfers | None = None
@@ -141,7 +142,14 @@ class RoundDriver:
                     self._parts.count_bad(violation.peer, violation.rule, violation.detail)
                 else:
                     await self._carry_out(commands, transfers)
+                self._tell_others_due(Monotonic(clock()))
                 event = await self._next_event()
+
+    def _tell_others_due(self, now: Monotonic) -> None:
+        due = self._machine.others_due(now)
+        if due != self._others_due:
+            self._others_due = due
+            self._parts.site.others_due(due)
 
     async def _next_event(self) -> Event:
         # A queue that is never empty must not starve the deadline: the machine is told whenever it has passed.

@@ -257,6 +257,10 @@ class LocalSite:
         """See Site."""
         self._post(ev.ResumeOrdered())
 
+    def others_due(self, at: float | None) -> None:
+        """See Site."""
+        self._post(ev.OthersDue(None if at is None else Monotonic(at)))
+
     async def reduce(
         self,
         pass_index: int,

@@ -310,6 +310,10 @@ class Site(Protocol):
         """Trainers go on."""
         ...
 
+    def others_due(self, at: float | None) -> None:
+        """When (loop time) the other sites of the next group are due: a site that is ahead trains on until then."""
+        ...
+
     async def reduce(
         self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
     ) -> Reduced:

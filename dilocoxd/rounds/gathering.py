@@ -173,6 +173,23 @@ class Gathering:
         ready = self.readies.get(peer)
         return ready is not None and ready.attempt >= attempt
 
+    def others_due(self, chain: ChainView, views: Mapping[PeerId, PeerView], now: Monotonic) -> Monotonic | None:
+        """When the last of those that the group would wait for anyway is due; None if nobody is worth training on for.
+
+        A site that is ahead of the others trains on until then instead of letting its contribution age.
+        """
+        latest = now + self.pace.grace(self.limits)
+        due = [
+            expected
+            for peer, view in views.items()
+            if view.is_live
+            and self._is_expected(peer, view, chain)
+            and (peer not in self.readies or self.readies[peer].contribution is None)
+            and (expected := view.expected_ready_at or self.pace.expected(peer)) is not None
+            and now < expected <= latest
+        ]
+        return max(due, default=None)
+
     def _is_expected(self, peer: PeerId, view: PeerView, chain: ChainView) -> bool:
         ready = self.readies.get(peer)
         if ready is not None and ready.contribution is not None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
 from dilocoxd.wire.local import (
     AnchorTaken,
     ApplyEntry,
@@ -180,6 +180,13 @@ class ResumeOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class OthersDue:
+    """When the other sites of the next group are expected to have a contribution; None: nobody is worth waiting for."""
+
+    at: Monotonic | None
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveOrdered:
     pass
 
@@ -210,6 +217,7 @@ PhaseEvent = (
     | TrainingBegun
     | PauseOrdered
     | ResumeOrdered
+    | OthersDue
     | LeaveOrdered
     | DeadlineReached
     | TimeLost

@@ -36,6 +36,7 @@ class PhaseState:
     has_left: bool = False
     has_failed: bool = False
     evaluation_due: bool = False
+    others_due_at: Monotonic | None = None
     now: Monotonic = NEVER
     out: list[ev.PhaseCommand] = field(default_factory=list)
 

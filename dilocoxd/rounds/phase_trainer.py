@@ -177,18 +177,33 @@ def _answer_boundary(m: PhaseState) -> bool:
     trainer, settings = m.trainer, m.settings
     if trainer.state is not TrainerState.DUE or trainer.taking:
         return False
-    if not boundary_obstacle(m):
-        _close(m)
-        return True
     left = settings.extend_steps_max - trainer.extended
-    if settings.delay == "none" or left <= 0:
+    if not boundary_obstacle(m):
+        steps = min(left, _steps_until_others(m))
+        if steps <= 0:
+            _close(m)
+            return True
+        trainer.aligned += steps
+    elif settings.delay == "none" or left <= 0:
         return False
-    steps = min(left, -(-m.inner_steps // EXTENSIONS_PER_PHASE))
+    else:
+        steps = min(left, -(-m.inner_steps // EXTENSIONS_PER_PHASE))
     m.tell(local.Extend(steps))
     trainer.extended += steps
     trainer.inner_steps += steps
     trainer.state = TrainerState.TRAINING
     return True
+
+
+def _steps_until_others(m: PhaseState) -> int:
+    """Inner steps that fit in before the other sites are due, at most a second phase's worth.
+
+    Whoever is ahead would only wait for them in the group: better a larger contribution than an older one.
+    """
+    step_seconds = m.trainer.step_seconds
+    if m.others_due_at is None or step_seconds <= 0:
+        return 0
+    return min(int((m.others_due_at - m.now) / step_seconds), m.inner_steps - m.trainer.aligned)
 
 
 def _close(m: PhaseState) -> None:

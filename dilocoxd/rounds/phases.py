@@ -59,6 +59,8 @@ class PhaseMachine:
                 self._on_order(event)
             case ev.PauseOrdered() | ev.ResumeOrdered():
                 m.pause_reason = (event.reason or "the operator") if isinstance(event, ev.PauseOrdered) else ""
+            case ev.OthersDue(at):
+                m.others_due_at = at
             case ev.LeaveOrdered():
                 m.is_leaving = True
             case ev.TimeLost(seconds):

@@ -264,6 +264,14 @@ class RoundMachine:
             send_accept(core)
             core.is_over(core.repeat_at)
 
+    def others_due(self, now: Monotonic) -> Monotonic | None:
+        """When the others of the next group are due with their contributions (rounds/gathering.py); None: now or never.
+
+        A pure query for the phase machine, which decides whether to train on until then.
+        """
+        core = self._core
+        return core.gathering.others_due(core.chain, core.views, now) if core.offer is None else None
+
     def _can_leave(self) -> bool:
         core = self._core
         assert core.leave_by is not None

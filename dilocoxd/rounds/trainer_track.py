@@ -49,6 +49,9 @@ class TrainerTrack:
     skipped_steps: int = 0
     """Steps of this phase whose progress was dropped because the state was replaced."""
     extended: int = 0
+    """Inner steps beyond the planned ones, for whatever reason ..."""
+    aligned: int = 0
+    """... and how many of them only to be ready together with the other sites."""
     closing: CloseBoundary | None = None
     closing_base: RoundIndex = _GENESIS
     """Base of the phase that is being closed."""
@@ -79,13 +82,18 @@ class TrainerTrack:
         """The trainers go on with this phase."""
         self.state, self.closing = TrainerState.TRAINING, None
         self.phase, self.inner_steps = phase, inner_steps
-        self.inner_step = self.skipped_steps = self.extended = 0
+        self.inner_step = self.skipped_steps = self.extended = self.aligned = 0
 
     def note_step(self, step: StepDone) -> None:
         """Progress for status and for the measure of silence."""
         if step.phase == self.phase:
             self.inner_step = step.inner_step
         self.step_times.append(step.step_seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Median of the last steps; 0 before the first."""
+        return statistics.median(self.step_times) if self.step_times else 0.0
 
     @property
     def reads_anchor(self) -> bool:

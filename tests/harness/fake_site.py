@@ -132,6 +132,9 @@ class FakeSite:
     def resume(self) -> None:
         self._is_training = True
 
+    def others_due(self, at: float | None) -> None:
+        """It offers by the clock, whatever the others do."""
+
     async def reduce(
         self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
     ) -> Reduced:
