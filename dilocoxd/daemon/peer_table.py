@@ -107,6 +107,7 @@ class PeerTable:
                 is_training=known.record.state == "training",
                 height=RoundIndex(known.record.chain_height),
                 head=Digest(known.record.chain_head),
+                step_seconds=1.0 / known.record.steps_per_s if known.record.steps_per_s > 0 else None,
             )
             for peer, known in self._peers.items()
         )

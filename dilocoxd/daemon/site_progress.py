@@ -16,6 +16,9 @@ from dilocoxd.rounds.phase_state import PhaseState
 from dilocoxd.rounds.trainer_track import TrainerState
 from dilocoxd.wire import local
 
+STEP_NEW = 0.2
+"""Weight of the newest inner step in the smoothed step time."""
+
 
 @dataclass(slots=True)
 class SiteProgress:
@@ -57,7 +60,9 @@ class SiteProgress:
         self.tokens += step.tokens
         self.train_seconds += step.step_seconds
         self.idle_now = max(self.idle_now, step.idle_seconds)
-        self.global_step, self.step_seconds = step.global_step, step.step_seconds
+        self.global_step = step.global_step
+        known = self.step_seconds or step.step_seconds
+        self.step_seconds = known + STEP_NEW * (step.step_seconds - known)
         return StepReported(
             phase=step.phase,
             inner_step=step.inner_step,

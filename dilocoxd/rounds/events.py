@@ -12,7 +12,7 @@ Order rules for the driver (protocol/06-rounds.md):
 from dataclasses import dataclass
 from typing import Final
 
-from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.wire.entry import Contribution
 from dilocoxd.wire.messages import (
@@ -45,9 +45,8 @@ class PeerView:
     """It trains in this run and will contribute; observers, joiners and leaving peers do not."""
     height: RoundIndex
     head: Digest
-    expected_ready_at: Monotonic | None = None
-    """When its next contribution is due if the driver knows better than the machine, which measures phase times itself;
-    clock of this process."""
+    step_seconds: float | None = None
+    """Time of one of its inner steps, as it says itself; None = unknown."""
 
 
 @dataclass(frozen=True, slots=True)

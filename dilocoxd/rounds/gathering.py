@@ -54,6 +54,12 @@ class Pace:
         seconds = self.seconds.get(peer)
         return None if seconds is None else Monotonic(self.seen_at[peer] + seconds)
 
+    def planned(self, peer: PeerId, inner_steps: int, step_seconds: float | None) -> Monotonic | None:
+        """When the peer has done `inner_steps` since its last contribution; None before its first one."""
+        if peer not in self.phase_of or step_seconds is None:
+            return None
+        return Monotonic(self.seen_at[peer] + inner_steps * step_seconds)
+
     def grace(self, limits: RoundLimits) -> float:
         """How long stragglers are waited for; the longest grace while nothing has been measured."""
         if not self.seconds:
@@ -147,7 +153,7 @@ class Gathering:
         pairs = self.conflicts.pairs(chain.height)
         accused = {about for _, about in pairs}
         awaited = {
-            peer: view.expected_ready_at or self.pace.expected(peer)
+            peer: self.pace.expected(peer)
             for peer, view in views.items()
             if view.is_live
             and peer not in contributions
@@ -176,7 +182,8 @@ class Gathering:
     def others_due(self, chain: ChainView, views: Mapping[PeerId, PeerView], now: Monotonic) -> Monotonic | None:
         """When the last of those that the group would wait for anyway is due; None if nobody is worth training on for.
 
-        A site that is ahead of the others trains on until then instead of letting its contribution age.
+        A site that is ahead of the others trains on until then instead of letting its contribution age. Counted from
+        *planned* phases: with measured ones, two sites that wait for each other would both expect the other even later.
         """
         latest = now + self.pace.grace(self.limits)
         due = [
@@ -185,7 +192,7 @@ class Gathering:
             if view.is_live
             and self._is_expected(peer, view, chain)
             and (peer not in self.readies or self.readies[peer].contribution is None)
-            and (expected := view.expected_ready_at or self.pace.expected(peer)) is not None
+            and (expected := self.pace.planned(peer, chain.inner_steps, view.step_seconds)) is not None
             and now < expected <= latest
         ]
         return max(due, default=None)

@@ -50,12 +50,12 @@ def test_at_most_a_second_phase_and_the_limit_of_extensions() -> None:
     assert isinstance(told(m), local.CloseBoundary)
 
 
-def test_others_are_due_by_their_measured_pace_within_the_grace() -> None:
+def test_others_are_due_when_their_planned_steps_are_done_if_the_group_would_wait_so_long() -> None:
     limits = RoundLimits(grace_factor=0.5, grace_min_s=1.0, grace_max_s=100.0)
-    chain = ChainView(RunId("run"), RoundIndex(0), Digest(digest(0)), Digest(digest(0)))
+    chain = ChainView(RunId("run"), RoundIndex(0), Digest(digest(0)), Digest(digest(0)), inner_steps=10)
     gathering = Gathering(ME, limits)
-    views = {OTHER: PeerView(OTHER, True, True, RoundIndex(0), Digest(digest(0)))}
-    assert gathering.others_due(chain, views, Monotonic(5.0)) is None, "its pace is not known yet"
+    views = {OTHER: PeerView(OTHER, True, True, RoundIndex(0), Digest(digest(0)), step_seconds=2.0)}
+    assert gathering.others_due(chain, views, Monotonic(5.0)) is None, "it has not contributed yet"
     for phase, at in ((0, 10.0), (1, 30.0)):
         gathering.pace.contributed(OTHER, PhaseId(phase), Monotonic(at))
     assert gathering.others_due(chain, views, Monotonic(45.0)) == 50.0
