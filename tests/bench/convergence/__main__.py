@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from rich.progress import Progress
 
-from tests.bench.convergence.presets import ALL_REDUCE, PRESETS
+from tests.bench.convergence.presets import BASELINES, PRESETS
 from tests.bench.convergence.report import plot, table
 from tests.bench.convergence.sites import Task
 from tests.bench.convergence.study import SITES, Results, run_preset
@@ -21,7 +21,7 @@ from tests.bench.convergence.study import SITES, Results, run_preset
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.convergence", description=__doc__)
-    parser.add_argument("--preset", action="append", choices=[ALL_REDUCE, *PRESETS], help="repeat for several")
+    parser.add_argument("--preset", action="append", choices=[*BASELINES, *PRESETS], help="repeat for several")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=2_048_000, help="of all sites together")
     parser.add_argument("--json", type=Path, default=Path("convergence.json"))
@@ -32,7 +32,7 @@ def main() -> None:
     steps = max(1, arguments.tokens // (len(SITES) * task.batch_sequences * task.seq_len))
     results = Results(arguments.json, task)
     data = task.data()
-    names = arguments.preset or [ALL_REDUCE, *PRESETS]
+    names = arguments.preset or [*BASELINES, *PRESETS]
     with Progress() as bar:
         for seed in range(arguments.seeds):
             for name in names:

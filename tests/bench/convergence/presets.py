@@ -43,6 +43,7 @@ class Preset:
     beta: float = 1.0
     fragments: int = 0
     alpha: float = 0.5
+    inner: str = "adamw"
     is_adaptive: bool = False
     is_control: bool = False
     note: str = ""
@@ -58,6 +59,8 @@ _ARRIVAL = replace(_INT4, delay="arrival", tau=0.2)
 _SPARSE = Preset(codec("topk", k=64), optimizer="sgd", lr=1.0, momentum=0.0, beta=0.95)
 
 ALL_REDUCE = "allreduce"
+ALL_REDUCE_MUON = "allreduce-muon"
+BASELINES = {ALL_REDUCE: "adamw", ALL_REDUCE_MUON: "muon"}
 
 PRESETS: dict[str, Preset] = {
     "diloco-fp32": replace(_FP32, note="reference, 0.7/0.9"),
@@ -74,6 +77,10 @@ PRESETS: dict[str, Preset] = {
     "arrival-topk128-0.05": replace(_ARRIVAL, tau=0.05, transform=codec("topk", k=128)),
     "arrival-topk256-0.2": replace(_ARRIVAL, tau=0.2, transform=codec("topk", k=256)),
     "default": replace(_ARRIVAL, tau=0.05, transform=codec("topk", k=256), note="over 500x with full overlap"),
+    "muon-int4": replace(_INT4, inner="muon"),
+    "muon-arrival-0.05": replace(_ARRIVAL, tau=0.05, inner="muon"),
+    "muon-arrival-int2-0.05": replace(_ARRIVAL, tau=0.05, transform=codec("int2"), inner="muon"),
+    "muon-arrival-topk256-0.05": replace(_ARRIVAL, tau=0.05, transform=codec("topk", k=256), inner="muon"),
     "dilocox": Preset(low_rank(24), delay="phase", lr=0.4, momentum=0.6, note="naive delay, low rank + int4"),
     "dilocox-adaptive": Preset(low_rank(48), delay="phase", lr=0.4, momentum=0.6, is_adaptive=True, note="AdaGradCmp"),
     "dilocox-int4": Preset(codec("int4"), delay="phase", lr=0.4, momentum=0.6, note="naive delay, no low rank"),

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from tests.bench.convergence.presets import ALL_REDUCE, PRESETS
+from tests.bench.convergence.presets import ALL_REDUCE, BASELINES, PRESETS
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -19,7 +19,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for steps in sorted({row["steps"] for row in rows}):
         chosen = [row for row in rows if row["steps"] == steps]
         base = {row["seed"]: row["validation_loss"] for row in chosen if row["preset"] == ALL_REDUCE}
-        names = sorted({row["preset"] for row in chosen}, key=[ALL_REDUCE, *PRESETS].index)
+        names = sorted({row["preset"] for row in chosen}, key=[*BASELINES, *PRESETS].index)
         lines.append(f"| **{steps} steps** | | | | | | | | | | |")
         lines += [_line(name, [row for row in chosen if row["preset"] == name], base) for name in names]
     return "\n".join(lines)

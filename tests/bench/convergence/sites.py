@@ -72,18 +72,35 @@ class Task:
         return flat
 
 
-class Site:
-    """One model, its AdamW and its place in the data; parameters come and go as flat vectors."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the sites of one run share. `inner`: adamw, or muon for the matrices inside the blocks (torch's own)."""
 
-    def __init__(self, task: Task, data: PreparedData, seed: int, name: str, total_steps: int) -> None:
-        config = task.model()
+    task: Task
+    data: PreparedData
+    seed: int
+    total_steps: int
+    inner: str = "adamw"
+
+
+class Site:
+    """One model, its optimizer and its place in the data; parameters come and go as flat vectors."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        task, config = run.task, run.task.model()
         self._batch = task.batch_sequences
-        self._order = BatchOrder(data, task.seq_len, seed=seed, peer=name)
+        self._order = BatchOrder(run.data, task.seq_len, seed=run.seed, peer=name)
         whole = StageSpan(stage_index=0, num_stages=1, first_layer=0, end_layer=config.num_layers)
         self._model = build_stage(config, whole, device=torch.device("cpu"))
         self._params = [param for _, param in self._model.global_parameters()]
-        self._settings = OptimizerConfig(lr=task.inner_lr, total_steps=total_steps)
-        self._adamw = make_adamw(self._params, self._settings)
+        self._settings = OptimizerConfig(lr=task.inner_lr, total_steps=run.total_steps)
+        named = dict(self._model.global_parameters())
+        by_muon = [p for name, p in named.items() if run.inner == "muon" and p.dim() == 2 and ".layers." in name]
+        rest = [p for p in named.values() if all(p is not other for other in by_muon)]
+        self._optimizers: list[torch.optim.Optimizer] = [make_adamw(rest, self._settings)]
+        if by_muon:
+            decay = self._settings.weight_decay
+            self._optimizers.append(torch.optim.Muon(by_muon, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
 
     def load(self, flat: Tensor) -> None:
         with torch.no_grad():
@@ -110,11 +127,12 @@ class Site:
 
     def update(self, step: int) -> None:
         """Clip and step with the rate that belongs to `step`; gradients are gone afterwards."""
-        for group in self._adamw.param_groups:
-            group["lr"] = self._settings.learning_rate(step, step)
         scale_gradients(self._params, clip_factor(gradient_sum_of_squares(self._params), self._settings.clip_norm))
-        self._adamw.step()
-        self._adamw.zero_grad(set_to_none=True)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self._settings.learning_rate(step, step)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def train(self, theta: Tensor, first_step: int, num_steps: int) -> None:
         self.load(theta)
@@ -133,17 +151,17 @@ class Site:
         return sum(losses) / len(losses)
 
 
-def train_all_reduce(task: Task, data: PreparedData, seed: int, sites: Sequence[str], total_steps: int) -> float:
-    """Validation loss of per-step data parallel AdamW: the gradient of every step is the mean over the sites."""
-    readers = [Site(task, data, seed, name, total_steps) for name in sites]
+def train_all_reduce(run: Run, sites: Sequence[str]) -> float:
+    """Validation loss of per-step data parallel training: the gradient of every step is the mean over the sites."""
+    readers = [Site(run, name) for name in sites]
     leader = readers[0]
-    leader.load(task.genesis(seed))
+    leader.load(run.task.genesis(run.seed))
     for reader in readers[1:]:
         reader.share_model_of(leader)
-    for step in range(total_steps):
+    for step in range(run.total_steps):
         for reader in readers:
             reader.accumulate(step, len(readers))
         leader.update(step)
-    flat = torch.empty(task.layout().numel)
+    flat = torch.empty(run.task.layout().numel)
     leader.store(flat)
     return leader.validation_loss(flat)

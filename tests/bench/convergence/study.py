@@ -22,9 +22,9 @@ from dilocoxd.outer.phases import Phases
 from dilocoxd.outer.schedule import AdaptiveLimits
 from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
 from dilocoxd.trainer.data.prepare import PreparedData
-from dilocoxd.wire.layout import Layout, group_key
-from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, Preset
-from tests.bench.convergence.sites import Site, Task, train_all_reduce
+from dilocoxd.wire.layout import group_key
+from tests.bench.convergence.presets import BASELINES, PRESETS, Preset
+from tests.bench.convergence.sites import Run, Site, Task, train_all_reduce
 
 SITES = ("a", "b", "c", "d")
 Progress = Callable[[int], None]
@@ -38,15 +38,13 @@ def run_preset(
     row: dict[str, Any] = {"preset": name, "seed": seed, "steps": total_steps, "sites": len(SITES)}
     row["tokens"] = total_steps * len(SITES) * task.batch_sequences * task.seq_len
     layout = task.layout()
-    if name == ALL_REDUCE:
-        row |= {
-            "validation_loss": train_all_reduce(task, data, seed, SITES, total_steps),
-            "bytes_ratio": 1.0,
-            "rounds": 0,
-        }
+    if name in BASELINES:
+        loss = train_all_reduce(Run(task, data, seed, total_steps, BASELINES[name]), SITES)
+        row |= {"validation_loss": loss, "bytes_ratio": 1.0, "rounds": 0}
     else:
-        engine = _train(task, data, PRESETS[name], seed, total_steps, progress)
-        probe = Site(task, data, seed, "probe", total_steps)
+        run = Run(task, data, seed, total_steps, PRESETS[name].inner)
+        engine = _train(run, PRESETS[name], progress)
+        probe = Site(run, "probe")
         row["validation_loss"] = probe.validation_loss(engine.anchor)
         row["rounds"] = max(engine.outer_steps)
         sent = engine.payload_bytes_sent / len(SITES)
@@ -59,21 +57,21 @@ def run_preset(
     return row
 
 
-def _train(task: Task, data: PreparedData, preset: Preset, seed: int, total_steps: int, progress: Progress) -> Engine:
-    layout = task.layout()
+def _train(run: Run, preset: Preset, progress: Progress) -> Engine:
+    layout = run.task.layout()
     optimizer = outer_from_name(preset.optimizer, preset.lr, preset.momentum)
     recipe = Recipe(preset.transform(layout), optimizer, preset.error_feedback, preset.feedback != "none")
-    engine = Engine.start(recipe, task.genesis(seed), SITES)
-    sites = {name: Site(task, data, seed, name, total_steps) for name in SITES}
+    engine = Engine.start(recipe, run.task.genesis(run.seed), SITES)
+    sites = {name: Site(run, name) for name in SITES}
 
     def train(site: str, theta: Tensor, first_step: int, num_steps: int) -> None:
         sites[site].train(theta, first_step, num_steps)
 
     try:
         if preset.fragments:
-            _run_streaming(engine, train, preset, layout, total_steps, progress)
+            _run_streaming(engine, train, preset, run.total_steps, progress)
         else:
-            _run_phases(engine, train, preset, total_steps, progress)
+            _run_phases(engine, train, preset, run.total_steps, progress)
     except NotEncodableError:
         # A diverged control: what it offers is refused, and its loss says the rest.
         engine.anchor.fill_(math.nan)
@@ -100,8 +98,9 @@ def _run_phases(
 
 
 def _run_streaming(
-    engine: Engine, train: Callable[..., None], preset: Preset, layout: Layout, total_steps: int, progress: Progress
+    engine: Engine, train: Callable[..., None], preset: Preset, total_steps: int, progress: Progress
 ) -> None:
+    layout = engine.recipe.transform.layout
     keys = [group_key(layout.pieces(segment)[0].name) for segment in layout.segments]
     order = sorted(set(keys), key=keys.index)
     fragments = strided_fragments([order.index(key) for key in keys], preset.fragments)
