@@ -37,7 +37,7 @@ class Gathered:
     unready: frozenset[PeerId]
     """Live peers at our head that have not joined this attempt: another group of theirs may still be at work."""
     absent: frozenset[PeerId]
-    """Live peers that are about to reach our height."""
+    """Live peers that, as far as we know, have not reached our height; they may be about to."""
     first_ready_at: Monotonic
     attempt_started_at: Monotonic
     grace_s: float

@@ -162,7 +162,7 @@ class Gathering:
         }
         missing = {p: v for p, v in views.items() if v.is_live and not self._has_joined(p, attempt) and p not in mute}
         unready = frozenset(p for p, v in missing.items() if p in self.readies or v.head == chain.head)
-        absent = frozenset(p for p, v in missing.items() if v.height == chain.height - 1) - unready
+        absent = frozenset(p for p, v in missing.items() if v.height < chain.height) - unready
         return Gathered(
             contributions=steady or contributions,
             awaited=awaited,

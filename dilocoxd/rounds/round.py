@@ -174,7 +174,6 @@ class RoundMachine:
         except ProtocolViolation as violation:
             core.emit(ReportPeer(PeerId(violation.peer), violation.rule, violation.detail))
         self._advance()
-        self._take_early()
         core.next_wake = min(core.wakes, default=None)
         return core.out
 
@@ -190,7 +189,6 @@ class RoundMachine:
                 self._on_message(peer, ready)
             except ProtocolViolation as violation:
                 core.emit(ReportPeer(PeerId(violation.peer), violation.rule, violation.detail))
-        self._advance()
 
     def _dispatch(self, event: Event) -> None:  # noqa: C901 - one flat match over a closed union
         core = self._core
@@ -234,6 +232,7 @@ class RoundMachine:
         for _ in range(16):
             before = (core.state, core.attempt, core.round)
             core.wakes = []
+            self._take_early()
             self._step()
             if (core.state, core.attempt, core.round) == before or core.state in ROUND_OVER:
                 break
