@@ -1,4 +1,4 @@
-"""Keeps the round machine informed about who is there. Records come from swarm.gossip; who is live is peer_table.py's.
+"""Keeps the round machine informed about who is there. Records come from swarm.gossip; rounds/membership.py decides.
 
 Moves facts only: new records and contacts in, one view of all peers out, about once a second and at every change.
 """
@@ -7,17 +7,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from dilocoxd.daemon.peer_table import PeerTable
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.rounds.events import PeersChanged, PeerView
+from dilocoxd.rounds.membership import Membership
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.telemetry.catalogue import PeerFound, PeerLeft, PeerLost
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.records import PeerRecord
 
 TICK_S: Final = 1.0
-PROBE_AFTER_S: Final = 4.0
-"""A peer that is silent for so long is asked whether it is there."""
 
 
 class MembershipDriver:
@@ -25,7 +23,7 @@ class MembershipDriver:
 
     def __init__(
         self,
-        table: PeerTable,
+        table: Membership,
         swarm: Swarm,
         events: EventLog,
         tell: Callable[[PeersChanged], None],
@@ -66,7 +64,19 @@ class MembershipDriver:
 
     def as_json(self, last_contributors: frozenset[PeerId]) -> list[dict[str, Any]]:
         """GET /v1/peers."""
-        return self._table.as_json(now=self.now(), last_contributors=last_contributors)
+        now = self.now()
+        found = []
+        for peer in self._table.known():
+            record = self._table.record(peer)
+            if record is not None:
+                news = {
+                    "is_live": self._table.is_live(peer, now=now),
+                    "took_part_last_round": peer in last_contributors,
+                    "membership": self._table.state(peer, now=now),
+                    "last_seen_s": round(self._table.silence(peer, now), 3),
+                }
+                found.append({**_as_json(record), **news})
+        return found
 
     def report(self) -> None:
         """Tell the round machine who is there."""
@@ -78,7 +88,7 @@ class MembershipDriver:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._table.tick(now=self.now())
-                for peer in self._table.silent(PROBE_AFTER_S, now=self.now()):
+                for peer in self._table.to_probe(now=self.now()):
                     if peer not in self._probing:
                         self._probing.add(peer)
                         group.create_task(self._probe(peer), name=f"probe {peer}")
@@ -103,3 +113,18 @@ class MembershipDriver:
                     PeerLost(peer=peer, reason=reason[:300], silent_s=self._table.silence(peer, self.now()))
                 )
         self._live_before = live
+
+
+def _as_json(record: PeerRecord) -> dict[str, Any]:
+    return {
+        "peer_id": record.peer,
+        "addresses": list(record.addresses),
+        "is_known": True,
+        "state": record.state,
+        "height": record.chain_height,
+        "chain_head": record.chain_head.hex(),
+        "state_digest": record.state_digest.hex(),
+        "step_seconds": 1.0 / record.steps_per_s if record.steps_per_s > 0 else None,
+        "bandwidth_bytes_per_s": record.upload_bytes_per_s,
+        "incarnation": record.incarnation,
+    }

@@ -16,7 +16,6 @@ from dilocoxd.daemon.library import Library
 from dilocoxd.daemon.lifecycle import Lifecycle
 from dilocoxd.daemon.membership_driver import MembershipDriver
 from dilocoxd.daemon.payload_map import PayloadMap
-from dilocoxd.daemon.peer_table import PeerTable
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.round_driver import RoundDriver, RoundParts
@@ -33,6 +32,7 @@ from dilocoxd.ids import PeerId, UnixTime
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RoundMessage
 from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
+from dilocoxd.rounds.membership import Membership
 from dilocoxd.rounds.round import RoundMachine, RoundStatus
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir
@@ -102,7 +102,7 @@ class Daemon:
         )
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
         self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
-        self.table = PeerTable(self.me)
+        self.table = Membership(self.me)
         self.swarm = Swarm(swarm_settings(run_dir, manifest, opened.config, opened.identity), self, opened.events.emit)
         self.membership = MembershipDriver(
             self.table, self.swarm, opened.events, self._tell_rounds, lambda: self.lifecycle.state == "training"

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from dilocoxd.daemon.peer_table import LIVE_S, UNREACHABLE_LIVE_S, PeerTable
 from dilocoxd.ids import Monotonic, PeerId, RunId
+from dilocoxd.rounds.membership import DEAD, LEFT, LIVE_S, SUSPECT, SUSPECT_S, UNREACHABLE_LIVE_S, Membership
 from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
 
 ME, OTHER = PeerId("QmMe"), PeerId("QmOther")
@@ -38,7 +38,7 @@ def at(seconds: float) -> Monotonic:
 
 
 def test_news_makes_a_peer_live_and_silence_ends_it() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     assert table.seen(record(), now=at(0), is_news=True)
     assert table.live(now=at(LIVE_S - 0.1)) == [OTHER]
     assert table.live(now=at(LIVE_S + 0.1)) == []
@@ -46,14 +46,14 @@ def test_news_makes_a_peer_live_and_silence_ends_it() -> None:
 
 
 def test_record_from_disk_says_nothing_about_the_present() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     assert not table.seen(record(), now=at(0), is_news=False)
     assert table.known() == [OTHER]
     assert table.live(now=at(0)) == []
 
 
 def test_old_news_does_not_end_the_life_that_fresh_news_showed() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     table.seen(record(), now=at(0), is_news=True)
     table.seen(record(sequence=2), now=at(5), is_news=False)
     assert table.live(now=at(LIVE_S - 0.1)) == [OTHER]
@@ -61,31 +61,32 @@ def test_old_news_does_not_end_the_life_that_fresh_news_showed() -> None:
 
 
 def test_unreachable_peer_is_given_up_sooner() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     table.seen(record(), now=at(0), is_news=True)
     table.reached(OTHER, False)
     assert table.live(now=at(UNREACHABLE_LIVE_S + 0.1)) == []
 
 
 def test_leaving_peer_is_not_waited_for() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     table.seen(record(), now=at(0), is_news=True)
     table.seen(record(sequence=2, state="left"), now=at(1), is_news=True)
     assert table.live(now=at(1)) == []
 
 
 def test_our_own_stall_blames_nobody() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     table.tick(now=at(0))
     table.seen(record(), now=at(0), is_news=True)
     table.tick(now=at(40))
     assert table.live(now=at(40)) == [OTHER]
     table.tick(now=at(41))
-    assert table.live(now=at(41 + LIVE_S)) == []
+    assert table.live(now=at(41 + LIVE_S)) == [OTHER], "own bad health makes us patient"
+    assert table.live(now=at(41 + LIVE_S * table.patience)) == []
 
 
 def test_view_tells_the_round_machine_height_and_training() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     table.seen(record(), now=at(0), is_news=True)
     (view,) = table.views(now=at(0))
     assert (view.peer, view.is_live, view.is_training, view.height) == (OTHER, True, True, 3)
@@ -94,6 +95,51 @@ def test_view_tells_the_round_machine_height_and_training() -> None:
 
 
 def test_own_record_is_not_a_peer() -> None:
-    table = PeerTable(ME)
+    table = Membership(ME)
     assert not table.seen(record(peer=ME), now=at(0), is_news=True)
     assert table.known() == []
+
+
+def test_silent_peer_is_suspect_and_probed_before_it_is_dead() -> None:
+    table = Membership(ME)
+    table.seen(record(), now=at(0), is_news=True)
+    assert table.to_probe(now=at(SUSPECT_S - 0.1)) == []
+    assert table.state(OTHER, now=at(SUSPECT_S + 0.1)) == SUSPECT
+    assert table.to_probe(now=at(SUSPECT_S + 0.1)) == [OTHER]
+    assert table.state(OTHER, now=at(LIVE_S)) == DEAD
+
+
+def test_newer_record_refutes_death_and_an_echo_does_not() -> None:
+    table = Membership(ME)
+    table.seen(record(), now=at(0), is_news=True)
+    assert not table.seen(record(), now=at(LIVE_S + 1), is_news=True), "an echo of its last record"
+    assert table.state(OTHER, now=at(LIVE_S + 1)) == DEAD
+    assert table.seen(record(sequence=2), now=at(LIVE_S + 1), is_news=True)
+
+
+def test_old_record_does_not_bring_back_who_left() -> None:
+    table = Membership(ME)
+    table.seen(record(sequence=5, state="left"), now=at(0), is_news=True)
+    table.seen(record(sequence=4), now=at(1), is_news=True)
+    table.heard(OTHER, now=at(1))
+    assert table.state(OTHER, now=at(1)) == LEFT
+    assert table.seen(record(incarnation=2), now=at(2), is_news=True)
+
+
+def test_own_health_recovers() -> None:
+    table = Membership(ME)
+    for second in (0, 40, 80):
+        table.tick(now=at(second))
+    assert table.patience == 2.0
+    for second in range(81, 130):
+        table.tick(now=at(second))
+    assert table.patience == 1.0
+
+
+def test_when_everybody_falls_silent_at_once_we_are_patient() -> None:
+    table = Membership(ME)
+    for name in ("QmA", "QmB"):
+        table.seen(record(peer=PeerId(name)), now=at(0), is_news=True)
+    for second in range(12):
+        table.tick(now=at(second))
+    assert len(table.live(now=at(LIVE_S + 1))) == 2
