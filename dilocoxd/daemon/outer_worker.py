@@ -48,7 +48,7 @@ class OuterListener(Protocol):
 
     def outer_started(self, state: local.StateReady) -> None: ...
 
-    def outer_lost(self, reason: str, restarts: int) -> None: ...
+    def outer_lost(self, reason: str) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,7 +205,8 @@ class OuterWorker:
             if self._stopping.is_set():
                 return
             delay = self.restarts.next_delay(Monotonic(loop.time()))
-            self._listener.outer_lost(reason, self.restarts.total)
+            self._listener.outer_lost(reason)
+            self.pid = 0
             if delay is None:
                 raise WorkerError(f"the outer worker died too often, at last: {reason}; see logs/outer.log")
             if await is_set_within(self._stopping, delay):
@@ -227,7 +228,7 @@ class OuterWorker:
         except* WorkerError as errors:
             reason = str(first_error(errors))
         finally:
-            self._session, self.pid = None, 0
+            self._session = None
             status = await child.end(grace_s=STOP_GRACE_S if self._stopping.is_set() else 0.0)
         if status == ConfigError.exit_code:
             raise ConfigError("the outer worker refuses the configuration; the last line of logs/outer.log says why")

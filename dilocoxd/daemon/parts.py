@@ -112,7 +112,6 @@ class Daemon:
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status)
         self.site_history = SiteHistory(self.journal, opened.events, lambda: self.ledger.chain.height, self._note_idle)
-        self.site_history.workers = lambda: self.site.status().workers
         self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics)
         self.recovery = RecoveryDriver(
             RecoveryParts(

@@ -20,22 +20,26 @@ from dilocoxd.daemon.site_interface import (
     CommittedEntry,
     ContributionDropped,
     ContributionOffered,
+    LoopLagged,
+    PhaseExtended,
     SiteEvent,
     SiteLayout,
     SiteSettings,
     SiteStatus,
     WorkerChanged,
+    WorkerState,
 )
 from dilocoxd.daemon.site_launch import outer_settings, phase_settings, trainer_settings
 from dilocoxd.daemon.site_progress import SiteProgress
 from dilocoxd.daemon.site_record import load_record, save_record
 from dilocoxd.daemon.site_status import site_status
-from dilocoxd.daemon.supervisor import mark_this_process
+from dilocoxd.daemon.supervisor import mark_this_process, watch_loop_lag
 from dilocoxd.daemon.trainer import Trainer
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
 from dilocoxd.ipc.process_tree import TREE_VARIABLE
 from dilocoxd.rounds import phase_events as ev
+from dilocoxd.rounds.phase_trainer import boundary_obstacle
 from dilocoxd.rounds.phases import PhaseMachine
 from dilocoxd.wire import local
 
@@ -86,6 +90,7 @@ class LocalSite:
                 helpers = [
                     group.create_task(self._server.serve(), name="local server"),
                     group.create_task(self._drive(group), name="site driver"),
+                    group.create_task(watch_loop_lag(self._lagged, lag_max_s=LATE_MAX_S), name="loop lag"),
                 ]
                 group.create_task(self.outer.run(), name="outer worker")
                 await self._described.wait()
@@ -142,7 +147,7 @@ class LocalSite:
             case ev.RunOuter(number, request):
                 group.create_task(self._run_outer(number, request), name=type(request).__name__)
             case ev.TellTrainer(message):
-                self.trainer.tell(message)
+                self._tell(message)
             case ev.PersistRecord(record):
                 await asyncio.to_thread(save_record, self._settings.run_directory, record)
             case ev.OfferContribution():
@@ -160,6 +165,12 @@ class LocalSite:
             case _:
                 assert_never(command)
 
+    def _tell(self, message: ev.TrainerCommand) -> None:
+        self.trainer.tell(message)
+        if isinstance(message, local.Extend):
+            state = self._machine.state
+            self._emit(PhaseExtended(state.trainer.phase, message.inner_steps, boundary_obstacle(state)))
+
     async def _run_outer(self, number: int, request: ev.OuterRequest) -> None:
         try:
             answer = await self.outer.ask_present(request)
@@ -169,6 +180,9 @@ class LocalSite:
             return  # it died; the machine asks again when it is back
         else:
             self._post(ev.OperationDone(number, answer))
+
+    def _lagged(self, seconds: float) -> None:
+        self._emit(LoopLagged(seconds))
 
     def _post(self, event: ev.PhaseEvent) -> None:
         if self._inbox.full() and isinstance(event, ev.TrainerSaid) and isinstance(event.message, local.StepDone):
@@ -186,22 +200,22 @@ class LocalSite:
 
     def outer_started(self, state: local.StateReady) -> None:
         """Attached; its journal is in order."""
-        self._emit(WorkerChanged("outer", "running", self.outer.restarts.total, ""))
+        self._tell_outer("running", "")
         self._post(ev.OuterStarted(state))
 
-    def outer_lost(self, reason: str, restarts: int) -> None:
+    def outer_lost(self, reason: str) -> None:
         """Dead and buried."""
-        self._emit(WorkerChanged("outer", "lost", restarts, reason))
+        self._tell_outer("lost", reason)
         self._post(ev.OuterLost())
 
     def trainer_starting(self, generation: int) -> None:
         """torchrun is about to start."""
         self.progress.new_generation()
-        self._emit(WorkerChanged("trainer", "starting", self.trainer.restarts.total, f"generation {generation}"))
+        self._tell_trainer("starting", "")
 
     def trainer_connected(self, generation: int) -> None:
         """All ranks are ready."""
-        self._emit(WorkerChanged("trainer", "running", self.trainer.restarts.total, f"generation {generation}"))
+        self._tell_trainer("running", "")
         self._post(ev.TrainerConnected(generation))
 
     def trainer_said(self, generation: int, message: ev.TrainerMessage) -> None:
@@ -211,10 +225,19 @@ class LocalSite:
             self._emit(event)
         self._post(ev.TrainerSaid(generation, message))
 
-    def trainer_lost(self, generation: int, reason: str, restarts: int) -> None:
+    def trainer_lost(self, generation: int, reason: str) -> None:
         """The whole generation is dead."""
-        self._emit(WorkerChanged("trainer", "stopped" if self.trainer.is_over else "lost", restarts, reason))
+        self._tell_trainer("stopped" if self.trainer.is_over else "lost", reason)
         self._post(ev.TrainerLost(generation))
+
+    def _tell_outer(self, state: WorkerState, reason: str) -> None:
+        outer, budget = self.outer, self.outer.restarts
+        self._emit(WorkerChanged("outer", state, budget.total, reason, outer.pid, outer.generation, budget.left))
+
+    def _tell_trainer(self, state: WorkerState, reason: str) -> None:
+        trainer, budget = self.trainer, self.trainer.restarts
+        pid = trainer.pids[0] if trainer.pids else 0
+        self._emit(WorkerChanged("trainer", state, budget.total, reason, pid, trainer.number, budget.left))
 
     # --- calls of the daemon (site_interface.Site) --------------------------------------------------------------------
 

@@ -1,19 +1,20 @@
 """Turns what the site reports into losses, spans, totals, alerts and events for people."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, assert_never
 
 from dilocoxd.daemon.site_interface import (
     AnchorAdopted,
     ContributionDropped,
     ContributionOffered,
+    LoopLagged,
     PhaseClosed,
+    PhaseExtended,
     PhaseStarted,
     SiteEvent,
     StepReported,
     ValidationMeasured,
     WorkerChanged,
-    WorkerStatus,
 )
 from dilocoxd.daemon.state import Alert, Journal
 from dilocoxd.telemetry import catalogue
@@ -34,8 +35,6 @@ class SiteHistory:
         self._height = height
         self._told_idle = told_idle
         self._states: dict[str, str] = {}
-        self.workers: Callable[[], Mapping[str, WorkerStatus]] = dict
-        """Asked for process ids; set when the site exists."""
         self._idle_s = 0.0
         self.tokens_per_step = 0
 
@@ -66,6 +65,12 @@ class SiteHistory:
                 self._events.emit(catalogue.ContributionRefused(phase=event.phase, reason=event.reason))
             case WorkerChanged():
                 self._worker(event)
+            case PhaseExtended():
+                self._events.emit(
+                    catalogue.PhaseExtended(phase=event.phase, inner_steps=event.inner_steps, reason=event.reason)
+                )
+            case LoopLagged(seconds):
+                self._events.emit(catalogue.LoopBlocked(lag_s=round(seconds, 3)))
             case ContributionOffered() | AnchorAdopted():
                 pass
             case _:
@@ -91,13 +96,14 @@ class SiteHistory:
         before, self._states[event.role] = self._states.get(event.role), event.state
         if before == event.state:
             return
-        known = self.workers().get(event.role)
-        pid = known.pids[0] if known is not None and known.pids else 0
         if event.state == "lost":
-            self._events.emit(catalogue.WorkerDied(worker=event.role, pid=pid, reason=event.reason, restarts_left=-1))
+            self._events.emit(
+                catalogue.WorkerDied(
+                    worker=event.role, pid=event.pid, reason=event.reason, restarts_left=event.restarts_left
+                )
+            )
             text = f"the {event.role} was lost ({event.reason}) and is started again"
             self._journal.raise_alert(Alert(code, text, f"look into logs/ of the run directory ({event.role})"))
         elif event.state == "running":
             self._journal.clear_alert(code)
-            generation = known.generation if known is not None else 0
-            self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=pid, generation=generation))
+            self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=event.pid, generation=event.generation))

@@ -25,6 +25,7 @@ from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.wire.local import OwnedSegment, PassPrepared, Reduced, Share, SnapshotWritten, StateReady
 
 Delay = Literal["none", "phase", "arrival"]
+WorkerState = Literal["starting", "running", "lost", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +189,30 @@ class WorkerChanged:
     """A worker was started, lost or stopped; `reason` is for the operator."""
 
     role: Literal["outer", "trainer"]
-    state: Literal["starting", "running", "lost", "stopped"]
+    state: WorkerState
     restarts: int
     reason: str
+    pid: int = 0
+    """First process of the worker, also of one that was lost."""
+    generation: int = 0
+    restarts_left: int = 0
+    """Inside the present window."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseExtended:
+    """The entry is late: this phase trains `inner_steps` further steps."""
+
+    phase: PhaseId
+    inner_steps: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLagged:
+    """The daemon's loop came back `seconds` late: something blocked it, or the machine is starved or was frozen."""
+
+    seconds: float
 
 
 SiteEvent = (
@@ -202,6 +224,8 @@ SiteEvent = (
     | AnchorAdopted
     | ValidationMeasured
     | WorkerChanged
+    | PhaseExtended
+    | LoopLagged
 )
 
 

@@ -34,6 +34,11 @@ class RestartBudget:
     total: int = 0
     _times: deque[float] = field(default_factory=deque)
 
+    @property
+    def left(self) -> int:
+        """Restarts that the window still has room for, as of the last one."""
+        return max(0, self.restarts_max - len(self._times))
+
     def next_delay(self, now: Monotonic) -> float | None:
         """Seconds to wait before the restart that is counted now; None: the budget is spent."""
         while self._times and self._times[0] <= now - self.window_s:

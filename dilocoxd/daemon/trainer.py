@@ -48,7 +48,7 @@ class TrainerListener(Protocol):
 
     def trainer_said(self, generation: int, message: TrainerMessage) -> None: ...
 
-    def trainer_lost(self, generation: int, reason: str, restarts: int) -> None: ...
+    def trainer_lost(self, generation: int, reason: str) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,7 +191,8 @@ class Trainer:
             is_over = has_stopped or self._stopping.is_set()
             self.is_over = is_over
             delay = 0.0 if is_over else self.restarts.next_delay(Monotonic(loop.time()))
-            self._listener.trainer_lost(self.number, reason, self.restarts.total)
+            self._listener.trainer_lost(self.number, reason)
+            self.pids = ()
             if delay is None:
                 raise WorkerError(f"the trainers died too often, at last: {reason}; see logs/trainer-{self.number}.log")
             if is_over or await is_set_within(self._stopping, delay):
@@ -215,7 +216,7 @@ class Trainer:
                 for watch in watches:
                     watch.cancel()
         finally:
-            self._generation, self.pids = None, ()
+            self._generation = None
             for rank in generation.ranks.values():
                 if not generation.has_stopped:
                     rank.connection.end()

@@ -248,6 +248,15 @@ class WorkerDied(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBlocked(Event):
+    """The daemon's loop came back late: blocked, starved of CPU, or the whole process was frozen."""
+
+    name: ClassVar[str] = "loop.blocked"
+    level: ClassVar[Level] = "warning"
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRaised(Event):
     name: ClassVar[str] = "alert.raised"
     level: ClassVar[Level] = "error"
