@@ -27,7 +27,7 @@ class DaemonGone(WorkerError):
 
 
 class Connection:
-    """Blocking local socket. `receive` returns messages in order; descriptors of an Attach are kept in `buffers`."""
+    """Blocking local socket. `receive` returns messages in order; buffers of an Attach are mapped in `buffers`."""
 
     def __init__(self, path: str | None = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -35,6 +35,8 @@ class Connection:
         self._received = bytearray()
         self._fds: deque[int] = deque()
         self.buffers: dict[str, mmap.mmap] = {}
+        self.descriptors: dict[str, int] = {}
+        """Of the mapped buffers, to ask which parts of a sparse one exist."""
 
     def fileno(self) -> int:
         """For select."""
@@ -94,11 +96,14 @@ class Connection:
     def _map(self, attach: Attach) -> None:
         for name, size in zip(attach.names, attach.sizes, strict=True):
             fd = self._fds.popleft()
-            try:
-                self.buffers[name] = mmap.mmap(fd, size)
-            finally:
-                os.close(fd)
+            self.buffers[name] = mmap.mmap(fd, size)
+            replaced = self.descriptors.pop(name, None)
+            self.descriptors[name] = fd
+            if replaced is not None:
+                os.close(replaced)
 
     def close(self) -> None:
-        """Close the socket; mapped buffers stay mapped."""
+        """Close the socket and the descriptors; mapped buffers stay mapped."""
         self._socket.close()
+        while self.descriptors:
+            os.close(self.descriptors.popitem()[1])

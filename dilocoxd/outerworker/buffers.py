@@ -6,14 +6,16 @@ is a pass over its bytes in order (the digest needs that).
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.plan import FLOAT_BYTES, Plan
 from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import Share
@@ -22,12 +24,13 @@ from dilocoxd.wire.local import Share
 class Buffers:
     """Views of the attached buffers. Raises WorkerError if one is missing or has the wrong size."""
 
-    def __init__(self, plan: Plan, maps: Mapping[str, mmap.mmap]) -> None:
+    def __init__(self, plan: Plan, maps: Mapping[str, mmap.mmap], descriptors: Mapping[str, int]) -> None:
         for buffer in plan.described().buffers:
             if buffer.name not in maps or len(maps[buffer.name]) != buffer.size:
                 raise WorkerError(f"the daemon did not attach buffer {buffer.name} of {buffer.size} bytes")
         self._plan = plan
         self._maps = maps
+        self._descriptors = descriptors
         self.journal = maps[local.JOURNAL]
         self.anchor = self._floats(local.ANCHOR)
         self.momentum = self._floats(local.MOMENTUM)
@@ -89,15 +92,40 @@ class Buffers:
         if share.slot < 0:
             return
         start = share.slot * self._plan.payload_total + self._plan.payload_offsets[pass_index][segment]
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = (start + self._plan.payload_bytes[pass_index][segment]) // mmap.PAGESIZE * mmap.PAGESIZE
-        if stop > first:
-            self._maps[local.INBOX].madvise(mmap.MADV_REMOVE, first, stop - first)
+        self._release(local.INBOX, start, start + self._plan.payload_bytes[pass_index][segment])
+
+    def release_owner_feedback(self, segment: Segment) -> None:
+        """Give back what a residual of zeros takes."""
+        self._release(local.OWNER_FEEDBACK, segment.start * FLOAT_BYTES, segment.stop * FLOAT_BYTES)
+
+    def has_owner_feedback(self, segment: Segment) -> bool:
+        """False if nothing was ever written there. Reading would make the pages exist, so look before you read."""
+        fd = self._descriptors.get(local.OWNER_FEEDBACK)
+        # Pages at the edges are shared with the neighbours and say nothing about this segment.
+        first, last = whole_pages(segment.start * FLOAT_BYTES, segment.stop * FLOAT_BYTES)
+        if fd is None or last <= first:
+            return True
+        try:
+            return os.lseek(fd, first, os.SEEK_DATA) < last
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+
+    def _release(self, name: str, start: int, stop: int) -> None:
+        first, last = whole_pages(start, stop)
+        if last > first:
+            self._maps[name].madvise(mmap.MADV_REMOVE, first, last - first)
 
     def clear(self, name: str) -> None:
         """Make a whole buffer zero by giving its pages back."""
         if name in self._maps:
             self._maps[name].madvise(mmap.MADV_REMOVE, 0, len(self._maps[name]))
+
+
+def whole_pages(start: int, stop: int) -> tuple[int, int]:
+    """The part of bytes [start, stop) that consists of whole pages; empty if last <= first."""
+    return -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
 
 
 def tensor_bytes(values: Tensor) -> memoryview:

@@ -171,7 +171,8 @@ class SiteContribution:
         segment = core.plan.segments[request.segment]
         result = core.buffers.result(request.pass_index, segment.index)
         payloads, weights = self._shares(request.shares, request.pass_index, segment)
-        residual = core.owner_feedback_of(segment) if self._has_owner_feedback else None
+        has_residual = self._has_owner_feedback and core.buffers.has_owner_feedback(segment)
+        residual = core.owner_feedback_of(segment) if has_residual else None
         try:
             reduce_pass(self._at(request.pass_index, segment), payloads, weights, residual, result)
         except BadShareError as error:
@@ -265,6 +266,8 @@ class SiteContribution:
             return {}
 
         core.transact(Saved.OWNER_FEEDBACK, segment, change)
+        if not bool(core.owner_feedback_of(segment).any().item()):
+            core.buffers.release_owner_feedback(segment)
 
     def _finish_settle(self) -> None:
         state = self._core.state

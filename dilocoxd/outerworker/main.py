@@ -60,7 +60,7 @@ def serve(connection: Connection, plan: Plan) -> None:
         message = connection.receive()
         if isinstance(message, Attach):
             if worker is None and {b.name for b in plan.described().buffers} <= set(connection.buffers):
-                worker = Worker(plan, Buffers(plan, connection.buffers), report)
+                worker = Worker(plan, Buffers(plan, connection.buffers, connection.descriptors), report)
         elif isinstance(message, Stop):
             if worker is not None:
                 worker.finish()

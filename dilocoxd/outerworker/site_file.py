@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from dilocoxd.errors import StoreError
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
@@ -70,8 +68,8 @@ class SiteFile:
         core = self._core
         parts = [_Part(TensorEntry(FEEDBACK_NAME, (core.plan.layout.numel,)), tensor_bytes(core.buffers.feedback))]
         for segment in core.plan.segments:
-            owner = core.owner_feedback_of(segment)
-            if bool(torch.any(owner != 0).item()):
+            if core.buffers.has_owner_feedback(segment):
+                owner = core.owner_feedback_of(segment)
                 parts.append(
                     _Part(TensorEntry(f"{OWNER_PREFIX}{segment.index}", (segment.numel,)), tensor_bytes(owner))
                 )

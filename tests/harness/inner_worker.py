@@ -23,7 +23,7 @@ class InnerWorker(OuterDaemon):
         self._maps = {buffer.name: mmap.mmap(-1, buffer.size) for buffer in self.described.buffers}
         self._sent: list[Any] = []
         self._next_request = 0
-        self._worker = Worker(plan, Buffers(plan, self._maps), Reporter(_Collector(self._sent)))
+        self._worker = Worker(plan, Buffers(plan, self._maps, {}), Reporter(_Collector(self._sent)))
 
     def ask(self, kind: type, *arguments: Any) -> Any:
         self._worker.handle(kind(self.number(), *arguments))

@@ -39,7 +39,7 @@ class Recorder:
 def make_core(recorder: Recorder) -> Core:
     """A core on anonymous memory with a random state 3."""
     plan = make_plan(tiny_manifest())
-    buffers = Buffers(plan, {buffer.name: mmap.mmap(-1, buffer.size) for buffer in plan.described().buffers})
+    buffers = Buffers(plan, {buffer.name: mmap.mmap(-1, buffer.size) for buffer in plan.described().buffers}, {})
     core = Core(plan, buffers, Journal(buffers.journal, plan.sha256), Reporter(recorder))
     generator = torch.Generator().manual_seed(1)
     buffers.anchor.copy_(torch.randn(buffers.anchor.numel(), generator=generator))
