@@ -61,7 +61,7 @@ class Ledger:
         Returns one sentence per snapshot that was not usable. Raises StoreError when not even genesis leads there.
         """
         self.payloads = payloads
-        problems: list[str] = []
+        problems = await self._cut_bare_entries(snapshots)
         for directory in [*map(str, snapshots), ""]:
             try:
                 await self.rebuild(directory)
@@ -72,6 +72,32 @@ class Ledger:
             else:
                 break
         return problems
+
+    async def _cut_bare_entries(self, snapshots: list[Path]) -> list[str]:
+        """A newcomer that died before it had its snapshot has entries that nothing can be replayed from."""
+        first_bare = await asyncio.to_thread(self._first_bare)
+        if first_bare is None or any(int(path.name) > first_bare for path in snapshots):
+            return []
+        await asyncio.to_thread(self.log.roll_back, first_bare)
+        return [
+            f"the log was cut at {first_bare}: payloads and a snapshot to replay it are missing; it is fetched again"
+        ]
+
+    def _first_bare(self) -> int | None:
+        return next((index for index in range(self.log.height) if not self.log.has_payload(index)), None)
+
+    async def adopt(self, directory: str, certified_by: Entry, skipped: list[SignedEntry]) -> None:
+        """Take over a downloaded snapshot instead of replaying `skipped`; `certified_by` was voted for on its state.
+
+        Raises StoreError or WorkerError when it is not that state; the log is unchanged then, our state is gone.
+        """
+        ready = await self._site.load_state(directory)
+        if (ready.round, ready.state_digest) != (certified_by.round, certified_by.state_digest):
+            raise StoreError(f"snapshot {directory} is not the state that entry {certified_by.round} was voted on")
+        for signed in skipped:
+            await asyncio.to_thread(self.log.append_bare, signed, self.payloads.lengths)
+        self.state = ready
+        await self._set_chain(ready)
 
     async def rebuild(self, directory: str, settle: SettleContribution | None = None) -> None:
         """Load a snapshot (empty: genesis) and replay the log above it. Raises WorkerError, StoreError."""

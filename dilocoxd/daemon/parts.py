@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
@@ -49,6 +49,7 @@ from dilocoxd.wire.messages import SegmentHeader
 from dilocoxd.wire.records import PeerRecord
 
 ROUND_MESSAGES = get_args(RoundMessage)
+DIGEST_MISMATCH: Final = "digest_mismatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,8 @@ class Daemon:
             moved=self.swarm.announce,
         )
         self.rounds = RoundDriver(parts, self.me, self.start_recovery)
-        return Transfers(self.run_id, self.site.buffers, payloads, self.swarm.bulk_out, self.rounds.tell)
+        bulk = (self.swarm.bulk_out, self.swarm.bulk_in)
+        return Transfers(self.run_id, self.site.buffers, payloads, bulk, self.rounds.tell)
 
     async def recall_rounds(self) -> None:
         """What the log says about earlier rounds, for GET /v1/rounds."""
@@ -258,6 +260,9 @@ class Daemon:
         """A peer broke a rule of the round protocol."""
         self.swarm.guard.count(peer, rule)
         self.opened.events.emit(InputRejected(peer=peer, code=rule, detail=detail[:300]))
+        if rule == DIGEST_MISMATCH:
+            text = f"{peer} has the same chain head but other bits of the model: {detail[:200]}"
+            self.alert(DIGEST_MISMATCH, text, "the site in the minority rebuilds itself; watch whether it comes back")
 
     def alert(self, code: str, text: str, remedy: str) -> None:
         """Tell the operator."""

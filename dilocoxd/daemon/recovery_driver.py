@@ -6,6 +6,7 @@ before anything is changed; each is durable in the log before it is applied (doc
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,9 +168,14 @@ class RecoveryDriver:
         self.text = f"snapshot {index.round} ({index.total_bytes} bytes)"
         directory = await download_snapshot(parts.client, holders, index, parts.snapshots)
         skipped = index.round - entries[0].entry.round
+        try:
+            await parts.ledger.adopt(str(directory), entries[skipped].entry, entries[:skipped])
+        except (StoreError, WorkerError) as error:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            await self._rebuild()
+            raise WireError("bad_hash", f"snapshot {index.round} of {holders}: {error}") from error
         for signed in entries[:skipped]:
-            await asyncio.to_thread(parts.log.append_bare, signed, parts.ledger.payloads.lengths)
-        await parts.ledger.rebuild(str(directory))
+            parts.took(signed)
         return entries[skipped:]
 
     async def _roll_back(self, branch: Branch, own: list[Entry]) -> None:

@@ -24,7 +24,7 @@ from dilocoxd.rounds.events import (
     SegmentSent,
     TransferFailed,
 )
-from dilocoxd.swarm.bulk import AlreadyHeld, BulkSender
+from dilocoxd.swarm.bulk import AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.wire.local import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
@@ -71,13 +71,13 @@ class Transfers:
         run_id: RunId,
         buffers: Descriptors,
         payloads: PayloadMap,
-        sender: BulkSender,
+        bulk: tuple[BulkSender, BulkReceiver],
         tell: Callable[[Event], None],
     ) -> None:
         self._run_id = run_id
         self._buffers = buffers
         self._payloads = payloads
-        self._sender = sender
+        self._sender, self._receiver = bulk
         self._tell = tell
         self._gates: dict[PeerId, asyncio.Semaphore] = {}
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
@@ -95,15 +95,11 @@ class Transfers:
         task.add_done_callback(lambda done: self._running.pop(done, None))
 
     def cancel(self, order: CancelTransfers) -> None:
-        """Stop outgoing transfers of attempts below the order's."""
+        """Stop transfers of attempts below the order's: what they read or write may be used for something else now."""
         for task, key in list(self._running.items()):
             if (key.round, key.attempt) < (order.round, order.attempt):
                 task.cancel()
-
-    def cancel_all(self) -> None:
-        """Stop everything that is going out."""
-        for task in list(self._running):
-            task.cancel()
+        self._receiver.forget(lambda header: (header.round, header.attempt) < (order.round, order.attempt))
 
     def _header(self, order: SendSegment, place: Place) -> SegmentHeader:
         key = order.key

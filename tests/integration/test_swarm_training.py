@@ -4,8 +4,10 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from dilocoxd.daemon.recovery_driver import REPLAY_MAX
 from tests.harness.runs import found_run, join_run
 from tests.harness.sites import sites, wait_until
 from tests.harness.training import (
@@ -13,6 +15,7 @@ from tests.harness.training import (
     assert_logs_agree,
     assert_states_agree,
     founder_options,
+    log_of,
     site_options,
     wait_contributions_after,
     wait_joint_round,
@@ -101,3 +104,46 @@ def test_site_survives_the_loss_of_a_process(tmp_path: Path, victim: str) -> Non
             assert_states_agree(a, b)
             assert [b.stop(), a.stop()] == [0, 0]
             assert_logs_agree(a, b)
+
+
+def test_daemon_killed_alone_takes_its_tree_with_it_and_comes_back(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", *founder_options(tmp_path))
+    with sites(a):
+        a.start()
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
+        with sites(b):
+            b.start()
+            wait_joint_round([a, b])
+            tree = b.tree()
+            assert len(tree) > 4
+            tree[0].kill()
+            _, alive = psutil.wait_procs(tree, timeout=10)
+            assert not alive
+            assert b.process is not None
+            b.process.wait(1)
+            height = a.status()["height"]
+            b.start()
+            wait_contributions_after(b, height + 1)
+            assert_states_agree(a, b)
+            assert [b.stop(), a.stop()] == [0, 0]
+            assert_logs_agree(a, b)
+
+
+def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=15))
+    with sites(a):
+        a.start()
+        a.wait_height(REPLAY_MAX + 8, PATIENCE_S)
+        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
+        with sites(b):
+            b.start()
+            wait_contributions_after(b, 0)
+            assert_states_agree(a, b)
+            assert [b.stop(), a.stop()] == [0, 0]
+            assert_logs_agree(a, b)
+            log = log_of(b)
+            assert not log.has_payload(0)
+            assert log.has_payload(log.height - 1)
+            b.start()
+            b.wait_height(log.height, PATIENCE_S)
