@@ -30,7 +30,16 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 def test_presets_learn_and_count_their_bytes(task: Task, tmp_path: Path) -> None:
     results = Results(tmp_path / "out.json", task)
     data = task.data()
-    for name in (ALL_REDUCE, "diloco-int4", "default", "dilocox", "dilocox-eager", "streaming", "sparseloco", "muon-int4"):
+    for name in (
+        ALL_REDUCE,
+        "diloco-int4",
+        "default",
+        "dilocox",
+        "dilocox-eager",
+        "streaming",
+        "sparseloco",
+        "muon-int4",
+    ):
         results.add(run_preset(task, data, name, 0, 60, lambda done: None))
     rows = {row["preset"]: row for row in results.rows}
     assert all(row["validation_loss"] < math.log(280) - 0.3 for row in rows.values()), rows
