@@ -1,0 +1,141 @@
+"""How much slower are inner steps while an exchange runs? `python -m tests.bench.slowdown`.
+
+Two real sites on loopback, upload limited so that the exchange takes about half a phase: every phase has steps with
+and without an exchange, side by side, so that other load on the machine hits both alike. Conditions alternate in one
+run: `pinned` = both trainers on the first core, daemons, p2pd and outer workers on the second (equal shares for the
+trainers whatever the exchange does, apart from memory and caches); `free` = everything anywhere, with the niceness of
+the product. Prints one JSON object per condition and site; target: ratio < 1.05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.bench.paced import Pair, Setting, limit_for, pid_of, run_pair
+from tests.harness.sites import SiteProcess
+
+CONDITIONS = ("pinned", "free")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of the run under one condition."""
+
+    condition: str
+    start: float
+    end: float
+
+
+def pin(pids: Iterable[int], cores: str) -> None:
+    """All threads of these processes; children that come later inherit it."""
+    for pid in pids:
+        subprocess.run(["taskset", "-a", "-p", "-c", cores, str(pid)], check=True, stdout=subprocess.DEVNULL)
+
+
+def arrange(site: SiteProcess, condition: str) -> None:
+    """Put the site's processes where the condition wants them."""
+    assert site.process is not None
+    every = f"0-{(os.cpu_count() or 1) - 1}"
+    trainers, others = ("0", "1") if condition == "pinned" else (every, every)
+    pin(pid_of(site, "trainer"), trainers)
+    pin([site.process.pid, *pid_of(site, "p2pd"), *pid_of(site, "outer")], others)
+
+
+def alternate(pair: Pair, blocks: int, rounds: int, limit_s: float) -> list[dict[str, Any]]:
+    """Conditions in turn, `rounds` rounds each."""
+    stretches = []
+    for number in range(blocks):
+        condition = CONDITIONS[number % len(CONDITIONS)]
+        for site in pair.members:
+            arrange(site, condition)
+        start = time.time()
+        height = pair.members[0].status()["height"]
+        deadline = time.monotonic() + limit_s
+        while pair.members[0].status().get("height", 0) < height + rounds and time.monotonic() < deadline:
+            time.sleep(0.5)
+        stretches.append(Block(condition, start, time.time()))
+    return [
+        steps_of(site, [block for block in stretches if block.condition == condition]) | {"condition": condition}
+        for condition in CONDITIONS
+        for site in pair.members
+    ] + [pair.figures(site) for site in pair.members]
+
+
+def steps_of(site: SiteProcess, blocks: list[Block]) -> dict[str, Any]:
+    """Durations of inner steps inside and outside of exchanges, and the ratio."""
+    times = [row[0] for row in site.get("/v1/losses")["inner"]]  # type: ignore[index]
+    spans = [span for span in site.get("/v1/timeline") or [] if span["kind"] in ("exchange", "apply", "idle")]
+    groups: dict[str, list[float]] = {"with": [], "without": []}
+    by_minute: dict[int, dict[str, list[float]]] = defaultdict(lambda: {"with": [], "without": []})
+    for start, end in pairwise(times):
+        if not any(block.start <= start and end <= block.end for block in blocks):
+            continue
+        inside = [span for span in spans if span["start"] <= start and end <= span["end"]]
+        touched = [span for span in spans if span["start"] < end and start < span["end"]]
+        if any(span["kind"] == "exchange" for span in inside):
+            kind = "with"
+        elif not touched:
+            kind = "without"
+        else:
+            continue
+        groups[kind].append(end - start)
+        by_minute[int(start // 20)][kind].append(end - start)
+    near = [
+        statistics.median(part["with"]) / statistics.median(part["without"])
+        for part in by_minute.values()
+        if min(len(part["with"]), len(part["without"])) >= 5
+    ]
+    medians = {kind: statistics.median(values) if values else None for kind, values in groups.items()}
+    both = medians["with"] is not None and medians["without"] is not None
+    return {
+        "site": site.name,
+        "steps_with": len(groups["with"]),
+        "steps_without": len(groups["without"]),
+        "step_ms_with": round(1e3 * medians["with"], 1) if medians["with"] else None,
+        "step_ms_without": round(1e3 * medians["without"], 1) if medians["without"] else None,
+        "ratio": round(medians["with"] / medians["without"], 3) if both else None,  # type: ignore[operator]
+        "ratio_of_neighbours": round(statistics.median(near), 3) if near else None,
+        "windows": len(near),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ratio", type=float, default=0.5)
+    parser.add_argument("--phase-s", type=float, required=True, help="Phase time that tests.bench.overlap measured.")
+    parser.add_argument("--payload", type=int, default=10_689_536, help="Bytes a site sends per round.")
+    parser.add_argument("--delay", choices=["phase", "arrival"], default="arrival")
+    parser.add_argument("--blocks", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=4, help="Per block.")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="Per block.")
+    parser.add_argument("--inner-steps", type=int, default=20)
+    parser.add_argument("--dir", type=Path, default=None)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    limit = limit_for(arguments.ratio, arguments.phase_s, arguments.payload, 0.0)
+    setting = Setting(arguments.delay, arguments.inner_steps, limit)
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
+        rows = run_pair(
+            Path(name), setting, lambda pair: alternate(pair, arguments.blocks, arguments.rounds, arguments.limit_s)
+        )
+    for row in rows:
+        json.dump(row | {"delay": arguments.delay, "load_1min": round(os.getloadavg()[0], 1)}, sys.stdout)
+        sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

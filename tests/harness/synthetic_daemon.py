@@ -1,0 +1,22 @@
+"""A whole daemon with a real outer worker and p2pd, but trainers without a model: `... RUN_DIR`."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from dilocoxd.api.server import serve_api
+from dilocoxd.daemon.app import run_daemon
+from dilocoxd.daemon.site import LocalSite
+from dilocoxd.daemon.site_interface import SiteEvent, SiteSettings
+
+TRAINER = (sys.executable, "-m", "tests.harness.synthetic_trainer")
+
+
+def make_site(settings: SiteSettings, emit: Callable[[SiteEvent], None]) -> LocalSite:
+    """The real site with another trainer command."""
+    return LocalSite(dataclasses.replace(settings, trainer_command=TRAINER), emit)
+
+
+if __name__ == "__main__":
+    sys.exit(run_daemon(Path(sys.argv[1]), serve_api, make_site))
