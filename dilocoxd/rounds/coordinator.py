@@ -5,8 +5,10 @@ Source: protocol/06-rounds.md (coordinator, grouping, owners).
 
 import hashlib
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
 from dilocoxd.rounds.chain import ChainView
@@ -120,14 +122,18 @@ def assign_owners(
 ) -> tuple[int, ...]:
     """Index of the owner of each segment, in proportion to bandwidth (0 = unknown = the mean of the known ones).
 
+    Without `previous`, each contributor owns one stretch: when bandwidths change a little, only segments at its ends
+    change hands, so that what an owner still owes a segment (its residual) stays with who will reduce it next.
     `previous[s]` keeps an owner of the attempt before, so that inputs already sent to it need not be sent again.
     Integer arithmetic only. O(segments * log(contributors)).
     """
     known = [b for b in bandwidths if b > 0]
     typical = sum(known) // len(known) if known else 1
     weights = [max(1, b if b > 0 else typical) for b in bandwidths]
+    if previous is None:
+        return _stretches(segment_bytes, weights)
     loads = [0] * len(weights)
-    owners: list[int | None] = list(previous) if previous is not None else [None] * len(segment_bytes)
+    owners = list(previous)
     for segment, owner in enumerate(owners):
         if owner is not None:
             loads[owner] += segment_bytes[segment]
@@ -141,6 +147,18 @@ def assign_owners(
             loads[index] += size
             heapq.heapreplace(heap, (loads[index] * scale // weights[index], index))
     return tuple(owner for owner in owners if owner is not None)
+
+
+def _stretches(segment_bytes: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:
+    """Consecutive segments to consecutive contributors: a segment goes to whose part its middle lies in."""
+    ends = list(accumulate(weights))
+    total = sum(segment_bytes)
+    owners, start = [], 0
+    for size in segment_bytes:
+        middle = (2 * start + size) * ends[-1]
+        owners.append(min(bisect_right(ends, middle // max(1, 2 * total)), len(weights) - 1))
+        start += size
+    return tuple(owners)
 
 
 def contribution_problem(contribution: Contribution, chain: ChainView, limits: RoundLimits) -> str:

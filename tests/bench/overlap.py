@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--delays", default="arrival,phase")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--limit-s", type=float, default=90.0)
-    parser.add_argument("--inner-steps", type=int, default=20)
+    parser.add_argument("--inner-steps", type=int, default=40)
     parser.add_argument("--dir", type=Path, default=None)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
@@ -49,11 +49,10 @@ def main() -> None:
         for row in base:
             show({"delay": "arrival", "asked": 0.0, "upload_bytes_per_s": 0} | row)
         phase_s = statistics.mean(row["phase_s"] for row in base)
-        unlimited_s = statistics.mean(row["exchange_s"] for row in base)
         payload = max(row["bytes_sent_per_round"] for row in base)
         for delay in arguments.delays.split(","):
             for text in arguments.ratios.split(","):
-                limit = limit_for(float(text), phase_s, payload, unlimited_s)
+                limit = limit_for(float(text), phase_s, payload)
                 setting = Setting(delay, arguments.inner_steps, limit)
                 found = run_pair(
                     folder / f"{delay}-{text}",

@@ -30,7 +30,7 @@ class Setting:
     """One run."""
 
     delay: str
-    inner_steps: int = 20
+    inner_steps: int = 40
     upload_bytes_per_s: int = 0
     command: Callable[[SiteProcess], list[str]] | None = None
     """How to start a site; None: `dilocoxd run`."""
@@ -77,7 +77,7 @@ class Pair:
         self.started_at = 0.0
         self.first_round = 0
 
-    def warm_up(self, rounds: int = 2) -> None:
+    def warm_up(self, rounds: int = 3) -> None:
         """Until both have met and their first rounds, which are no measure of anything, are over."""
         for site in self.members:
             site.wait_height(rounds, PATIENCE_S)
@@ -154,7 +154,6 @@ def run_pair(folder: Path, setting: Setting, use: Callable[[Pair], Any]) -> Any:
         return use(pair)
 
 
-def limit_for(ratio: float, phase_s: float, payload_bytes: int, unlimited_s: float) -> int:
+def limit_for(ratio: float, phase_s: float, payload_bytes: int) -> int:
     """Upload limit with which sending `payload_bytes` takes `ratio` of a phase (the bucket starts full)."""
-    limited_s = max(0.1, ratio * phase_s - unlimited_s)
-    return max(1, round(max(payload_bytes - BURST_BYTES, payload_bytes // 4) / limited_s))
+    return max(1, round(max(payload_bytes - BURST_BYTES, payload_bytes // 4) / (ratio * phase_s)))

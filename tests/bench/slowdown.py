@@ -122,11 +122,11 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="Per block.")
     parser.add_argument("--limit-s", type=float, default=60.0, help="Per block.")
-    parser.add_argument("--inner-steps", type=int, default=20)
+    parser.add_argument("--inner-steps", type=int, default=40)
     parser.add_argument("--dir", type=Path, default=None)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
-    limit = limit_for(arguments.ratio, arguments.phase_s, arguments.payload, 0.0)
+    limit = limit_for(arguments.ratio, arguments.phase_s, arguments.payload)
     setting = Setting(arguments.delay, arguments.inner_steps, limit)
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         rows = run_pair(
