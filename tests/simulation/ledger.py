@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.wire.entry import Entry, entry_hash
+from tests.simulation.disk import weighted_mean
 
 OFFERED, INCLUDED, EXCLUDED, LOST = "offered", "included", "excluded", "lost"
 RECLAIMED = "reclaimed"
@@ -24,6 +25,8 @@ class Ledger:
     acknowledged: dict[PeerId, list[Digest]] = field(default_factory=dict)
     """What each peer has on its disk, in order of commits (rolled back ones included)."""
     contributors: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
+    payloads: dict[tuple[PeerId, PhaseId], list[bytes]] = field(default_factory=dict)
+    """What each contribution really is, segment by segment."""
     crashed: set[PeerId] = field(default_factory=set)
     rolled_back: set[Digest] = field(default_factory=set)
 
@@ -70,8 +73,20 @@ class Ledger:
                 if name in seen:
                     raise Broken(f"R-b: {name} is twice in the chain of {peer}")
                 seen.add(name)
+                if self.fates.get(name) == OFFERED and name[0] == peer:
+                    raise Broken(f"R-b: {name} is in the chain of {peer}, but its owner has not settled it")
                 if self.fates.get(name) == EXCLUDED:
                     raise Broken(f"R-b: {name} is in the chain of {peer} and in its owner's error feedback")
+
+    def check_sums(self, peer: PeerId, entry: Entry, results: list[bytes], liars: set[PeerId]) -> None:
+        """One pass: every result is the weighted mean of what the named contributions really hold."""
+        names = [(c.peer, c.phase) for c in entry.contributions]
+        if liars & {name[0] for name in names} or any(name not in self.payloads for name in names):
+            return
+        for segment, result in enumerate(results):
+            shares = [(self.payloads[c.peer, c.phase][segment], c.tokens) for c in entry.contributions]
+            if weighted_mean(shares) != result:
+                raise Broken(f"R-b: {peer} commits a sum that is not that of the contributions of round {entry.round}")
 
     def num_unexcused_forks(self) -> int:
         """Forks where no branch could be unknown to the survivors because all its contributors had crashed."""

@@ -226,8 +226,6 @@ class Node:
 
     def _persist_promise(self, command: c.PersistPromise) -> None:
         self.disk.promise = command.promise
-        if "skip_promise_fsync" in self.swarm.bugs:
-            self.disk.promise = None
         self.disk.promise_payload = {}
         entry = command.promise.entry
         if entry is not None and hashes(self.result) == entry.result_hashes:
@@ -243,6 +241,9 @@ class Node:
         assert len(self.disk.log) == entry.round, "log is not contiguous"
         self.disk.log.append(Stored(command.signed, payload))
         self.swarm.ledger.committed(self.name, entry)
+        if self.swarm.shape.num_passes == 1:
+            liars = {node.name for node in self.swarm.nodes.values() if node.mischief is not None}
+            self.swarm.ledger.check_sums(self.name, entry, [data for _, data in sorted(payload.items())], liars)
         self.feed(e.EntryPersisted(entry.round))
 
     # --- worker
@@ -293,6 +294,8 @@ class Node:
         made = tuple(sha(self.outbox[0, s]) for s in range(self.swarm.shape.num_segments))
         contribution = Contribution(self.name, phase, chain.height, 10, rng.randint(1, 1000), payload_root(made))
         self.offered = phase
+        segments = [self.outbox[0, s] for s in range(self.swarm.shape.num_segments)]
+        self.swarm.ledger.payloads[self.name, phase] = segments
         self.swarm.ledger.offered(self.name, phase)
         self.feed(e.PhaseOffered(contribution, made))
         self.later(self.phase_s * rng.uniform(0.8, 1.2), self._boundary)

@@ -30,10 +30,10 @@ class Outcome:
     transcript: tuple[str, ...]
 
 
-def run_seed(seed: int, *, keeps_transcript: bool = False, bugs: frozenset[str] = frozenset()) -> Outcome:
+def run_seed(seed: int, *, keeps_transcript: bool = False) -> Outcome:
     """Run one schedule. `problem` is empty when every invariant held."""
     world = World(seed, keeps_transcript=keeps_transcript)
-    swarm = Swarm(world, bugs=bugs)
+    swarm = Swarm(world)
     problem = ""
     try:
         _run(swarm)

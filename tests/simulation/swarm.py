@@ -4,6 +4,7 @@ Transfers are streams: they are asked for a destination, take time, may break, a
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import PeerId
@@ -39,12 +40,13 @@ class Swarm:
     limits: RoundLimits = field(default_factory=default_limits)
     nodes: dict[PeerId, Node] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
-    bugs: frozenset[str] = frozenset()
     is_training: bool = True
     has_liar: bool = False
     has_lost_disk: bool = False
     may_fork: bool = False
     """The schedule has a fault that can split the swarm; crashes, pauses of few and lost messages alone cannot."""
+    is_dropped: Callable[[PeerId, e.RoundMessage], bool] = lambda source, message: False
+    """Directed schedules lose messages of their choice."""
     rounds_finished: int = 0
     attempts_failed: int = 0
     recoveries: int = 0
@@ -59,7 +61,7 @@ class Swarm:
 
     def post(self, source: PeerId, target: PeerId, message: e.RoundMessage) -> None:
         node = self.nodes.get(target)
-        if node is None:
+        if node is None or self.is_dropped(source, message):
             return
         mischief = self.nodes[source].mischief
         for said in [message] if mischief is None else mischief.messages(target, message):

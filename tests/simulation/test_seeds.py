@@ -1,7 +1,10 @@
 """A slice of the seeded schedules on every test run; more with `python -m tests.simulation`."""
 
+from collections.abc import Callable
+
 import pytest
 
+from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
 
 
@@ -13,3 +16,8 @@ def test_invariants_hold_in_every_schedule(first: int) -> None:
 
 def test_same_seed_gives_the_same_history() -> None:
     assert run_seed(3, keeps_transcript=True) == run_seed(3, keeps_transcript=True)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_invariants_hold_in_directed_schedules(scenario: Callable[[], str]) -> None:
+    assert scenario() == ""

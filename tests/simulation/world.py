@@ -66,9 +66,16 @@ class World:
         if self.keeps_transcript:
             self.transcript.append(f"{self.now:9.3f}  {text}")
 
+    def step(self) -> bool:
+        """Do the next thing; False when there is none."""
+        if not self.heap:
+            return False
+        self.now, _, action = heapq.heappop(self.heap)
+        self.num_events += 1
+        action()
+        return True
+
     def run(self, until: float) -> None:
         while self.heap and self.heap[0][0] <= until:
-            self.now, _, action = heapq.heappop(self.heap)
-            self.num_events += 1
-            action()
+            self.step()
         self.now = until

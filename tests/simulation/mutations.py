@@ -1,0 +1,169 @@
+"""Plants one deliberate bug after the other; the simulator must find each: `python -m tests.simulation.mutations`.
+
+A bug that survives its seeds says that the simulator is blind there.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from dilocoxd.rounds import attempts, ballots, committing, round as round_module
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.events import Destination, EntryPersisted, Refusal
+from dilocoxd.rounds.exchange import Exchange, Inbox
+from dilocoxd.rounds.round import RoundMachine
+from dilocoxd.rounds.votes import AcceptBox, LockDecision, Tally, VoteBox
+from tests.simulation import recovering
+from tests.simulation.node import Node
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.schedule import run_seed
+
+Bug = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def replaced(owner: Any, name: str, value: Any) -> Bug:
+    return lambda: mock.patch.object(owner, name, value)
+
+
+def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally:
+    tally = _tally(self, attempt, entry, voters)
+    if tally.votes is None and len(tally.missing) == 1 and len(voters) > 1 and not tally.dissenting:
+        return _tally(self, attempt, entry, tuple(v for v in voters if v not in tally.missing))
+    return tally
+
+
+_tally = VoteBox.tally
+
+
+def acknowledge_before_fsync(self: Node, command: Any) -> None:
+    payload = dict(self.result)
+    self.later(0.3, lambda: self.disk.log.append(_stored(command.signed, payload)))
+    self.swarm.ledger.committed(self.name, command.signed.entry)
+    self.later(0.001, lambda: self.feed(EntryPersisted(command.signed.entry.round)))
+
+
+def _stored(signed: Any, payload: Any) -> Any:
+    from tests.simulation.disk import Stored
+
+    return Stored(signed, payload)
+
+
+def apply_what_is_in_memory(self: Node, command: Any) -> None:
+    from dilocoxd.rounds.events import EntryApplied
+    from tests.simulation.disk import applied
+
+    self.feed(EntryApplied(command.round, applied(self.machine.chain.state_digest, dict(self.result))))
+
+
+@contextlib.contextmanager
+def acknowledged_before_fsync() -> Iterator[None]:
+    with (
+        mock.patch.object(Node, "_persist_entry", acknowledge_before_fsync),
+        mock.patch.object(Node, "_apply", apply_what_is_in_memory),
+    ):
+        yield
+
+
+def old_phase_counts(self: Inbox, contributions: Any, me: Any) -> None:
+    kept = {peer: dict(segments) for peer, segments in self.kept.items()}
+    _open(self, contributions, me)
+    for peer, segments in kept.items():
+        if peer in self.kept:
+            self.kept[peer] = segments
+
+
+_open = Inbox.open
+
+
+def any_attempt(self: RoundMachine, peer: Any, key: Any) -> Destination | Refusal:
+    if self._core.exchange is not None and key.kind == 1 and key.round == self._core.round:
+        return Destination(None, key.pass_index, key.segment)
+    return _destination(self, peer, key)
+
+
+_destination = RoundMachine.destination
+
+
+def own_result_is_finer(self: Node, order: Any) -> None:
+    _reduce(self, order)
+    place = (order.pass_index, order.segment)
+    self.result[place] = self.result[place][:-1] + bytes([self.result[place][-1] ^ 1])
+
+
+_reduce = Node._reduce
+
+
+def wakes_nobody(self: Core, at: float) -> bool:
+    return self.now >= at
+
+
+BUGS: dict[str, Bug] = {
+    "promise is not written": replaced(Node, "_persist_promise", lambda self, command: None),
+    "vote is not locked": replaced(attempts, "resolve_locks", lambda *a, **k: LockDecision(True, None, (), "free")),
+    "one vote less is enough": replaced(VoteBox, "tally", forget_a_vote),
+    "acknowledged before fsync": acknowledged_before_fsync,
+    "observers need not accept": replaced(AcceptBox, "missing", lambda self, held: ()),
+    "majority is not required": replaced(attempts, "missing_majority", lambda group, recent: ""),
+    "a phase may count twice": replaced(ChainView, "holds", lambda self, contribution: False),
+    "payload of an older phase is used": replaced(Inbox, "open", old_phase_counts),
+    "results of an abandoned attempt are stored": replaced(RoundMachine, "destination", any_attempt),
+    "owner keeps another result than it sends": replaced(Node, "_reduce", own_result_is_finer),
+    "entry is applied without settling": replaced(Node, "_settle", lambda self, command: None),
+    "any other chain is better": replaced(recovering, "is_better", lambda branch, own: bool(branch.entries)),
+    "shorter chain is better": replaced(recovering, "is_better", lambda branch, own: len(branch.entries) < len(own)),
+    "foreign chains are not checked": replaced(recovering, "check_branch", lambda *a: None),
+    "Ready is said once": replaced(round_module, "announce", lambda core: setattr(core, "repeat_at", core.now + 1.0)),
+    "lost transfers are not repeated": replaced(Exchange, "retry", lambda self, now: []),
+    "no deadline is set": replaced(Core, "is_over", wakes_nobody),
+    "a lost peer is waited for": replaced(Core, "is_live", lambda self, peer: True),
+    "nobody notices who is ahead": replaced(committing, "look_at_drift", lambda core: None),
+    "a vote goes out without its lock": replaced(ballots, "persist_promise", lambda core: None),
+}
+
+
+def caught_by(bug: Bug, first_seed: int, num_seeds: int) -> tuple[int | str, str] | None:
+    """Scenario or seed, and message of the first schedule that shows the bug."""
+    with bug():
+        for scenario in SCENARIOS:
+            try:
+                problem = scenario()
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            if problem:
+                return scenario.__name__, problem
+        for seed in range(first_seed, first_seed + num_seeds):
+            try:
+                outcome = run_seed(seed)
+            except Exception as error:
+                return seed, f"{type(error).__name__}: {error}"
+            if outcome.problem:
+                return seed, outcome.problem
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--num-seeds", type=int, default=60, help="schedules per bug at most")
+    parser.add_argument("--only", help="part of the name of a bug")
+    options = parser.parse_args()
+    survivors = []
+    for name, bug in BUGS.items():
+        if options.only and options.only not in name:
+            continue
+        found = caught_by(bug, options.first_seed, options.num_seeds)
+        if found is None:
+            survivors.append(name)
+            print(f"SURVIVED  {name}", flush=True)
+        else:
+            print(f"{found[0]!s:>36}  {name}: {found[1][:110]}", flush=True)
+    print(f"{len(BUGS)} bugs, {len(survivors)} survived")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
