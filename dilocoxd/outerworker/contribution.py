@@ -10,11 +10,12 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import MAGNITUDE_MAX, chunks
+from dilocoxd.compress.codec import NotEncodableError, chunks
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_
@@ -37,6 +38,9 @@ from dilocoxd.wire.local import (
     Settled,
     Share,
 )
+
+OFFER_MAGNITUDE_MAX: Final = 2.0**48
+"""Of d. Beyond it training has diverged; and sums over rows of low-rank factors must stay below what codecs take."""
 
 
 class SiteContribution:
@@ -97,8 +101,8 @@ class SiteContribution:
             at = self._at(request.pass_index, segment)
             try:
                 encode_pass(at, core.feedback_of(segment), core.buffers.outbox(request.pass_index, segment.index))
-            except WireError as error:
-                raise RequestFailed("bad_payload", f"result segment {segment.index}: {error.detail}") from error
+            except (WireError, NotEncodableError) as error:
+                raise RequestFailed("bad_payload", f"result segment {segment.index}: {error}") from error
             core.report.step(segment.index)
         return PassPrepared(request.request, request.pass_index, self._outbox_hashes(request.pass_index))
 
@@ -120,13 +124,13 @@ class SiteContribution:
             e, u = core.feedback_of(segment), core.phase_of(segment)
             for start, stop in chunks(segment.numel):
                 d = torch.add(u[start:stop], e[start:stop], alpha=beta)
-                if not bool((d.abs_().amax() <= MAGNITUDE_MAX).item()):
+                if not bool((d.abs_().amax() <= OFFER_MAGNITUDE_MAX).item()):
                     return self._culprit(segment, start, d)
             core.report.step(segment.index)
         return ""
 
     def _culprit(self, segment: Segment, start: int, magnitudes: Tensor) -> str:
-        offset = int((~(magnitudes <= MAGNITUDE_MAX)).nonzero()[0].item())
+        offset = int((~(magnitudes <= OFFER_MAGNITUDE_MAX)).nonzero()[0].item())
         element = segment.start + start + offset
         pieces = self._core.plan.layout.pieces(segment)
         return next(piece.name for piece in pieces if piece.start <= element < piece.stop)
@@ -177,6 +181,9 @@ class SiteContribution:
             reduce_pass(self._at(request.pass_index, segment), payloads, weights, residual, result)
         except BadShareError as error:
             raise RequestFailed("bad_payload", str(request.shares[error.position].slot)) from error
+        except (WireError, NotEncodableError) as error:
+            # The shares are sound; what earlier passes left in RESULT is not.
+            raise RequestFailed("bad_result", f"segment {segment.index}: {error}") from error
         digest = hashlib.sha256(result).digest()
         return Reduced(request.request, request.pass_index, request.segment, digest, time.monotonic() - started)
 

@@ -9,7 +9,7 @@ from dilocoxd.store.durable import Corrupt, DiskFull
 class RequestFailed(WorkerError):
     """The request could not be done and changed nothing (except LoadState, which says so). Sent as WorkerFailed.
 
-    Kinds: `bad_request`, `bad_payload`, `not_loaded`, `corrupt_snapshot`, `disk_full`, `store`, `busy`.
+    Kinds: `bad_request`, `bad_payload`, `bad_result`, `not_loaded`, `corrupt_snapshot`, `disk_full`, `store`, `busy`.
     """
 
     def __init__(self, kind: str, detail: str) -> None:
