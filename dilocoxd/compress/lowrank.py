@@ -7,7 +7,8 @@ Per matrix piece A [M, N] of a segment (its whole rows; cut rows, vectors and sm
 R_i is the least-squares fit of A_i in the span of P^, so quantising P^ only tilts the subspace and costs no accuracy
 inside it. Q is orthonormal before every use, ordered by energy, and blocks of scales never mix columns: without either
 the error doubles (measured, ALGORITHMS 7). Q need not agree bit for bit between sites: P^ comes from the owner, Delta
-is an exact product (compress/columns.py). Sources: PowerSGD arXiv 1905.13727; ALGORITHMS 1.2, 8.
+is an exact product (compress/columns.py). A site that has just joined starts from Gaussian columns for one round; its
+feedback takes what that costs. Sources: PowerSGD arXiv 1905.13727; ALGORITHMS 1.2, 8.
 
 Shape legend: M rows and N columns of one matrix piece; R = low rank r of that piece.
 """
