@@ -1,7 +1,7 @@
 """The rows of the study: each preset is a configuration of the one engine.
 
-Outer learning rate and momentum by delay class, from the tuning in docs/benchmarks.md: `none` and short `arrival`
-0.9/0.8 (0.7/0.9 for plain DiLoCo as published), whole-phase delay 0.4/0.6, sparse with feedback SGD 1.0.
+Outer learning rate and momentum by delay class, carried over from an earlier prototype and not tuned here: `none` and
+`arrival` 0.9/0.8 (0.7/0.9 for plain DiLoCo as published), whole-phase delay 0.4/0.6, sparse with feedback SGD 1.0.
 """
 
 from __future__ import annotations

