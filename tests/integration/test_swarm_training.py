@@ -1,7 +1,11 @@
-"""The whole path with real trainers and outer workers: join, train together, lose a site, come back, leave."""
+"""The whole path with real trainers and outer workers: join, train together, lose parts or all of a site, come back.
+
+Few tests with long stories: starting a site costs more than what is shown with it.
+"""
 
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -9,7 +13,7 @@ import pytest
 
 from dilocoxd.daemon.recovery_driver import REPLAY_MAX
 from tests.harness.runs import found_run, join_run
-from tests.harness.sites import sites, wait_until
+from tests.harness.sites import SiteProcess, sites, wait_until
 from tests.harness.training import (
     PATIENCE_S,
     assert_logs_agree,
@@ -19,6 +23,7 @@ from tests.harness.training import (
     site_options,
     wait_contributions_after,
     wait_joint_round,
+    write_corpus,
 )
 
 EXCHANGE = ("exchanging", "voting")
@@ -26,116 +31,104 @@ FROZEN_S = 30.0
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_two_sites_train_one_model(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *founder_options(tmp_path))
-    with sites(a):
-        a.start()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a, *site_options(tmp_path, stages=2))
-        with sites(b):
-            b.start()
-            wait_joint_round([a, b])
-            assert_states_agree(a, b)
-            losses = a.get("/v1/losses")
-            assert losses["validation"]
-            assert b.stop() == 0
-            assert a.stop() == 0
-            assert_logs_agree(a, b)
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Corpus and token cache of all tests here: tokenised once."""
+    folder = tmp_path_factory.mktemp("shared")
+    write_corpus(folder)
+    yield folder
 
 
-def test_founder_is_killed_in_an_exchange_and_comes_back(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *founder_options(tmp_path))
-    with sites(a):
-        a.start()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
-        with sites(b):
-            b.start()
-            b.wait_height(2, PATIENCE_S)
-            c = join_run(tmp_path, "c", b, *site_options(tmp_path))
-            with sites(c):
-                c.start()
-                wait_joint_round([a, b, c])
-                wait_until(lambda: a.status()["round"]["state"] in EXCHANGE, "an exchange", PATIENCE_S, a.describe)
-                a.kill_tree()
-                height = b.status()["height"]
-                b.wait_height(height + 3, PATIENCE_S)
-                a.start()
-                wait_contributions_after(a, height + 3)
-                assert_states_agree(a, b, c)
-                assert [site.stop() for site in (c, a, b)] == [0, 0, 0]
-                assert_logs_agree(a, b, c)
+@pytest.fixture
+def founder(tmp_path: Path, shared: Path) -> Iterator[SiteProcess]:
+    """A site that has committed a round alone."""
+    site = found_run(tmp_path, "a", *founder_options(shared))
+    with sites(site):
+        site.start()
+        site.wait_height(1, PATIENCE_S)
+        yield site
 
 
-def test_frozen_site_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *founder_options(tmp_path))
-    with sites(a):
-        a.start()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
-        with sites(b):
-            b.start()
-            wait_joint_round([a, b])
-            b.signal_tree(signal.SIGSTOP)
-            frozen_at, height = time.monotonic(), a.status()["height"]
-            a.wait_height(height + 3, PATIENCE_S)
-            wait_until(lambda: time.monotonic() - frozen_at > FROZEN_S, "the end of the frost", FROZEN_S + 1)
-            b.signal_tree(signal.SIGCONT)
-            wait_contributions_after(b, height + 3)
-            assert_states_agree(a, b)
+def worker_process(site: SiteProcess, name: str) -> psutil.Process:
+    """A process of one worker; of the trainers the last rank."""
+    worker = site.status()["workers"][name]
+    pid = worker["pids"][-1] if name == "trainer" else worker["pid"]
+    return psutil.Process(pid)
 
 
-@pytest.mark.parametrize("victim", ["outer", "trainer", "p2pd"])
-def test_site_survives_the_loss_of_a_process(tmp_path: Path, victim: str) -> None:
-    a = found_run(tmp_path, "a", *founder_options(tmp_path))
-    with sites(a):
-        a.start()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
-        with sites(b):
-            b.start()
-            wait_joint_round([a, b])
-            worker = b.status()["workers"][victim]
-            pid = worker["pids"][-1] if victim == "trainer" else worker["pid"]
-            next(process for process in b.tree() if process.pid == pid).kill()
+def test_two_sites_train_one_model_and_survive_the_loss_of_any_worker(
+    tmp_path: Path, shared: Path, founder: SiteProcess
+) -> None:
+    b = join_run(tmp_path, "b", founder, *site_options(shared, stages=2))
+    with sites(b):
+        b.start()
+        wait_joint_round([founder, b])
+        assert_states_agree(founder, b)
+        assert founder.get("/v1/losses")["validation"]
+        for victim in ("outer", "trainer", "p2pd"):
             height = b.status()["height"]
+            worker_process(b, victim).kill()
+            wait_until(lambda v=victim: b.status()["workers"][v]["restarts"] == 1, f"a new {victim}", PATIENCE_S)
             wait_contributions_after(b, height + 2)
-            assert b.status()["workers"][victim]["restarts"] >= 1
-            assert_states_agree(a, b)
-            assert [b.stop(), a.stop()] == [0, 0]
-            assert_logs_agree(a, b)
+        assert_states_agree(founder, b)
+        assert [b.stop(), founder.stop()] == [0, 0]
+        assert_logs_agree(founder, b)
 
 
-def test_daemon_killed_alone_takes_its_tree_with_it_and_comes_back(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *founder_options(tmp_path))
-    with sites(a):
-        a.start()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
-        with sites(b):
-            b.start()
-            wait_joint_round([a, b])
-            tree = b.tree()
-            assert len(tree) > 4
-            tree[0].kill()
-            _, alive = psutil.wait_procs(tree, timeout=10)
-            assert not alive
-            assert b.process is not None
-            b.process.wait(1)
-            height = a.status()["height"]
-            b.start()
-            wait_contributions_after(b, height + 1)
-            assert_states_agree(a, b)
-            assert [b.stop(), a.stop()] == [0, 0]
-            assert_logs_agree(a, b)
+def test_founder_is_killed_in_an_exchange_and_comes_back(tmp_path: Path, shared: Path, founder: SiteProcess) -> None:
+    b = join_run(tmp_path, "b", founder, *site_options(shared))
+    with sites(b):
+        b.start()
+        b.wait_height(2, PATIENCE_S)
+        c = join_run(tmp_path, "c", b, *site_options(shared))
+        with sites(c):
+            c.start()
+            wait_joint_round([founder, b, c])
+            wait_until(lambda: founder.status()["round"]["state"] in EXCHANGE, "an exchange", PATIENCE_S)
+            founder.kill_tree()
+            height = b.status()["height"]
+            b.wait_height(height + 3, PATIENCE_S)
+            founder.start()
+            wait_contributions_after(founder, height + 3)
+            assert_states_agree(founder, b, c)
+            assert [site.stop() for site in (c, founder, b)] == [0, 0, 0]
+            assert_logs_agree(founder, b, c)
 
 
-def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=15))
+def test_frozen_site_holds_up_nobody_and_a_killed_daemon_takes_its_tree_with_it(
+    tmp_path: Path, shared: Path, founder: SiteProcess
+) -> None:
+    b = join_run(tmp_path, "b", founder, *site_options(shared))
+    with sites(b):
+        b.start()
+        wait_joint_round([founder, b])
+        b.signal_tree(signal.SIGSTOP)
+        frozen_at, height = time.monotonic(), founder.status()["height"]
+        founder.wait_height(height + 3, PATIENCE_S)
+        wait_until(lambda: time.monotonic() - frozen_at > FROZEN_S, "the end of the frost", FROZEN_S + 1)
+        b.signal_tree(signal.SIGCONT)
+        wait_contributions_after(b, founder.status()["height"])
+        assert_states_agree(founder, b)
+        tree = b.tree()
+        assert len(tree) > 4
+        tree[0].kill()
+        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert b.process is not None
+        b.process.wait(1)
+        height = founder.status()["height"]
+        b.start()
+        wait_contributions_after(b, height + 1)
+        assert_states_agree(founder, b)
+        assert [b.stop(), founder.stop()] == [0, 0]
+        assert_logs_agree(founder, b)
+
+
+def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Path, shared: Path) -> None:
+    a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=15))
     with sites(a):
         a.start()
         a.wait_height(REPLAY_MAX + 8, PATIENCE_S)
-        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
+        b = join_run(tmp_path, "b", a, *site_options(shared))
         with sites(b):
             b.start()
             wait_contributions_after(b, 0)
