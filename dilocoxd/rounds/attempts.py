@@ -17,6 +17,7 @@ from dilocoxd.rounds.coordinator import (
     coordinator_order,
     decide_group,
     grace_end,
+    lasting_owners,
     missing_majority,
     proposal_problem,
 )
@@ -233,6 +234,8 @@ def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
     known = {peer: index for index, peer in enumerate(peers)}
     previous = [known.get(owner) for owner in before] if before else None
     bandwidths = [readies[peer].bandwidth for peer in peers]
+    sizes = core.shape.segment_bytes
+    owners = None if previous else lasting_owners(core.gathering.owners_before, peers, sizes, bandwidths)
     return Propose(
         round=core.round,
         attempt=core.attempt,
@@ -240,7 +243,7 @@ def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
         state_digest=core.chain.state_digest,
         contributions=group,
         observers=tuple(observers),
-        owners=assign_owners(core.shape.segment_bytes, bandwidths, previous),
+        owners=owners or assign_owners(sizes, bandwidths, previous),
         lowrank_r=core.chain.lowrank_r,
         next_lowrank_r=core.chain.lowrank_r,
         next_inner_steps=core.chain.inner_steps,

@@ -127,9 +127,7 @@ def assign_owners(
     `previous[s]` keeps an owner of the attempt before, so that inputs already sent to it need not be sent again.
     Integer arithmetic only. O(segments * log(contributors)).
     """
-    known = [b for b in bandwidths if b > 0]
-    typical = sum(known) // len(known) if known else 1
-    weights = [max(1, b if b > 0 else typical) for b in bandwidths]
+    weights = _weights(bandwidths)
     if previous is None:
         return _stretches(segment_bytes, weights)
     loads = [0] * len(weights)
@@ -147,6 +145,32 @@ def assign_owners(
             loads[index] += size
             heapq.heapreplace(heap, (loads[index] * scale // weights[index], index))
     return tuple(owner for owner in owners if owner is not None)
+
+
+def lasting_owners(
+    before: Sequence[PeerId], peers: Sequence[PeerId], segment_bytes: Sequence[int], bandwidths: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Owners of the round before, if the same peers contribute and none has more than twice its part; else None.
+
+    Measured bandwidths are noisy; an owner that changes leaves its residual behind, in memory and in the mean.
+    """
+    if set(before) != set(peers) or len(before) != len(segment_bytes):
+        return None
+    index = {peer: number for number, peer in enumerate(peers)}
+    owners = tuple(index[peer] for peer in before)
+    weights = _weights(bandwidths)
+    loads = [0] * len(peers)
+    for owner, size in zip(owners, segment_bytes, strict=True):
+        loads[owner] += size
+    limit = 2 * sum(segment_bytes)
+    is_fair = all(load * sum(weights) <= limit * weight for load, weight in zip(loads, weights, strict=True))
+    return owners if is_fair else None
+
+
+def _weights(bandwidths: Sequence[int]) -> list[int]:
+    known = [b for b in bandwidths if b > 0]
+    typical = sum(known) // len(known) if known else 1
+    return [max(1, b if b > 0 else typical) for b in bandwidths]
 
 
 def _stretches(segment_bytes: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:

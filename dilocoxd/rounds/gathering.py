@@ -99,9 +99,12 @@ class Gathering:
         """Attempts of this round that a peer was the first to give up."""
         self.last_owners: tuple[PeerId, ...] = ()
         """Owners in the last exchange of this round: they hold inputs already."""
+        self.owners_before: tuple[PeerId, ...] = ()
+        """Of the newest round before this one that we exchanged in."""
 
     def next_round(self) -> None:
         self.readies = {}
+        self.owners_before = self.last_owners or self.owners_before
         self.last_owners = ()
         self.abandons = {}
         self.first_ready_at = None

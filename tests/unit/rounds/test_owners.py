@@ -2,7 +2,8 @@
 
 import random
 
-from dilocoxd.rounds.coordinator import assign_owners
+from dilocoxd.ids import PeerId
+from dilocoxd.rounds.coordinator import assign_owners, lasting_owners
 
 SIZES = [1000] * 95 + [400]
 
@@ -42,3 +43,14 @@ def test_more_contributors_than_segments() -> None:
     owners = assign_owners([10], [5, 5, 5])
     assert len(owners) == 1
     assert 0 <= owners[0] < 3
+
+
+def test_owners_of_the_round_before_stay_while_they_are_fair_enough() -> None:
+    a, b, c = PeerId("Qma"), PeerId("Qmb"), PeerId("Qmc")
+    before = [a, b] * 48
+    assert lasting_owners(before, [a, b], SIZES, [1_000_000, 1_900_000]) == tuple([0, 1] * 48)
+    assert lasting_owners(before, [a, b], SIZES, [0, 0]) == tuple([0, 1] * 48)
+    assert lasting_owners(before, [a, b], SIZES, [1_000_000, 9_000_000]) is None
+    assert lasting_owners(before, [a, b, c], SIZES, [1, 1, 1]) is None
+    assert lasting_owners(before, [a, c], SIZES, [1, 1]) is None
+    assert lasting_owners([], [a, b], SIZES, [1, 1]) is None
