@@ -1,7 +1,8 @@
 """Plants one deliberate bug after the other; the simulator must find each: `python -m tests.simulation.mutations`.
 
 A bug that survives its seeds says that the simulator is blind there. Not in the list because it does no harm: a commit
-acknowledged before the log's fsync. The promise of the vote, with the payload, is on disk by then and repeats the commit.
+acknowledged before the log's fsync. The promise of the vote, with the payload, is on disk by then and repeats the
+commit.
 """
 
 import argparse
