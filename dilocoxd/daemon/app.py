@@ -127,10 +127,15 @@ class App:
         try:
             await work
         except* (WorkerError, StoreError, ConfigError) as failures:
-            text = "; ".join(str(error) for error in _leaves(failures))
-            self._daemon.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
-            is_config = failures.subgroup(ConfigError) is not None
-            self.stop(f"{name}: {text}", ConfigError.exit_code if is_config else EXIT_FAILED)
+            self._fail(name, failures)
+
+    def _fail(self, name: str, failures: BaseExceptionGroup[Any]) -> None:
+        if self._stop.is_set():
+            return  # the stop list ends the parts in its own order; what they miss then is no news
+        text = "; ".join(str(error) for error in _leaves(failures))
+        self._daemon.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
+        is_config = failures.subgroup(ConfigError) is not None
+        self.stop(f"{name}: {text}", ConfigError.exit_code if is_config else EXIT_FAILED)
 
     async def _watch_rounds(self, rounds: RoundDriver) -> None:
         """The round machine leaves by itself when our disk does not let it keep promises."""

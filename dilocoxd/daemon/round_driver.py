@@ -13,7 +13,7 @@ from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.round_history import RoundHistory
 from dilocoxd.daemon.site_interface import BadShare, ContributionOffered, Site
 from dilocoxd.daemon.transfers import Transfers, key_of
-from dilocoxd.errors import ProtocolViolation, StoreError, WorkerError
+from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.rounds.commands import (
     ApplyEntry,
@@ -42,6 +42,8 @@ from dilocoxd.rounds.events import (
     PassPrepared,
     PeersChanged,
     PhaseOffered,
+    RecoveryFailed,
+    RecoveryFinished,
     Reduced,
     ReduceFailed,
     Started,
@@ -92,6 +94,9 @@ class RoundDriver:
         self._peer_room = asyncio.Semaphore(PEER_EVENTS_MAX)
         self._settle: SettleContribution | None = None
         self._was_deadline = False
+        self._is_recovering = False
+        self._held_offer: PhaseOffered | None = None
+        """Formed while recovery was settling the one before it; the machine hears of that first."""
         self._others_due: Monotonic | None = None
         self._live: tuple[PeerId, ...] = ()
         self._group: asyncio.TaskGroup | None = None
@@ -136,14 +141,20 @@ class RoundDriver:
             self._group = group
             event: Event = Started()
             while True:
-                try:
-                    commands = self._machine.handle(event, now=Monotonic(clock()))
-                except ProtocolViolation as violation:
-                    self._parts.count_bad(violation.peer, violation.rule, violation.detail)
+                if isinstance(event, PhaseOffered) and self._is_recovering:
+                    self._held_offer = event
                 else:
-                    await self._carry_out(commands, transfers)
+                    await self._handle(event, Monotonic(clock()), transfers)
                 self._tell_others_due(Monotonic(clock()))
                 event = await self._next_event()
+
+    async def _handle(self, event: Event, now: Monotonic, transfers: Transfers) -> None:
+        if isinstance(event, RecoveryFinished | RecoveryFailed):
+            self._is_recovering = False
+        await self._carry_out(self._machine.handle(event, now=now), transfers)
+        if self._held_offer is not None and not self._is_recovering:
+            self.tell(self._held_offer)
+            self._held_offer = None
 
     def _tell_others_due(self, now: Monotonic) -> None:
         due = self._machine.others_due(now)
@@ -212,6 +223,7 @@ class RoundDriver:
                 settle, self._settle = self._settle, None
                 self._spawn(self._apply(command, settle), "apply entry")
             case StartRecovery():
+                self._is_recovering = True
                 self._recover(command)
             case ReportPeer():
                 self._parts.count_bad(command.peer, command.rule, command.detail)
