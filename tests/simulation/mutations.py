@@ -1,8 +1,8 @@
 """Plants one deliberate bug after the other; the simulator must find each: `python -m tests.simulation.mutations`.
 
-A bug that survives its seeds says that the simulator is blind there. Not in the list because it does no harm: a commit
-acknowledged before the log's fsync. The promise of the vote, with the payload, is on disk by then and repeats the
-commit.
+A bug that survives its seeds says that the simulator is blind there. Not in the list because they break no rule: a
+commit acknowledged before the log's fsync (the promise of the vote, with the payload, is on disk by then and repeats
+the commit), and waiting for a lost peer (only slower: progress time-outs go on without it).
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from dilocoxd.rounds import attempts, ballots, committing, round as round_module
+from dilocoxd.rounds import attempts, ballots, round as round_module
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.core import Core
 from dilocoxd.rounds.events import Destination, Refusal
@@ -91,8 +91,7 @@ BUGS: dict[str, Bug] = {
     "Ready is said once": replaced(round_module, "announce", lambda core: setattr(core, "repeat_at", core.now + 1.0)),
     "lost transfers are not repeated": replaced(Exchange, "retry", lambda self, now: []),
     "no deadline is set": replaced(Core, "is_over", wakes_nobody),
-    "a lost peer is waited for": replaced(Core, "is_live", lambda self, peer: True),
-    "nobody notices who is ahead": replaced(committing, "look_at_drift", lambda core: None),
+    "nobody notices who is ahead": replaced(round_module, "look_at_drift", lambda core: None),
     "a vote goes out without its lock": replaced(ballots, "persist_promise", lambda core: None),
 }
 
@@ -120,7 +119,7 @@ def caught_by(bug: Bug, first_seed: int, num_seeds: int) -> tuple[int | str, str
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--num-seeds", type=int, default=60, help="schedules per bug at most")
+    parser.add_argument("--num-seeds", type=int, default=120, help="schedules per bug at most")
     parser.add_argument("--only", help="part of the name of a bug")
     options = parser.parse_args()
     survivors = []

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from dilocoxd.wire.messages import Committed, Vote
+from dilocoxd.rounds.events import MessageReceived
+from dilocoxd.wire.messages import Accept, Committed, Propose, Vote
 from tests.simulation.ledger import Broken
 from tests.simulation.node import Node
 from tests.simulation.swarm import Swarm
@@ -84,6 +85,49 @@ def majority_of_three_and_one() -> str:
     return _result(swarm) or ("a majority forked" if swarm.ledger.num_forks() else "")
 
 
+def observer_is_asked_first() -> str:
+    """A lone contributor does not commit at once while a live observer has not promised to stay with it."""
+    swarm, nodes = _swarm(2)
+    contributor, observer = nodes
+    observer.is_training = False
+    _until(swarm, lambda: contributor.is_up and contributor.machine.chain.height > 1)
+    swarm.is_dropped = lambda source, message: source == observer.name and isinstance(message, Accept)
+    _until(swarm, lambda: contributor.machine.status.state == "gathering")
+    height = contributor.machine.chain.height
+    _until(swarm, lambda: contributor.machine.status.state == "voting")
+    voted_at = swarm.world.now
+    _until(swarm, lambda: len(contributor.disk.log) > height)
+    waited = swarm.world.now - voted_at
+    return "" if waited > swarm.limits.vote_timeout_s / 2 else f"committed {waited:.2f} s after the vote, unaccepted"
+
+
+def phase_of_the_chain_is_refused() -> str:
+    """A proposal that names a contribution which the chain holds already is refused and reported."""
+    swarm, nodes = _swarm(2)
+    first = nodes[0]
+    _until(swarm, lambda: first.is_up and first.machine.chain.height > 1 and first.machine.status.state == "gathering")
+    chain, old = first.machine.chain, first.disk.log[-1].signed.entry.contributions
+    again = tuple(replace(contribution, base_round=chain.height) for contribution in old)
+    named = {contribution.peer for contribution in again}
+    propose = Propose(
+        round=chain.height,
+        attempt=first.machine.status.attempt,
+        parent=chain.head,
+        state_digest=chain.state_digest,
+        contributions=again,
+        observers=tuple(node.name for node in nodes if node.name not in named),
+        owners=(0, 0, 0),
+        lowrank_r=0,
+        next_lowrank_r=0,
+        next_inner_steps=0,
+    )
+    for node in nodes:
+        first.feed(MessageReceived(node.name, propose))
+    swarm.world.run(swarm.world.now + 3.0)
+    is_reported = any(report.rule == "bad_proposal" for _, report in swarm.reports)
+    return "" if is_reported else "a phase that is in the chain was accepted again"
+
+
 def _result(swarm: Swarm) -> str:
     try:
         swarm.world.run(swarm.world.now + 60.0)
@@ -95,4 +139,10 @@ def _result(swarm: Swarm) -> str:
     return ""
 
 
-SCENARIOS = (voter_restarts_after_a_lone_commit, split_and_heal, majority_of_three_and_one)
+SCENARIOS = (
+    voter_restarts_after_a_lone_commit,
+    observer_is_asked_first,
+    phase_of_the_chain_is_refused,
+    split_and_heal,
+    majority_of_three_and_one,
+)
