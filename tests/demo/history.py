@@ -11,6 +11,11 @@ HISTORY_EVERY_POLLS = 8
 PAGE = 1000
 
 
+def is_measured(row: dict[str, Any]) -> bool:
+    """True for a round that the daemon lived through; False for one it knows from its log or from others."""
+    return int(row.get("attempts") or 0) > 0
+
+
 @dataclass
 class SiteHistory:
     """Everything seen of one site. Rows are keyed, so that a restarted site adds to them instead of starting anew."""
@@ -61,8 +66,10 @@ class SiteHistory:
     def take_history(self, rounds: Any, losses: Any, timeline: Any) -> None:
         """Remember answers of /v1/rounds, /v1/losses and /v1/timeline."""
         for row in rounds or []:
-            if row.get("committed_at"):
-                self.rounds[int(row["round"])] = row
+            index = int(row["round"])
+            # A restarted daemon knows earlier rounds from its log alone; what was measured then must not be lost.
+            if row.get("committed_at") and (is_measured(row) or index not in self.rounds):
+                self.rounds[index] = row
         for unix, step, loss in (losses or {}).get("inner", []):
             self.inner[unix] = (step, loss)
         for _, height, loss in (losses or {}).get("validation", []):

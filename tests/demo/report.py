@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.demo.history import SiteHistory
+from tests.demo.history import SiteHistory, is_measured
 from tests.demo.scenario import Facts, Options
 
 CLEARLY_BELOW_NATS = 0.25
@@ -71,7 +71,8 @@ def merged_rounds(histories: dict[str, SiteHistory]) -> dict[int, dict[str, Any]
     rounds: dict[int, dict[str, Any]] = {}
     for history in histories.values():
         for index, row in history.rounds.items():
-            rounds.setdefault(index, row)
+            if index not in rounds or (is_measured(row) and not is_measured(rounds[index])):
+                rounds[index] = row
     return rounds
 
 
@@ -81,7 +82,7 @@ def bytes_per_round(histories: dict[str, SiteHistory]) -> float:
         row["bytes_sent"]
         for history in histories.values()
         for row in history.rounds.values()
-        if row["is_contributor"] and len(row["contributors"]) > 1
+        if row["is_contributor"] and is_measured(row) and len(row["contributors"]) > 1
     ]
     return sum(sent) / len(sent) if sent else math.nan
 

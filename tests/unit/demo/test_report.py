@@ -128,6 +128,17 @@ def test_counters_go_on_over_a_restart() -> None:
     assert history.total("tokens") == 107
 
 
+def test_rounds_known_from_the_log_alone_do_not_replace_measured_ones() -> None:
+    histories = good_histories()
+    from_log = {**row(1, ("QmA", 1), ("QmB", 1)), "attempts": 0, "bytes_sent": 0}
+    histories["A"].take_history([from_log], {}, [])
+    assert histories["A"].rounds[1]["bytes_sent"] == 1000
+    histories["A"].rounds[1] = from_log  # never seen while it was measured
+    report = judged(histories)
+    assert report.values["bytes_per_round_per_site"] == 1000
+    assert report.values["rounds"][1]["attempts"] == 1
+
+
 def test_plot_is_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "demo.png"
     plot.draw(good_histories(), path, unigram_entropy=ENTROPY, marks={"A killed": 102.0})
