@@ -5,6 +5,7 @@ from pathlib import Path
 import matplotlib
 
 from tests.demo.history import SiteHistory
+from tests.demo.report import merged_rounds
 
 matplotlib.use("Agg")
 
@@ -39,7 +40,7 @@ def draw(histories: dict[str, SiteHistory], path: Path, *, unigram_entropy: floa
 
 def draw_losses(axes: Axes, histories: dict[str, SiteHistory], start: float, unigram_entropy: float) -> None:
     """Inner losses of the sites, validation losses of the shared model, and what order-blind guessing reaches."""
-    committed = {k: row["committed_at"] for h in histories.values() for k, row in h.rounds.items()}
+    committed = {k: row["committed_at"] for k, row in merged_rounds(histories).items()}
     validation: dict[int, float] = {}
     for history, colour in zip(histories.values(), SITE_COLOURS, strict=False):
         times = sorted(history.inner)
@@ -61,7 +62,7 @@ def draw_losses(axes: Axes, histories: dict[str, SiteHistory], start: float, uni
     )
     axes.axhline(unigram_entropy, color="grey", linestyle="--", linewidth=1, label="unigram entropy of the text")
     axes.set_ylabel("nats per token")
-    axes.set_title("losses")
+    axes.set_title("losses", loc="left")
     axes.legend(fontsize=8)
 
 
@@ -78,4 +79,4 @@ def draw_timeline(axes: Axes, histories: dict[str, SiteHistory], start: float) -
             axes.broken_barh(bars, (row + KIND_ROWS[kind], 0.3), facecolors=colour)
     axes.set_yticks([i + 0.3 for i in range(len(names))], [f"site {n}" for n in reversed(names)])
     axes.legend([Rectangle((0, 0), 1, 1, color=c) for c in KIND_COLOURS.values()], list(KIND_COLOURS), fontsize=8)
-    axes.set_title("what each site did")
+    axes.set_title("what each site did", loc="left")
