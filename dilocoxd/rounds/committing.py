@@ -3,7 +3,7 @@
 Source: protocol/06-rounds.md; docs/internals.md 3.4-3.7.
 """
 
-from dilocoxd.ids import Digest, Monotonic
+from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.rounds import core as states
 from dilocoxd.rounds.attempts import fail_attempt
 from dilocoxd.rounds.ballots import vote
@@ -91,6 +91,11 @@ def advance_voting(core: Core) -> None:
     if lost:
         fail_attempt(core, f"lost {', '.join(lost[:3])} before it voted")
         return
+    if rivals := _rivals(core, ballot):
+        for peer in rivals:
+            core.gathering.gave_up(peer, ballot.attempt)
+        fail_attempt(core, f"{', '.join(rivals[:3])} take part in another group of this attempt")
+        return
     if core.is_over(core.voting_since + core.limits.vote_timeout_s):
         if tally.votes is not None:
             # Everybody agrees; only observers that live, but do not answer, are missing. They may not stop a round.
@@ -101,6 +106,19 @@ def advance_voting(core: Core) -> None:
         return
     absent = tally.missing or core.accepts.missing(ballot)
     core.waiting_for = f"the {'votes' if tally.missing else 'acceptance'} of {', '.join(absent[:3])}"
+
+
+def _rivals(core: Core, ballot: HeldLock) -> list[PeerId]:
+    """Witnesses that are not silent, but busy: they accepted another proposal of this attempt, or vote in it.
+
+    Their group may commit, so ours must not. Who does that again and again is a liar and counts as silent."""
+    busy = {
+        peer
+        for peer in ballot.witnesses
+        if core.accepts.accepted.get(peer, {}).get(ballot.attempt, ballot.coordinator) != ballot.coordinator
+        or ballot.attempt in core.votes.votes.get(peer, {})
+    }
+    return sorted(peer for peer in busy if core.is_live(peer) and not core.gathering.is_left_out(peer))
 
 
 def try_commit(core: Core, held: HeldLock) -> bool:

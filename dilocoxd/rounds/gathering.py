@@ -126,6 +126,10 @@ class Gathering:
         if peer in self.readies and len(self.abandons.setdefault(peer, set())) < ABANDONS_MAX:
             self.abandons[peer].add(attempt)
 
+    def is_left_out(self, peer: PeerId) -> bool:
+        """Gave up too many attempts of this round."""
+        return len(self.abandons.get(peer, ())) >= ABANDONS_MAX
+
     def give_up(self, awaited: Mapping[PeerId, Monotonic | None], now: Monotonic) -> None:
         """The grace is over: those that should have had something to offer by now count as slow."""
         for peer, expected in awaited.items():
@@ -152,7 +156,7 @@ class Gathering:
             and ready.contribution is not None
             and not contribution_problem(ready.contribution, chain, self.limits)
         }
-        steady = {p: c for p, c in contributions.items() if len(self.abandons.get(p, ())) < ABANDONS_MAX}
+        steady = {p: c for p, c in contributions.items() if not self.is_left_out(p)}
         pairs = self.conflicts.pairs(chain.height)
         accused = {about for _, about in pairs}
         awaited = {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from dilocoxd.rounds import attempts, ballots, round as round_module
+from dilocoxd.rounds import attempts, ballots, committing, round as round_module
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.core import Core
 from dilocoxd.rounds.events import Destination, Refusal
@@ -79,6 +79,7 @@ BUGS: dict[str, Bug] = {
     "vote is not locked": replaced(attempts, "resolve_locks", lambda *a, **k: LockDecision(True, None, (), "free")),
     "one vote less is enough": replaced(VoteBox, "tally", forget_a_vote),
     "observers need not accept": replaced(AcceptBox, "missing", lambda self, held: ()),
+    "busy observers count as silent": replaced(committing, "_rivals", lambda core, ballot: []),
     "majority is not required": replaced(attempts, "missing_majority", lambda group, recent: ""),
     "a phase may count twice": replaced(ChainView, "holds", lambda self, contribution: False),
     "payload of an older phase is used": replaced(Inbox, "open", old_phase_counts),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from dilocoxd.ids import PeerId
 from dilocoxd.rounds.events import MessageReceived
 from dilocoxd.wire.messages import Accept, Committed, Propose, Vote
 from tests.simulation.ledger import Broken
@@ -101,6 +102,25 @@ def observer_is_asked_first() -> str:
     return "" if waited > swarm.limits.vote_timeout_s / 2 else f"committed {waited:.2f} s after the vote, unaccepted"
 
 
+def observer_in_another_group_stops_the_commit() -> str:
+    """An observer that accepted another proposal of the attempt is not silent: its group may commit, ours must not."""
+    swarm, nodes = _swarm(2)
+    contributor, observer = nodes
+    observer.is_training = False
+    _until(swarm, lambda: contributor.is_up and contributor.machine.chain.height > 1)
+    swarm.is_dropped = lambda source, message: source == observer.name and isinstance(message, Accept)
+    _until(swarm, lambda: contributor.machine.status.state == "gathering")
+    _until(swarm, lambda: contributor.machine.status.state == "voting")
+    before = contributor.machine.status
+    elsewhere = Accept(before.round, before.attempt, PeerId("another"))
+    contributor.feed(MessageReceived(observer.name, elsewhere))
+    after = contributor.machine.status
+    if (after.state, after.attempt) != ("gathering", before.attempt + 1):
+        return f"goes on in attempt {after.attempt}, {after.state}"
+    swarm.is_dropped = lambda source, message: False
+    return _result(swarm)
+
+
 def phase_of_the_chain_is_refused() -> str:
     """A proposal that names a contribution which the chain holds already is refused and reported."""
     swarm, nodes = _swarm(2)
@@ -142,6 +162,7 @@ def _result(swarm: Swarm) -> str:
 SCENARIOS = (
     voter_restarts_after_a_lone_commit,
     observer_is_asked_first,
+    observer_in_another_group_stops_the_commit,
     phase_of_the_chain_is_refused,
     split_and_heal,
     majority_of_three_and_one,
