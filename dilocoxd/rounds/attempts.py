@@ -13,6 +13,7 @@ from dilocoxd.rounds.ballots import persist_promise, vote
 from dilocoxd.rounds.commands import AttemptFailed, CancelTransfers, ReportPeer
 from dilocoxd.rounds.coordinator import (
     Decision,
+    Gathered,
     assign_owners,
     coordinator_order,
     decide_group,
@@ -24,6 +25,7 @@ from dilocoxd.rounds.coordinator import (
 from dilocoxd.rounds.core import Core, Pending
 from dilocoxd.rounds.events import PeerView
 from dilocoxd.rounds.exchange import Exchange
+from dilocoxd.rounds.gathering import PEERS_MAX
 from dilocoxd.rounds.votes import HeldLock, LockDecision, resolve_locks
 from dilocoxd.wire.entry import Contribution
 from dilocoxd.wire.messages import Abandon, Accept, Propose, ProposeCommit, Ready
@@ -72,10 +74,13 @@ def fail_attempt(core: Core, reason: str, blames: Iterable[PeerId] = (), *, is_t
 
 def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
     """A Ready for our round and head, with our bits. A later attempt is joined, unless we run one without this peer."""
-    others = [r.attempt for p, r in core.gathering.readies.items() if p != core.me]
-    known = max([core.attempt, *others])
-    # Who comes late cannot know how far the others are: the first one that it hears is believed.
-    if others and ready.attempt > known + core.limits.attempt_jump_max:
+    claimed = core.gathering.claimed
+    known = max([core.attempt, *(attempt for claimant, attempt in claimed.items() if claimant != peer)])
+    if peer in core.gathering.readies or len(claimed) < PEERS_MAX:
+        claimed[peer] = ready.attempt
+    # Who comes late cannot know how far the others are: it believes two that agree, or the only other one there is.
+    is_alone_with_it = not core.live() - {core.me, peer}
+    if ready.attempt > known + core.limits.attempt_jump_max and not is_alone_with_it:
         raise ProtocolViolation(peer, "attempt_jump", f"attempt {ready.attempt}, nobody is beyond {known}")
     if ready.contribution is not None and ready.contribution.peer != peer:
         raise ProtocolViolation(peer, "foreign_contribution", f"offers a contribution of {ready.contribution.peer}")
@@ -169,9 +174,13 @@ def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
     return core.is_over(core.pending[peer].received_at + core.limits.coordinator_patience_s / 2)
 
 
-def _decide(core: Core) -> Decision:
+def _gathered(core: Core) -> Gathered:
     started = core.attempt_started_at
-    gathered = core.gathering.gathered(core.chain, _all_views(core), core.attempt, started, core.mute)
+    return core.gathering.gathered(core.chain, _all_views(core), core.attempt, started, core.mute)
+
+
+def _decide(core: Core) -> Decision:
+    gathered = _gathered(core)
     decision = decide_group(gathered, core.limits, now=core.now)
     if decision.until is not None:
         core.is_over(decision.until)
@@ -194,7 +203,7 @@ def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
     """We are the coordinator: finish a locked entry, or propose a group, or wait with the reason."""
     message: Propose | ProposeCommit
     if locks.commit is not None:
-        if reason := _quorum_problem(core, locks.voters):
+        if reason := _quorum_problem(core, locks.voters) or _missing_promises(core):
             core.waiting_for = reason
             return
         message = ProposeCommit(core.round, core.attempt, locks.commit, tuple(sorted(locks.voters)))
@@ -216,6 +225,21 @@ def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
     else:
         core.outside_since = core.now
         core.waiting_for = "the others, who finish a locked entry"
+
+
+def _missing_promises(core: Core) -> str:
+    """Why a locked entry must not be finished yet: a live peer that has not joined this attempt may still take part in
+    another group of an earlier one. Empty when all have, or had their time."""
+    missing = _gathered(core).unready
+    if not missing or core.is_over(core.attempt_started_at + core.limits.progress_timeout_s):
+        core.mute |= missing
+        return ""
+    return f"{', '.join(sorted(missing)[:3])} to join this attempt, in which a locked entry is finished"
+
+
+def _can_finish(core: Core, locks: LockDecision) -> bool:
+    """A locked entry could be finished now by what we know."""
+    return locks.commit is not None and not _quorum_problem(core, locks.voters) and not _missing_promises(core)
 
 
 def _quorum_problem(core: Core, voters: Iterable[PeerId]) -> str:
@@ -317,9 +341,7 @@ def _watch_silence(core: Core, locks: LockDecision, decision: Decision, coordina
     grace_over = (ready_at if ready_at is not None else core.now) + core.gathering.pace.grace(limits)
     if core.outside_since is not None:
         limit, since = limits.progress_timeout_s + limits.vote_timeout_s, core.outside_since
-    elif (locks.commit is not None and not _quorum_problem(core, locks.voters)) or (
-        locks.is_free and decision.group is not None
-    ):
+    elif _can_finish(core, locks) or (locks.is_free and decision.group is not None):
         core.decided_since = core.decided_since if core.decided_since is not None else core.now
         # The coordinator may wait for peers that we believe to be slow: its grace counts, not only our decision.
         limit, since = limits.coordinator_patience_s, Monotonic(max(core.decided_since, grace_over))

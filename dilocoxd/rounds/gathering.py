@@ -97,6 +97,8 @@ class Gathering:
         self.first_ready_at: Monotonic | None = None
         self.abandons: dict[PeerId, set[Attempt]] = {}
         """Attempts of this round that a peer was the first to give up."""
+        self.claimed: dict[PeerId, Attempt] = {}
+        """Last attempt that each peer said to be in, believed or not."""
         self.last_owners: tuple[PeerId, ...] = ()
         """Owners in the last exchange of this round: they hold inputs already."""
         self.owners_before: tuple[PeerId, ...] = ()
@@ -107,6 +109,7 @@ class Gathering:
         self.owners_before = self.last_owners or self.owners_before
         self.last_owners = ()
         self.abandons = {}
+        self.claimed = {}
         self.first_ready_at = None
 
     def note(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:
