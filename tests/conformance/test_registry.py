@@ -1,0 +1,95 @@
+"""protocol/registry.toml and the implementation agree: numbers, order of fields, types, ranges, codes, limits."""
+
+import ast
+import dataclasses
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.wire import entry, messages
+from dilocoxd.wire.codec import Bounds, Length
+from dilocoxd.wire.messages import PEER_MESSAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+REGISTRY: dict[str, Any] = tomllib.loads((ROOT / "protocol" / "registry.toml").read_text(encoding="utf-8"))
+SIGNED = {kind.__name__: kind for kind in (entry.Contribution, entry.Entry, entry.SignedVote, entry.SignedEntry)}
+
+
+def type_text(hint: Any) -> str:
+    """A type as registry.toml writes it: `int(0..9)`, `bytes(32)`, `list(1..4) of bytes(32)`, `Lock or nil`."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return annotated_text(typing.get_args(hint))
+    if origin is tuple:
+        return f"list of {type_text(typing.get_args(hint)[0])}"
+    if origin is types.UnionType:
+        return f"{type_text(typing.get_args(hint)[0])} or nil"
+    if hasattr(hint, "__supertype__"):
+        return type_text(hint.__supertype__)
+    names = {int: "int", str: "text", bytes: "bytes", bool: "bool", float: "float"}
+    return names.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def annotated_text(parts: tuple[Any, ...]) -> str:
+    base = type_text(parts[0])
+    for limit in parts[1:]:
+        if isinstance(limit, Bounds):
+            base = f"int({limit.low}..{limit.high})"
+        elif isinstance(limit, Length):
+            size = f"({limit.low})" if limit.low == limit.high else f"({limit.low}..{limit.high})"
+            head, _, rest = base.partition(" of ")
+            base = f"{head}{size} of {rest}" if rest else f"{head}{size}"
+    return base
+
+
+def fields_of(kind: type) -> list[list[str]]:
+    """[[name, type], ...] in the order on the wire."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [[f.name, type_text(hints[f.name])] for f in dataclasses.fields(kind)]
+
+
+def raised_codes() -> set[str]:
+    """First arguments of every WireError(...) in the implementation."""
+    found = set()
+    for path in (ROOT / "dilocoxd").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "WireError" and node.args:
+                code = node.args[0]
+                if isinstance(code, ast.Constant):
+                    found.add(str(code.value))
+    return found
+
+
+def test_registry_names_every_message_and_no_other() -> None:
+    numbers = {name: table["number"] for name, table in REGISTRY["messages"].items()}
+    assert numbers == {kind.__name__: number for number, kind in PEER_MESSAGES.by_number.items()}
+
+
+@pytest.mark.parametrize("kind", PEER_MESSAGES.by_type, ids=lambda kind: kind.__name__)
+def test_message_has_the_fields_of_the_registry(kind: type) -> None:
+    assert REGISTRY["messages"][kind.__name__]["fields"] == fields_of(kind)
+
+
+@pytest.mark.parametrize("name", [*SIGNED, "Lock"])
+def test_struct_has_the_fields_of_the_registry(name: str) -> None:
+    kind = SIGNED.get(name, messages.Lock)
+    assert REGISTRY["structs"][name]["fields"] == fields_of(kind)
+
+
+def test_every_code_that_is_raised_is_registered() -> None:
+    missing = raised_codes() - set(REGISTRY["codes"])
+    assert not missing, f"add to protocol/registry.toml [codes] with a meaning: {sorted(missing)}"
+
+
+def test_limits_and_version() -> None:
+    assert REGISTRY["protocol"] == {"major": messages.PROTOCOL_MAJOR, "minor": messages.PROTOCOL_MINOR}
+    assert REGISTRY["limits"] == {
+        "message_bytes_max": messages.MESSAGE_BYTES_MAX,
+        "record_bytes_max": messages.RECORD_BYTES_MAX,
+        "entry_bytes_max": entry.ENTRY_BYTES_MAX,
+        "contributors_max": entry.CONTRIBUTORS_MAX,
+    }
