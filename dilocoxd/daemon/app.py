@@ -36,6 +36,8 @@ from dilocoxd.wire.entry import genesis_hash
 SETTLE_S: Final = 5.0
 SITE_LEAVE_S: Final = 11.0
 WORKERS_END_S: Final = 1.0
+STOP_LIMIT_S: Final = 18.0
+"""After this the process ends whatever still hangs: all that matters is on disk, and the reaper ends the workers."""
 """Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
 EXIT_FAILED: Final = 1
 EXIT_NOW: Final = 130
@@ -118,6 +120,14 @@ class App:
         if not self._stop.is_set():
             self._reason, self._exit_code = reason, exit_code
             self._stop.set()
+            asyncio.get_running_loop().call_later(STOP_LIMIT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        tasks = ", ".join(sorted(task.get_name() for task in asyncio.all_tasks() if not task.done()))
+        self._note_stop_trouble(f"stopping took longer than {STOP_LIMIT_S:g} s; still there: {tasks[:400]}")
+        self._daemon.opened.events.emit(DaemonStopped(reason=self._reason, exit_code=self._exit_code))
+        self._daemon.opened.events.close()
+        os._exit(self._exit_code)
 
     def _watched(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return group.create_task(self._watch(work, name), name=name)
