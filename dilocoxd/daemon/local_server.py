@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.wire.local import LOCAL_MESSAGE_BYTES_MAX, LOCAL_MESSAGES, WorkerHello
+from dilocoxd.wire.local import WorkerHello
+from dilocoxd.wire.local_frames import frame, take_message
 
 SEND_QUEUE_MAX: Final = 512
 HELLO_TIMEOUT_S: Final = 30.0
 SOCKET_PATH_BYTES_MAX: Final = 100
 _BACKLOG = 64
 _READ_BYTES = 1 << 16
-_LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -58,9 +58,9 @@ class Connection:
         """Queue one message and the descriptors that go with it; nothing happens on an ended connection."""
         if self._is_ended:
             return
-        body = LOCAL_MESSAGES.encode(message)
+        data = frame(message)
         try:
-            self._queue.put_nowait((_LENGTH.pack(len(body)) + body, tuple(descriptors)))
+            self._queue.put_nowait((data, tuple(descriptors)))
         except asyncio.QueueFull:
             self.end()
 
@@ -74,7 +74,7 @@ class Connection:
         """Next message. Raises ConnectionEnded, WireError."""
         loop = asyncio.get_running_loop()
         while True:
-            message = self._parse()
+            message = take_message(self._received)
             if message is not None:
                 return message
             try:
@@ -84,21 +84,6 @@ class Connection:
             if not data:
                 raise ConnectionEnded("it closed its socket")
             self._received += data
-
-    def _parse(self) -> Any | None:
-        while len(self._received) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received)
-            if length > LOCAL_MESSAGE_BYTES_MAX:
-                raise WireError("too_large", f"local message of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._received) < end:
-                return None
-            body = bytes(self._received[_LENGTH.size : end])
-            del self._received[:end]
-            message = LOCAL_MESSAGES.decode(body)
-            if message is not None:
-                return message
-        return None
 
     async def write_all(self) -> None:
         """Write what is queued until the connection ends. Raises ConnectionEnded."""

@@ -9,16 +9,15 @@ import mmap
 import os
 import select
 import socket
-import struct
 from collections import deque
 from typing import Any
 
-from dilocoxd.errors import WireError, WorkerError
-from dilocoxd.wire.local import LOCAL_MESSAGE_BYTES_MAX, LOCAL_MESSAGES, Attach
+from dilocoxd.errors import WorkerError
+from dilocoxd.wire.local import Attach
+from dilocoxd.wire.local_frames import frame, take_message
 
 SOCKET_VARIABLE = "DILOCOXD_SOCKET"
 GENERATION_VARIABLE = "DILOCOXD_GENERATION"
-_LENGTH = struct.Struct("<I")
 _FDS_MAX = 32
 
 
@@ -44,9 +43,8 @@ class Connection:
 
     def send(self, message: Any) -> None:
         """Send one message. Raises DaemonGone."""
-        body = LOCAL_MESSAGES.encode(message)
         try:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+            self._socket.sendall(frame(message))
         except OSError as error:
             raise DaemonGone(f"daemon socket: {error}") from error
 
@@ -77,21 +75,10 @@ class Connection:
         self._received += data
 
     def _parse(self) -> Any | None:
-        while len(self._received) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received)
-            if length > LOCAL_MESSAGE_BYTES_MAX:
-                raise WireError("too_large", f"local message of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._received) < end:
-                return None
-            body = bytes(self._received[_LENGTH.size : end])
-            del self._received[:end]
-            message = LOCAL_MESSAGES.decode(body)
-            if isinstance(message, Attach):
-                self._map(message)
-            if message is not None:
-                return message
-        return None
+        message = take_message(self._received)
+        if isinstance(message, Attach):
+            self._map(message)
+        return message
 
     def _map(self, attach: Attach) -> None:
         for name, size in zip(attach.names, attach.sizes, strict=True):
