@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.wire import entry, messages
+from dilocoxd.wire import entry, messages, records
 from dilocoxd.wire.codec import Bounds, Length
 from dilocoxd.wire.messages import PEER_MESSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY: dict[str, Any] = tomllib.loads((ROOT / "protocol" / "registry.toml").read_text(encoding="utf-8"))
-SIGNED = {kind.__name__: kind for kind in (entry.Contribution, entry.Entry, entry.SignedVote, entry.SignedEntry)}
+STRUCTS = (entry.Contribution, entry.Entry, entry.SignedVote, entry.SignedEntry, messages.Lock)
+SIGNED = {kind.__name__: kind for kind in (*STRUCTS, records.PeerRecord, records.SignedRecord)}
 
 
 def type_text(hint: Any) -> str:
@@ -74,10 +75,13 @@ def test_message_has_the_fields_of_the_registry(kind: type) -> None:
     assert REGISTRY["messages"][kind.__name__]["fields"] == fields_of(kind)
 
 
-@pytest.mark.parametrize("name", [*SIGNED, "Lock"])
+def test_registry_names_every_struct_and_no_other() -> None:
+    assert set(REGISTRY["structs"]) == set(SIGNED)
+
+
+@pytest.mark.parametrize("name", SIGNED)
 def test_struct_has_the_fields_of_the_registry(name: str) -> None:
-    kind = SIGNED.get(name, messages.Lock)
-    assert REGISTRY["structs"][name]["fields"] == fields_of(kind)
+    assert REGISTRY["structs"][name]["fields"] == fields_of(SIGNED[name])
 
 
 def test_every_code_that_is_raised_is_registered() -> None:

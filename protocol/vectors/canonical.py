@@ -1,0 +1,120 @@
+"""Chapters 02 to 04 in plain Python, for the generators of the golden vectors: no dilocoxd, msgpack, crypto library."""
+
+import hashlib
+import struct
+import tomllib
+from pathlib import Path
+
+REGISTRY = tomllib.loads((Path(__file__).parents[1] / "registry.toml").read_text(encoding="utf-8"))
+
+# A published key: who signs with it proves nothing. PKCS#1 numbers of an RSA-2048 key made for these vectors.
+KEYS = Path(__file__).with_name("keys.toml")
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+SHA256_INFO = bytes.fromhex("3031300d060960864801650304020105000420")
+RSA_ALGORITHM = bytes.fromhex("300d06092a864886f70d0101010500")
+
+
+def sha256(data):
+    return hashlib.sha256(data).digest()
+
+
+def pack(value):
+    """Chapter 02, E1-E3: nil, bool, int, text, bytes and arrays, each in its shortest form."""
+    if value is None:
+        return b"\xc0"
+    if value is True or value is False:
+        return b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        return pack_integer(value)
+    if isinstance(value, str):
+        data = value.encode()
+        return head(len(data), 0xA0, 31, (0xD9, 0xDA, 0xDB)) + data
+    if isinstance(value, bytes):
+        return head(len(value), None, -1, (0xC4, 0xC5, 0xC6)) + value
+    return head(len(value), 0x90, 15, (None, 0xDC, 0xDD)) + b"".join(pack(item) for item in value)
+
+
+def pack_integer(value):
+    if 0 <= value < 128 or -32 <= value < 0:
+        return struct.pack("b" if value < 0 else "B", value)
+    forms = ((0xD0, ">b"), (0xD1, ">h"), (0xD2, ">i"), (0xD3, ">q"))
+    if value >= 0:
+        forms = ((0xCC, ">B"), (0xCD, ">H"), (0xCE, ">I"), (0xCF, ">Q"))
+    for number, form in forms:
+        try:
+            return bytes([number]) + struct.pack(form, value)
+        except struct.error:
+            continue
+    raise ValueError(value)
+
+
+def head(length, fixed, fixed_max, numbers):
+    """Shortest header of a text, a byte string or an array."""
+    if length <= fixed_max:
+        return bytes([fixed | length])
+    for number, form in zip(numbers, (">B", ">H", ">I"), strict=True):
+        if number is not None and length < 1 << 8 * struct.calcsize(form):
+            return bytes([number]) + struct.pack(form, length)
+    raise ValueError(length)
+
+
+def frame(kind, payload=b""):
+    """Chapter 04, S4."""
+    first = b"DX\x01" + bytes([kind]) + struct.pack(">I", len(payload))
+    return first + sha256(first + payload) + payload
+
+
+def base58(data):
+    number, text = int.from_bytes(data, "big"), ""
+    while number:
+        number, digit = divmod(number, 58)
+        text = BASE58[digit] + text
+    return "1" * (len(data) - len(data.lstrip(b"\0"))) + text
+
+
+def der(tag, body):
+    size = len(body)
+    length = (
+        bytes([size])
+        if size < 128
+        else bytes([0x80 | (size.bit_length() + 7) // 8]) + size.to_bytes((size.bit_length() + 7) // 8, "big")
+    )
+    return bytes([tag]) + length + body
+
+
+def der_integer(value):
+    return der(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+
+
+class Key:
+    """Chapter 03, I1 and I4."""
+
+    def __init__(self, modulus, exponent, secret):
+        self.modulus, self.exponent, self.secret = modulus, exponent, secret
+        pkcs1 = der(0x30, der_integer(modulus) + der_integer(exponent))
+        self.public = der(0x30, RSA_ALGORITHM + der(3, b"\0" + pkcs1))
+        size = len(self.public)
+        protobuf = b"\x08\x00\x12" + bytes([size & 0x7F | 0x80, size >> 7]) + self.public
+        self.peer = base58(b"\x12\x20" + sha256(protobuf))
+
+    def sign(self, text):
+        """RSASSA-PKCS1-v1_5 with SHA-256."""
+        info = SHA256_INFO + sha256(text)
+        padded = b"\0\x01" + b"\xff" * (256 - len(info) - 3) + b"\0" + info
+        return pow(int.from_bytes(padded, "big"), self.secret, self.modulus).to_bytes(256, "big")
+
+
+def keys():
+    """The published keys, sorted by peer id."""
+    stored = tomllib.loads(KEYS.read_text(encoding="utf-8"))["keys"]
+    made = [Key(int(row["modulus"], 16), row["exponent"], int(row["secret"], 16)) for row in stored]
+    return sorted(made, key=lambda key: key.peer)
+
+
+def plain(value):
+    """A value for JSON: bytes as {"hex": ...}."""
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,136 @@
+"""Golden vectors of chapter 02: `python generate_encoding.py > encoding.json` in protocol/vectors.
+
+For every message of registry.toml: one with the smallest and one with larger values, and one broken in each way that
+its field types allow. Written from chapter and registry, without dilocoxd.
+"""
+
+import json
+import re
+import sys
+
+from canonical import REGISTRY, pack, plain
+
+STRUCTS, MESSAGES, LIMITS = REGISTRY["structs"], REGISTRY["messages"], REGISTRY["limits"]
+TYPE = re.compile(r"(?P<base>\w+)(\((?P<low>-?\d+)(\.\.(?P<high>\d+))?\))?( of (?P<item>.+?))?( or nil)?")
+
+
+def parsed(text):
+    found = TYPE.fullmatch(text)
+    low = int(found["low"] or 0)
+    return found["base"], low, int(found["high"] or low), found["item"], text.endswith(" or nil")
+
+
+def value_of(text, small):
+    """A value of this type: the smallest one, or one that needs longer forms."""
+    base, low, high, item, optional = parsed(text)
+    if small and optional:
+        return None
+    if base == "int":
+        return low if small else min(high, 70_000)
+    if base == "bool":
+        return not small
+    if base == "bytes":
+        return bytes([0x41]) * (low if small else min(high, max(low, 300)))
+    if base == "text":
+        return "x" * (low if small else min(high, 40))
+    if base == "list":
+        return [value_of(item, small)] * (low if small else min(high, max(low, 2)))
+    return [value_of(kind, small) for _, kind in STRUCTS[base]["fields"]]
+
+
+def wrong_values(text):
+    """(what is wrong, value) for one field."""
+    base = parsed(text)[0]
+    if base in STRUCTS:
+        fields = [value_of(kind, True) for _, kind in STRUCTS[base]["fields"]]
+        yield "field missing", fields[:-1]
+        yield "field too many", [*fields, 0]
+        for position, (name, kind) in enumerate(STRUCTS[base]["fields"]):
+            for what, value in wrong_values(kind):
+                yield f"{name}: {what}", [*fields[:position], value, *fields[position + 1 :]]
+    else:
+        yield from wrong_simple(text)
+    if not text.endswith(" or nil"):
+        yield "nil", None
+
+
+def wrong_simple(text):
+    base, low, high, item, _ = parsed(text)
+    if base == "int":
+        yield "below range", low - 1
+        yield "above range", high + 1
+        yield "boolean for integer", True
+        yield "text for integer", "1"
+    elif base == "bool":
+        yield "integer for boolean", 1
+    elif base in ("bytes", "text"):
+        unit = b"\0" if base == "bytes" else "x"
+        if low:
+            yield "too short", unit * (low - 1)
+        yield "too long", unit * (high + 1)
+        yield "other kind of string", "x" * max(low, 1) if base == "bytes" else b"x" * max(low, 1)
+    elif base == "list":
+        if low:
+            yield "too few", [value_of(item, True)] * (low - 1)
+        if high <= 1024:
+            yield "too many", [value_of(item, True)] * (high + 1)
+        yield "number for array", 7
+
+
+def valid_messages():
+    for name, message in MESSAGES.items():
+        for small in (True, False):
+            fields = [value_of(kind, small) for _, kind in message["fields"]]
+            encoded = pack([message["number"], *fields])
+            yield {"message": name, "fields": plain(fields), "bytes": encoded.hex()}
+
+
+def broken_messages():
+    for name, message in MESSAGES.items():
+        number, kinds = message["number"], message["fields"]
+        fields = [value_of(kind, True) for _, kind in kinds]
+        good = pack([number, *fields])
+        broken = {
+            "field missing": pack([number, *fields[:-1]]),
+            "field too many": pack([number, *fields, 0]),
+            "bytes after the value": good + b"\0",
+            "cut": good[:-1],
+            "longer array header": b"\xdc\x00" + bytes([len(fields) + 1]) + good[1:],
+            "longer number": good[:1] + b"\xcc" + good[1:],
+        }
+        for position, (field, kind) in enumerate(kinds):
+            for what, value in wrong_values(kind):
+                broken[f"{field}: {what}"] = pack([number, *fields[:position], value, *fields[position + 1 :]])
+        for what, data in broken.items():
+            code = "too_large" if len(data) > LIMITS["message_bytes_max"] else "malformed"
+            yield {"message": name, "broken": what, "code": code, "bytes": data.hex()}
+
+
+def broken_bytes():
+    yield "nothing", b"", "malformed"
+    yield "empty array", b"\x90", "malformed"
+    yield "map", b"\x80", "malformed"
+    yield "map with message number", b"\x81\x02\x00", "malformed"
+    yield "extension type", b"\x92\x02\xd4\x01\x00", "malformed"
+    yield "float", b"\x93\x1e\xcb" + bytes(8) + b"\xc4\x20" + bytes(32), "malformed"
+    yield "text that is not UTF-8", b"\x93\x04\xa1\xff\xa0", "malformed"
+    yield "number is text", pack(["2"]), "malformed"
+    yield "number is a boolean", pack([True]), "malformed"
+    yield "array header without elements", b"\xdd\xff\xff\xff\xff", "malformed"
+    yield "byte string longer than the bytes", b"\x92\x02\xc6\xff\xff\xff\xff", "malformed"
+    yield "nesting", b"\x91" * 2000 + b"\x90", "malformed"
+    yield "unknown mandatory number", pack([46, 1]), "unknown_message"
+    yield "unknown mandatory number without fields", pack([1000]), "unknown_message"
+
+
+def main():
+    rows = [{"broken": what, "code": code, "bytes": data.hex()} for what, data, code in broken_bytes()]
+    small = [row for row in broken_messages() if len(row["bytes"]) <= 40_000]
+    ignored = [pack([number, *rest]).hex() for number, rest in ((1, []), (33, ["later"]), (1001, [None, [1, 2]]))]
+    document = {"chapter": "02-encoding", "valid": list(valid_messages()), "failing": rows + small, "ignored": ignored}
+    json.dump(document, sys.stdout, indent=0)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""protocol/vectors/frames.json against the implementation (protocol S1, S4, S5)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.errors import WireError
+from dilocoxd.wire.frames import PAYLOAD_BYTES_MAX, PRELUDE_BYTES, FrameDecoder, FrameKind, encode
+
+VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
+LOADED: dict[str, Any] = json.loads((VECTORS / "frames.json").read_text(encoding="utf-8"))
+
+
+def decoded(data: bytes, cut: int) -> list[list[str]]:
+    """Frames of a whole stream that arrives in chunks of `cut` bytes."""
+    decoder, found = FrameDecoder(), []
+    for start in range(0, len(data), cut):
+        found += [[f.kind.name, f.payload.hex()] for f in decoder.feed(data[start : start + cut])]
+    decoder.finish()
+    return found
+
+
+@pytest.mark.parametrize("cut", [1, 7, PRELUDE_BYTES, 1 << 20])
+@pytest.mark.parametrize("row", LOADED["valid"], ids=lambda row: "-".join(name for name, _ in row["frames"])[:40])
+def test_stream_decodes_to_its_frames_however_it_is_cut(row: dict[str, Any], cut: int) -> None:
+    assert decoded(bytes.fromhex(row["bytes"]), cut) == row["frames"]
+    assert b"".join(encode(FrameKind[name], bytes.fromhex(p)) for name, p in row["frames"]).hex() == row["bytes"]
+
+
+@pytest.mark.parametrize("cut", [1, 7, PRELUDE_BYTES, 1 << 20])
+@pytest.mark.parametrize("row", LOADED["failing"], ids=lambda row: row["broken"].replace(" ", "_"))
+def test_broken_stream_is_refused_with_its_code(row: dict[str, Any], cut: int) -> None:
+    with pytest.raises(WireError) as caught:
+        decoded(bytes.fromhex(row["bytes"]), cut)
+    assert caught.value.code == row["code"]
+
+
+def test_every_kind_has_vectors_of_both_kinds() -> None:
+    names = {kind.name for kind in PAYLOAD_BYTES_MAX}
+    assert {name for row in LOADED["valid"] for name, _ in row["frames"]} == names
+    assert names <= {row["broken"].split()[0] for row in LOADED["failing"]}

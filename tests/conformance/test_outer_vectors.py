@@ -1,0 +1,57 @@
+"""protocol/vectors/outer.json against the implementation: weights, means, outer steps, bit for bit (C6, C7)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.outer.optimizers import outer_from_name, zero_slots
+from dilocoxd.outer.reduce import reduce_segment, weighted_mean_
+from dilocoxd.outer.rounding import mean_weights
+
+VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
+LOADED: dict[str, Any] = json.loads((VECTORS / "outer.json").read_text(encoding="utf-8"))
+OPTIONS = ("lr", "momentum", "beta2", "eps")
+
+
+def floats(text: str) -> Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.float32)
+
+
+def bits(tensor: Tensor) -> str:
+    return tensor.numpy().tobytes().hex()
+
+
+@pytest.mark.parametrize("row", LOADED["steps"], ids=lambda row: f"{row['optimizer']}-{row['lr']}")
+def test_outer_steps_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
+    optimizer = outer_from_name(row["optimizer"], **{key: row[key] for key in OPTIONS if key in row})
+    x = floats(row["x"])
+    slots = zero_slots(optimizer, x.numel())
+    for index, step in enumerate(row["steps"]):
+        optimizer.step_(x, slots, floats(step["g"]), index)
+        assert bits(x) == step["x"], f"step {index}"
+        assert [bits(slot) for slot in slots] == step["slots"], f"step {index}"
+
+
+@pytest.mark.parametrize("row", LOADED["means"], ids=lambda row: str(len(row["tokens"])))
+def test_means_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
+    weights = mean_weights(row["tokens"])
+    assert bits(torch.tensor(weights)) == row["weights"]
+    codec = codec_from_name("fp32")
+    shares = [bytes.fromhex(share) for share in row["shares"]]
+    out = torch.empty_like(floats(row["mean"]))
+    weighted_mean_(codec, shares, weights, out)
+    assert bits(out) == row["mean"]
+    payload = bytearray(codec.payload_bytes(out.numel()))
+    reduce_segment(codec, shares, weights, floats(row["residual"]), out, payload)
+    assert payload.hex() == row["encoded_values"]
+
+
+def test_vectors_cover_every_outer_optimizer() -> None:
+    assert {row["optimizer"] for row in LOADED["steps"]} == {"sgd", "heavy_ball", "nesterov", "adam"}

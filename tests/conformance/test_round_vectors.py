@@ -1,0 +1,141 @@
+"""protocol/vectors/rounds.json played to the real round machine, with real keys and messages (chapters 06, 07)."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from dilocoxd.daemon.parts import vote_keys
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.rounds import commands as c, events as e
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
+from dilocoxd.rounds.round import RoundMachine
+from dilocoxd.swarm.identity import Identity, _wrap_protobuf, load
+from dilocoxd.wire.codec import decode_struct
+from dilocoxd.wire.entry import Contribution, entry_hash
+from dilocoxd.wire.messages import PEER_MESSAGES, Ready
+
+VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
+LOADED: dict[str, Any] = json.loads((VECTORS / "rounds.json").read_text(encoding="utf-8"))
+RUN_ID = RunId(LOADED["run_id"])
+GENESIS = Digest(bytes.fromhex(LOADED["genesis"]))
+SHAPE = PayloadShape(1, tuple(LOADED["segment_bytes"]))
+
+
+def private_key(row: dict[str, Any]) -> bytes:
+    """The key file of one published key pair."""
+    n, exponent, secret = int(row["modulus"], 16), row["exponent"], int(row["secret"], 16)
+    p, q = rsa.rsa_recover_prime_factors(n, exponent, secret)
+    parts = (rsa.rsa_crt_dmp1(secret, p), rsa.rsa_crt_dmq1(secret, q), rsa.rsa_crt_iqmp(p, q))
+    key = rsa.RSAPrivateNumbers(p, q, secret, *parts, rsa.RSAPublicNumbers(exponent, n)).private_key()
+    der = key.private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    return _wrap_protobuf(der)
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
+    folder = tmp_path_factory.mktemp("keys")
+    found = {}
+    for index, row in enumerate(tomllib.loads((VECTORS / "keys.toml").read_text(encoding="utf-8"))["keys"]):
+        path = folder / str(index)
+        path.write_bytes(private_key(row))
+        path.chmod(0o600)
+        identity = load(path)
+        found[str(identity.peer_id)] = identity
+    return found
+
+
+def event_of(step: dict[str, Any]) -> e.Event:
+    """The machine's event for one step of a transcript."""
+    attempt = Attempt(step.get("attempt", 0))
+    match step:
+        case {"start": True}:
+            return e.Started()
+        case {"peers": peers}:
+            views = (e.PeerView(PeerId(p["peer"]), p["live"], True, RoundIndex(0), GENESIS) for p in peers)
+            return e.PeersChanged(tuple(views), is_training=True)
+        case {"from": peer, "message": data}:
+            return e.MessageReceived(PeerId(peer), PEER_MESSAGES.decode(bytes.fromhex(data)))  # type: ignore[arg-type]
+        case {"offer": data, "segments": segments}:
+            made = decode_struct(Contribution, bytes.fromhex(data), size_max=4096)
+            return e.PhaseOffered(made, tuple(Digest(bytes.fromhex(s)) for s in segments))
+        case {"segment_from": peer, "kind": kind, "segment": segment, "sha256": digest}:
+            phase = PhaseId(0) if kind == e.KIND_CONTRIBUTION else None
+            key = e.SegmentKey(kind, RoundIndex(0), attempt, 0, segment, phase)
+            return e.SegmentReceived(PeerId(peer), key, Digest(bytes.fromhex(digest)))
+        case {"reduced": segment, "sha256": digest}:
+            return e.Reduced(RoundIndex(0), attempt, 0, segment, Digest(bytes.fromhex(digest)))
+        case {"persisted": index}:
+            return e.EntryPersisted(RoundIndex(index))
+        case {"applied": index, "state_digest": digest}:
+            return e.EntryApplied(RoundIndex(index), Digest(bytes.fromhex(digest)))
+    raise AssertionError(f"step without a meaning: {step}")
+
+
+def short(digest: bytes) -> str:
+    return digest.hex()[:16]
+
+
+def done(command: c.Command) -> str | None:
+    """A command in the words of the transcripts; None for messages."""
+    match command:
+        case c.SendSegment():
+            return f"push {('share', 'result')[command.key.kind]} {command.key.segment} to {command.peer}"
+        case c.OrderReduce():
+            return f"reduce {command.segment}: {' '.join(share.peer for share in command.shares)}"
+        case c.PersistPromise(promise):
+            voted = "" if promise.entry is None else f", vote {short(entry_hash(promise.entry))}"
+            later = f" of attempt {promise.voted_attempt}" if voted and promise.voted_attempt else ""
+            return f"promise {promise.attempt}{voted}{later}"
+        case c.PersistEntry(signed):
+            return f"persist {short(entry_hash(signed.entry))} with votes {' '.join(v.peer for v in signed.votes)}"
+        case c.SettleContribution():
+            return f"settle phase {command.phase} included {command.is_included}"
+        case c.ApplyEntry():
+            return f"apply {command.round}"
+        case c.RoundFinished():
+            return f"finished {command.summary.round}"
+        case c.ReportPeer():
+            return f"report {command.peer}"
+        case c.AttemptFailed():
+            return f"failed {command.attempt}"
+        case c.CancelTransfers():
+            return f"cancel below {command.attempt}" if command.attempt else None
+    return None
+
+
+def sent(command: c.Command) -> tuple[str, str] | None:
+    """(receiver, message in hex) of a message other than Ready."""
+    if not isinstance(command, c.Send | c.Broadcast) or isinstance(command.message, Ready):
+        return None
+    return ("*" if isinstance(command, c.Broadcast) else command.peer, PEER_MESSAGES.encode(command.message).hex())
+
+
+@pytest.mark.parametrize("row", LOADED["transcripts"], ids=lambda row: row["name"].replace(" ", "_"))
+def test_peer_does_what_the_transcript_says(row: dict[str, Any], identities: dict[str, Identity]) -> None:
+    identity = identities[row["subject"]]
+    site = Site(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity))
+    limits = RoundLimits(**LOADED["caps"])
+    state = Digest(bytes.fromhex(LOADED["state_digest"]))
+    chain = ChainView(RUN_ID, RoundIndex(0), GENESIS, state, inner_steps=LOADED["inner_steps"])
+    machine = RoundMachine(site, SHAPE, limits, chain)
+    for number, step in enumerate(row["steps"]):
+        commands = machine.handle(event_of(step["event"]), now=Monotonic(number / 100))
+        machine.check()
+        where = f"step {number}: {json.dumps(step['event'])[:200]}"
+        assert [list(found) for command in commands if (found := sent(command))] == step["sends"], where
+        assert [found for command in commands if (found := done(command))] == step["does"], where
+
+
+def test_transcripts_end_in_rules_of_the_chapter() -> None:
+    assert all(row["rules"] for row in LOADED["transcripts"])
+    assert len(LOADED["transcripts"]) >= 15
