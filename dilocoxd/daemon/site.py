@@ -20,6 +20,7 @@ from dilocoxd.daemon.site_interface import (
     CommittedEntry,
     ContributionDropped,
     ContributionOffered,
+    ContributionSettled,
     LoopLagged,
     PhaseExtended,
     SiteEvent,
@@ -179,6 +180,8 @@ class LocalSite:
         except WorkerError:
             return  # it died; the machine asks again when it is back
         else:
+            if isinstance(request, local.Settle):
+                self._emit(ContributionSettled(request.phase, RoundIndex(request.round), request.is_included))
             self._post(ev.OperationDone(number, answer))
 
     def _lagged(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ from dilocoxd.daemon.site_interface import (
     AnchorAdopted,
     ContributionDropped,
     ContributionOffered,
+    ContributionSettled,
     LoopLagged,
     PhaseClosed,
     PhaseExtended,
@@ -52,29 +53,31 @@ class SiteHistory:
                         phase=event.phase, base_round=event.base_round, inner_steps=event.inner_steps
                     )
                 )
-            case PhaseClosed():
-                self._events.emit(
-                    catalogue.PhaseClosed(
-                        phase=event.phase,
-                        inner_steps=event.inner_steps,
-                        tokens=event.tokens,
-                        mean_loss=event.mean_loss,
-                    )
-                )
-            case ContributionDropped():
-                self._events.emit(catalogue.ContributionRefused(phase=event.phase, reason=event.reason))
             case WorkerChanged():
                 self._worker(event)
-            case PhaseExtended():
-                self._events.emit(
-                    catalogue.PhaseExtended(phase=event.phase, inner_steps=event.inner_steps, reason=event.reason)
-                )
+            case PhaseClosed() | ContributionDropped() | ContributionSettled() | PhaseExtended():
+                self._phase_event(event)
             case LoopLagged(seconds):
                 self._events.emit(catalogue.LoopBlocked(lag_s=round(seconds, 3)))
             case ContributionOffered() | AnchorAdopted():
                 pass
             case _:
                 assert_never(event)
+
+    def _phase_event(self, event: PhaseClosed | ContributionDropped | ContributionSettled | PhaseExtended) -> None:
+        phase = event.phase
+        match event:
+            case PhaseClosed(_, steps, tokens, loss):
+                told: catalogue.Event = catalogue.PhaseClosed(
+                    phase=phase, inner_steps=steps, tokens=tokens, mean_loss=loss
+                )
+            case ContributionDropped(_, reason):
+                told = catalogue.ContributionRefused(phase=phase, reason=reason)
+            case ContributionSettled(_, at, is_included):
+                told = catalogue.ContributionSettled(phase=phase, round=at, is_included=is_included)
+            case PhaseExtended(_, steps, reason):
+                told = catalogue.PhaseExtended(phase=phase, inner_steps=steps, reason=reason)
+        self._events.emit(told)
 
     def _step(self, event: StepReported) -> None:
         journal = self._journal

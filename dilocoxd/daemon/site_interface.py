@@ -141,6 +141,15 @@ class ContributionDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class ContributionSettled:
+    """An offered contribution got its fate at entry `round`; told again if the outer worker died over it."""
+
+    phase: PhaseId
+    round: RoundIndex
+    is_included: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseStarted:
     phase: PhaseId
     base_round: RoundIndex
@@ -218,6 +227,7 @@ class LoopLagged:
 SiteEvent = (
     ContributionOffered
     | ContributionDropped
+    | ContributionSettled
     | PhaseStarted
     | StepReported
     | PhaseClosed

@@ -185,6 +185,16 @@ class ContributionRefused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionSettled(Event):
+    """The fate of our contribution is known; not included: all of it is in the error feedback."""
+
+    name: ClassVar[str] = "contribution.settled"
+    phase: int
+    round: int
+    is_included: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationMeasured(Event):
     name: ClassVar[str] = "validation.measured"
     round: int

@@ -1,0 +1,88 @@
+"""Keeps looking at the sites while they are tormented: newest status of each, and waits that break rule R-e."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.harness.sites import SiteProcess
+
+LOOK_EVERY_S = 0.5
+STATE_FIELDS = ("height", "chain_head", "anchor_sha256", "state_digest")
+UNEXPLAINED_S = 3.0
+"""A site that neither trains nor says what it waits for is reported after this long."""
+
+
+@dataclass
+class Seen:
+    """What one site has shown."""
+
+    status: dict[str, Any] = field(default_factory=dict)
+    is_answering: bool = False
+    states: list[tuple[float, tuple[Any, ...]]] = field(default_factory=list)
+    """When which (height, chain head, anchor, digest) was seen."""
+    mute_since: float = 0.0
+    unexplained: list[str] = field(default_factory=list)
+
+    def take(self, status: dict[str, Any]) -> None:
+        """Remember an answer; {} is none."""
+        self.is_answering = bool(status)
+        if not status:
+            self.mute_since = 0.0
+            return
+        self.status = status
+        state = tuple(status.get(name) for name in STATE_FIELDS)
+        if None not in state and "" not in state and (not self.states or self.states[-1][1] != state):
+            self.states.append((time.monotonic(), state))
+        self._check_reason(status)
+
+    def _check_reason(self, status: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if status.get("state") == "training" or status.get("waiting_for"):
+            self.mute_since = 0.0
+        elif not self.mute_since:
+            self.mute_since = now
+        elif now - self.mute_since > UNEXPLAINED_S:
+            self.unexplained.append(f"state {status.get('state')} for {now - self.mute_since:.1f} s without a reason")
+            self.mute_since = now
+
+    @property
+    def state(self) -> str:
+        return str(self.status.get("state") or "-") if self.is_answering else "-"
+
+    @property
+    def height(self) -> int:
+        return int(self.status.get("height") or 0)
+
+    @property
+    def peer(self) -> str:
+        return str(self.status.get("peer_id") or "")
+
+
+class Watch:
+    """One thread per site; a context manager."""
+
+    def __init__(self, sites: list[SiteProcess]) -> None:
+        self.seen = {site.name: Seen() for site in sites}
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._look, args=(site,), daemon=True) for site in sites]
+
+    def __enter__(self) -> "Watch":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(15)
+
+    def _look(self, site: SiteProcess) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            self.seen[site.name].take(site.status())
+
+    def common_state(self, since: float) -> tuple[Any, ...] | None:
+        """The newest state that every site has shown after `since`; None if there is none yet."""
+        shown = [[state for at, state in seen.states if at >= since] for seen in self.seen.values()]
+        common = set.intersection(*(set(states) for states in shown)) if all(shown) else set()
+        return max(common, default=None)

@@ -1,0 +1,199 @@
+"""A small internet for one test: each site in a network namespace of its own, joined by a bridge in another one.
+
+Nothing leaves these namespaces. Links are cut silently (iptables DROP) or loudly (interface down), between all or two
+sites, and shaped with tbf. Needs root, ip, iptables and tc. Kernel facts: netem does not exist on the machines that
+this was written for, so latency and loss are not offered.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness.sites import SiteProcess
+
+CLONE_NEWNET = 0x40000000
+NAMESPACES = Path("/run/netns")
+PORT, API_PORT = 31337, 8080
+"""The same at every site: each has a network of its own."""
+BURST = "256kb"
+QUEUE_MS = 200
+
+
+class NamespaceError(Exception):
+    """A command of the network tools failed; the message is what it said."""
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NamespaceError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+class Network:
+    """Namespaces `<prefix><name>` for the sites and `<prefix>hub` with the bridge; a context manager."""
+
+    def __init__(self, prefix: str, names: Sequence[str]) -> None:
+        self.prefix = prefix
+        self.names = tuple(names)
+        self.hub = f"{prefix}hub"
+
+    def namespace(self, name: str) -> str:
+        """Name of a site's namespace."""
+        return f"{self.prefix}{name}"
+
+    def address(self, name: str) -> str:
+        """IP address of a site; the same numbers in every Network."""
+        return f"10.77.0.{1 + self.names.index(name)}"
+
+    def __enter__(self) -> "Network":
+        try:
+            self._build()
+        except NamespaceError:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._remove()
+
+    def _build(self) -> None:
+        _run("ip", "netns", "add", self.hub)
+        self.inside_hub("ip", "link", "add", "bridge0", "type", "bridge")
+        self.inside_hub("ip", "link", "set", "bridge0", "up")
+        for name in self.names:
+            space, port = self.namespace(name), f"p{name}"
+            _run("ip", "netns", "add", space)
+            self.inside_hub("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
+            self.inside_hub("ip", "link", "set", port, "master", "bridge0")
+            self.inside_hub("ip", "link", "set", port, "up")
+            self.inside(name, "ip", "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            self.inside(name, "ip", "link", "set", "eth0", "up")
+            self.inside(name, "ip", "link", "set", "lo", "up")
+
+    def _remove(self) -> None:
+        for space in (*map(self.namespace, self.names), self.hub):
+            with contextlib.suppress(NamespaceError):
+                _run("ip", "netns", "del", space)
+
+    def inside_hub(self, *command: str) -> str:
+        """Run a command where the bridge is."""
+        return _run("ip", "netns", "exec", self.hub, *command)
+
+    def inside(self, name: str, *command: str) -> str:
+        """Run a command in a site's namespace."""
+        return _run("ip", "netns", "exec", self.namespace(name), *command)
+
+    def pids(self, name: str) -> list[int]:
+        """Processes that run in a site's namespace."""
+        return [int(line) for line in _run("ip", "netns", "pids", self.namespace(name)).split()]
+
+    # --- faults ---
+
+    def cut(self, name: str, others: Sequence[str] = ()) -> None:
+        """Drop every packet between `name` and `others` (default: everybody), both ways, silently."""
+        for rule in self._rules(name, others):
+            self.inside(name, "iptables", "-w", "-A", *rule)
+
+    def heal(self, name: str) -> None:
+        """Undo all cuts that were made at `name`."""
+        self.inside(name, "iptables", "-w", "-F")
+
+    def _rules(self, name: str, others: Sequence[str]) -> list[tuple[str, ...]]:
+        if not others:
+            return [("INPUT", "-i", "eth0", "-j", "DROP"), ("OUTPUT", "-o", "eth0", "-j", "DROP")]
+        rules: list[tuple[str, ...]] = []
+        for other in others:
+            rules.append(("INPUT", "-s", self.address(other), "-j", "DROP"))
+            rules.append(("OUTPUT", "-d", self.address(other), "-j", "DROP"))
+        return rules
+
+    def split(self, group: Sequence[str]) -> None:
+        """Partition: `group` on one side, everybody else on the other."""
+        others = [name for name in self.names if name not in group]
+        for name in group:
+            self.cut(name, others)
+
+    def unplug(self, name: str) -> None:
+        """Take the interface down, as if the cable were pulled."""
+        self.inside(name, "ip", "link", "set", "eth0", "down")
+
+    def plug(self, name: str) -> None:
+        """Put the cable back."""
+        self.inside(name, "ip", "link", "set", "eth0", "up")
+
+    def shape(self, name: str, mbit_per_s: float) -> None:
+        """Limit a site's link to this rate in each direction."""
+        rate = ("tbf", "rate", f"{mbit_per_s:g}mbit", "burst", BURST, "latency", f"{QUEUE_MS}ms")
+        self.inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", *rate)
+        self.inside_hub("tc", "qdisc", "replace", "dev", f"p{name}", "root", *rate)
+
+    def unshape(self, name: str) -> None:
+        """Full speed again."""
+        self.inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
+        self.inside_hub("tc", "qdisc", "del", "dev", f"p{name}", "root")
+
+
+def enter_namespace(name: str) -> None:
+    """Move the calling thread (only it) into a network namespace. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = os.open(NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(fd, CLONE_NEWNET):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), name)
+    finally:
+        os.close(fd)
+
+
+@dataclass
+class NamespacedSite(SiteProcess):
+    """A site whose processes, and whose API, live in a namespace; asking it does not cross the link that is cut."""
+
+    network: Network | None = None
+    _asker: ThreadPoolExecutor | None = field(default=None, repr=False)
+
+    @property
+    def namespace(self) -> str:
+        assert self.network is not None
+        return self.network.namespace(self.name)
+
+    def start_command(self, command: list[str]) -> None:
+        """Run any command as this site's daemon, in the namespace (`ip netns exec` replaces itself: same pid)."""
+        super().start_command(["ip", "netns", "exec", self.namespace, *command])
+
+    def get(self, path: str) -> Any | None:
+        """JSON of an API path, or None while nobody answers; a thread inside the namespace asks."""
+        if self._asker is None:
+            self._asker = ThreadPoolExecutor(1, f"ask-{self.name}", enter_namespace, (self.namespace,))
+        return self._asker.submit(_get_json, f"http://127.0.0.1:{self.port}{path}").result()
+
+    def options(self) -> list[str]:
+        """What `init`, `start` and `join` need to know about the place."""
+        assert self.network is not None
+        place = ["--host", self.network.address(self.name), "--port", str(PORT), "--api-port", str(API_PORT)]
+        return ["--dir", str(self.run_dir), *place]
+
+
+def _get_json(url: str) -> Any | None:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, OSError, json.JSONDecodeError):
+        return None
+
+
+@contextlib.contextmanager
+def namespaced(prefix: str, folder: Path, names: Sequence[str]) -> Iterator[tuple[Network, list[NamespacedSite]]]:
+    """A network and its sites, none of which has been started; the caller ends their processes (`sites`)."""
+    with Network(prefix, names) as network:
+        yield network, [NamespacedSite(name, folder / name, API_PORT, network=network) for name in names]
