@@ -1,0 +1,151 @@
+"""Everything that reads bytes of strangers, or of a disk that may lie: one function each, with good bytes to start."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dilocoxd.compress.lowrank import LowRank
+from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.daemon.library import parse_chain
+from dilocoxd.errors import StoreError, WireError
+from dilocoxd.ids import RunId
+from dilocoxd.store.record import encode_front, read_record
+from dilocoxd.store.snapshots import SnapshotFile, SnapshotIndex, decode_index
+from dilocoxd.swarm.pieces import PieceSet
+from dilocoxd.swarm.records import verify_record
+from dilocoxd.wire.codec import Registry
+from dilocoxd.wire.entry import decode_entry
+from dilocoxd.wire.frames import FrameDecoder
+from dilocoxd.wire.layout import ParamSpec, make_layout
+from dilocoxd.wire.local import LOCAL_MESSAGES
+from dilocoxd.wire.messages import PEER_MESSAGES
+
+VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
+ALLOWED = (WireError, StoreError)
+"""What a decoder may raise; everything else is a crash."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One decoder."""
+
+    name: str
+    decode: Callable[[bytes], object]
+    corpus: tuple[bytes, ...]
+
+
+def vectors(name: str) -> Any:
+    return json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def hexes(rows: list[dict[str, Any]], key: str = "bytes", longest: int = 20_000) -> tuple[bytes, ...]:
+    return tuple(bytes.fromhex(row[key]) for row in rows if len(row[key]) <= 2 * longest)
+
+
+def whole_stream(data: bytes) -> None:
+    decoder = FrameDecoder()
+    for frame in decoder.feed(data):
+        if frame.payload:
+            PEER_MESSAGES.decode(frame.payload)
+    assert decoder.buffered_bytes <= len(data)
+    decoder.finish()
+
+
+def chain_answer() -> bytes:
+    entries = hexes(vectors("chain")["entries"])
+    return b"".join(len(data).to_bytes(4, "little") + data for data in entries)
+
+
+def index() -> bytes:
+    file = SnapshotFile("anchor.safetensors", 5_000_000, ("ab" * 32, "cd" * 32))
+    return SnapshotIndex("run-1", 7, "aa" * 32, "bb" * 32, "", (file,)).encode()
+
+
+def log_record() -> bytes:
+    signed = decode_entry(hexes(vectors("chain")["entries"])[0])
+    return encode_front(signed, (3, 4, 5), has_payload=True) + bytes(12)
+
+
+def read_log_record(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(prefix="dilocoxd-fuzz-") as file:
+        file.write(data)
+        file.flush()
+        read_record(Path(file.name))
+
+
+def bitmap(data: bytes) -> None:
+    PieceSet.from_bytes(data, 37)
+
+
+def segment_targets() -> list[Target]:
+    """One target per codec: the first two bytes choose one of its vectors, the rest is the payload."""
+    rows = vectors("compression")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in (*rows["valid"], *rows["failing"]):
+        if row["numel"] <= 6000:
+            found.setdefault(row["codec"], []).append(row)
+    return [segment_target(name, chosen) for name, chosen in sorted(found.items())]
+
+
+def segment_target(name: str, rows: list[dict[str, Any]]) -> Target:
+    codecs = [(codec_from_name(row["codec"], **row["options"]), row["numel"]) for row in rows]
+
+    def decode(data: bytes) -> None:
+        codec, numel = codecs[int.from_bytes(data[:2], "little") % len(codecs)]
+        out = torch.empty(numel)
+        codec.decode(data[2:], out)
+        assert bool(torch.isfinite(out).all()), "decoded something that is not finite"
+
+    corpus = tuple(n.to_bytes(2, "little") + bytes.fromhex(row["payload"]) for n, row in enumerate(rows))
+    return Target(f"segment {name}", decode, corpus)
+
+
+def lowrank_target() -> Target:
+    layout = make_layout([ParamSpec("w", (40, 24)), ParamSpec("b", (5,))], 4096)
+    transform = LowRank(layout, 3, codec_from_name("int4"))
+    segment = layout.segments[0]
+    sizes = [transform.payload_bytes(index, segment) for index in range(2)]
+
+    def decode(data: bytes) -> None:
+        out = torch.empty(segment.numel)
+        transform.expand(segment, data[sizes[0] :], [data[: sizes[0]]], out)
+        assert bool(torch.isfinite(out).all()), "decoded something that is not finite"
+
+    return Target("segment low rank", decode, (bytes(sum(sizes)), bytes([0x3C] * sum(sizes))))
+
+
+def message_target(name: str, registry: Registry, corpus: tuple[bytes, ...]) -> Target:
+    def decode(data: bytes) -> None:
+        message = registry.decode(data)
+        assert message is None or registry.encode(message) == data, "bytes are not canonical"
+
+    return Target(name, decode, corpus)
+
+
+def all_targets() -> list[Target]:
+    """Every decoder, in the order of the protocol's chapters."""
+    encoding, frames, chain = vectors("encoding"), vectors("frames"), vectors("chain")
+    run_id = RunId(chain["run_id"])
+    messages = hexes([*encoding["valid"], *encoding["failing"]])
+    return [
+        Target("frames", whole_stream, hexes([*frames["valid"], *frames["failing"]])),
+        message_target("messages", PEER_MESSAGES, messages),
+        message_target("local messages", LOCAL_MESSAGES, messages),
+        Target(
+            "records", lambda data: verify_record(data, run_id), hexes([*chain["records"], *chain["broken_records"]])
+        ),
+        Target("entries", decode_entry, hexes([*chain["entries"], *chain["broken_entries"]])),
+        Target("chain answers", lambda data: parse_chain(data, 0), (chain_answer(),)),
+        Target("snapshot indexes", lambda data: decode_index(data, "stranger"), (index(),)),
+        Target("log records", read_log_record, (log_record(),)),
+        Target("bitmaps", bitmap, (bytes(5), b"\xff" * 5)),
+        *segment_targets(),
+        lowrank_target(),
+    ]
