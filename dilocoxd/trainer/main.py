@@ -89,8 +89,6 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
     channel = CommandChannel(link, pipeline.control)
     channel.barrier()
     training = InnerTraining(pipeline, settings.optimizer, inner_steps=settings.inner_steps)
-    if rank == 0:
-        link.send(local.TrainerReady())
     log.info("rank %d of %d is ready", rank, num_ranks)
     if rank == 0:
         link.send(local.TrainerReady())

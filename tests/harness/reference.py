@@ -1,0 +1,125 @@
+"""A whole run again in one process: trainers without pipeline or daemon, the engine of outer/engine.py, no network.
+
+What was decided (who took part in which entry, with how many inner steps from which anchor) comes from a log; every
+number is derived again from the manifest's seeds. So equal digests show that daemons, exchange, outer workers and
+pipelines compute what the engine computes, bit for bit (issue 4, shown 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.models import build_stage, cut_stages, init_parameter, init_std
+from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.outerworker.buffers import tensor_bytes
+from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.trainer.data import prepare
+from dilocoxd.trainer.data.order import BatchOrder
+from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.trainer.optimizer import clip_factor, gradient_sum_of_squares, make_adamw, scale_gradients
+from dilocoxd.trainer.pipeline import cross_entropy
+from dilocoxd.trainer.settings import RUN_DIR_VARIABLE, load_settings
+from dilocoxd.wire.entry import Contribution, Entry
+
+
+class ReferenceTrainer:
+    """Inner steps of one site, all stages in this process one after the other."""
+
+    def __init__(self, run_dir: Path, plan: Plan) -> None:
+        settings = load_settings({RUN_DIR_VARIABLE: str(run_dir)})
+        spans = cut_stages(settings.model, settings.pipeline.num_stages)
+        self._stages = [build_stage(settings.model, span, device=torch.device("cpu")) for span in spans]
+        self._params = [[param for _, param in stage.global_parameters()] for stage in self._stages]
+        self._flat = FlatParameters([pair for stage in self._stages for pair in stage.global_parameters()], plan.layout)
+        self._optimizers = [make_adamw(params, settings.optimizer) for params in self._params]
+        data = prepare(settings.data, settings.tokenizer, settings.cache_dir, lambda text: None)
+        self._order = BatchOrder(data, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
+        self._settings = settings
+        self._step = self._shared_step = 0
+
+    def update_of_phase(self, anchor: Tensor, contribution: Contribution) -> Tensor:
+        """Pseudo-gradient of `contribution.inner_steps` steps from `anchor`; phases of a site come in their order."""
+        self._flat.replace(anchor)
+        at_start = contribution.base_round * self._settings.inner_steps
+        self._shared_step = max(self._shared_step, at_start)
+        for _ in range(contribution.inner_steps):
+            self._train_step()
+        update = anchor.clone()
+        self._flat.subtract_from(update)
+        return update
+
+    def _train_step(self) -> None:
+        settings, pipeline = self._settings, self._settings.pipeline
+        batch, parts = pipeline.batch_sequences, pipeline.num_microbatches
+        ids_BT, targets_BT = self._order.batch(self._step * batch, batch)
+        for ids, targets in zip(ids_BT.tensor_split(parts), targets_BT.tensor_split(parts), strict=True):
+            hidden = ids
+            for stage in self._stages:
+                hidden = stage(hidden)
+            cross_entropy(hidden, targets).backward()  # type: ignore[no-untyped-call]
+        for params in self._params:
+            for param in params:
+                assert param.grad is not None
+                param.grad.div_(parts)
+        factor = clip_factor(sum(map(gradient_sum_of_squares, self._params)), settings.optimizer.clip_norm)
+        for params, optimizer in zip(self._params, self._optimizers, strict=True):
+            scale_gradients(params, factor)
+            for group in optimizer.param_groups:
+                group["lr"] = settings.optimizer.learning_rate(self._shared_step, self._step)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self._step += 1
+        self._shared_step += 1
+
+
+class ReferenceRun:
+    """The shared state of a run, moved on entry by entry."""
+
+    def __init__(self, manifest: Manifest, sites: dict[str, Path]) -> None:
+        """`sites`: run directory by peer id, for the settings of its trainers and the name of its data order."""
+        plan = make_plan(manifest)
+        recipe = Recipe(plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none")
+        self.engine = Engine.start(recipe, genesis(manifest, plan), list(sites))
+        self._trainers = {peer: ReferenceTrainer(run_dir, plan) for peer, run_dir in sites.items()}
+        self._anchors = [self.engine.anchor.clone()]
+
+    def digest(self) -> bytes:
+        """What `Entry.state_digest` of the next entry must be."""
+        momentum = hashlib.sha256(b"".join(tensor_bytes(slot) for slot in self.engine.slots)).digest()
+        return hashlib.sha256(hashlib.sha256(tensor_bytes(self.engine.anchor)).digest() + momentum).digest()
+
+    def commit(self, entry: Entry) -> None:
+        """Train what `entry` names, and exchange and apply it."""
+        updates = {c.peer: self._update(c) for c in entry.contributions}
+        tokens = {c.peer: c.tokens for c in entry.contributions}
+        self.engine.commit(self.engine.offer(updates, tokens))
+        self._anchors.append(self.engine.anchor.clone())
+
+    def _update(self, contribution: Contribution) -> Tensor:
+        anchor = self._anchors[contribution.base_round]
+        return self._trainers[contribution.peer].update_of_phase(anchor, contribution)
+
+
+def genesis(manifest: Manifest, plan: Plan) -> Tensor:
+    """x_0."""
+    anchor = torch.empty(plan.layout.numel)
+    for param in plan.layout.params:
+        span = plan.layout.span(param.name)
+        std = init_std(param.name, manifest.model.init_std, manifest.model.num_layers)
+        init_parameter(param.name, param.shape, manifest.seeds.model, anchor[span.start : span.stop], std=std)
+    return anchor
+
+
+def first_difference(run: ReferenceRun, entries: Iterable[Entry]) -> int | None:
+    """Replay; the first entry that was not voted for on the reference's state, None if all agree."""
+    for entry in entries:
+        if run.digest() != entry.state_digest:
+            return int(entry.round)
+        run.commit(entry)
+    return None
