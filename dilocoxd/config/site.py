@@ -96,6 +96,16 @@ class NetworkSection(Section):
     upload_bytes_per_s_max: Annotated[
         int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
     ] = 0
+    serve_bytes_per_s_max: Annotated[
+        int,
+        knob(
+            "Most bytes sent per second to peers that catch up (snapshots, entries); 0 is no limit. Whatever it is,"
+            " serving takes no more than a tenth of the upload while an exchange sends.",
+            unit="bytes/s",
+            cost="newcomers wait longer.",
+            ge=0,
+        ),
+    ] = 0
 
     @field_validator("announce", "bootstrap", "relays")
     @classmethod

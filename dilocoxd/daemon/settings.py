@@ -59,5 +59,6 @@ def swarm_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, identi
         relays=network.relays,
         map_port=network.nat_port_map,
         upload_bytes_per_s_max=network.upload_bytes_per_s_max,
+        serve_bytes_per_s_max=network.serve_bytes_per_s_max,
         streams_per_peer=network.streams_per_peer,
     )

@@ -24,6 +24,7 @@ from dilocoxd.swarm.pieces import Region
 from dilocoxd.wire.entry import Entry
 
 LIST_BYTES_MAX: Final = 64 * 1024
+_OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 async def list_of(client: FetchClient, peer: PeerId) -> list[int]:
@@ -52,26 +53,26 @@ async def download_snapshot(client: FetchClient, donors: list[PeerId], index: Sn
     directory = root / str(index.round)
     partial = root / f".{index.round}.download"
     await asyncio.to_thread(partial.mkdir, parents=True, exist_ok=True)
-    for file in index.files:
-        await _download_file(client, donors, index.round, file, partial)
+    fds = []
+    try:
+        for file in index.files:
+            fds.append(await asyncio.to_thread(os.open, partial / file.name, _OPEN_FLAGS, 0o644))
+        plans = [_plan(index.round, file, fd) for file, fd in zip(index.files, fds, strict=True)]
+        await Downloader(client, *plans).run(donors)
+        for fd in fds:
+            await asyncio.to_thread(os.fsync, fd)
+    except OSError as error:
+        raise StoreError(f"downloading snapshot {index.round}: {error.strerror}; check the disk") from error
+    finally:
+        for fd in fds:
+            os.close(fd)
     await asyncio.to_thread(publish, partial, directory, index)
     return directory
 
 
-async def _download_file(
-    client: FetchClient, donors: list[PeerId], round_index: int, file: SnapshotFile, partial: Path
-) -> None:
-    fd = await asyncio.to_thread(os.open, partial / file.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        target = Region(fd, 0, file.size, is_on_disk=True)
-        hashes = tuple(bytes.fromhex(chunk) for chunk in file.chunks)
-        plan = Download(f"snapshot/{round_index}/{file.name}", target, hashes)
-        await Downloader(client, plan).run(donors)
-        await asyncio.to_thread(os.fsync, fd)
-    except OSError as error:
-        raise StoreError(f"downloading snapshot {round_index}: {error.strerror}; check the disk") from error
-    finally:
-        os.close(fd)
+def _plan(round_index: int, file: SnapshotFile, fd: int) -> Download:
+    hashes = tuple(bytes.fromhex(chunk) for chunk in file.chunks)
+    return Download(f"snapshot/{round_index}/{file.name}", Region(fd, 0, file.size, is_on_disk=True), hashes)
 
 
 async def newest_certified(

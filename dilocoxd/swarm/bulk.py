@@ -158,6 +158,11 @@ class BulkSender:
         """payloads_sent, bytes_sent (pieces, repeated ones too), offers_repeated."""
         self.bytes_per_s: dict[PeerId, float] = {}
         """Smoothed speed of recent payloads, per receiver."""
+        self._num_sending = 0
+
+    def sending_speed(self) -> float | None:
+        """Measured bytes per second (0 = not known yet) while a payload is being sent; None while none is."""
+        return max(self.bytes_per_s.values(), default=0.0) if self._num_sending else None
 
     async def send_segment(self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3) -> None:
         """Return when `peer` has confirmed the whole payload.
@@ -168,10 +173,14 @@ class BulkSender:
             raise ValueError(f"region of {source.length} bytes for a segment of {header.segment_bytes}")
         started, failures = asyncio.get_running_loop().time(), 0
         sent_before = self.counts["bytes_sent"]
-        while not await self._try_once(peer, header, source, is_last=failures + 1 >= attempts):
-            failures += 1
-            self.counts["offers_repeated"] += 1
-            await asyncio.sleep(min(2.0, 0.1 * 2**failures))
+        self._num_sending += 1
+        try:
+            while not await self._try_once(peer, header, source, is_last=failures + 1 >= attempts):
+                failures += 1
+                self.counts["offers_repeated"] += 1
+                await asyncio.sleep(min(2.0, 0.1 * 2**failures))
+        finally:
+            self._num_sending -= 1
         self.counts["payloads_sent"] += 1
         elapsed = max(asyncio.get_running_loop().time() - started, 1e-6)
         if self.counts["bytes_sent"] - sent_before >= source.length > 0:

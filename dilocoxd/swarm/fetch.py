@@ -93,6 +93,8 @@ class FetchClient:
 
     def __init__(self, gate: StreamGate) -> None:
         self._gate = gate
+        self.on_bad: Callable[[PeerId, WireError], None] = lambda peer, error: None
+        """Told by whoever finds that bytes of a peer are not what they must be."""
         self.counts: Counter[str] = Counter()
         """bytes_received."""
 

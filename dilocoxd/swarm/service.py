@@ -17,7 +17,6 @@ from dilocoxd.swarm.addresses import can_reach_others, parse_address
 from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
 from dilocoxd.swarm.channel import MessageChannel
 from dilocoxd.swarm.contacts import Contacts, Whereabouts
-from dilocoxd.swarm.download import Download, Downloader
 from dilocoxd.swarm.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.gossip import RECORD_TTL_MS, Gossip
 from dilocoxd.swarm.guard import Guard
@@ -40,7 +39,7 @@ from dilocoxd.swarm.streams import (
     StreamGate,
     unix_ms,
 )
-from dilocoxd.swarm.throttle import TokenBucket
+from dilocoxd.swarm.throttle import ServingLimit, TokenBucket
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, InputRejected, WorkerStarted
 from dilocoxd.wire.entry import SignedVote
 from dilocoxd.wire.frames import FrameKind
@@ -65,6 +64,7 @@ class SwarmSettings:
     relays: tuple[str, ...] = ()
     map_port: bool = False
     upload_bytes_per_s_max: int = 0
+    serve_bytes_per_s_max: int = 0
     streams_per_peer: int = 4
     """For one large payload."""
     allowed_peers: frozenset[PeerId] | None = None
@@ -135,8 +135,11 @@ class Swarm:
         throttle = TokenBucket(settings.upload_bytes_per_s_max).take if settings.upload_bytes_per_s_max else None
         self.bulk_in = BulkReceiver(listener.accept, listener.on_segment)
         self.bulk_out = BulkSender(self.gate, throttle, lanes_max=settings.streams_per_peer)
-        self.fetch_server = FetchServer(listener.open_resource, throttle)
+        serving = ServingLimit(settings.serve_bytes_per_s_max, self.bulk_out.sending_speed)
+        serving.upload = throttle
+        self.fetch_server = FetchServer(listener.open_resource, serving.take)
         self.fetch_client = FetchClient(self.gate)
+        self.fetch_client.on_bad = self._on_bad_bytes
         self._file = PeersFile(settings.peers_json)
         places = Whereabouts(tuple(parse_address(text) for text in settings.bootstrap), self.book, self._file)
         self.contacts = Contacts(self.node, self.gate, places, self._on_contact, emit)
@@ -306,6 +309,10 @@ class Swarm:
     def _on_rejected(self, peer: PeerId, error: WireError) -> None:
         self._emit(InputRejected(peer=peer, code=error.code, detail=error.detail))
 
+    def _on_bad_bytes(self, peer: PeerId, error: WireError) -> None:
+        self.guard.count(peer, error.code)
+        self._on_rejected(peer, error)
+
     async def _serve_hello(self, stream: FrameStream, hello: Hello) -> None:
         answer = self.gate.hello(self.book.data(self.peer_id))
         await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(answer))
@@ -368,12 +375,6 @@ class Swarm:
     async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
         """Part of a resource of one peer into a file. Raises PeerError (Refused), WireError, StoreError."""
         await self.fetch_client.fetch_region(peer, resource, target, offset=offset)
-
-    async def download(
-        self, donors: list[PeerId], plan: Download, on_chunk: Callable[[int], None] | None = None
-    ) -> None:
-        """A large resource from many peers at once, verified. Raises PeerError, StoreError."""
-        await Downloader(self.fetch_client, plan, on_chunk).run(donors)
 
     def sign(self, text: bytes) -> SignedVote:
         """Our signature over a text that starts with its domain."""

@@ -38,6 +38,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--sites", type=int, default=4, choices=range(2, 9))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--reference", type=Path, help="report.json of a soak whose undisturbed run is used again")
+    parser.add_argument("--only-reference", type=int, metavar="TOKENS", help="only the undisturbed run, so far")
     parser.add_argument("--no-reference", action="store_true", help="do not compare the loss (and say so)")
     parser.add_argument("--out", type=Path, default=Path("chaos-out"), help="where report and plot go")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="passed on to `dilocoxd start`")
@@ -139,11 +140,14 @@ def main(arguments: list[str]) -> int:
     options = Options(given.minutes * 60, given.sites, given.seed, folder / "chaos", prefix, tuple(given.settings))
     say = Teller()
     try:
-        _, verdict = soaked(options, say)
+        _, verdict = soaked(options, say, until_tokens=given.only_reference or 0)
     except NamespaceError as error:
         print(f"network namespaces cannot be made (root, ip and iptables are needed): {error}", file=sys.stderr)
         return 1
-    compare_losses(given, options, verdict, say)
+    if given.only_reference:
+        verdict.values["reference_curve"] = verdict.values["curve"]
+    else:
+        compare_losses(given, options, verdict, say)
     write_report(given, verdict)
     show(verdict, Console(highlight=False, width=None if sys.stdout.isatty() else 140))
     print(f"{'FAILED' if verdict.violations else 'ok'}; report and plot in {given.out}")

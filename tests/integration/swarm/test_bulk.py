@@ -280,3 +280,29 @@ async def test_download_without_any_good_donor_says_why(tmp_path: Path) -> None:
             run = Downloader(FetchClient(me.gate), Download("snapshot", target, (bytes(32),)))
             with pytest.raises(PeerError, match=f"1 of 1 chunks missing: {liar.peer_id}: bad_hash"):
                 await run.run([liar.peer_id])
+
+
+async def test_donor_that_stalls_does_not_hold_up_the_end_and_a_liar_is_named(tmp_path: Path) -> None:
+    length = 6 * CHUNK_BYTES
+    async with sites(tmp_path, 4) as (me, good, liar, frozen):
+        with memory(length, seed=3) as truth, memory(length, seed=4) as lie, memory(length) as target:
+            for donor, region in ((good, truth), (liar, lie), (frozen, truth)):
+                await donor.serve(PROTOCOL_FETCH, Library(snapshot=region).server.serve)
+                await me.meet(donor)
+            regions = [Region(truth.fd, n * CHUNK_BYTES, CHUNK_BYTES) for n in range(6)]
+            plan = Download("snapshot", target, tuple([await region.sha256() for region in regions]))
+            client, named = FetchClient(me.gate), list[str]()
+            client.on_bad = lambda peer, error: named.append(f"{peer} {error.code}")
+            os.kill(frozen.node.p2pd_pid, signal.SIGSTOP)
+            started = asyncio.get_running_loop().time()
+            try:
+                run = Downloader(client, plan)
+                await run.run([frozen.peer_id, liar.peer_id, good.peer_id])
+            finally:
+                os.kill(frozen.node.p2pd_pid, signal.SIGCONT)
+            assert asyncio.get_running_loop().time() - started < me.gate.progress_timeout_s, (
+                "it waited for the frozen one"
+            )
+            assert await target.sha256() == await truth.sha256()
+            assert set(named) == {f"{liar.peer_id} bad_hash"}
+            assert run.chunks_from == {good.peer_id: 6}

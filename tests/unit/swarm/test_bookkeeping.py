@@ -14,7 +14,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.guard import BAN_S, PEERS_TRACKED_MAX, STREAMS_PER_PEER_MAX, STRIKES_MAX, Guard
 from dilocoxd.swarm.peers_file import PeersFile
 from dilocoxd.swarm.pieces import PieceSet, Region
-from dilocoxd.swarm.throttle import TokenBucket
+from dilocoxd.swarm.throttle import SERVING_PAUSE_MAX_S, ServingLimit, TokenBucket
 from dilocoxd.wire.frames import PIECE_BYTES
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
@@ -153,3 +153,30 @@ async def test_upload_limit_holds_on_average_and_lets_bursts_through() -> None:
     await bucket.take(200_000)
     assert clock() - started >= 0.19
     await TokenBucket(0).take(10**12)
+
+
+async def test_serving_makes_way_while_an_exchange_sends_and_shows_progress() -> None:
+    clock = asyncio.get_running_loop().time
+    speed: float | None = None
+    limit = ServingLimit(0, lambda: speed)
+    started = clock()
+    await limit.take(10_000_000)
+    assert clock() - started < 0.5, "nothing is sent: no limit"
+    speed = 1_000_000.0
+    started = clock()
+    await limit.take(40_000)
+    assert clock() - started >= 0.4, "a tenth of the speed of the exchange"
+    speed = 0.0
+    started = clock()
+    async with asyncio.timeout(30):
+        await limit.take(10_000_000)
+    assert clock() - started >= SERVING_PAUSE_MAX_S
+
+
+async def test_serving_goes_on_at_once_when_the_exchange_ends() -> None:
+    ends = asyncio.Event()
+    limit = ServingLimit(0, lambda: None if ends.is_set() else 1.0)
+    asyncio.get_running_loop().call_later(0.1, ends.set)
+    started = asyncio.get_running_loop().time()
+    await limit.take(10_000)
+    assert asyncio.get_running_loop().time() - started < SERVING_PAUSE_MAX_S
