@@ -9,6 +9,7 @@ from dilocoxd import __version__
 from dilocoxd.cli.check import check_config
 from dilocoxd.cli.commands import init, join, run, start
 from dilocoxd.cli.log import log
+from dilocoxd.cli.replay import replay
 from dilocoxd.cli.status import status
 from dilocoxd.errors import ConfigError, DilocoxdError
 
@@ -23,7 +24,7 @@ def cli() -> None:
     """Train one language model on several sites that only the internet joins."""
 
 
-for _command in (start, join, run, init, check_config, status, log):
+for _command in (start, join, run, init, check_config, status, log, replay):
     cli.add_command(_command)
 
 

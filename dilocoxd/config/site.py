@@ -266,6 +266,17 @@ class LogSection(Section):
         Literal["debug", "info", "warning", "error"],
         knob("Least severity shown on stderr.", unit="choice", cost="debug is long."),
     ] = "info"
+    recording_mib: Annotated[
+        int,
+        knob(
+            "Limit of a recording of what the round machine was told, for `dilocoxd replay`; one for each start of the"
+            " daemon, the last three are kept. 0: none.",
+            unit="MiB",
+            cost="disk space, a few MiB a day.",
+            ge=0,
+            le=4096,
+        ),
+    ] = 64
 
 
 class SiteConfig(Section):

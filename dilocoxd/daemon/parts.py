@@ -17,6 +17,7 @@ from dilocoxd.daemon.lifecycle import Lifecycle
 from dilocoxd.daemon.membership_driver import MembershipDriver
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.daemon.recorder import Recorder
 from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.round_driver import RoundDriver, RoundParts
 from dilocoxd.daemon.round_history import RoundHistory
@@ -35,9 +36,10 @@ from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
 from dilocoxd.rounds.membership import Membership
 from dilocoxd.rounds.round import RoundMachine, RoundStatus
 from dilocoxd.store.log import EntryLog
+from dilocoxd.store.recording import Recording
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.swarm.fetch import Served
-from dilocoxd.swarm.identity import Identity, verify
+from dilocoxd.swarm.identity import Identity, is_signed_by_its_peer
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.swarm.service import SelfDescription, Swarm
 from dilocoxd.telemetry.catalogue import AlertRaised, InputRejected
@@ -73,13 +75,7 @@ def vote_keys(identity: Identity) -> VoteKeys:
     def sign(text: bytes) -> SignedVote:
         return SignedVote(identity.peer_id, identity.public_key_der, identity.sign(text))
 
-    def is_right(vote: SignedVote, text: bytes) -> bool:
-        try:
-            return verify(vote.public_key, text, vote.signature) == vote.peer
-        except WireError:
-            return False
-
-    return VoteKeys(sign, is_right)
+    return VoteKeys(sign, is_signed_by_its_peer)
 
 
 class Daemon:
@@ -109,6 +105,8 @@ class Daemon:
             self.table, self.swarm, opened.events, self._tell_rounds, lambda: self.lifecycle.state == "training"
         )
         self.promises = PromiseFile(run_dir.path)
+        limit = opened.config.log.recording_mib << 20
+        self.recorder = Recorder(Recording(run_dir.logs, limit) if limit else None)
         self.rounds: RoundDriver | None = None
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status)
@@ -162,9 +160,9 @@ class Daemon:
         shape = PayloadShape(payloads.num_passes, payloads.segment_bytes)
         limits = round_limits(self.opened.manifest)
         who = RoundSite(self.me, self.run_id, self.genesis, self.keys)
-        self.machine = RoundMachine(who, shape, limits, self.ledger.chain, kept)
+        self.machine = self.recorder.open_machine(who, shape, limits, self.ledger.chain, kept)
         parts = RoundParts(
-            machine=self.machine,
+            recorder=self.recorder,
             site=self.site,
             ledger=self.ledger,
             promises=self.promises,

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from dilocoxd.daemon.ledger import Ledger
 from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.daemon.recorder import Recorder
 from dilocoxd.daemon.round_history import RoundHistory
 from dilocoxd.daemon.site_interface import BadShare, ContributionOffered, Site
 from dilocoxd.daemon.transfers import Transfers, key_of
@@ -49,7 +50,6 @@ from dilocoxd.rounds.events import (
     Started,
     StoreFailed,
 )
-from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.wire.entry import Contribution, payload_root
 from dilocoxd.wire.local import RESULT, Share
@@ -70,7 +70,8 @@ class Post(Protocol):
 class RoundParts:
     """What the driver works with."""
 
-    machine: RoundMachine
+    recorder: Recorder
+    """Holds the machine; every event goes through it."""
     site: Site
     ledger: Ledger
     promises: PromiseFile
@@ -87,7 +88,7 @@ class RoundDriver:
 
     def __init__(self, parts: RoundParts, me: PeerId, recover: Callable[[StartRecovery], None]) -> None:
         self._parts = parts
-        self._machine = parts.machine
+        self._machine = parts.recorder.machine
         self._me = me
         self._recover = recover
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
@@ -151,7 +152,7 @@ class RoundDriver:
     async def _handle(self, event: Event, now: Monotonic, transfers: Transfers) -> None:
         if isinstance(event, RecoveryFinished | RecoveryFailed):
             self._is_recovering = False
-        await self._carry_out(self._machine.handle(event, now=now), transfers)
+        await self._carry_out(self._parts.recorder.handle(event, now), transfers)
         if self._held_offer is not None and not self._is_recovering:
             self.tell(self._held_offer)
             self._held_offer = None

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.wire.entry import SignedVote
 
 KEY_BITS: Final = 2048
 PUBLIC_KEY_BYTES_MAX: Final = 1024
@@ -77,6 +78,14 @@ def verify(public_key_der: bytes, text: bytes, signature: bytes) -> PeerId:
     except InvalidSignature:
         raise WireError("bad_signature", f"over {len(text)} bytes") from None
     return peer_id_of(public_key_der)
+
+
+def is_signed_by_its_peer(vote: SignedVote, text: bytes) -> bool:
+    """Whether the vote's signature is right for `text` and its key is that of the peer it names."""
+    try:
+        return verify(vote.public_key, text, vote.signature) == vote.peer
+    except WireError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

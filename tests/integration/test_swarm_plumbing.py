@@ -7,7 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from dilocoxd.cli.replay import replay
 from dilocoxd.ids import RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
@@ -72,6 +74,9 @@ def test_two_sites_commit_rounds_together_and_leave_cleanly(tmp_path: Path) -> N
             a.wait_height(height + 2, PATIENCE_S)
             assert a.stop() == 0
             assert_same_chain([a, b])
+    for site in (a, b):
+        played = CliRunner().invoke(replay, [str(site.run_dir), "--last", "20"], standalone_mode=False)
+        assert played.return_value == 0, f"{site.name}: {played.output[-2000:]}"
 
 
 def test_founder_dies_the_others_go_on_and_it_comes_back(tmp_path: Path) -> None:
