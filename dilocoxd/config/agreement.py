@@ -99,6 +99,17 @@ class StrategySection(Section):
         float,
         knob("Part of the rest that is kept each round.", unit="fraction", cost="below 1 forgets.", ge=0, le=1),
     ] = 1.0
+    age_decay: Annotated[
+        float,
+        knob(
+            "What a late contribution (its base is older than the delay makes it) is scaled by for each round of"
+            " lateness; 1 takes it as it is. Source: CGAD, arXiv 2605.09126.",
+            unit="fraction/round",
+            cost="low wastes the work of slow sites; high moves the model back towards where a late site started from.",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.5
     transform: Annotated[
         Literal["identity", "lowrank"],
         knob(

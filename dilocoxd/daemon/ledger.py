@@ -25,7 +25,7 @@ from dilocoxd.wire.local import OwnedSegment, Share, StateReady
 def owned_segments(owned: Iterable[OwnedReduction]) -> tuple[OwnedSegment, ...]:
     """The machine's record of what we reduced, in the words of the outer worker."""
     return tuple(
-        OwnedSegment(o.pass_index, o.segment, tuple(Share(share.slot, share.tokens) for share in o.shares))
+        OwnedSegment(o.pass_index, o.segment, tuple(Share(share.slot, share.tokens, share.age) for share in o.shares))
         for o in owned
     )
 

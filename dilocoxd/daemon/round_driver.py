@@ -239,7 +239,7 @@ class RoundDriver:
                 assert_never(command)
 
     async def _reduce(self, order: OrderReduce) -> None:
-        shares = tuple(Share(share.slot, share.tokens) for share in order.shares)
+        shares = tuple(Share(share.slot, share.tokens, share.age) for share in order.shares)
         where = (order.round, order.attempt)
         try:
             done = await self._parts.site.reduce(order.pass_index, order.segment, shares, order.lowrank_r)

@@ -37,6 +37,8 @@ class Offer:
 
     segments: tuple[Segment, ...]
     tokens: dict[str, int]
+    factors: dict[str, float]
+    """By which late contributions are scaled (outer/rounding.py: age_factor); 1 for who is on time."""
     first_payloads: dict[str, dict[int, bytearray]]
 
 
@@ -74,9 +76,15 @@ class Engine:
         )
 
     def offer(
-        self, updates: Mapping[str, Tensor], tokens: Mapping[str, int] | None = None, segments: Sequence[int] = ()
+        self,
+        updates: Mapping[str, Tensor],
+        tokens: Mapping[str, int] | None = None,
+        segments: Sequence[int] = (),
+        factors: Mapping[str, float] | None = None,
     ) -> Offer:
         """Form contributions from pseudo-gradients u = float32[numel]; `segments` = indices, () for all.
+
+        `tokens` weigh (default: all alike), `factors` scale down what is late.
 
         Raises NotEncodableError, naming the parameter, before anything has changed.
         """
@@ -84,7 +92,9 @@ class Engine:
         for update in updates.values():
             check_offerable(layout, update)
         chosen = tuple(layout.segments[index] for index in segments) if segments else layout.segments
-        offer = Offer(chosen, {site: (tokens or {}).get(site, 1) for site in sorted(updates)}, {})
+        sites = sorted(updates)
+        weights = {site: (tokens or {}).get(site, 1) for site in sites}
+        offer = Offer(chosen, weights, {site: (factors or {}).get(site, 1.0) for site in sites}, {})
         for site in offer.tokens:
             payloads = {}
             for segment in chosen:
@@ -103,7 +113,7 @@ class Engine:
         self.last_bytes_per_site = 0
         if not included:
             return
-        weights = mean_weights([offer.tokens[site] for site in included])
+        weights = mean_weights([offer.tokens[s] for s in included], [offer.factors[s] for s in included])
         for segment in offer.segments:
             shares = [offer.first_payloads[site][segment.index] for site in included]
             self._exchange(segment, included, shares, weights)

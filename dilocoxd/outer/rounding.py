@@ -12,12 +12,26 @@ def fp32(value: float) -> float:
     return rounded
 
 
-def mean_weights(tokens: Sequence[int]) -> list[float]:
+def mean_weights(tokens: Sequence[int], factors: Sequence[float] = ()) -> list[float]:
     """w_i / W in float64, rounded to fp32, in the given order. Raises ValueError unless all are positive integers.
 
     Equal weights of a power-of-two number of shares are exact; otherwise the weights add up to 1 within M * 2**-25.
+    `factors` (see `age_factor`) shrink single shares; W stays what it was, so that nobody else's share grows.
     """
     if not tokens or any(count < 1 for count in tokens):
         raise ValueError(f"weights must be positive token counts, not {list(tokens)}")
     total = sum(tokens)
-    return [fp32(count / total) for count in tokens]
+    return [fp32(count / total * factor) for count, factor in zip(tokens, factors or [1.0] * len(tokens), strict=True)]
+
+
+def age_factor(age: int, decay: float, age_expected: int) -> float:
+    """decay ** (age - age_expected), 1 for contributions that are no older than their kind of delay makes them.
+
+    `age`: rounds between the anchor that a contribution started from and the round it takes part in. Only IEEE
+    products, so every peer gets the same number. Source: CGAD arXiv 2605.09126, in its simplest form: an update that
+    is taken late is scaled down before the outer optimizer sees it (ALGORITHMS 4.2 hook 6, `correct`).
+    """
+    factor = 1.0
+    for _ in range(age - age_expected):
+        factor *= decay
+    return factor

@@ -118,16 +118,3 @@ def straggler_inner_steps(inner_steps: int, num_peers: int, bandwidth_fraction: 
     """
     waiting = num_peers * exchange_steps * (1 / bandwidth_fraction - 1)
     return max(1, math.floor(inner_steps - waiting + 1e-9))
-
-
-def aged_tokens(tokens: int, age: int, decay: float, age_max: int) -> int:
-    """Weight of a contribution whose base is `age` rounds old: tokens * decay^age; 0 beyond `age_max` (leave it out).
-
-    Only IEEE products, so every peer gets the same integer. Source: CGAD arXiv 2605.09126, in its simplest form.
-    """
-    if age > age_max:
-        return 0
-    weight = float(tokens)
-    for _ in range(age):
-        weight *= decay
-    return max(1, int(weight))

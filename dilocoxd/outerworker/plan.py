@@ -50,6 +50,16 @@ class Plan:
         return self.layout.segments
 
     @property
+    def age_decay(self) -> float:
+        """What a contribution loses per round that it is later than `age_expected`."""
+        return self.manifest.strategy.age_decay
+
+    @property
+    def age_expected(self) -> int:
+        """Rounds between base and round of a contribution that is not late."""
+        return 1 if self.manifest.strategy.delay == "phase" else 0
+
+    @property
     def num_slots(self) -> int:
         """Optimizer state buffers per parameter."""
         return self.optimizer.num_slots

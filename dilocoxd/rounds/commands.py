@@ -67,11 +67,13 @@ class CancelTransfers:
 
 @dataclass(frozen=True, slots=True)
 class ReduceShare:
-    """`slot` -1 = own OUTBOX, else INBOX slot; `tokens` is the weight; `peer` whose payload it is."""
+    """`slot` -1 = own OUTBOX, else INBOX slot; `tokens` and `age` (rounds since its base) give the weight; `peer` whose
+    payload it is."""
 
     peer: PeerId
     slot: int
     tokens: int
+    age: int
 
 
 @dataclass(frozen=True, slots=True)

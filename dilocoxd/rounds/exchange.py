@@ -138,12 +138,10 @@ class Exchange:
             return []
         if not all(self._has_input(pass_index, segment, peer) for peer in self.group):
             return []
-        shares = tuple(
-            ReduceShare(c.peer, OWN_SLOT if c.peer == self.me else self.inbox.slots[c.peer], c.tokens)
-            for c in self.propose.contributions
-        )
-        self.ordered[pass_index, segment] = shares
         p = self.propose
+        slots = {self.me: OWN_SLOT, **self.inbox.slots}
+        shares = tuple(ReduceShare(c.peer, slots[c.peer], c.tokens, p.round - c.base_round) for c in p.contributions)
+        self.ordered[pass_index, segment] = shares
         return [OrderReduce(p.round, p.attempt, pass_index, segment, shares, p.lowrank_r)]
 
     def destination(self, peer: PeerId, key: SegmentKey) -> Destination | Refusal:

@@ -1,4 +1,4 @@
-"""The site's own inner state on disk: AdamW moments and the place in the data, per stage, under global names.
+"""The site's own inner state on disk: the optimizer's moments and the place in the data, per stage, under global names.
 
 ``<directory>/<global step>/stage-<k>-of-<n>.safetensors``; a set counts when all n files are there. Parameters are not
 in it: they come from the anchor. A site that starts with another number of stages can still read the set.
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 _KEEP: Final = 2
 _META_KEY: Final = "dilocoxd"
-_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+_ADAMW_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+_MUON_MOMENTS: Final = ("momentum_buffer",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Progress:
     global_step: int = 0
     """Inner steps of this site so far."""
     optimizer_step: int = 0
-    """Steps behind the AdamW moments."""
+    """Steps behind the moments."""
     position: int = 0
     """Sequences read from the site's data order."""
     shared_step: int = 0
@@ -88,34 +89,47 @@ def newest_complete(directory: Path) -> Path | None:
 
 
 def read_moments(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Progress, dict[str, Tensor]] | None:
-    """Progress and moments for the parameters in ``shapes``, or None if the set does not fit or cannot be read."""
+    """Progress and the moments named in ``shapes`` (`moment_shapes`), or None if the set does not fit or is damaged.
+
+    A set of another inner optimizer does not fit: it has other moments.
+    """
     found: dict[str, Tensor] = {}
     progress: Progress | None = None
-    wanted = {f"{name}.{moment}" for name in shapes for moment in _MOMENTS}
     try:
         for path in sorted(folder.glob("stage-*.safetensors")):
             with safe_open(path, framework="pt") as file:
                 progress = Progress(**json.loads(file.metadata()[_META_KEY]))
-                for key in wanted & set(file.keys()):
+                for key in shapes.keys() & set(file.keys()):
                     found[key] = file.get_tensor(key)
     except (OSError, SafetensorError, ValueError, TypeError, KeyError):
         return None
-    fits = all(
-        key in found and tuple(found[key].shape) == shape
-        for name, shape in shapes.items()
-        for key in (f"{name}.exp_avg", f"{name}.exp_avg_sq")
-    )
+    fits = all(key in found and tuple(found[key].shape) == shape for key, shape in shapes.items())
     return (progress, found) if fits and progress is not None else None
 
 
 def copy_moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Copies of the AdamW moments on the CPU, as "<parameter>.exp_avg" and "<parameter>.exp_avg_sq"."""
+    """Copies of the moments on the CPU, as "<parameter>.exp_avg" and so on; nothing of parameters not stepped yet."""
     return {
         f"{name}.{moment}": optimizer.state[param][moment].detach().to("cpu", copy=True).contiguous()
         for name, param in parameters.items()
         if param in optimizer.state
-        for moment in _MOMENTS
+        for moment in _moments_of(optimizer)
     }
+
+
+def moment_shapes(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what `copy_moments` gives."""
+    return {
+        f"{name}.{moment}": tuple(param.shape)
+        for name, param in parameters.items()
+        for moment in _moments_of(optimizer)
+    }
+
+
+def _moments_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    return _MUON_MOMENTS if isinstance(optimizer, torch.optim.Muon) else _ADAMW_MOMENTS
 
 
 def load_moments(
@@ -125,11 +139,12 @@ def load_moments(
     optimizer_step: int,
 ) -> None:
     """Put moments back into the optimizer."""
+    names = _moments_of(optimizer)
     for name, param in parameters.items():
-        optimizer.state[param] = {
-            "step": torch.tensor(float(optimizer_step), dtype=torch.float32, device=param.device),
-            **{moment: moments[f"{name}.{moment}"].to(param.device, copy=True) for moment in _MOMENTS},
-        }
+        state = {moment: moments[f"{name}.{moment}"].to(param.device, copy=True) for moment in names}
+        if names == _ADAMW_MOMENTS:
+            state["step"] = torch.tensor(float(optimizer_step), dtype=torch.float32, device=param.device)
+        optimizer.state[param] = state
 
 
 def _folders(directory: Path) -> list[Path]:

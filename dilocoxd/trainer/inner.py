@@ -1,4 +1,4 @@
-"""Inner training of one rank: gradients of its stages, the AdamW update, its own progress and checkpoint."""
+"""Inner training of one rank: gradients of its stages, the optimizer's update, its own progress and checkpoint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from dilocoxd.trainer.checkpoint import (
     Progress,
     copy_moments,
     load_moments,
+    moment_shapes,
     newest_complete,
     read_moments,
 )
 from dilocoxd.trainer.optimizer import (
+    InnerOptimizer,
     OptimizerConfig,
     clip_factor,
     gradient_sum_of_squares,
-    make_adamw,
     scale_gradients,
 )
 from dilocoxd.trainer.pipeline import Pipeline
@@ -38,7 +39,7 @@ class InnerTraining:
         self._inner_steps = inner_steps
         self._named = dict(pipeline.parameters())
         self._params = list(self._named.values())
-        self._optimizer = make_adamw(self._params, config)
+        self._optimizer = InnerOptimizer(self._named, config)
 
     def gradients(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[float, float]:
         """(mean loss on the last rank, else 0; local sum of squared gradients) of one batch."""
@@ -46,18 +47,16 @@ class InnerTraining:
         return loss, gradient_sum_of_squares(self._params)
 
     def update(self, sum_of_squares: float) -> None:
-        """One AdamW step with the gradients at hand, clipped by the norm over all ranks."""
+        """One optimizer step with the gradients at hand, clipped by the norm over all ranks."""
         scale_gradients(self._params, clip_factor(sum_of_squares, self._config.clip_norm))
         rate = self._config.learning_rate(self.progress.shared_step, self.progress.optimizer_step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        self._optimizer.step(rate)
         self.progress = replace(self.progress, optimizer_step=self.progress.optimizer_step + 1)
         self.skip()
 
     def skip(self) -> None:
         """Drop the gradients and count the step."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         self.progress = replace(
             self.progress,
             global_step=self.progress.global_step + 1,
@@ -74,12 +73,13 @@ class InnerTraining:
         """Write moments and progress in the background; nothing before the first step."""
         if self.progress.optimizer_step == 0:
             return
-        self.checkpoints.write(directory, self.progress, copy_moments(self._optimizer, self._named))
+        moments = {key: value for part in self._optimizer.parts for key, value in copy_moments(*part).items()}
+        self.checkpoints.write(directory, self.progress, moments)
 
     def restore(self, directory: Path, channel: CommandChannel) -> bool:
         """Continue from the newest set that all ranks can read; False if there is none. A collective call."""
         folder = newest_complete(directory)
-        shapes = {name: tuple(param.shape) for name, param in self._named.items()}
+        shapes = {key: shape for part in self._optimizer.parts for key, shape in moment_shapes(*part).items()}
         found = read_moments(folder, shapes) if folder is not None else None
         step = found[0].global_step if found is not None else -1
         # Ranks look at the same disk one after the other: they must have seen the same set, or none counts.
@@ -88,5 +88,6 @@ class InnerTraining:
         if found is None or num_found != num_ranks or sum_of_steps != step * num_ranks:
             return False
         self.progress, moments = found
-        load_moments(self._optimizer, self._named, moments, self.progress.optimizer_step)
+        for part in self._optimizer.parts:
+            load_moments(*part, moments, self.progress.optimizer_step)
         return True

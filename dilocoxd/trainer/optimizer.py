@@ -1,10 +1,16 @@
-"""The inner optimizer: AdamW, warm-up and cosine, one gradient norm over all stages of the site."""
+"""The inner optimizer: AdamW or Muon, warm-up and cosine, one gradient norm over all stages of the site.
+
+Muon (arXiv 2502.16982; with DiLoCo: MuLoCo, arXiv 2505.23725) steps the matrices inside the blocks along their
+orthogonalised momentum; embeddings, head and vectors stay with AdamW. Each stage steps the matrices it holds: a step
+needs nothing of another stage. Its step has the RMS of an AdamW step (0.2), so that one learning rate serves both.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +31,8 @@ class OptimizerConfig:
     eps: float = 1e-8
     weight_decay: float = 0.1
     clip_norm: float = 1.0
+    kind: Literal["adamw", "muon"] = "adamw"
+    muon_momentum: float = 0.95
 
     def __post_init__(self) -> None:
         """Raise ConfigError for rates that cannot train."""
@@ -63,6 +71,50 @@ def make_adamw(params: Iterable[nn.Parameter], config: OptimizerConfig) -> torch
         betas=(config.beta1, config.beta2),
         eps=config.eps,
         fused=True,
+    )
+
+
+class InnerOptimizer:
+    """All parameters of one rank, under their global names."""
+
+    def __init__(self, named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:
+        by_muon = {
+            name: param for name, param in named.items() if config.kind == "muon" and is_block_matrix(name, param)
+        }
+        rest = {name: param for name, param in named.items() if name not in by_muon}
+        self.parts: list[tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]] = []
+        """Optimizers and what each of them steps."""
+        if rest:
+            self.parts.append((make_adamw(rest.values(), config), rest))
+        if by_muon:
+            self.parts.append((make_muon(by_muon.values(), config), by_muon))
+
+    def step(self, rate: float) -> None:
+        """One step with the gradients at hand at this learning rate."""
+        for optimizer, _ in self.parts:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for optimizer, _ in self.parts:
+            optimizer.zero_grad(set_to_none=True)
+
+
+def is_block_matrix(name: str, param: nn.Parameter) -> bool:
+    """What Muon is made for: weights of linear layers inside the transformer blocks."""
+    return param.dim() == 2 and ".layers." in name
+
+
+def make_muon(params: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Muon:
+    """torch's own Muon, with steps of AdamW's size."""
+    return torch.optim.Muon(
+        list(params),
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.muon_momentum,
+        adjust_lr_fn="match_rms_adamw",
     )
 
 

@@ -77,6 +77,8 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             eps=inner.eps,
             weight_decay=inner.weight_decay,
             clip_norm=inner.clip_norm,
+            kind=inner.optimizer,
+            muon_momentum=inner.muon_momentum,
         ),
         data=DataConfig.from_manifest(manifest),
         tokenizer=TokenizerConfig.from_manifest(manifest),

@@ -208,6 +208,8 @@ class Share:
 
     slot: Annotated[int, Bounds(-1, 1 << 20)]
     tokens: Annotated[int, Bounds(1, 2**48)]
+    age: Uint = 0
+    """Rounds between the contribution's base and this round: late ones weigh less (outer/rounding.py: age_factor)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -48,11 +49,12 @@ def form(site: Site, pseudo_gradient: torch.Tensor, phase: int) -> ContributionF
 
 
 def exchange(
-    sites: Sequence[Site], owners: Sequence[int], tokens: dict[str, int]
+    sites: Sequence[Site], owners: Sequence[int], tokens: dict[str, int], ages: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, tuple[OwnedSegment, ...]]:
     """Move payloads to their owners, reduce, and give every site the results; returns what each site owned.
 
     `owners[s]` indexes the sites in sorted peer order; without `tokens` everybody weighs the same.
+    `ages`: rounds between base and round; 0 where not named.
     """
     ordered = sorted(sites, key=lambda site: site.peer)
     described = ordered[0].worker.described
@@ -66,6 +68,10 @@ def exchange(
         for segment, length in enumerate(lengths):
             owner = ordered[owners[segment % len(owners)]]
             shares = _collect(ordered, owner, (offset, length), tokens)
+            shares = tuple(
+                dataclasses.replace(share, age=ages.get(site.peer, 0))
+                for share, site in zip(shares, ordered, strict=True)
+            )
             owner.worker.do(Reduce, pass_index, segment, shares, 0)
             owned[owner.peer].append(OwnedSegment(pass_index, segment, shares))
             result = owner.worker.read(local.RESULT, offset, length)

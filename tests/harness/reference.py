@@ -17,12 +17,13 @@ from torch import Tensor
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.models import build_stage, cut_stages, init_parameter, init_std
 from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.outer.rounding import age_factor
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.plan import Plan, make_plan
 from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
-from dilocoxd.trainer.optimizer import clip_factor, gradient_sum_of_squares, make_adamw, scale_gradients
+from dilocoxd.trainer.optimizer import InnerOptimizer, clip_factor, gradient_sum_of_squares, scale_gradients
 from dilocoxd.trainer.pipeline import cross_entropy
 from dilocoxd.trainer.settings import RUN_DIR_VARIABLE, load_settings
 from dilocoxd.wire.entry import Contribution, Entry
@@ -37,7 +38,7 @@ class ReferenceTrainer:
         self._stages = [build_stage(settings.model, span, device=torch.device("cpu")) for span in spans]
         self._params = [[param for _, param in stage.global_parameters()] for stage in self._stages]
         self._flat = FlatParameters([pair for stage in self._stages for pair in stage.global_parameters()], plan.layout)
-        self._optimizers = [make_adamw(params, settings.optimizer) for params in self._params]
+        self._optimizers = [InnerOptimizer(dict(s.global_parameters()), settings.optimizer) for s in self._stages]
         data = prepare(settings.data, settings.tokenizer, settings.cache_dir, lambda text: None)
         self._order = BatchOrder(data, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
         self._settings = settings
@@ -70,10 +71,8 @@ class ReferenceTrainer:
         factor = clip_factor(sum(map(gradient_sum_of_squares, self._params)), settings.optimizer.clip_norm)
         for params, optimizer in zip(self._params, self._optimizers, strict=True):
             scale_gradients(params, factor)
-            for group in optimizer.param_groups:
-                group["lr"] = settings.optimizer.learning_rate(self._shared_step, self._step)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.step(settings.optimizer.learning_rate(self._shared_step, self._step))
+            optimizer.zero_grad()
         self._step += 1
         self._shared_step += 1
 
@@ -83,7 +82,7 @@ class ReferenceRun:
 
     def __init__(self, manifest: Manifest, sites: dict[str, Path]) -> None:
         """`sites`: run directory by peer id, for the settings of its trainers and the name of its data order."""
-        plan = make_plan(manifest)
+        self._plan = plan = make_plan(manifest)
         recipe = Recipe(plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none")
         self.engine = Engine.start(recipe, genesis(manifest, plan), list(sites))
         self._trainers = {peer: ReferenceTrainer(run_dir, plan) for peer, run_dir in sites.items()}
@@ -98,7 +97,9 @@ class ReferenceRun:
         """Train what `entry` names, and exchange and apply it."""
         updates = {c.peer: self._update(c) for c in entry.contributions}
         tokens = {c.peer: c.tokens for c in entry.contributions}
-        self.engine.commit(self.engine.offer(updates, tokens))
+        ages = {c.peer: entry.round - c.base_round for c in entry.contributions}
+        late = {peer: age_factor(age, self._plan.age_decay, self._plan.age_expected) for peer, age in ages.items()}
+        self.engine.commit(self.engine.offer(updates, tokens, factors=late))
         self._anchors.append(self.engine.anchor.clone())
 
     def _update(self, contribution: Contribution) -> Tensor:

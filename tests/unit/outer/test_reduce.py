@@ -9,7 +9,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import CHUNK, Codec
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.outer.reduce import BadShareError, reduce_segment, settle_residual_, weighted_mean_
-from dilocoxd.outer.rounding import fp32, mean_weights
+from dilocoxd.outer.rounding import age_factor, fp32, mean_weights
 from tests.unit.compress.cases import VARIANTS, make
 
 ALL = pytest.mark.parametrize("label", list(VARIANTS))
@@ -33,6 +33,14 @@ def test_weights_are_token_shares_rounded_once() -> None:
     for bad in ([], [0], [3, -1]):
         with pytest.raises(ValueError, match="positive"):
             mean_weights(bad)
+
+
+def test_late_shares_are_scaled_by_age_and_nobody_gains_from_it() -> None:
+    assert age_factor(0, 0.5, 0) == age_factor(1, 0.5, 1) == age_factor(0, 0.5, 1) == 1.0
+    assert age_factor(3, 0.5, 1) == 0.25
+    assert age_factor(8, 1.0, 0) == 1.0
+    assert mean_weights([100, 300], [1.0, 0.25]) == [0.25, 0.1875]
+    assert mean_weights([7], [0.5]) == [0.5], "a late site alone does not move the model all the way either"
 
 
 @ALL

@@ -16,7 +16,6 @@ from dilocoxd.outer.schedule import (
     AdaptiveLimits,
     AdaptiveState,
     RankMeter,
-    aged_tokens,
     effective_rank,
     inner_steps_in_time,
     qsr_inner_steps,
@@ -126,13 +125,6 @@ def test_i15_qsr_floor_and_monotony() -> None:
     assert qsr_inner_steps(0.02, 0.1, 4) == 4
     steps = [qsr_inner_steps(0.02, lr / 1000, 4) for lr in range(20, 0, -1)]
     assert steps == sorted(steps)
-
-
-def test_old_contributions_weigh_less_and_too_old_ones_nothing() -> None:
-    assert aged_tokens(1000, 0, 0.5, 3) == 1000
-    assert aged_tokens(1000, 2, 0.5, 3) == 250
-    assert aged_tokens(1, 3, 0.5, 3) == 1
-    assert aged_tokens(1000, 4, 0.5, 3) == 0
 
 
 @pytest.mark.parametrize("bad", [{"lowrank_r_min": 65}, {"window": 0}, {"inner_steps_min": 200}, {"lowrank_r_min": 0}])

@@ -12,6 +12,7 @@ from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.transform import Identity, Transform
 from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.outer.rounding import age_factor
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire import local
 from dilocoxd.wire.layout import Layout
@@ -54,7 +55,7 @@ def update(name: str, index: int, numel: int) -> torch.Tensor:
     ids=["fp32", "int4", "int8-paper", "lowrank"],
 )
 def test_workers_and_engine_agree(maker: TransformMaker, mode: str) -> None:
-    """Rounds in which everybody takes part, except one that leaves out a site."""
+    """Rounds in which everybody takes part, except one that leaves out a site and one to which a site comes late."""
     sites = make_sites(maker, mode)
     plan = make_plan(tiny_manifest(strategy={"error_feedback": mode}))
     anchor = sites[0].worker.floats(local.ANCHOR)
@@ -66,7 +67,7 @@ def test_workers_and_engine_agree(maker: TransformMaker, mode: str) -> None:
             form(site, updates[site.peer], index)
         included = [site for site in sites if site.peer not in excluded]
         # The owner of a segment stays the same, as the engine has one residual per segment.
-        owned = exchange(included, (0,), TOKENS)
+        owned = exchange(included, (0,), TOKENS, {"Qmc": 2} if index == 3 else {})
         for site in sites:
             if site.peer in excluded:
                 site.worker.write(local.RESULT, included[0].worker.read(local.RESULT))
@@ -75,7 +76,8 @@ def test_workers_and_engine_agree(maker: TransformMaker, mode: str) -> None:
         commit(included, index, index, owned)
         for site in sites:
             site.worker.do(CopyBase)
-        engine.commit(engine.offer(updates, TOKENS), excluded)
+        late = {"Qmc": age_factor(2, plan.age_decay, plan.age_expected)} if index == 3 else {}
+        engine.commit(engine.offer(updates, TOKENS, factors=late), excluded)
         for site in sites:
             assert torch.equal(site.worker.floats(local.ANCHOR), engine.anchor), (index, site.peer)
             assert torch.equal(site.worker.floats(local.FEEDBACK), engine.feedback[site.peer]), (index, site.peer)

@@ -12,14 +12,6 @@ from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.models import ModelConfig, init_parameter, param_specs
-from dilocoxd.trainer.checkpoint import (
-    CheckpointWriter,
-    Progress,
-    copy_moments,
-    load_moments,
-    newest_complete,
-    read_moments,
-)
 from dilocoxd.trainer.data import DataConfig, PreparedData, TokenizerConfig, prepare
 from dilocoxd.trainer.evaluate import validation_loss
 from dilocoxd.trainer.flat import FlatParameters
@@ -185,84 +177,6 @@ def test_buffer_of_another_model_is_refused() -> None:
         flat.view(buffer)
     with pytest.raises(WorkerError, match="the layout says"):
         FlatParameters([("a.weight", nn.Parameter(torch.zeros(4)))], LAYOUT)
-
-
-# --- checkpoints ---
-
-
-def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
-    named = {"a": nn.Parameter(torch.ones(3, 2)), "b": nn.Parameter(torch.ones(4))}
-    optimizer = make_adamw(named.values(), OptimizerConfig())
-    for index in range(3):
-        for param in named.values():
-            param.grad = torch.full_like(param, 0.1 * (index + 1))
-        optimizer.step()
-    return optimizer, named
-
-
-def write(directory: Path, stage: int, num_ranks: int, progress: Progress, names: str) -> None:
-    optimizer, named = trained()
-    writer = CheckpointWriter(stage, num_ranks)
-    assert writer.write(directory, progress, copy_moments(optimizer, {name: named[name] for name in names}))
-    writer.finish()
-    assert writer.error == ""
-
-
-def test_moments_continue_bit_for_bit(tmp_path: Path) -> None:
-    progress = Progress(global_step=3, optimizer_step=3, position=12, shared_step=40)
-    write(tmp_path, 0, 1, progress, "ab")
-    folder = newest_complete(tmp_path)
-    assert folder is not None
-    found = read_moments(folder, {"a": (3, 2), "b": (4,)})
-    assert found is not None
-    assert found[0] == progress
-    optimizer, named = trained()
-    fresh_named = {name: nn.Parameter(param.detach().clone()) for name, param in named.items()}
-    fresh = make_adamw(fresh_named.values(), OptimizerConfig())
-    load_moments(fresh, fresh_named, found[1], 3)
-    for params, stepper in ((named, optimizer), (fresh_named, fresh)):
-        for param in params.values():
-            param.grad = torch.full_like(param, 0.7)
-        stepper.step()
-    assert all(torch.equal(named[name], fresh_named[name]) for name in named)
-
-
-def test_only_complete_sets_count_and_old_ones_go(tmp_path: Path) -> None:
-    for step in (1, 2, 3, 4):
-        write(tmp_path, 1, 2, Progress(global_step=step), "b")
-        write(tmp_path, 0, 2, Progress(global_step=step), "a")
-    write(tmp_path, 0, 2, Progress(global_step=5), "a")
-    folder = newest_complete(tmp_path)
-    assert folder is not None
-    assert folder.name == f"{4:012d}"
-    assert sorted(int(path.name) for path in tmp_path.iterdir()) == [3, 4, 5]
-
-
-@pytest.mark.parametrize("shapes", [{"a": (3, 3)}, {"a": (3, 2), "z": (1,)}])
-def test_checkpoint_of_another_model_does_not_fit(tmp_path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    write(tmp_path, 0, 1, Progress(global_step=1), "ab")
-    folder = newest_complete(tmp_path)
-    assert folder is not None
-    assert read_moments(folder, shapes) is None
-
-
-def test_torn_file_and_missing_folder_are_no_checkpoint(tmp_path: Path) -> None:
-    assert newest_complete(tmp_path / "none") is None
-    write(tmp_path, 0, 1, Progress(global_step=1), "ab")
-    folder = newest_complete(tmp_path)
-    assert folder is not None
-    path = folder / "stage-0-of-1.safetensors"
-    path.write_bytes(path.read_bytes()[:50])
-    assert read_moments(folder, {"a": (3, 2)}) is None
-
-
-def test_disk_that_refuses_is_remembered_and_training_goes_on(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way", encoding="utf-8")
-    writer = CheckpointWriter(0, 1)
-    writer.write(blocked, Progress(), {})
-    writer.finish()
-    assert "checkpoint in" in writer.error
 
 
 # --- settings, evaluation, text ---
