@@ -38,5 +38,9 @@ class WorkerError(DilocoxdError):
     """A local worker died or answered wrongly; restarted within its budget."""
 
 
+class CommandRefused(DilocoxdError):
+    """The daemon cannot carry out an operator's command now; one sentence."""
+
+
 class StoreError(DilocoxdError):
     """Disk full, corrupt or unreadable. Fatal for the operation that met it."""

@@ -15,21 +15,26 @@ from typing import Any, Final
 import uvloop
 
 from dilocoxd import __version__
+from dilocoxd.config.site import ApiSection
+from dilocoxd.daemon.api_view import DaemonView
+from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.join import catch_up, meet_others
-from dilocoxd.daemon.parts import Daemon, MakeSite, Opened
+from dilocoxd.daemon.opened import Opened
+from dilocoxd.daemon.parts import Daemon, MakeSite
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.round_driver import RoundDriver
 from dilocoxd.daemon.site import LocalSite
 from dilocoxd.daemon.site_interface import ChainView
 from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
-from dilocoxd.daemon.view import DaemonView
+from dilocoxd.daemon.token import load_or_create_token
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.rounds.events import LeaveRequested
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.store.snapshots import list_rounds, remove_leftovers
 from dilocoxd.swarm.identity import load_or_create
-from dilocoxd.telemetry.catalogue import AlertRaised, ConfigLoaded, DaemonStarted, DaemonStopped
+from dilocoxd.telemetry.alerts import kind_of
+from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import genesis_hash
 
@@ -42,7 +47,8 @@ STOP_LIMIT_S: Final = 18.0
 EXIT_FAILED: Final = 1
 EXIT_NOW: Final = 130
 
-ServeApi = Callable[[DaemonView, str, int], AbstractAsyncContextManager[tuple[str, int]]]
+ServeApi = Callable[[DaemonView, DaemonControl, ApiSection, str], AbstractAsyncContextManager[tuple[str, int]]]
+"""api.server.serve_api: view, control, `[api]` of site.toml, bearer token; gives the address really bound."""
 
 
 def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: MakeSite = LocalSite) -> int:
@@ -77,7 +83,7 @@ def _open(run_dir: RunDir) -> Opened:
     events.emit(
         DaemonStarted(peer_id=identity.peer_id, run_id=manifest.run_id, version=__version__, run_dir=str(run_dir.path))
     )
-    events.emit(ConfigLoaded(warnings=tuple(manifest.warnings())))
+    events.emit(ConfigLoaded(warnings=(*manifest.warnings(), *config.api.warnings())))
     return Opened(run_dir, manifest, config, identity, events)
 
 
@@ -160,7 +166,13 @@ class App:
         if self._serve_api is None or api.port == 0:
             yield
             return
-        async with self._serve_api(self._daemon.view, api.host, api.port):
+        run_dir, events = self._daemon.opened.run_dir, self._daemon.opened.events
+        token = load_or_create_token(run_dir.path / api.token_file)
+        if api.warnings():
+            self._daemon.alert("api_exposed", "; ".join(api.warnings()), kind_of("api_exposed").remedy)
+        control = DaemonControl(self._daemon, self.stop)
+        async with self._serve_api(self._daemon.view, control, api, token) as (host, port):
+            events.emit(ApiStarted(host=host, port=port))
             yield
 
     async def _start(self, group: asyncio.TaskGroup, helpers: list[asyncio.Task[None]]) -> None:
@@ -173,6 +185,7 @@ class App:
         helpers.append(self._watched(group, daemon.membership.run(), "membership"))
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
+        daemon.layout = layout
         payloads = PayloadMap(layout.payload_bytes)
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
         snapshots = [daemon.opened.run_dir.snapshots / str(number) for number in list_rounds_below(daemon)]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from dilocoxd.daemon.pauses import Pauses
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.site_interface import CommittedEntry, Site
 from dilocoxd.errors import StoreError, WorkerError
@@ -53,7 +54,7 @@ class Ledger:
         self.own_rounds: list[int] = []
         """Rounds of the chain whose entries name us, ascending."""
         self.payloads = PayloadMap(())
-        self._is_paused = False
+        self.pauses = Pauses(site)
 
     async def open(self, payloads: PayloadMap, snapshots: list[Path]) -> list[str]:
         """State k = height of the log, from the first usable of `snapshots` (newest first) or genesis, and the log.
@@ -125,14 +126,11 @@ class Ledger:
 
     def pause(self, reason: str) -> None:
         """Several states will follow each other: the trainers shall not take each of them."""
-        self._is_paused = True
-        self._site.pause(reason)
+        self.pauses.hold("recovery", reason)
 
     def resume(self) -> None:
-        """The trainers take the state that we have now, unless there was no pause."""
-        if self._is_paused:
-            self._is_paused = False
-            self._site.resume()
+        """The trainers take the state that we have now, unless there was no pause, or somebody else wants one."""
+        self.pauses.release("recovery")
 
     def view_at(self, height: int) -> ChainView:
         """View of our chain as it was at this height (its state digest is that of no interest to checks)."""

@@ -9,15 +9,22 @@ class Lifecycle:
     """One state and one sentence."""
 
     def __init__(self) -> None:
-        self.state: State = "starting"
+        self._entered: State = "starting"
         self.waiting_for = "the run directory to be opened"
         self.is_gone = False
         """The next heartbeat is the last one."""
+        self.is_paused = False
+        """By the operator; others do not wait for us meanwhile."""
 
     def enter(self, state: State, waiting_for: str = "") -> None:
         """The daemon is in `state` now; `waiting_for` is empty when it waits for nothing itself."""
-        self.state = state
+        self._entered = state
         self.waiting_for = waiting_for
+
+    @property
+    def state(self) -> State:
+        """What the daemon does now."""
+        return "paused" if self.is_paused and self._entered == "training" else self._entered
 
     @property
     def record_state(self) -> str:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from dilocoxd.daemon.state import Journal
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.rounds.events import PeersChanged, PeerView
 from dilocoxd.rounds.membership import Membership
@@ -28,7 +29,9 @@ class MembershipDriver:
         events: EventLog,
         tell: Callable[[PeersChanged], None],
         is_training: Callable[[], bool],
+        journal: Journal,
     ) -> None:
+        self._journal = journal
         self._table = table
         self._swarm = swarm
         self._events = events
@@ -74,6 +77,7 @@ class MembershipDriver:
                     "took_part_last_round": peer in last_contributors,
                     "membership": self._table.state(peer, now=now),
                     "last_seen_s": round(self._table.silence(peer, now), 3),
+                    "link_bytes_per_s": self._swarm.bulk_out.bytes_per_s.get(peer),
                 }
                 found.append({**_as_json(record), **news})
         return found
@@ -93,8 +97,17 @@ class MembershipDriver:
                         self._probing.add(peer)
                         group.create_task(self._probe(peer), name=f"probe {peer}")
                 self._notice_losses(frozenset(self.live()))
+                self._look()
                 self.report()
                 await asyncio.sleep(TICK_S)
+
+    def _look(self) -> None:
+        unix, now = self._journal.now(), self.now()
+        for peer in self._table.known():
+            record = self._table.record(peer)
+            if record is not None:
+                is_there = self._table.is_live(peer, now=now) or record.state in ("leaving", "left")
+                self._journal.others.look(peer, record.state if is_there else "silent", unix)
 
     async def _probe(self, peer: PeerId) -> None:
         try:

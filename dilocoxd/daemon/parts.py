@@ -6,15 +6,14 @@ Everything that one part tells another goes through a method here, so that this 
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from dilocoxd.config.manifest import Manifest
-from dilocoxd.config.site import SiteConfig
+from dilocoxd.daemon.api_view import DaemonView
 from dilocoxd.daemon.ledger import Ledger, genesis_view
 from dilocoxd.daemon.library import Library
 from dilocoxd.daemon.lifecycle import Lifecycle
 from dilocoxd.daemon.membership_driver import MembershipDriver
+from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recorder import Recorder
@@ -23,11 +22,18 @@ from dilocoxd.daemon.round_driver import RoundDriver, RoundParts
 from dilocoxd.daemon.round_history import RoundHistory
 from dilocoxd.daemon.settings import round_limits, site_settings, swarm_settings
 from dilocoxd.daemon.site_history import SiteHistory
-from dilocoxd.daemon.site_interface import ContributionOffered, Site, SiteEvent, SiteSettings, WorkerStatus
+from dilocoxd.daemon.site_interface import (
+    ContributionOffered,
+    Site,
+    SiteEvent,
+    SiteLayout,
+    SiteSettings,
+    WorkerStatus,
+)
 from dilocoxd.daemon.snapshot_keeper import SnapshotKeeper
 from dilocoxd.daemon.state import ROUNDS_KEPT, Alert, Journal
 from dilocoxd.daemon.transfers import Transfers
-from dilocoxd.daemon.view import DaemonView, Sources, Who
+from dilocoxd.daemon.view import Sources, Who
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, UnixTime
 from dilocoxd.rounds.commands import StartRecovery
@@ -37,13 +43,12 @@ from dilocoxd.rounds.membership import Membership
 from dilocoxd.rounds.round import RoundMachine, RoundStatus
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.recording import Recording
-from dilocoxd.store.rundir import RunDir
 from dilocoxd.swarm.fetch import Served
 from dilocoxd.swarm.identity import Identity, is_signed_by_its_peer
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.swarm.service import SelfDescription, Swarm
-from dilocoxd.telemetry.catalogue import AlertRaised, InputRejected
-from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.alerts import CLEARED_BY
+from dilocoxd.telemetry.catalogue import AlertCleared, AlertRaised, InputRejected
 from dilocoxd.telemetry.metrics import Metrics
 from dilocoxd.wire.entry import SignedVote, genesis_hash
 from dilocoxd.wire.local import RESULT
@@ -52,17 +57,6 @@ from dilocoxd.wire.records import PeerRecord
 
 ROUND_MESSAGES = get_args(RoundMessage)
 DIGEST_MISMATCH: Final = "digest_mismatch"
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What the run directory holds."""
-
-    run_dir: RunDir
-    manifest: Manifest
-    config: SiteConfig
-    identity: Identity
-    events: EventLog
 
 
 MakeSite = Callable[[SiteSettings, Callable[[SiteEvent], None]], Site]
@@ -88,6 +82,8 @@ class Daemon:
         self.me = opened.identity.peer_id
         self.genesis = genesis_hash(self.run_id, manifest.sha256())
         self.lifecycle = Lifecycle()
+        self.layout: SiteLayout | None = None
+        """Sizes, once the outer worker has described the model."""
         self.journal = Journal(lambda: UnixTime(time.time()))
         opened.events.listen(self._on_event)
         self.keys = vote_keys(opened.identity)
@@ -102,7 +98,12 @@ class Daemon:
         self.table = Membership(self.me)
         self.swarm = Swarm(swarm_settings(run_dir, manifest, opened.config, opened.identity), self, opened.events.emit)
         self.membership = MembershipDriver(
-            self.table, self.swarm, opened.events, self._tell_rounds, lambda: self.lifecycle.state == "training"
+            self.table,
+            self.swarm,
+            opened.events,
+            self._tell_rounds,
+            lambda: self.lifecycle.state == "training",
+            self.journal,
         )
         self.promises = PromiseFile(run_dir.path)
         limit = opened.config.log.recording_mib << 20
@@ -111,7 +112,7 @@ class Daemon:
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status)
         self.site_history = SiteHistory(self.journal, opened.events, lambda: self.ledger.chain.height, self._note_idle)
-        self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics)
+        self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain)
         self.recovery = RecoveryDriver(
             RecoveryParts(
                 me=self.me,
@@ -139,6 +140,8 @@ class Daemon:
             recovery_text=lambda: self.recovery.text,
             swarm=self.swarm,
             p2pd=self.p2pd_status,
+            layout=lambda: self.layout,
+            opened=self.opened,
         )
         return DaemonView(who, sources, self.metrics.exposition)
 
@@ -177,7 +180,7 @@ class Daemon:
 
     async def recall_rounds(self) -> None:
         """What the log says about earlier rounds, for GET /v1/rounds."""
-        first = max(0, self.log.height - ROUNDS_KEPT // 2)
+        first = max(0, self.log.height - ROUNDS_KEPT + 1)
         for signed in await asyncio.to_thread(lambda: list(self.log.entries(first))):
             self.round_history.took(signed, at_unix_s=signed.time / 1000)
 
@@ -267,8 +270,18 @@ class Daemon:
         self.opened.events.emit(AlertRaised(code=code, text=text, remedy=remedy))
 
     def _on_event(self, record: dict[str, object]) -> None:
-        if record["event"] == AlertRaised.name:
-            self.journal.raise_alert(Alert(*(str(record[field]) for field in ("code", "text", "remedy"))))
+        name = record["event"]
+        if name == AlertRaised.name:
+            self.journal.raise_alert(Alert(str(record["code"]), str(record["text"]), str(record["remedy"])))
+        elif name == AlertCleared.name:
+            self.journal.clear_alert(str(record["code"]))
+        for code in CLEARED_BY.get(str(name), ()):
+            self.clear_alert(code)
+
+    def clear_alert(self, code: str) -> None:
+        """The reason of an alert is gone."""
+        if code in self.journal.alerts:
+            self.opened.events.emit(AlertCleared(code=code))
 
     def peers_json(self) -> list[dict[str, Any]]:
         """GET /v1/peers."""

@@ -1,16 +1,19 @@
 """Turns what the round machine reports into rows, spans, counters and events for people."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
+from dilocoxd.daemon.others_timeline import OtherSpan
 from dilocoxd.daemon.state import Journal
 from dilocoxd.daemon.transfers import RoundBytes
 from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import AttemptFailed, RoundSummary
 from dilocoxd.telemetry.catalogue import RoundAbandoned, RoundCommitted
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.metrics import Metrics
-from dilocoxd.wire.entry import Contribution, SignedEntry, entry_hash
+from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 ATTEMPT_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s")
 
@@ -18,8 +21,11 @@ ATTEMPT_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_
 class RoundHistory:
     """Writes to the journal, the event log and the metrics."""
 
-    def __init__(self, me: PeerId, journal: Journal, events: EventLog, metrics: Metrics) -> None:
+    def __init__(
+        self, me: PeerId, journal: Journal, events: EventLog, metrics: Metrics, chain: Callable[[], ChainView]
+    ) -> None:
         self._me = me
+        self._chain = chain
         self._journal = journal
         self._events = events
         self._metrics = metrics
@@ -57,7 +63,9 @@ class RoundHistory:
         row.coordinator = summary.coordinator or ""
         row.is_contributor = summary.is_contributor
         row.entry_hash = summary.entry_hash.hex()
-        row.contributors = [as_json(c) for c in summary.contributions]
+        row.contributors = summary.contributions
+        chain = self._chain()
+        row.next_lowrank_r, row.next_inner_steps = chain.lowrank_r, chain.inner_steps
         row.bytes_sent, row.bytes_received = counts.sent, counts.received
         row.started_at = self._unix(summary.started_at)
         row.committed_at = self._unix(summary.persisted_at)
@@ -84,14 +92,19 @@ class RoundHistory:
         now = self._journal.now() if at_unix_s is None else at_unix_s
         row = self._journal.row(entry.round)
         row.entry_hash = entry_hash(entry).hex()
-        row.contributors = [as_json(c) for c in entry.contributions]
+        row.contributors = entry.contributions
+        row.next_lowrank_r, row.next_inner_steps = entry.next_lowrank_r, entry.next_inner_steps
         row.is_contributor = any(c.peer == self._me for c in entry.contributions)
         row.started_at = min(row.started_at, now)
         row.committed_at = row.applied_at = now
 
     def _account(self, summary: RoundSummary, counts: RoundBytes) -> None:
         row, totals = self._journal.row(summary.round), self._journal.totals
-        self._journal.add_span("exchange", self._unix(summary.gathered_at), self._unix(summary.voted_at), summary.round)
+        began, ended = self._unix(summary.gathered_at), self._unix(summary.voted_at)
+        self._journal.add_span("exchange", began, ended, summary.round)
+        for contribution in summary.contributions:
+            if contribution.peer != self._me:
+                self._journal.others.add(contribution.peer, OtherSpan("exchange", began, ended, summary.round))
         self._journal.add_span("apply", self._unix(summary.persisted_at), row.applied_at, summary.round)
         totals.bytes_sent += counts.sent
         totals.bytes_received += counts.received
@@ -107,14 +120,3 @@ class RoundHistory:
                 exchange_s=row.times["exchange_s"],
             )
         )
-
-
-def as_json(contribution: Contribution) -> dict[str, Any]:
-    """One contributor in GET /v1/rounds."""
-    return {
-        "peer": contribution.peer,
-        "phase": contribution.phase,
-        "tokens": contribution.tokens,
-        "inner_steps": contribution.inner_steps,
-        "base_round": contribution.base_round,
-    }

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from dilocoxd.daemon.others_timeline import OtherSpan
 from dilocoxd.daemon.site_interface import (
     AnchorAdopted,
     ContributionDropped,
@@ -17,7 +18,7 @@ from dilocoxd.daemon.site_interface import (
     ValidationMeasured,
     WorkerChanged,
 )
-from dilocoxd.daemon.state import Alert, Journal
+from dilocoxd.daemon.state import Journal
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
 
@@ -48,6 +49,8 @@ class SiteHistory:
                 self._journal.add_validation_loss(event.round, event.loss)
                 self._events.emit(catalogue.ValidationMeasured(round=event.round, validation_loss=event.loss))
             case PhaseStarted():
+                now = self._journal.now()
+                self._journal.phases.append(OtherSpan("phase", now, now, event.base_round))
                 self._events.emit(
                     catalogue.PhaseStarted(
                         phase=event.phase, base_round=event.base_round, inner_steps=event.inner_steps
@@ -93,6 +96,8 @@ class SiteHistory:
         if idle >= IDLE_SHOWN_S:
             journal.add_span("idle", start - idle, start, self._height())
         journal.add_span("compute", start, now, self._height())
+        if journal.phases:
+            journal.phases[-1].end = now
 
     def _worker(self, event: WorkerChanged) -> None:
         code = f"worker_{event.role}_lost"
@@ -106,7 +111,9 @@ class SiteHistory:
                 )
             )
             text = f"the {event.role} was lost ({event.reason}) and is started again"
-            self._journal.raise_alert(Alert(code, text, f"look into logs/ of the run directory ({event.role})"))
+            remedy = f"look into logs/ of the run directory ({event.role})"
+            self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=remedy))
         elif event.state == "running":
-            self._journal.clear_alert(code)
+            if code in self._journal.alerts:
+                self._events.emit(catalogue.AlertCleared(code=code))
             self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=event.pid, generation=event.generation))

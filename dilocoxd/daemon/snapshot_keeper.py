@@ -30,6 +30,13 @@ class SnapshotKeeper:
         if height % self._every_rounds == 0 and not self._wanted.full():
             self._wanted.put_nowait(height)
 
+    def request(self, height: int) -> bool:
+        """Write state `height` now; False: one is being asked for already."""
+        if self._wanted.full():
+            return False
+        self._wanted.put_nowait(height)
+        return True
+
     async def run(self, site: Site, log: EntryLog) -> None:
         """Until cancelled."""
         while True:

@@ -11,11 +11,13 @@ from typing import Any
 from dilocoxd import __version__
 from dilocoxd.daemon.ledger import Ledger
 from dilocoxd.daemon.lifecycle import Lifecycle
-from dilocoxd.daemon.site_interface import Site, WorkerStatus
-from dilocoxd.daemon.state import Journal
+from dilocoxd.daemon.opened import Opened
+from dilocoxd.daemon.site_interface import Site, SiteLayout, WorkerStatus
+from dilocoxd.daemon.state import Alert, Journal
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.rounds.round import RoundStatus
 from dilocoxd.swarm.service import Swarm
+from dilocoxd.telemetry.alerts import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,27 @@ class Sources:
     recovery_text: Callable[[], str]
     swarm: Swarm
     p2pd: Callable[[], WorkerStatus]
+    layout: Callable[[], SiteLayout | None]
+    opened: Opened
 
 
-class DaemonView:
-    """Implements api.app.View."""
+def alert_json(alert: Alert) -> dict[str, Any]:
+    """An alert that stands, as /v1/status shows it."""
+    return {
+        "code": alert.code,
+        "severity": kind_of(alert.code).severity,
+        "text": alert.text,
+        "remedy": alert.remedy,
+        "since": alert.since,
+    }
 
-    def __init__(self, who: Who, sources: Sources, exposition: Callable[[], bytes]) -> None:
+
+class StatusView:
+    """What is so now."""
+
+    def __init__(self, who: Who, sources: Sources) -> None:
         self._who = who
         self._from = sources
-        self._exposition = exposition
 
     @property
     def is_healthy(self) -> bool:
@@ -77,8 +91,7 @@ class DaemonView:
         site = sources.site.status()
         chain = sources.ledger.chain
         peers = sources.peers()
-        inner = journal.inner_losses[-1][2] if journal.inner_losses else None
-        validation = journal.validation_losses[-1] if journal.validation_losses else None
+        inner, validation = journal.inner_losses.newest, journal.validation_losses.newest
         return {
             "peer_id": self._who.peer_id,
             "run_id": self._who.run_id,
@@ -89,7 +102,8 @@ class DaemonView:
             "chain_head": chain.head.hex(),
             "anchor_sha256": site.anchor_sha256.hex() if site.anchor_sha256 else "",
             "state_digest": chain.state_digest.hex(),
-            "uptime_s": journal.now() - journal.started_at,
+            "started_at": journal.started_at,
+            "uptime_s": max(0.0, journal.now() - journal.started_at),
             "addresses": list(sources.swarm.addresses()),
             "join_address": sources.swarm.join_address(),
             "phase": {
@@ -103,7 +117,7 @@ class DaemonView:
             "round": self._round(),
             "totals": self._totals(site.idle_seconds, site.train_seconds, site.tokens),
             "losses": {
-                "inner": inner,
+                "inner": inner[2] if inner else None,
                 "validation": validation[2] if validation else None,
                 "validation_round": validation[1] if validation else None,
             },
@@ -112,9 +126,22 @@ class DaemonView:
                 "live": sum(1 for peer in peers if peer["is_live"]),
                 "took_part_last_round": len(chain.recent[-1]) if chain.recent else 0,
             },
+            "payload": self._payload(),
             "workers": self._workers(site.workers),
             "bad_input": sources.swarm.guard.bad_input(),
-            "alerts": [{"code": a.code, "text": a.text, "remedy": a.remedy} for a in journal.alerts.values()],
+            "alerts": [alert_json(alert) for alert in journal.alerts.values()],
+        }
+
+    def _payload(self) -> dict[str, Any] | None:
+        layout = self._from.layout()
+        if layout is None:
+            return None
+        payload_bytes = sum(sum(lengths) for lengths in layout.payload_bytes)
+        return {
+            "parameters": layout.numel,
+            "fp32_bytes": 4 * layout.numel,
+            "payload_bytes": payload_bytes,
+            "compression_ratio": 4 * layout.numel / payload_bytes if payload_bytes else 0.0,
         }
 
     def _round(self) -> dict[str, Any]:
@@ -162,25 +189,3 @@ class DaemonView:
             else:
                 shown[name] |= {"pid": status.pids[0] if status.pids else 0}
         return shown
-
-    def peers(self) -> list[dict[str, Any]]:
-        """GET /v1/peers."""
-        return self._from.peers()
-
-    def rounds(self, first: int, limit: int) -> list[dict[str, Any]]:
-        """GET /v1/rounds, ascending, committed rounds and the one that is under way."""
-        rows = (row for row in self._from.journal.rounds.values() if row.round >= first)
-        return [row.as_json() for row in sorted(rows, key=lambda row: row.round)[:limit]]
-
-    def losses(self) -> dict[str, Any]:
-        """GET /v1/losses."""
-        journal = self._from.journal
-        return {"inner": list(journal.inner_losses), "validation": list(journal.validation_losses)}
-
-    def timeline(self) -> list[dict[str, Any]]:
-        """GET /v1/timeline."""
-        return list(self._from.journal.spans)
-
-    def metrics(self) -> str:
-        """GET /metrics."""
-        return self._exposition().decode("utf-8")

@@ -42,6 +42,36 @@ class ConfigLoaded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiStarted(Event):
+    """The HTTP API answers at this address."""
+
+    name: ClassVar[str] = "api.started"
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePaused(Event):
+    """An operator paused the trainers; the shared state goes on following the others."""
+
+    name: ClassVar[str] = "site.paused"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteResumed(Event):
+    name: ClassVar[str] = "site.resumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLevelChanged(Event):
+    """Least severity of events on stderr or in the journal."""
+
+    name: ClassVar[str] = "log.level_changed"
+    least: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinStageFailed(Event):
     """One address failed at one stage of joining; others may still work."""
 

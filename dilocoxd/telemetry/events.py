@@ -67,6 +67,15 @@ class EventLog:
         if path is not None:
             self._open(path)
 
+    @property
+    def level(self) -> Level:
+        """Least severity shown on the stream."""
+        return self._level
+
+    @level.setter
+    def level(self, level: Level) -> None:
+        self._level = level
+
     def listen(self, listener: Callable[[dict[str, object]], None]) -> None:
         """Call `listener` with the JSON form of every event from now on; it must not block or raise."""
         self._listeners.append(listener)

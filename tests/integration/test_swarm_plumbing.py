@@ -36,7 +36,7 @@ def wait_joint_round(members: list[SiteProcess]) -> None:
     ids = {wait_until(lambda m=m: m.status().get("peer_id"), m.name, PATIENCE_S, m.describe) for m in members}
 
     def is_joint() -> bool:
-        rows = members[0].get("/v1/rounds?limit=1000") or []
+        rows = members[0].get("/v1/rounds?from=0&limit=1000") or []
         return bool(rows) and any({c["peer"] for c in row["contributors"]} == ids for row in rows[-3:])
 
     wait_until(is_joint, f"a round of {len(ids)} sites", PATIENCE_S, members[0].describe)

@@ -1,103 +1,163 @@
-"""The HTTP API answers every documented path, refuses everything else as problem+json, and bounds its parameters."""
+"""Every documented path answers in its documented shape; pages, tags and thinning work; everything else is refused."""
 
+import json
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
+from pydantic import TypeAdapter
 
-from dilocoxd.api.app import PAGE_MAX
+from dilocoxd.api.caching import encoded_in_steps
+from dilocoxd.api.endpoints import ENDPOINTS, PAGE_MAX
+from dilocoxd.api.models import Problem
+from dilocoxd.api.reading import thinned
 from dilocoxd.api.server import serve_api
+from dilocoxd.config.site import ApiSection
 from dilocoxd.errors import ConfigError
+from tests.harness.fake_view import FakeControl, FakeView
+from tests.unit.api.serving import Served, served
+
+JSON_READS = [e for e in ENDPOINTS if e.method == "GET" and not isinstance(e.answer, str)]
 
 
-class FakeView:
-    """A view with remembered arguments."""
-
-    def __init__(self) -> None:
-        self.is_healthy = True
-        self.is_ready = False
-        self.asked: list[tuple[int, int]] = []
-
-    def status(self) -> dict[str, Any]:
-        return {"state": "joining", "waiting_for": "an answer of the first peer"}
-
-    def peers(self) -> list[dict[str, Any]]:
-        return [{"peer_id": "QmA"}]
-
-    def rounds(self, first: int, limit: int) -> list[dict[str, Any]]:
-        self.asked.append((first, limit))
-        return [{"round": first}]
-
-    def losses(self) -> dict[str, Any]:
-        return {"inner": [[1.0, 1, 3.5]], "validation": []}
-
-    def timeline(self) -> list[dict[str, Any]]:
-        return [{"kind": "compute", "start": 1.0, "end": 2.0, "round": 0}]
-
-    def metrics(self) -> str:
-        return "dilocoxd_height 3\n"
+@pytest.mark.parametrize("endpoint", JSON_READS, ids=lambda e: e.path)
+async def test_documented_path_answers_in_its_shape(endpoint: Any) -> None:
+    async with served() as api:
+        api.view.is_ready = True
+        answer = await api.ask(endpoint.path.replace("{round}", "1"))
+        assert (answer.status, answer.kind) == (200, "application/json")
+        TypeAdapter(endpoint.answer).validate_json(json.dumps(answer.body))
 
 
-async def get(session: ClientSession, url: str) -> tuple[int, str, Any]:
-    async with session.get(url) as response:
-        kind = response.content_type
-        return response.status, kind, await (response.text() if kind == "text/plain" else response.json())
-
-
-async def test_documented_paths_answer() -> None:
-    view = FakeView()
-    async with serve_api(view, "127.0.0.1", 0) as (host, port), ClientSession() as session:
-        base = f"http://{host}:{port}"
-        assert (await get(session, f"{base}/v1/status"))[2]["state"] == "joining"
-        assert (await get(session, f"{base}/v1/peers"))[2] == [{"peer_id": "QmA"}]
-        assert (await get(session, f"{base}/v1/losses"))[2]["inner"] == [[1.0, 1, 3.5]]
-        assert (await get(session, f"{base}/v1/timeline"))[2][0]["kind"] == "compute"
-        assert (await get(session, f"{base}/metrics"))[:3] == (200, "text/plain", "dilocoxd_height 3\n")
-        assert (await get(session, f"{base}/healthz"))[0] == 200
+async def test_metrics_are_text() -> None:
+    async with served() as api:
+        answer = await api.ask("/metrics")
+        assert (answer.status, answer.kind, answer.body) == (200, "text/plain", "dilocoxd_height 3\n")
 
 
 async def test_not_ready_says_what_is_awaited() -> None:
-    view = FakeView()
-    async with serve_api(view, "127.0.0.1", 0) as (host, port), ClientSession() as session:
-        status, kind, body = await get(session, f"http://{host}:{port}/readyz")
-        assert (status, kind) == (503, "application/problem+json")
-        assert body["detail"] == "an answer of the first peer"
-        view.is_ready = True
-        assert (await get(session, f"http://{host}:{port}/readyz"))[0] == 200
+    async with served() as api:
+        answer = await api.ask("/readyz")
+        assert (answer.status, answer.kind) == (503, "application/problem+json")
+        assert answer.body["detail"] == "an answer of the first peer"
+        api.view.is_ready = True
+        assert (await api.ask("/readyz")).status == 200
+        api.view.is_healthy = False
+        assert (await api.ask("/healthz")).status == 503
 
 
-async def test_round_page_is_bounded() -> None:
-    view = FakeView()
-    async with serve_api(view, "127.0.0.1", 0) as (host, port), ClientSession() as session:
-        base = f"http://{host}:{port}/v1/rounds"
-        await get(session, f"{base}?from=7&limit=999999")
-        assert view.asked == [(7, PAGE_MAX)]
+async def pages(api: Served, path: str) -> list[int]:
+    """Rounds of all pages, following the links."""
+    found: list[int] = []
+    while path:
+        answer = await api.ask(path)
+        found += [row["round"] for row in answer.body]
+        link = answer.headers.get("Link", "")
+        path = link[1 : link.index(">")] if link else ""
+    return found
 
 
-@pytest.mark.parametrize("query", ["from=-1", "from=x", "limit=1e3", "limit=" + "9" * 40, "from="])
-async def test_bad_query_is_a_problem_document(query: str) -> None:
-    async with serve_api(FakeView(), "127.0.0.1", 0) as (host, port), ClientSession() as session:
-        status, kind, body = await get(session, f"http://{host}:{port}/v1/rounds?{query}")
-        assert (status, kind) == (400, "application/problem+json")
-        assert "query parameter" in body["detail"]
+@pytest.mark.parametrize("path", ["/v1/rounds?limit=4", "/v1/rounds?from=0&limit=4", "/v1/log?limit=4"])
+async def test_pages_link_to_each_other_and_cover_everything_once(path: str) -> None:
+    async with served(num_rounds=11) as api:
+        found = await pages(api, path)
+        newest = 10 if "log" in path else 11
+        expected = list(range(newest + 1))
+        assert found == (expected if "from" in path else expected[::-1])
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/statu", "/v2/status"])
-async def test_unknown_path_is_a_problem_document(path: str) -> None:
-    async with serve_api(FakeView(), "127.0.0.1", 0) as (host, port), ClientSession() as session:
-        status, kind, _ = await get(session, f"http://{host}:{port}{path}")
-        assert (status, kind) == (404, "application/problem+json")
+async def test_ten_thousand_rounds_in_pages() -> None:
+    async with served(num_rounds=10_000) as api:
+        assert await pages(api, f"/v1/rounds?limit={PAGE_MAX}") == list(range(10_000, -1, -1))
 
 
-async def test_only_get_is_allowed() -> None:
-    async with serve_api(FakeView(), "127.0.0.1", 0) as (host, port), ClientSession() as session:
-        response = await session.post(f"http://{host}:{port}/v1/status", json={})
-        assert response.status == 405
-        assert response.content_type == "application/problem+json"
+async def test_curves_are_thinned_on_request() -> None:
+    async with served(num_rounds=1000) as api:
+        whole = (await api.ask("/v1/losses")).body
+        thin = (await api.ask("/v1/losses?points=50")).body
+        assert len(whole["inner"]) == 20_000
+        assert len(thin["inner"]) == len(thin["validation"]) == 50
+        assert thin["inner"][-1][:2] == whole["inner"][-1][:2]
+        mean = sum(point[2] for point in whole["inner"]) / len(whole["inner"])
+        assert abs(sum(point[2] for point in thin["inner"]) / 50 - mean) < 1e-9
+
+
+def test_thinning_keeps_short_curves() -> None:
+    assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0)], 2) == [[1.0, 1, 2.0], [2.0, 2, 4.0]]
+    assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0), (3.0, 3, 6.0)], 2) == [[1.0, 1, 2.0], [3.0, 3, 5.0]]
+
+
+async def test_poller_that_has_the_answer_gets_no_body() -> None:
+    async with served() as api:
+        first = await api.ask("/v1/status")
+        again = await api.ask("/v1/status", headers={"If-None-Match": first.headers["ETag"]})
+        assert (again.status, again.body) == (304, "")
+        assert api.view.num_status == 1, "many pollers cost one status"
+        other = await api.ask("/v1/status", headers={"If-None-Match": '"something else"'})
+        assert other.status == 200
+
+
+async def test_age_alone_does_not_change_the_tag() -> None:
+    async with served() as api:
+        first = await api.ask("/v1/status?a=1")
+        api.view.extra = {"uptime_s": 99.0}
+        second = await api.ask("/v1/status?a=2")
+        assert second.body["uptime_s"] == 99.0
+        assert first.headers["ETag"] == second.headers["ETag"]
+        api.view.extra = {"height": 99}
+        assert (await api.ask("/v1/status?a=3")).headers["ETag"] != first.headers["ETag"]
+
+
+async def test_a_loss_that_is_no_number_is_null() -> None:
+    async with served() as api:
+        losses = {"inner": float("nan"), "validation": float("inf"), "validation_round": 1}
+        api.view.extra = {"losses": losses}
+        found = (await api.ask("/v1/status")).body["losses"]
+        assert found == {"inner": None, "validation": None, "validation_round": 1}
+
+
+async def test_long_lists_are_encoded_like_short_ones() -> None:
+    rows = [{"n": index, "x": index / 7} for index in range(1234)]
+    assert json.loads(await encoded_in_steps(rows)) == rows
+    assert json.loads(await encoded_in_steps({"a": rows, "b": [], "c": 1})) == {"a": rows, "b": [], "c": 1}
+    assert await encoded_in_steps([]) == b"[]"
+
+
+BAD = [
+    ("/v1/rounds?from=-1", 400),
+    ("/v1/rounds?from=x", 400),
+    ("/v1/rounds?from=", 400),
+    ("/v1/rounds?limit=1e3", 400),
+    ("/v1/rounds?limit=0", 400),
+    ("/v1/rounds?limit=1001", 400),
+    ("/v1/rounds?limit=" + "9" * 40, 400),
+    ("/v1/rounds/x", 400),
+    ("/v1/rounds/99", 404),
+    ("/v1/log/99", 404),
+    ("/v1/losses?points=1", 400),
+    ("/v1", 404),
+    ("/v1/statu", 404),
+    ("/v2/status", 404),
+]
+
+
+@pytest.mark.parametrize(("path", "status"), BAD)
+async def test_refusal_is_a_problem_document(path: str, status: int) -> None:
+    async with served() as api:
+        answer = await api.ask(path)
+        assert (answer.status, answer.kind) == (status, "application/problem+json")
+        assert Problem.model_validate(answer.body).status == status
+
+
+async def test_only_documented_methods() -> None:
+    async with served() as api:
+        for method, path in (("POST", "/v1/status"), ("DELETE", "/v1/status"), ("GET", "/v1/control/pause")):
+            answer = await api.ask(path, method, token="0123456789abcdef0123")
+            assert (answer.status, answer.kind) == (405, "application/problem+json")
+            assert answer.headers["Allow"]
 
 
 async def test_port_in_use_is_a_configuration_error() -> None:
-    async with serve_api(FakeView(), "127.0.0.1", 0) as (host, port):
+    async with serve_api(FakeView(), FakeControl(), ApiSection(port=0)) as (_, port):
         with pytest.raises(ConfigError, match=f"port {port}"):
-            async with serve_api(FakeView(), host, port):
+            async with serve_api(FakeView(), FakeControl(), ApiSection(port=port)):
                 raise AssertionError("two servers on one port")

@@ -1,0 +1,59 @@
+"""Requests that change something: reads and checks the body, hands the command to the daemon, tells what came of it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from dilocoxd.api import models
+from dilocoxd.api.interface import Control
+from dilocoxd.api.problems import ProblemError, bad_request
+
+
+async def body_of(request: web.Request, model: type[BaseModel]) -> Any:
+    """The JSON body as `model`; no body is an empty object. Raises ProblemError."""
+    raw = await request.read()
+    if raw and request.content_type != "application/json":
+        raise ProblemError(415, "Unsupported Media Type", "send the body as application/json")
+    try:
+        return model.model_validate(json.loads(raw) if raw else {}, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise bad_request(f"{where}: {first['msg']}"[:300]) from error
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not JSON ({error})"[:300]) from error
+
+
+class Controlling:
+    """The handlers; names are those of the endpoints. Who may call them is decided by guard.py."""
+
+    def __init__(self, control: Control, changed: Callable[[], None]) -> None:
+        self._control = control
+        self._changed = changed
+
+    def _done(self, text: str) -> web.Response:
+        self._changed()
+        return web.json_response({"ok": True, "text": text})
+
+    async def pause(self, request: web.Request) -> web.StreamResponse:
+        asked: models.PauseRequest = await body_of(request, models.PauseRequest)
+        return self._done(self._control.pause(asked.reason))
+
+    async def resume(self, request: web.Request) -> web.StreamResponse:
+        await body_of(request, models.Empty)
+        return self._done(self._control.resume())
+
+    async def leave(self, request: web.Request) -> web.StreamResponse:
+        await body_of(request, models.Empty)
+        return self._done(self._control.leave())
+
+    async def snapshot(self, request: web.Request) -> web.StreamResponse:
+        await body_of(request, models.Empty)
+        return self._done(self._control.snapshot())
+
+    async def log_level(self, request: web.Request) -> web.StreamResponse:
+        asked: models.LogLevelRequest = await body_of(request, models.LogLevelRequest)
+        return self._done(self._control.set_log_level(asked.level))

@@ -1,0 +1,123 @@
+"""Answers of all GET paths: each asks the view and hands its value on. Decides nothing but paging and thinning."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from dilocoxd.api import endpoints
+from dilocoxd.api.caching import BodyCache
+from dilocoxd.api.interface import View
+from dilocoxd.api.problems import ProblemError, problem
+
+
+def thinned(points: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+    """At most `count` points: last time and number of each stretch, mean of its losses."""
+    if len(points) <= count:
+        return [list(point) for point in points]
+    found = []
+    for index in range(count):
+        part = points[index * len(points) // count : (index + 1) * len(points) // count]
+        found.append([part[-1][0], part[-1][1], sum(point[2] for point in part) / len(part)])
+    return found
+
+
+class Reading:
+    """The handlers; names are those of the endpoints."""
+
+    def __init__(self, view: View, document: dict[str, Any], cache: BodyCache) -> None:
+        self._view = view
+        self._document = document
+        self._cache = cache
+
+    async def healthz(self, request: web.Request) -> web.StreamResponse:
+        if self._view.is_healthy:
+            return web.json_response({"ok": True})
+        return problem(503, "Unhealthy", self._view.status()["waiting_for"])
+
+    async def readyz(self, request: web.Request) -> web.StreamResponse:
+        if self._view.is_ready:
+            return web.json_response({"ok": True})
+        status = self._view.status()
+        return problem(503, "Not Ready", status["waiting_for"] or f"the daemon is {status['state']}")
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(text=self._view.metrics(), headers=kind)
+
+    async def openapi(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(lambda: self._document))
+
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.status))
+
+    async def peers(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.peers))
+
+    async def rounds(self, request: web.Request) -> web.StreamResponse:
+        limit = endpoints.LIMIT.integer(request)
+        first, before = endpoints.FROM.read(request), endpoints.BEFORE.read(request)
+        if first is not None:
+            rows = self._view.rounds(first, limit)
+            after = f"from={rows[-1]['round'] + 1}" if len(rows) == limit else ""
+        else:
+            rows = self._view.rounds_before(before, limit)
+            after = f"before={rows[-1]['round']}" if len(rows) == limit and rows[-1]["round"] > 0 else ""
+        return await self._cache.answer(request, self._made(lambda: rows), next_page("/v1/rounds", after, limit))
+
+    async def round_(self, request: web.Request) -> web.StreamResponse:
+        index = endpoints.ROUND.integer(request)
+        row = self._view.round(index)
+        if row is None:
+            raise ProblemError(404, "Not Found", f"this daemon knows nothing of round {index}; see /v1/log")
+        return await self._cache.answer(request, self._made(lambda: row))
+
+    async def losses(self, request: web.Request) -> web.StreamResponse:
+        points = endpoints.POINTS.read(request) or endpoints.POINTS_MAX
+        return await self._cache.answer(
+            request, self._made(lambda: {name: thinned(curve, points) for name, curve in self._view.losses().items()})
+        )
+
+    async def timeline(self, request: web.Request) -> web.StreamResponse:
+        since = endpoints.SINCE.integer(request)
+        return await self._cache.answer(
+            request, self._made(lambda: [span for span in self._view.timeline() if span["end"] > since])
+        )
+
+    async def sites_timeline(self, request: web.Request) -> web.StreamResponse:
+        since = endpoints.SINCE.integer(request)
+        return await self._cache.answer(request, self._made(lambda: self._view.swarm_timeline(since)))
+
+    async def alerts(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.alerts))
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        limit, before = endpoints.LOG_LIMIT.integer(request), endpoints.BEFORE.read(request)
+        rows = await self._view.log(before, limit)
+        after = f"before={rows[-1]['round']}" if len(rows) == limit and rows[-1]["round"] > 0 else ""
+        return await self._cache.answer(request, self._made(lambda: rows), next_page("/v1/log", after, limit))
+
+    async def log_entry(self, request: web.Request) -> web.StreamResponse:
+        index = endpoints.ROUND.integer(request)
+        row = await self._view.log_entry(index)
+        if row is None:
+            raise ProblemError(404, "Not Found", f"entry {index} is not in the log of this site")
+        return await self._cache.answer(request, self._made(lambda: row))
+
+    async def snapshots(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._view.snapshots)
+
+    async def config(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.config))
+
+    @staticmethod
+    def _made(make: Any) -> Any:
+        async def value() -> Any:
+            return make()
+
+        return value
+
+
+def next_page(path: str, after: str, limit: int) -> dict[str, str]:
+    """Link header (RFC 8288) to the page after this one; nothing on the last one."""
+    return {"Link": f'<{path}?{after}&limit={limit}>; rel="next"'} if after else {}

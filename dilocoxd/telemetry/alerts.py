@@ -1,0 +1,267 @@
+"""Every alert there is, defined once: what it means, why it happens, what to do, and when Prometheus tells it.
+
+/v1/alerts, the runbook (docs/operations/runbook.md) and the alert rules (docs/operations/alerts.yml) are made from this
+table. The daemon raises alerts by `AlertRaised` events under these codes; watches over the status are in
+daemon/alert_watch.py.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Severity = Literal["info", "warning", "critical"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlertKind:
+    """One alert. `expr` empty: the rule is `dilocoxd_alert{code=...} == 1`."""
+
+    code: str
+    severity: Severity
+    summary: str
+    """What it means, for people."""
+    condition: str
+    """When it is raised and when it goes, in one sentence."""
+    cause: str
+    remedy: str
+    for_s: int = 0
+    """How long it must stand before Prometheus tells."""
+    expr: str = ""
+    """Rule of its own, for what a daemon cannot say about itself."""
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the Prometheus alert."""
+        return "Dilocoxd" + "".join(part.capitalize() for part in self.code.split("_"))
+
+
+KINDS: Final[tuple[AlertKind, ...]] = (
+    AlertKind(
+        "daemon_down", "critical",
+        "Prometheus cannot reach the daemon.",
+        "The scrape of /metrics fails.",
+        "The daemon has stopped, the machine is off, or api.host and api.port are not what Prometheus was told.",
+        "Run `dilocoxd status` on the machine; if nothing answers, read the journal and start the service again.",
+        for_s=120, expr='up{job="dilocoxd"} == 0',
+    ),
+    AlertKind(
+        "start_failed", "critical",
+        "The daemon could not start all its parts and is leaving.",
+        "A part failed during the start; goes with the next start.",
+        "The outer worker cannot load the model or the state, or p2pd cannot listen.",
+        "Read the text of the alert and logs/ of the run directory, correct that, start the daemon again.",
+    ),
+    AlertKind(
+        "site_failed", "critical",
+        "The outer worker or the trainers of this site cannot be kept running; the site is leaving.",
+        "The restart budget (workers.restarts_max) is spent; goes with the next start.",
+        "Usually a lack of memory, a broken GPU or driver, or training text that cannot be read.",
+        "Read logs/trainer-*.log and logs/outer.log of the run directory; run `dilocoxd doctor`; start it again.",
+    ),
+    AlertKind(
+        "network_failed", "critical",
+        "The network part has failed for good; the site is leaving.",
+        "p2pd could not be started again within its budget; goes with the next start.",
+        "The port network.port is taken, or the p2pd program was removed or killed again and again.",
+        "Run `dilocoxd doctor`; free the port or choose another one in site.toml; start the daemon again.",
+    ),
+    AlertKind(
+        "membership_failed", "critical",
+        "The daemon lost track of the other sites and is leaving.",
+        "The membership part failed; goes with the next start.",
+        "A failing disk or worker took it down.",
+        "Read logs/events.jsonl of the run directory around that time; start the daemon again.",
+    ),
+    AlertKind(
+        "recovery_failed", "critical",
+        "Catching up with the others failed because of this site's own disk or worker; the site is leaving.",
+        "Applying or storing fetched entries failed; goes with the next start.",
+        "Disk full, disk failing, or the outer worker out of memory.",
+        "Run `dilocoxd doctor` and `dilocoxd log verify RUN_DIR`; free space or memory; start the daemon again.",
+    ),
+    AlertKind(
+        "snapshots_failed", "critical",
+        "The part that writes snapshots has failed; the site is leaving.",
+        "The snapshot part ended with an error; goes with the next start.",
+        "The run directory cannot be written.",
+        "Check free space and owner of the run directory; start the daemon again.",
+    ),
+    AlertKind(
+        "rounds_failed", "critical",
+        "This site can no longer keep its promises to the others, because its disk refuses writes; it is leaving.",
+        "Writing an entry, a vote or a promise failed; goes with the next start.",
+        "The disk with the run directory is full or failing.",
+        "Make room on the disk, then start the daemon again; it catches up by itself.",
+    ),
+    AlertKind(
+        "end_of_rounds_failed", "critical",
+        "The part that takes part in rounds has ended unexpectedly; the site is leaving.",
+        "The round part ended with an error; goes with the next start.",
+        "The disk with the run directory is full or failing.",
+        "Make room on the disk, then start the daemon again.",
+    ),
+    AlertKind(
+        "worker_outer_lost", "warning",
+        "The outer worker died and is being started again. The shared state is safe in the daemon's buffers.",
+        "The process ended or went silent; goes when the next one runs.",
+        "Killed for memory (look for oom-kill in the kernel log), or by somebody.",
+        "Nothing, if it happens once. If again and again: more memory, or a smaller model per site.",
+        for_s=120,
+    ),
+    AlertKind(
+        "worker_trainer_lost", "warning",
+        "The trainers died and are being started again from the newest anchor; their phase is lost.",
+        "A trainer process ended or went silent; goes when the next generation runs.",
+        "CUDA error, lack of memory, a NaN guard, or silence beyond workers.step_timeout_s.",
+        "Read the newest logs/trainer-*.log. If it is out of memory: more parallel.stages or more microbatches.",
+        for_s=300,
+    ),
+    AlertKind(
+        "worker_p2pd_lost", "warning",
+        "p2pd, the process that carries all traffic to other sites, died and is being started again.",
+        "p2pd is not running; goes when it runs again.",
+        "Killed for memory or by somebody; or its port is taken by another program.",
+        "Nothing, if it happens once. Otherwise read logs/p2pd.log and run `dilocoxd doctor`.",
+        for_s=120,
+    ),
+    AlertKind(
+        "snapshot_failed", "warning",
+        "A snapshot could not be written. Training goes on; a restart would replay a longer piece of the log.",
+        "Writing failed; goes when one is written.",
+        "The disk is full, or the outer worker died meanwhile.",
+        "Free space in the run directory; then `dilocoxd snapshot` writes one at once.",
+    ),
+    AlertKind(
+        "snapshot_unusable", "info",
+        "A snapshot on disk was damaged and not used; the state came from an older one and the log.",
+        "Found at the start; goes when the next snapshot is written.",
+        "Power loss while writing, or a failing disk.",
+        "Nothing. If it comes back, check the disk (`smartctl -a`).",
+    ),
+    AlertKind(
+        "digest_mismatch", "critical",
+        "A peer with the same chain has other bits of the model.",
+        "Heads are equal and digests are not; goes when no live peer differs any more.",
+        "A memory error, a damaged file, or a different build of torch at one of the sites.",
+        "The site in the minority rebuilds itself. If it comes back, compare `dilocoxd doctor` of both sites and test"
+        " the memory.",
+    ),
+    AlertKind(
+        "identity_twice", "critical",
+        "Another daemon uses this site's identity key.",
+        "Others hold newer records of this identity than we wrote; goes after ten minutes without.",
+        "A run directory was copied together with identity.key.",
+        "Delete identity.key in one of the two run directories and start that daemon again.",
+    ),
+    AlertKind(
+        "peers_json", "warning",
+        "The list of known peers could not be written; after a restart only network.bootstrap is known.",
+        "Writing peers.json failed; goes when it is written.",
+        "The disk is full, or the run directory belongs to another user.",
+        "Free some disk space; check the owner of the run directory.",
+    ),
+    AlertKind(
+        "stop_list", "info",
+        "Something took too long or failed while the daemon stopped.",
+        "Told while stopping; goes with the next start.",
+        "A worker was busy with a long step, or a disk is slow.",
+        "Nothing is lost: what was not written is caught up at the next start.",
+    ),
+    AlertKind(
+        "alone", "warning",
+        "No other site answers. Training goes on alone, and what is learnt counts once the others are back.",
+        "Peers are known but none has answered for two minutes; goes with the first answer.",
+        "This site's network is down, a firewall closed the port, or all other sites stopped.",
+        "Run `dilocoxd doctor`; ask the others for `dilocoxd status`; check network.announce and the firewall.",
+        for_s=60,
+    ),
+    AlertKind(
+        "round_stalled", "critical",
+        "No round has been committed for much longer than usual.",
+        "Longer than 5 usual rounds and at least 10 minutes since the newest entry while training; goes with the next"
+        " entry.",
+        "A site holds up the others, a link is too slow for the payload, or the quorum setting waits for absent sites.",
+        "`dilocoxd status` says what is waited for; `dilocoxd rounds` shows the reasons of failed attempts.",
+    ),
+    AlertKind(
+        "left_out", "warning",
+        "The last rounds were committed without this site's work. Nothing is lost: it stays in the error feedback.",
+        "Five committed rounds in a row without a contribution of ours while training; goes with the next one.",
+        "This site is much slower than the others, or its uploads do not arrive in time.",
+        "Compare step times and link speeds in `dilocoxd peers`; fewer inner steps or a faster link help.",
+    ),
+    AlertKind(
+        "behind", "warning",
+        "Other sites are further than this one and it does not catch up.",
+        "A live peer has been at least 3 outer steps ahead for two minutes; goes when the distance is smaller.",
+        "Payloads cannot be fetched fast enough, or applying them is slower than the rounds.",
+        "`dilocoxd status` says what recovery waits for; check the link and the CPU of the outer worker.",
+        for_s=120,
+    ),
+    AlertKind(
+        "trainer_idle", "warning",
+        "The trainers spend much of their time waiting for the daemon instead of training.",
+        "More than 10% of the last ten minutes; goes below 5%.",
+        "Rounds take longer than a phase with its extensions, or the machine is overloaded.",
+        "Raise strategy.inner_steps in the next run, use a coarser codec or a faster link; see `dilocoxd rounds`.",
+    ),
+    AlertKind(
+        "attempts_failing", "warning",
+        "Attempts at rounds fail again and again.",
+        "At least 5 failed attempts in the current round; goes with the next entry.",
+        "A link breaks under load, or a site vanishes during exchanges.",
+        "`dilocoxd rounds` names the reasons and the peers; stop or repair that site.",
+    ),
+    AlertKind(
+        "bad_input", "warning",
+        "A peer keeps sending data that breaks the protocol. It is refused; training is not affected.",
+        "More than 20 bad inputs of one peer within ten minutes; goes after ten minutes without.",
+        "Another version of dilocoxd, a broken machine, or somebody who means harm.",
+        "Compare versions; look at `bad_input` in `dilocoxd status --json`; keep the peer out with a firewall rule.",
+    ),
+    AlertKind(
+        "loss_not_finite", "critical",
+        "The training loss is not a number.",
+        "The newest inner loss is NaN or infinite; goes when it is a number again.",
+        "The learning rate is too high, or the GPU computes wrongly.",
+        "Contributions of such phases are refused by themselves. Lower inner.lr in a new run; test the GPU.",
+    ),
+    AlertKind(
+        "disk_low", "critical",
+        "The disk with the run directory is nearly full.",
+        "Less than 5% or less than 2 GB or less than two snapshots are free; goes above.",
+        "Snapshots, the log of entries, or other programs.",
+        "Free space, or lower snapshot.keep in the next run.",
+    ),
+    AlertKind(
+        "loop_blocked", "warning",
+        "The daemon does not get enough CPU, or something blocks it.",
+        "Its loop came back at least one second late within the last five minutes.",
+        "More busy processes than cores, swapping, a frozen virtual machine, or a very slow disk.",
+        "Leave the daemon a core: fewer parallel.threads_per_rank; check swap and disk.",
+    ),
+    AlertKind(
+        "api_exposed", "info",
+        "The HTTP API listens beyond this machine without protection.",
+        "Found at the start from api.host; goes when the configuration is changed.",
+        "api.host is not a loopback address, and reading needs no token or there is no TLS.",
+        "Set api.host = '127.0.0.1', or api.read_needs_token = true with api.tls_certificate and api.tls_key.",
+    ),
+    AlertKind(
+        "sink_dropping", "info",
+        "A metrics sink (TensorBoard or W&B) does not keep up; values are dropped. Training is not affected.",
+        "Values were dropped within the last five minutes.",
+        "A slow disk or an unreachable W&B server.",
+        "Check that place, or switch the sink off in site.toml.",
+    ),
+)  # fmt: skip
+
+BY_CODE: Final = {kind.code: kind for kind in KINDS}
+
+
+CLEARED_BY: Final = {"snapshot.written": ("snapshot_failed", "snapshot_unusable")}
+"""Events after which alerts no longer stand."""
+
+
+def kind_of(code: str) -> AlertKind:
+    """The kind behind a code; codes made from names of parts have a kind each. Raises KeyError for an unknown one."""
+    return BY_CODE[code.replace(" ", "_")]
