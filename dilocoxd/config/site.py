@@ -338,6 +338,22 @@ class PathsSection(Section):
     ] = ""
 
 
+class StorageSection(Section):
+    """How long old payloads stay on this site's disk. Entries, with votes and hashes, stay for ever."""
+
+    payload_rounds_max: Annotated[
+        int,
+        knob(
+            "Payloads of older entries are dropped even if a live peer has not come past them (it takes a snapshot);"
+            " sooner, once our oldest snapshot and every live peer are beyond them, but never the newest 64.",
+            unit="rounds",
+            cost="disk space: one payload each.",
+            ge=64,
+            le=1_000_000_000,
+        ),
+    ] = 1000
+
+
 class LogSection(Section):
     """Events."""
 
@@ -366,6 +382,7 @@ class SiteConfig(Section):
     parallel: ParallelSection = Field(default_factory=ParallelSection)
     workers: WorkersSection = Field(default_factory=WorkersSection)
     paths: PathsSection = Field(default_factory=PathsSection)
+    storage: StorageSection = Field(default_factory=StorageSection)
     log: LogSection = Field(default_factory=LogSection)
 
     def to_toml(self) -> str:

@@ -30,7 +30,7 @@ from dilocoxd.daemon.site_interface import (
     SiteSettings,
     WorkerStatus,
 )
-from dilocoxd.daemon.snapshot_keeper import SnapshotKeeper
+from dilocoxd.daemon.snapshot_keeper import Retention, SnapshotKeeper
 from dilocoxd.daemon.state import ROUNDS_KEPT, Alert, Journal
 from dilocoxd.daemon.transfers import Transfers
 from dilocoxd.daemon.view import Sources, Who
@@ -90,9 +90,9 @@ class Daemon:
         self.log = log
         self.site = make_site(site_settings(run_dir, manifest, opened.config), self.on_site_event)
         view = genesis_view(self.run_id, self.genesis, inner_steps=manifest.strategy.inner_steps, lowrank_r=0)
-        self.snapshots = SnapshotKeeper(
-            run_dir.snapshots, manifest.snapshot.every_rounds, manifest.snapshot.keep, opened.events.emit
-        )
+        section = manifest.snapshot
+        retention = Retention(section.every_rounds, section.keep, opened.config.storage.payload_rounds_max)
+        self.snapshots = SnapshotKeeper(run_dir.snapshots, retention, self._peer_heights, opened.events.emit)
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
         self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
         self.table = Membership(self.me)
@@ -249,6 +249,9 @@ class Daemon:
             steps_per_s=steps_per_s,
             tokens_per_s=steps_per_s * self.site_history.tokens_per_step,
         )
+
+    def _peer_heights(self) -> list[int]:
+        return [int(view.height) for view in self.membership.views() if view.is_live]
 
     def _tell_rounds(self, event: Event) -> None:
         if self.rounds is not None:

@@ -1,33 +1,62 @@
-"""Has the outer worker write snapshots of the shared state, one at a time, and keeps the newest few.
+"""Has the outer worker write snapshots of the shared state, one at a time; keeps the newest few and the log small.
 
 Snapshots only save time (restarts, newcomers): one that fails is reported and tried again at the next due round.
+Payloads of old entries are dropped once nothing here is replayed from them and no live peer stands below them; but not
+for ever for a peer that does not move (`payload_rounds_max`), which then takes a snapshot. Entries are never dropped.
 """
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.daemon.site_interface import Site
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.snapshots import prune, stamp_chain_head
+from dilocoxd.store.snapshots import list_rounds, prune, stamp_chain_head
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, SnapshotWritten
+
+PAYLOAD_ROUNDS_MIN: Final = 64
+"""Payloads of so many newest entries always stay: whoever was away for less than that replays them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many are kept."""
+
+    every_rounds: int
+    keep: int
+    payload_rounds_max: int
+
+
+def payloads_needed_from(height: int, snapshots: Sequence[int], peer_heights: Sequence[int], rounds_max: int) -> int:
+    """First entry whose payload must stay: for our own replay, for live peers within limits, for short absences."""
+    lowest_peer = max(min(peer_heights, default=height), height - rounds_max)
+    return max(0, min(lowest_peer, min(snapshots, default=0), height - PAYLOAD_ROUNDS_MIN))
 
 
 class SnapshotKeeper:
     """Writes to `directory`/<round>."""
 
-    def __init__(self, directory: Path, every_rounds: int, keep: int, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        retention: Retention,
+        peer_heights: Callable[[], Sequence[int]],
+        emit: Callable[[Event], None],
+    ) -> None:
+        """`peer_heights`: where the live peers stand."""
         self._directory = directory
-        self._every_rounds = every_rounds
-        self._keep = keep
+        self._retention = retention
+        self._peer_heights = peer_heights
         self._emit = emit
         self._wanted: asyncio.Queue[int] = asyncio.Queue(1)
 
     def applied(self, height: int) -> None:
         """State `height` is in the buffers now; skipped when a snapshot is still being written."""
-        if height % self._every_rounds == 0 and not self._wanted.full():
+        if height % self._retention.every_rounds == 0 and not self._wanted.full():
             self._wanted.put_nowait(height)
 
     def request(self, height: int) -> bool:
@@ -55,5 +84,8 @@ class SnapshotKeeper:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
             return
         await asyncio.to_thread(stamp_chain_head, directory, log.hash_at(height))
-        await asyncio.to_thread(prune, self._directory, self._keep)
+        await asyncio.to_thread(prune, self._directory, self._retention.keep)
+        rounds_max = self._retention.payload_rounds_max
+        first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
+        await asyncio.to_thread(log.drop_payloads, first)
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))

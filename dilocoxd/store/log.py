@@ -52,6 +52,8 @@ class EntryLog:
         self._run_id = run_id
         self._genesis = genesis
         self._hashes: list[Digest] = []
+        self._bare_below = 0
+        """No entry below has a payload any more, as far as retention knows."""
         self.cut_tail: str = ""
         """Empty, or one sentence about the record that was cut at start."""
         try:
@@ -151,13 +153,14 @@ class EntryLog:
                 self._path(self.height - 1).unlink(missing_ok=True)
                 fsync_directory(self._directory)
                 self._hashes.pop()
+            self._bare_below = min(self._bare_below, height)
         except OSError as error:
             raise store_error(f"rolling the log back to {height}", self._directory, error) from error
 
     def drop_payloads(self, before: int) -> int:
         """Retention: drop the payloads (not the entries) below `before`; returns the bytes freed."""
         freed = 0
-        for index in range(min(before, self.height)):
+        for index in range(self._bare_below, min(before, self.height)):
             record = self._read(index)
             if not record.has_payload:
                 continue
@@ -173,6 +176,7 @@ class EntryLog:
                 temporary.unlink(missing_ok=True)
                 raise store_error(f"dropping the payload of entry {index}", path, error) from error
             freed += record.payload_bytes
+        self._bare_below = max(self._bare_below, min(before, self.height))
         fsync_directory(self._directory)
         return freed
 

@@ -1,0 +1,188 @@
+"""What a peer that dies in an exchange costs the others: `python -m tests.bench.survivors [--kills 2]`.
+
+Three sites (real daemons, p2pd, outer workers, log; trainers without a model) in network namespaces, upload limited so
+that an exchange takes about a third of a phase. In the middle of an exchange one site loses all its processes: the
+coordinator or another one; *killed* (its kernel still answers: connections break at once) or *vanished* (its packets
+stop first: only time-outs tell). Prints one JSON object per kill: detection (kill to the first attempt given up by a
+survivor), retry (from there to the commit of that round), idle seconds of the survivors' trainers until then, steps by
+which their phases were extended. Target: idle 0 while detection + retry fits in a phase. Needs root and iptables.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from dilocoxd.cli.main import cli
+from tests.bench.paced import MODEL, limit_for
+from tests.chaos.judge import read_events
+from tests.harness.namespaces import API_PORT, NamespacedSite, Network
+from tests.harness.sites import sites, wait_until
+from tests.harness.synthetic_trainer import STEP_S_VARIABLE
+
+NAMES = "abc"
+PATIENCE_S = 240.0
+PAYLOAD_BYTES = 10_700_000
+"""fp32 contribution of paced.MODEL; each site sends about as much in a round of three (own shares and results)."""
+EXCHANGE_SHARE = 0.3
+
+
+def make_sites(folder: Path, network: Network, steps: int, phase_s: float) -> list[NamespacedSite]:
+    """Run directories that know the first site."""
+    settings: dict[str, object] = {
+        "data.evaluate_every_rounds": 0,
+        "strategy.inner_steps": steps,
+        "strategy.extend_steps_max": 100 * steps,
+        "strategy.codec": "fp32",
+        "strategy.segment_elements_max": 65536,
+        "round.grace_min_s": 2.0,
+        "round.progress_timeout_s": 5.0,
+        "snapshot.every_rounds": 4,
+    }
+    settings |= {f"model.{name}": value for name, value in MODEL.items()}
+    manifest = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    limit = limit_for(EXCHANGE_SHARE, phase_s, PAYLOAD_BYTES)
+    common = ["--cache", str(folder / "cache"), "--set", f"network.upload_bytes_per_s_max={limit}"]
+    members, address = [], ""
+    for name in NAMES:
+        member = NamespacedSite(name, folder / name, API_PORT, network=network)
+        extra = ["--set", f'network.bootstrap=["{address}"]'] if address else manifest
+        target = str(members[0].run_dir / "run.toml") if members else "tiny"
+        result = CliRunner().invoke(cli, ["init", target, *member.options(), *common, *extra], standalone_mode=False)
+        if result.exception is not None:
+            raise AssertionError(f"{result.exception}\n{result.output}")
+        address = address or result.output.rsplit("dilocoxd join ", 1)[1].strip()
+        members.append(member)
+    return members
+
+
+def start(member: NamespacedSite) -> None:
+    member.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(member.run_dir)])
+
+
+def wait_joint(members: list[NamespacedSite], rounds: int = 2) -> None:
+    """Until the newest rounds name everybody, as everybody says."""
+
+    def is_joint() -> bool:
+        newest = [(m.get("/v1/rounds?limit=1000") or []) for m in members]
+        done = [[row for row in rows if row["applied_at"] and row["attempts"]][-rounds:] for rows in newest]
+        return all(len(rows) == rounds and all(len(r["contributors"]) == len(members) for r in rows) for rows in done)
+
+    wait_until(is_joint, "joint rounds", PATIENCE_S, lambda: "\n".join(m.describe() for m in members))
+
+
+def phase_seconds(site: NamespacedSite) -> float:
+    """Median time from one joint round to the next."""
+    rows = [r for r in site.get("/v1/rounds?limit=1000") or [] if r["applied_at"] and r["attempts"]]
+    times = [
+        b["applied_at"] - a["applied_at"]
+        for a, b in itertools.pairwise(rows)
+        if len(a["contributors"]) == len(b["contributors"]) == len(NAMES)
+    ]
+    return statistics.median(times[-5:]) if times else 0.0
+
+
+def exchange_seconds(site: NamespacedSite) -> float:
+    """Median length of the newest joint exchanges."""
+    rows = [r for r in site.get("/v1/rounds?limit=1000") or [] if r["applied_at"] and r["attempts"]]
+    times = [r["times"]["exchange_s"] for r in rows if len(r["contributors"]) == len(NAMES)]
+    return statistics.median(times[-5:]) if times else 0.0
+
+
+def wait_exchange(members: list[NamespacedSite]) -> dict[str, Any]:
+    """Status of `round` at the moment when an exchange of all has begun."""
+    deadline = time.monotonic() + PATIENCE_S
+    is_over = False  # the exchange that runs when we begin to look may be nearly over
+    while time.monotonic() < deadline:
+        round_ = members[0].status().get("round") or {}
+        is_exchanging = round_.get("state") == "exchanging" and len(round_.get("group") or []) == len(members)
+        if not is_exchanging:
+            is_over = True
+        elif is_over:
+            return dict(round_)
+        time.sleep(0.005)
+    raise AssertionError(f"no exchange of all\n{members[0].describe()}")
+
+
+def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mode: str) -> dict[str, Any]:
+    """One death and what it cost."""
+    peers = {str(m.status().get("peer_id")): m for m in members}
+    exchange_s, phase_s = exchange_seconds(members[0]), phase_seconds(members[0])
+    pids = {m.name: network.pids(m.name) for m in members}
+    round_ = wait_exchange(members)
+    time.sleep(exchange_s / 2)
+    coordinator = peers[round_["coordinator"]]
+    victim = coordinator if role == "coordinator" else next(m for m in members[::-1] if m is not coordinator)
+    survivors = [m for m in members if m is not victim]
+    before = {m.name: m.status()["totals"] for m in survivors}
+    if mode == "vanished":
+        network.cut(victim.name)
+    killed_at = time.time()
+    for pid in pids[victim.name]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert victim.process is not None
+    victim.process.wait(20)
+    index = int(round_["round"])
+    for m in survivors:
+        m.wait_height(index + 1, PATIENCE_S)
+    committed_at = time.time()
+    idle = {m.name: round(m.status()["totals"]["idle_s"] - before[m.name]["idle_s"], 3) for m in survivors}
+    found = [(r["time"], r["event"], r) for m in survivors for r in read_events(m.run_dir) if r["time"] >= killed_at]
+    given_up = [at for at, kind, r in found if kind == "round.abandoned" and r["round"] == index]
+    lost = [at for at, kind, _ in found if kind == "peer.lost"]
+    extended = sum(r["inner_steps"] for at, kind, r in found if kind == "phase.extended" and at <= committed_at)
+    network.heal(victim.name)
+    start(victim)
+    wait_joint(members)
+    return {
+        "role": role,
+        "mode": mode,
+        "phase_s": round(phase_s, 2),
+        "exchange_s": round(exchange_s, 2),
+        "was_in_time": not given_up,
+        "detection_s": round(min(given_up) - killed_at, 2) if given_up else None,
+        "peer_lost_after_s": round(min(lost) - killed_at, 2) if lost else None,
+        "detection_and_retry_s": round(committed_at - killed_at, 2),
+        "idle_s": idle,
+        "extended_steps": extended,
+        "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=2, help="of each role and mode")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--step-s", type=float, default=0.15)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with (
+        tempfile.TemporaryDirectory(prefix="dilocoxd-survivors-") as name,
+        Network(f"ch{os.getpid() % 10000}su", NAMES) as network,
+    ):
+        members = make_sites(Path(name), network, arguments.steps, arguments.steps * arguments.step_s)
+        with sites(*members):
+            for member in members:
+                member.environment[STEP_S_VARIABLE] = str(arguments.step_s)
+                start(member)
+            wait_joint(members, 3)
+            for _ in range(arguments.kills):
+                for role in ("member", "coordinator"):
+                    for mode in ("killed", "vanished"):
+                        print(json.dumps(kill_once(network, members, role=role, mode=mode)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
