@@ -6,7 +6,6 @@ Exit codes: 0 left cleanly, 1 failed, 78 the configuration must be changed, 130 
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -25,6 +24,7 @@ from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.round_driver import RoundDriver
 from dilocoxd.daemon.site import LocalSite
 from dilocoxd.daemon.site_interface import ChainView
+from dilocoxd.daemon.stop_signals import StopSignals
 from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
 from dilocoxd.daemon.token import load_or_create_token
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
@@ -41,11 +41,12 @@ from dilocoxd.wire.entry import genesis_hash
 SETTLE_S: Final = 5.0
 SITE_LEAVE_S: Final = 11.0
 WORKERS_END_S: Final = 1.0
+"""Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
 STOP_LIMIT_S: Final = 18.0
 """After this the process ends whatever still hangs: all that matters is on disk, and the reaper ends the workers."""
-"""Together below the 20 s that a service manager gives us; the network says goodbye meanwhile."""
+BLOCKED_LIMIT_S: Final = STOP_LIMIT_S + 1.0
+"""The same when the loop itself hangs (stop_signals.py)."""
 EXIT_FAILED: Final = 1
-EXIT_NOW: Final = 130
 
 ServeApi = Callable[[DaemonView, DaemonControl, ApiSection, str], AbstractAsyncContextManager[tuple[str, int]]]
 """api.server.serve_api: view, control, `[api]` of site.toml, bearer token; gives the address really bound."""
@@ -94,6 +95,7 @@ class App:
         self._daemon = daemon
         self._serve_api = serve_api
         self._mark = mark
+        self._signals = StopSignals(self.stop, daemon.opened.run_dir.logs / "stacks.txt", BLOCKED_LIMIT_S)
         self._stop = asyncio.Event()
         self._network_stop = asyncio.Event()
         self._reason = ""
@@ -101,31 +103,34 @@ class App:
 
     async def run(self) -> int:
         """Until a signal, the end of the run, or a failure."""
+        events = self._daemon.opened.events
+        # The reaper outlives all else: it takes the end of its pipe for our death, and would kill p2pd at its goodbye.
+        with self._signals:
+            async with asyncio.TaskGroup() as group, self._api():
+                reaper = group.create_task(keep_reaper(self._mark), name="reaper")
+                await self._run_parts()
+                reaper.cancel()
+            events.emit(DaemonStopped(reason=self._reason, exit_code=self._exit_code))
+        return self._exit_code
+
+    async def _run_parts(self) -> None:
         daemon = self._daemon
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
-        async with self._api(), asyncio.TaskGroup() as group:
-            helpers = [group.create_task(keep_reaper(self._mark), name="reaper")]
+        async with asyncio.TaskGroup() as group:
+            helpers: list[asyncio.Task[None]] = []
             site = self._watched(group, daemon.site.run(), "site")
             conductor = self._watched(group, self._start(group, helpers), "start")
             await self._stop.wait()
             await self._finish(conductor, site)
             for task in [*helpers, site]:
                 task.cancel()
-        daemon.opened.events.emit(DaemonStopped(reason=self._reason, exit_code=self._exit_code))
-        return self._exit_code
-
-    def _on_signal(self, number: int) -> None:
-        if self._stop.is_set() and number == signal.SIGINT:
-            # "Now": the reaper and the ends of all sockets and pipes take the workers down.
-            os._exit(EXIT_NOW)
-        self.stop(signal.Signals(number).name)
+            daemon.lifecycle.enter("leaving", "the network to say goodbye")
 
     def stop(self, reason: str, exit_code: int = 0) -> None:
         """Begin the stop list, once."""
         if not self._stop.is_set():
             self._reason, self._exit_code = reason, exit_code
             self._stop.set()
+            self._signals.begin()
             asyncio.get_running_loop().call_later(STOP_LIMIT_S, self._give_up)
 
     def _give_up(self) -> None:

@@ -16,6 +16,7 @@ from dilocoxd.daemon.site_interface import BadShare, ContributionOffered, Site
 from dilocoxd.daemon.transfers import Transfers, key_of
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, Monotonic, PeerId
+from dilocoxd.ipc.fault import hold
 from dilocoxd.rounds.commands import (
     ApplyEntry,
     AttemptFailed,
@@ -209,6 +210,7 @@ class RoundDriver:
                 await self._parts.promises.save(command.promise, result_fd, self._parts.ledger.payloads)
             case SendSegment():
                 assert self._group is not None
+                await hold("exchange", self._parts.history.held)
                 transfers.start(command, self._group)
             case CancelTransfers():
                 transfers.cancel(command)
@@ -262,11 +264,13 @@ class RoundDriver:
             self.tell(PassPrepared(order.round, order.attempt, order.pass_index, hashes))
 
     async def _persist(self, order: PersistEntry) -> None:
+        await hold("commit", self._parts.history.held)
         try:
             await self._parts.ledger.persist(order.signed, self._parts.site.buffers.fd(RESULT))
         except StoreError as error:
             self.tell(StoreFailed(str(error)))
         else:
+            await hold("persisted", self._parts.history.held)
             self.tell(EntryPersisted(order.signed.entry.round))
 
     async def _apply(self, order: ApplyEntry, settle: SettleContribution | None) -> None:

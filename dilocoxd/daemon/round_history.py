@@ -10,7 +10,7 @@ from dilocoxd.daemon.transfers import RoundBytes
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import AttemptFailed, RoundSummary
-from dilocoxd.telemetry.catalogue import RoundAbandoned, RoundCommitted
+from dilocoxd.telemetry.catalogue import FaultHeld, RoundAbandoned, RoundCommitted
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.metrics import Metrics
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -41,6 +41,10 @@ class RoundHistory:
     def formed(self, seconds: float) -> None:
         """Our contribution for the coming round was formed."""
         self._form_s = seconds
+
+    def held(self, point: str) -> None:
+        """A test stops us here."""
+        self._events.emit(FaultHeld(point=point))
 
     def reduced(self, round_index: int, seconds: float) -> None:
         """One of our segments was reduced."""

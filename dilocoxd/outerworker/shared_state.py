@@ -14,6 +14,7 @@ import torch
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import RoundIndex
+from dilocoxd.ipc.fault import hold_thread
 from dilocoxd.models import init_parameter, init_std
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
@@ -185,6 +186,7 @@ class SharedState:
         def change() -> dict[str, object]:
             slots = core.buffers.slots_of(segment)
             core.plan.optimizer.step_(core.anchor_of(segment), slots, delta, core.state.argument)
+            hold_thread("apply")
             return {}
 
         core.transact(Saved.STATE, segment, change)

@@ -86,11 +86,17 @@ class Drift:
         first = min((c.since for c in self.claims.values()), default=None)
         return None if first is None else Monotonic(max(self.retry_at, first + self.limits.behind_grace_s))
 
-    def finished(self, chain: ChainView, asked: dict[PeerId, Claim], now: Monotonic) -> None:
-        """Recovery is over: whatever of `asked` still differs was not better than what we have."""
-        self.retry_at = Monotonic(now + self.limits.recovery_retry_s)
+    def finished(self, chain: ChainView, asked: dict[PeerId, Claim], now: Monotonic, *, has_moved: bool) -> None:
+        """Recovery is over: whatever of `asked` still differs was not better than what we have.
+
+        A peer that went on meanwhile from where it said it stood was right. It is followed, at once: whoever took it
+        for a liar would go on alone beside it, on a branch of its own.
+        """
+        self.retry_at = now if has_moved else Monotonic(now + self.limits.recovery_retry_s)
         self.review(chain)
-        for peer in asked:
+        for peer, claim in asked.items():
+            if relation(chain, claim.height, claim.head) in (SAME, BEHIND):
+                continue
             if self.claims.pop(peer, None) is not None:
                 length = min(REFUTED_MAX, 2 * self.refuted.get(peer, (now, REFUTED_FIRST // 2))[1])
                 self.refuted[peer] = (Monotonic(now + length * self.limits.recovery_retry_s), length)

@@ -311,7 +311,7 @@ class RoundMachine:
             return
         is_same = event.chain.head == core.chain.head
         core.chain = event.chain
-        core.drift.finished(core.chain, core.asked, core.now)
+        core.drift.finished(core.chain, core.asked, core.now, has_moved=not is_same)
         if core.offer is not None and event.settled_phase == core.offer.contribution.phase:
             core.offer = None
         if is_same:

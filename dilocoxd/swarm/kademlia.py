@@ -8,7 +8,8 @@ What it works around (hivemind 1.1.12, all seen in trials):
 - p2pd exits when none of its bootstrap peers answers: it is started without any, and connected afterwards.
 - p2pd listens with SO_REUSEPORT, so a second daemon on the same port would start and steal half the connections: the
   port is probed with an ordinary bind first.
-- pending unary calls hang for ever when p2pd dies: every call here has a time-out, and `wait_p2pd_death` tells.
+- pending unary calls hang for ever when p2pd dies: every call here has a time-out, and `wait_p2pd_death` tells. So do
+  `create` and its own time-out, which waits for a p2pd that may be frozen: `start` has a limit and ends what it began.
 """
 
 import asyncio
@@ -16,19 +17,18 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-import base58
 import msgpack
 
 from dilocoxd.errors import PeerError, WireError, WorkerError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.node_settings import NodeSettings, fix_ports
+from dilocoxd.swarm.peer_ids import fresh_peer_id, id_bytes
 from dilocoxd.swarm.slim_import import import_slim
 
 import_slim()
@@ -43,6 +43,7 @@ from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
 
 UNIX_PATH_BYTES_MAX: Final = 107 - len("p2pclient-") - 11 - len(".sock")
 BACKOFF_POLL_S: Final = 1.0
+START_SLACK_S: Final = 5.0
 _REMOTE_KEY: Final = re.compile(r"remote key matches ([1-9A-HJ-NP-Za-km-z]{40,60})")
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -74,18 +75,6 @@ class _OnlyOurRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is
             self._count_bad(error.code if isinstance(error, WireError) else "malformed")
             return False
         return True
-
-
-def fresh_peer_id() -> PeerId:
-    """A well-formed peer id that nobody has."""
-    return PeerId(base58.b58encode(b"\x12\x20" + secrets.token_bytes(32)).decode("ascii"))
-
-
-def _id_bytes(peer: PeerId) -> bytes:
-    try:
-        return base58.b58decode(peer)
-    except ValueError as error:
-        raise PeerError(f"{peer!r} is no peer id") from error
 
 
 class Node:
@@ -124,25 +113,42 @@ class Node:
         await self._tear_down(is_graceful=False)
         self._listen = fix_ports(self._listen or self._settings.listen)
         os.environ["GOMEMLIMIT"] = f"{self._settings.p2pd_memory_mib}MiB"  # p2pd inherits our environment
+        begun: list[Any] = []
         try:
-            self._p2p = await self._p2p_class().create(
-                host_maddrs=list(self._listen),
-                announce_maddrs=list(self._settings.announce) or None,
-                identity_path=str(self._settings.identity_path),
-                check_if_identity_free=False,
-                startup_timeout=self._settings.startup_timeout_s,
-                use_auto_relay=bool(self._settings.relays),
-                trusted_relays=list(self._settings.relays) or None,
-                nat_port_map=self._settings.map_port,
-            )
-            self._dht = await DHTNode.create(p2p=self._p2p, strict=False, record_validator=self._validator)
-        except (P2PDaemonError, OSError) as error:
-            raise WorkerError(f"p2pd did not start: {error}") from error
-        for protocol in self._handlers:
-            await self._register(protocol)
+            async with asyncio.timeout(self._settings.startup_timeout_s + START_SLACK_S):
+                await self._create(begun)
+                begun.clear()
+        except (P2PDaemonError, OSError, EOFError) as error:
+            raise WorkerError(f"p2pd did not start: {error or type(error).__name__}") from error
+        finally:
+            for p2p in begun:
+                self._drop(p2p)
         self.num_starts += 1
 
-    def _p2p_class(self) -> Any:
+    async def _create(self, begun: list[Any]) -> None:
+        self._p2p = await self._p2p_class(begun).create(
+            host_maddrs=list(self._listen),
+            announce_maddrs=list(self._settings.announce) or None,
+            identity_path=str(self._settings.identity_path),
+            check_if_identity_free=False,
+            startup_timeout=self._settings.startup_timeout_s,
+            use_auto_relay=bool(self._settings.relays),
+            trusted_relays=list(self._settings.relays) or None,
+            nat_port_map=self._settings.map_port,
+        )
+        self._dht = await DHTNode.create(p2p=self._p2p, strict=False, record_validator=self._validator)
+        for protocol in self._handlers:
+            await self._register(protocol)
+
+    def _drop(self, p2p: Any) -> None:
+        """End a p2pd that did not come up: hivemind keeps it, and with it the port, when `create` is cut short."""
+        self._p2p = self._dht = None
+        p2p._terminate()
+        if p2p._child is not None and p2p._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                p2p._child.kill()
+
+    def _p2p_class(self, begun: list[Any]) -> Any:
         directory = self._settings.socket_dir.absolute()
         if len(os.fsencode(directory)) + 1 > UNIX_PATH_BYTES_MAX:
             self._temporary_dir = self._temporary_dir or tempfile.TemporaryDirectory(prefix="dilocoxd-")
@@ -151,7 +157,15 @@ class Node:
         directory.chmod(0o700)
         for stale in [*directory.glob("p2pd-*.sock"), *directory.glob("p2pclient-*.sock")]:
             stale.unlink(missing_ok=True)
-        return type("LocalP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{directory}/"})
+
+        class LocalP2P(P2P):  # type: ignore[misc]  # hivemind is untyped
+            _UNIX_SOCKET_PREFIX = f"/unix{directory}/"
+
+            def __init__(self) -> None:
+                super().__init__()
+                begun.append(self)
+
+        return LocalP2P
 
     async def wait_p2pd_death(self) -> int:
         """Exit status of p2pd, once it is gone; the only reliable sign that it is."""
@@ -175,12 +189,6 @@ class Node:
         self._handlers[protocol] = handler
         if self._p2p is not None:
             await self._register(protocol)
-
-    async def drop_handler(self, protocol: str) -> None:
-        self._handlers.pop(protocol, None)
-        if self._p2p is not None:
-            async with asyncio.timeout(10):
-                await self._p2p.remove_binary_stream_handler(protocol)
 
     async def _register(self, protocol: str) -> None:
         async def serve(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -226,7 +234,7 @@ class Node:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.STREAM_OPEN,
             streamOpen=p2pd_pb2.StreamOpenRequest(
-                peer=_id_bytes(peer), proto=[protocol], timeout=max(1, round(timeout_s))
+                peer=id_bytes(peer), proto=[protocol], timeout=max(1, round(timeout_s))
             ),
         )
         _, stream = await self._ask_p2pd(request, f"open {protocol} to {peer}", timeout_s)
@@ -244,7 +252,7 @@ class Node:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
             connect=p2pd_pb2.ConnectRequest(
-                peer=_id_bytes(peer),
+                peer=id_bytes(peer),
                 addrs=[address.to_bytes() for address in dial],
                 timeout=max(1, round(timeout_s)),
             ),
@@ -279,7 +287,7 @@ class Node:
     async def disconnect(self, peer: PeerId) -> None:
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.DISCONNECT,
-            disconnect=p2pd_pb2.DisconnectRequest(peer=_id_bytes(peer)),
+            disconnect=p2pd_pb2.DisconnectRequest(peer=id_bytes(peer)),
         )
         _, (_, writer) = await self._ask_p2pd(request, f"disconnect {peer}", 10.0)
         writer.close()
@@ -312,7 +320,7 @@ class Node:
         Raises PeerError.
         """
         async with self._dht_call(f"merge with {peer}", 20) as dht:
-            if await dht.protocol.call_ping(PeerID(_id_bytes(peer))) is None:
+            if await dht.protocol.call_ping(PeerID(id_bytes(peer))) is None:
                 return False
             await dht.find_nearest_nodes([dht.node_id])
         return True

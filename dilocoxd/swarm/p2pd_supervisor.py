@@ -15,8 +15,13 @@ RESTART_PAUSE_S: Final = 0.5
 RESTART_PAUSE_MAX_S: Final = 10.0
 
 
-async def keep_p2pd(node: Node, on_restarted: Callable[[], None], emit: Callable[[Event], None]) -> None:
-    """Restart p2pd whenever it dies; runs until cancelled. Raises WorkerError when the restart budget is spent."""
+async def keep_p2pd(
+    node: Node, is_stopped: asyncio.Event, on_restarted: Callable[[], None], emit: Callable[[Event], None]
+) -> None:
+    """Restart p2pd whenever it dies, but not once `is_stopped`: then what is left of the stop goes without it.
+
+    Runs until cancelled. Raises WorkerError when the restart budget is spent.
+    """
     deaths: deque[float] = deque()
     clock = asyncio.get_running_loop().time
 
@@ -31,12 +36,14 @@ async def keep_p2pd(node: Node, on_restarted: Callable[[], None], emit: Callable
     while True:
         pid = node.p2pd_pid
         note_death(pid, f"exit status {await node.wait_p2pd_death()}")
-        while True:
+        while not is_stopped.is_set():
             try:
                 await node.start()
                 break
             except (WorkerError, PeerError, ConfigError) as error:  # ConfigError: the port is not free again yet
                 note_death(0, str(error))
                 await asyncio.sleep(min(RESTART_PAUSE_MAX_S, RESTART_PAUSE_S * len(deaths)))
+        if is_stopped.is_set():
+            return
         emit(WorkerStarted(worker="p2pd", pid=node.p2pd_pid, generation=node.num_starts))
         on_restarted()

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
 from dilocoxd.ids import Digest, PeerId, RunId
+from dilocoxd.ipc.fault import hold
 from dilocoxd.swarm.addresses import can_reach_others, parse_address
 from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
 from dilocoxd.swarm.channel import MessageChannel
@@ -40,13 +41,14 @@ from dilocoxd.swarm.streams import (
     unix_ms,
 )
 from dilocoxd.swarm.throttle import ServingLimit, TokenBucket
-from dilocoxd.telemetry.catalogue import AlertRaised, Event, InputRejected, WorkerStarted
+from dilocoxd.telemetry.catalogue import AlertRaised, Event, FaultHeld, InputRejected, WorkerStarted
 from dilocoxd.wire.entry import SignedVote
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, PROTOCOL_MINOR, Hello, Records, SegmentHeader
 from dilocoxd.wire.records import PeerRecord
 
 SAVE_EVERY_S: Final = 5.0
+CANCEL_AGAIN_S: Final = 0.5
 OWN_RECORD_CLASHES_MAX: Final = 3
 
 
@@ -116,6 +118,15 @@ class Listener(Protocol):
     async def open_resource(self, peer: PeerId, name: str) -> Served:
         """Bytes that a peer asks for (see fetch.OpenResource)."""
         ...
+
+
+async def _end_all(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel until all are over: hivemind waits in ways that swallow a cancellation (wait_for of Python 3.11)."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 class Swarm:
@@ -204,7 +215,7 @@ class Swarm:
             async with asyncio.TaskGroup() as group:
                 loops = [
                     group.create_task(
-                        keep_p2pd(self.node, self.contacts.try_all_now, self._emit), name="p2pd supervisor"
+                        keep_p2pd(self.node, is_stopped, self.contacts.try_all_now, self._emit), name="p2pd supervisor"
                     ),
                     group.create_task(self.contacts.run(), name="contacts"),
                     group.create_task(self.gossip.run_heartbeat(), name="heartbeat"),
@@ -215,10 +226,10 @@ class Swarm:
                 is_channel_stopped = asyncio.Event()
                 group.create_task(self.channel.run(is_channel_stopped), name="messages")
                 await is_stopped.wait()
+                await hold("goodbye", lambda point: self._emit(FaultHeld(point=point)))
                 await self._say_goodbye()
                 is_channel_stopped.set()
-                for task in loops:
-                    task.cancel()
+                await _end_all(loops)
         except* WorkerError as failed:
             raise failed.exceptions[0] from None
         finally:

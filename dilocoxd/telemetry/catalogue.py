@@ -288,6 +288,15 @@ class WorkerDied(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultHeld(Event):
+    """A test holds this daemon at a named point (DILOCOXD_FAULT is set); never in service."""
+
+    name: ClassVar[str] = "fault.held"
+    level: ClassVar[Level] = "warning"
+    point: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBlocked(Event):
     """The daemon's loop came back late: blocked, starved of CPU, or the whole process was frozen."""
 

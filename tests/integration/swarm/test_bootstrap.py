@@ -14,7 +14,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.swarm import bootstrap
 from dilocoxd.swarm.addresses import parse_address
 from dilocoxd.swarm.bootstrap import JoinError, StageFailure, find_manifest, reach
-from dilocoxd.swarm.kademlia import fresh_peer_id
+from dilocoxd.swarm.peer_ids import fresh_peer_id
 from tests.integration.swarm.members import Member, a_manifest, running
 from tests.integration.swarm.sites import RUN, sites
 

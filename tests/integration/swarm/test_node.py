@@ -1,15 +1,17 @@
 """Node: p2pd in our own loop, its death and return, two DHTs healed into one, hints that cannot be forged."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import tempfile
 from pathlib import Path
 
 import msgpack
+import psutil
 import pytest
 
-from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.errors import ConfigError, PeerError, WorkerError
 from dilocoxd.swarm.kademlia import DHTID, PeerID
 from dilocoxd.swarm.streams import unix_ms
 from tests.integration.swarm.sites import Site, sites, start_site, until
@@ -113,6 +115,30 @@ async def test_forged_foreign_and_huge_hints_are_refused_and_counted(tmp_path: P
         assert await store(to_a, [key], [msgpack.packb(record)], later, [str(b.peer_id)]) == [True]
         assert sum(a.guard.bad_input()["dht"].values()) == 5
         assert await a.node.find_hints() == [record]
+
+
+async def test_p2pd_that_freezes_while_it_starts_is_an_error_in_time_and_gives_the_port_free(tmp_path: Path) -> None:
+    async with sites(tmp_path, 1) as (a,):
+        a.node._settings = dataclasses.replace(a.node._settings, startup_timeout_s=1.0)
+        before = a.node.p2pd_pid
+
+        async def freeze() -> int:
+            while True:
+                for child in psutil.Process().children():
+                    if child.pid != before and "p2pd" in child.name():
+                        child.suspend()
+                        return child.pid
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            frozen = group.create_task(freeze())
+            with pytest.raises(WorkerError, match="did not start"):
+                await a.node.start()
+        assert not a.node.is_running
+        await until(lambda: not psutil.pid_exists(frozen.result()), "the end of the frozen p2pd")
+        a.node._settings = dataclasses.replace(a.node._settings, startup_timeout_s=60.0)
+        await a.node.start()
+        assert a.node.is_running
 
 
 async def test_port_in_use_is_a_clear_error(tmp_path: Path) -> None:

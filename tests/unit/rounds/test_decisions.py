@@ -11,7 +11,7 @@ from dilocoxd.rounds.coordinator import (
     missing_majority,
     without_conflicts,
 )
-from dilocoxd.rounds.drift import AHEAD, BEHIND, FORK, SAME, relation
+from dilocoxd.rounds.drift import AHEAD, BEHIND, FORK, SAME, Drift, relation
 from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.rounds.votes import resolve_locks
 from dilocoxd.wire.entry import Contribution
@@ -148,6 +148,41 @@ def test_relation_of_a_claimed_tip() -> None:
     assert relation(chain, RoundIndex(2), heads[1]) == BEHIND
     assert relation(chain, RoundIndex(2), HEAD) == FORK
     assert relation(chain, RoundIndex(5), HEAD) == AHEAD
+
+
+HEADS = tuple(Digest(bytes([i]) * 32) for i in range(8))
+
+
+def chain_of(height: int) -> ChainView:
+    return ChainView(RUN, RoundIndex(height), HEADS[height - 1], HEAD, heads=HEADS[:height])
+
+
+def test_peer_that_went_on_while_we_recovered_is_followed_and_not_taken_for_a_liar() -> None:
+    drift = Drift(LIMITS)
+    drift.note(chain_of(3), B, RoundIndex(5), HEADS[4], Monotonic(10.0))
+    asked = drift.due(Monotonic(11.0))
+    assert list(asked) == [B]
+    drift.note(chain_of(3), B, RoundIndex(6), HEADS[5], Monotonic(11.1))
+    drift.finished(chain_of(5), asked, Monotonic(11.3), has_moved=True)
+    assert not drift.refuted, "or B would not count as present, and we would commit round 5 alone: a fork"
+    assert drift.claims[B].height == 6
+    assert list(drift.due(Monotonic(11.3))) == [B], "at once: the next round takes no longer than a recovery"
+    drift.finished(chain_of(6), drift.due(Monotonic(11.3)), Monotonic(11.5), has_moved=True)
+    assert not drift.claims and not drift.refuted
+
+
+def test_claim_that_recovery_could_not_confirm_is_ignored_for_longer_and_longer() -> None:
+    drift, now, chain = Drift(LIMITS), 10.0, chain_of(3)
+    for length in (2, 4, 8):
+        drift.note(chain, B, RoundIndex(7), HEAD, Monotonic(now))
+        asked = drift.due(Monotonic(now + 1.0))
+        drift.note(chain, B, RoundIndex(8), HEAD, Monotonic(now + 1.0))  # lying on does not help
+        drift.finished(chain, asked, Monotonic(now + 1.0), has_moved=False)
+        assert not drift.claims
+        assert drift.refuted[B][0] == now + 1.0 + length * LIMITS.recovery_retry_s
+        now = drift.refuted[B][0]
+    drift.note(chain, B, RoundIndex(3), HEADS[2], Monotonic(now))
+    assert not drift.refuted
 
 
 def _fields(value: Gathered) -> dict[str, object]:

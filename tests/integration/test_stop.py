@@ -1,0 +1,112 @@
+"""Stopping under bad luck: p2pd dies in the middle of it, or the loop does not come back. It always ends in time."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dilocoxd.daemon.app import BLOCKED_LIMIT_S, STOP_LIMIT_S
+from dilocoxd.daemon.stop_signals import EXIT_NOW
+from tests.harness.faults import Fault, events_of, now, wait_event
+from tests.harness.runs import found_run, join_run
+from tests.harness.sites import ROOT, SiteProcess, sites, wait_until
+
+pytestmark = pytest.mark.processes
+PATIENCE_S = 90
+SERVICE_LIMIT_S = 20.0
+"""What a service manager gives us before it kills."""
+
+BLOCKED = """
+import asyncio, sys, time, uvloop
+from pathlib import Path
+from dilocoxd.daemon.stop_signals import StopSignals
+
+async def main():
+    with StopSignals(print, Path(sys.argv[1]), float(sys.argv[2])):
+        print("blocked", flush=True)
+        time.sleep(600)
+
+uvloop.run(main())
+"""
+
+
+def start(site: SiteProcess) -> None:
+    site.environment["FAKE_PHASE_S"] = "1.5"
+    site.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(site.run_dir)])
+
+
+def stop_held(site: SiteProcess, fault: Fault) -> psutil.Process:
+    """SIGTERM, and everything but the network is over; its p2pd, which must live on until the goodbye is said."""
+    p2pd = psutil.Process(site.status()["workers"]["p2pd"]["pid"])
+    fault.arm("goodbye")
+    assert site.process is not None
+    site.process.send_signal(signal.SIGTERM)
+    fault.wait_held("goodbye", PATIENCE_S)
+    wait_until(lambda: "goodbye" in site.status().get("waiting_for", ""), "the rest", PATIENCE_S, site.describe)
+    assert p2pd.is_running() and p2pd.status() != psutil.STATUS_ZOMBIE
+    return p2pd
+
+
+def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        start(a)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        fault = Fault(b)
+        with sites(b):
+            for is_killed in (False, True):
+                start(b)
+                wait_until(lambda: b.status().get("state") == "training", "b in the run", PATIENCE_S, b.describe)
+                began = now()
+                p2pd = stop_held(b, fault)
+                if is_killed:
+                    p2pd.kill()
+                    wait_event(b, "worker.died", began, PATIENCE_S, worker="p2pd")
+                fault.release()
+                assert b.process is not None
+                assert b.process.wait(SERVICE_LIMIT_S) == 0
+                assert not events_of(b, "worker.started", "alert.raised", since=began)
+                if not is_killed:
+                    wait_event(a, "peer.left", began, PATIENCE_S, peer=events_of(b, "daemon.started")[0]["peer_id"])
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process whose loop will not come back; its limit is one second, its stacks go to `stacks`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, str(tmp_path / "stacks"), "1"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "blocked\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_process_whose_loop_is_blocked_ends_at_its_limit_and_says_where_it_hung(
+    tmp_path: Path, blocked: "subprocess.Popen[str]"
+) -> None:
+    blocked.send_signal(signal.SIGTERM)
+    assert blocked.wait(PATIENCE_S) == 1
+    stacks = (tmp_path / "stacks").read_text()
+    assert "in main" in stacks and "line 9" in stacks
+    assert STOP_LIMIT_S < BLOCKED_LIMIT_S < SERVICE_LIMIT_S
+
+
+def test_second_interrupt_means_now_even_if_the_loop_is_blocked(
+    tmp_path: Path, blocked: "subprocess.Popen[str]"
+) -> None:
+    blocked.send_signal(signal.SIGINT)
+    wait_until((tmp_path / "stacks").exists, "the first interrupt to be seen", PATIENCE_S)
+    blocked.send_signal(signal.SIGINT)
+    assert blocked.wait(PATIENCE_S) == EXIT_NOW
