@@ -10,13 +10,21 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-fast lint format clean
+.PHONY: demo test test-fast test-systemd test-containers lint format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q --ignore tests/systemd --ignore tests/containers $(ARGS)
+
+# Real systemd and real containers, on a Docker engine that the tests start themselves; as root, needs docker.io and
+# debootstrap. `make test` leaves them out.
+test-systemd: $(STAMP)
+	$(BIN)/python -m pytest -q -s -x tests/systemd $(ARGS)
+
+test-containers: $(STAMP)
+	$(BIN)/python -m pytest -q -s -x tests/containers $(ARGS)
 
 # Everything that starts no daemons and takes no longer than a few seconds.
 test-fast: $(STAMP)
@@ -45,3 +53,19 @@ $(STAMP): constraints.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+# As root: dilocoxd into /opt/dilocoxd, its user and units into the system (docs/operations/systemd.md).
+.PHONY: install-systemd
+PREFIX ?= /opt/dilocoxd
+install-systemd:
+	test -x $(PREFIX)/bin/python || "$(PYTHON)" -m venv $(PREFIX)
+	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt setuptools
+	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation .
+	ln -sfn $(PREFIX)/bin/dilocoxd /usr/local/bin/dilocoxd
+	install -D -m 0644 -t /etc/systemd/system systemd/dilocoxd.service systemd/dilocoxd@.service
+	install -D -m 0644 systemd/dilocoxd.sysusers /usr/lib/sysusers.d/dilocoxd.conf
+	install -D -m 0644 systemd/dilocoxd.tmpfiles /usr/lib/tmpfiles.d/dilocoxd.conf
+	systemd-sysusers dilocoxd.conf
+	systemd-tmpfiles --create dilocoxd.conf
+	systemctl daemon-reload

@@ -80,15 +80,16 @@ def created_from(
 
 @click.command()
 @click.argument("target", metavar="[PRESET | run.toml]", default=DEFAULT_PRESET)
+@click.option("--no-run", is_flag=True, help="Only write the run directory.")
 @site_options
-def start(target: str, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
+def start(target: str, no_run: bool, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
     """Create a run and train it here, in the foreground.
 
     Prints the line with which other machines join. PRESET is demo, small or tiny; any field can be changed with --set.
     """
     run_dir = created_from(target, directory, settings, options, pin=with_text_hashes)
     announce_run(run_dir)
-    return run_in_foreground(run_dir)
+    return 0 if no_run else run_in_foreground(run_dir)
 
 
 @click.command()

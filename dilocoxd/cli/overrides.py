@@ -111,13 +111,16 @@ def reachable_address(host: str) -> str:
     """`host`, or the address of this machine's default route when `host` means all of them."""
     if host not in ("0.0.0.0", "::"):
         return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    # Connecting a datagram socket sends nothing; it only picks the outgoing address (the documentation's are nobody's).
+    families = [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
+    for family, nobody in families[: 1 if host == "0.0.0.0" else 2]:
         try:
-            # Connecting a datagram socket sends nothing; it only picks the outgoing address (TEST-NET-1 is nobody's).
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((nobody, 9))
+                return str(probe.getsockname()[0])
         except OSError:
-            return "127.0.0.1"
+            continue
+    return "127.0.0.1" if host == "0.0.0.0" else "::1"
 
 
 def join_address(site: SiteConfig, peer_id: str) -> str:
@@ -125,6 +128,8 @@ def join_address(site: SiteConfig, peer_id: str) -> str:
     if site.network.announce:
         base = site.network.announce[0].split("/p2p/")[0]
     else:
+        if site.network.relays:
+            return site.network.relays[0]  # any peer of the run will do, and this one is not reached from outside
         host = reachable_address(site.network.host)
         base = f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{site.network.port}"
     return f"{base}/p2p/{peer_id}"

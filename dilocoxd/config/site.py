@@ -51,7 +51,7 @@ class NetworkSection(Section):
     host: Annotated[
         str,
         knob(
-            "Address the daemon listens on for other sites.",
+            "Address the daemon listens on for other sites; 0.0.0.0 is all of IPv4, :: all of IPv6 and IPv4.",
             unit="IP address",
             cost="none.",
             min_length=2,
@@ -83,7 +83,8 @@ class NetworkSection(Section):
     relays: Annotated[
         Addresses,
         knob(
-            "Public peers that relay for this one when it is behind a NAT; also turns on hole punching.",
+            "Sites with `announce` that relay for this one, which cannot be reached from outside (behind a NAT);"
+            " needed only to reach others of the same kind. Also turns on hole punching.",
             unit="multiaddresses",
             cost="relayed bytes are slow.",
             max_length=16,

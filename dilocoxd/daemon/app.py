@@ -22,6 +22,7 @@ from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.parts import Daemon, MakeSite
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.round_driver import RoundDriver
+from dilocoxd.daemon.service_manager import Address, ServiceManager
 from dilocoxd.daemon.site import LocalSite
 from dilocoxd.daemon.site_interface import ChainView
 from dilocoxd.daemon.stop_signals import StopSignals
@@ -96,6 +97,7 @@ class App:
         self._serve_api = serve_api
         self._mark = mark
         self._signals = StopSignals(self.stop, daemon.opened.run_dir.logs / "stacks.txt", BLOCKED_LIMIT_S)
+        self._manager = ServiceManager(os.environ)
         self._stop = asyncio.Event()
         self._network_stop = asyncio.Event()
         self._reason = ""
@@ -106,12 +108,19 @@ class App:
         events = self._daemon.opened.events
         # The reaper outlives all else: it takes the end of its pipe for our death, and would kill p2pd at its goodbye.
         with self._signals:
-            async with asyncio.TaskGroup() as group, self._api():
+            async with asyncio.TaskGroup() as group, self._api() as address:
                 reaper = group.create_task(keep_reaper(self._mark), name="reaper")
+                manager = group.create_task(self._tell_manager(address), name="service manager")
                 await self._run_parts()
+                manager.cancel()
                 reaper.cancel()
             events.emit(DaemonStopped(reason=self._reason, exit_code=self._exit_code))
         return self._exit_code
+
+    async def _tell_manager(self, address: Address) -> None:
+        daemon = self._daemon
+        beats = {"the site's driver": daemon.site.beat, "the network's loop": daemon.network_beat}
+        await self._manager.run(address, daemon.view.status, beats)
 
     async def _run_parts(self) -> None:
         daemon = self._daemon
@@ -131,6 +140,7 @@ class App:
             self._reason, self._exit_code = reason, exit_code
             self._stop.set()
             self._signals.begin()
+            self._manager.stopping(reason)
             asyncio.get_running_loop().call_later(STOP_LIMIT_S, self._give_up)
 
     def _give_up(self) -> None:
@@ -166,10 +176,10 @@ class App:
             self.stop(rounds.left_why, EXIT_FAILED)
 
     @contextlib.asynccontextmanager
-    async def _api(self) -> AsyncIterator[None]:
+    async def _api(self) -> AsyncIterator[Address]:
         api = self._daemon.opened.config.api
         if self._serve_api is None or api.port == 0:
-            yield
+            yield None
             return
         run_dir, events = self._daemon.opened.run_dir, self._daemon.opened.events
         token = load_or_create_token(run_dir.path / api.token_file)
@@ -178,7 +188,7 @@ class App:
         control = DaemonControl(self._daemon, self.stop)
         async with self._serve_api(self._daemon.view, control, api, token) as (host, port):
             events.emit(ApiStarted(host=host, port=port))
-            yield
+            yield host, port
 
     async def _start(self, group: asyncio.TaskGroup, helpers: list[asyncio.Task[None]]) -> None:
         """The start list; each step says what it waits for."""

@@ -184,6 +184,10 @@ class Daemon:
         for signed in await asyncio.to_thread(lambda: list(self.log.entries(first))):
             self.round_history.took(signed, at_unix_s=signed.time / 1000)
 
+    def network_beat(self) -> int | None:
+        """For the watchdog: rises while the network's loop runs; None before it does."""
+        return self.swarm.contacts.num_looks or None
+
     def start_recovery(self, order: StartRecovery) -> None:
         """The round machine wants the chain of others."""
         assert self.rounds is not None

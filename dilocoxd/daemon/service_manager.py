@@ -23,8 +23,9 @@ STATUS_BYTES_MAX: Final = 400
 PROBE_TIMEOUT_S: Final = 5.0
 PROBE_PAUSE_S: Final = 0.2
 
-Beat = Callable[[], int]
-"""A counter that rises with every piece of work a part has done; asking also gives the part something to do."""
+Beat = Callable[[], int | None]
+"""A counter that rises with every piece of work a part has done (None: it does not run yet); asking also gives the
+part something to do."""
 Address = tuple[str, int] | None
 
 
@@ -58,14 +59,14 @@ class ServiceManager:
         """READY once the HTTP API at `address` answers, then status and watchdog; runs until cancelled."""
         if not self._path:
             return
-        while address is not None and not await _answers(address):
+        while address is not None and not await _answers(address):  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(PROBE_PAUSE_S)
         self.send(READY="1", STATUS=status_line(status()))
-        watch = ProgressWatch(beats)
+        watch, clock = ProgressWatch(beats, self.watchdog_s / 2), asyncio.get_running_loop().time
         tick_s = min(TICK_MAX_S, self.watchdog_s / FEEDS_PER_LIMIT) if self.watchdog_s else TICK_MAX_S
         while True:
             await asyncio.sleep(tick_s)
-            stuck = watch.look() if not self._is_stopping else ()
+            stuck = watch.look(clock()) if self.watchdog_s and not self._is_stopping else ()
             if self._is_blocked_for_test() or stuck:
                 self.send(STATUS=f"no progress of {', '.join(stuck) or 'the supervisor'}: the watchdog is not fed")
             elif self._is_stopping:
@@ -82,18 +83,23 @@ class ServiceManager:
 
 
 class ProgressWatch:
-    """Which parts have done nothing since the last look."""
+    """Which parts have done nothing for too long."""
 
-    def __init__(self, beats: Mapping[str, Beat]) -> None:
+    def __init__(self, beats: Mapping[str, Beat], patience_s: float) -> None:
         self._beats = beats
-        self._seen: dict[str, int] = {}
+        self._patience_s = patience_s
+        self._moved: dict[str, tuple[int | None, float]] = {}
 
-    def look(self) -> tuple[str, ...]:
-        """Names of the parts whose counter has not moved; empty at the first look."""
-        now = {name: beat() for name, beat in self._beats.items()}
-        stuck = tuple(name for name, count in now.items() if self._seen.get(name) == count)
-        self._seen = now
-        return stuck
+    def look(self, now: float) -> tuple[str, ...]:
+        """Names of the parts whose counter has not moved for `patience_s`; parts that do not run yet are not among."""
+        stuck = []
+        for name, beat in self._beats.items():
+            count = beat()
+            if name not in self._moved or self._moved[name][0] != count:
+                self._moved[name] = count, now
+            elif count is not None and now - self._moved[name][1] > self._patience_s:
+                stuck.append(name)
+        return tuple(stuck)
 
 
 def status_line(status: Mapping[str, Any]) -> str:
@@ -121,14 +127,15 @@ def _one_line(text: str) -> str:
 
 
 async def _answers(address: tuple[str, int]) -> bool:
-    """Whether something that speaks for us accepts a request there and says a word (which one does not matter)."""
+    """Whether the API takes a request there and reacts; with TLS it refuses this one, which shows as much."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address[0], address[0])
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, address[1])
             try:
                 writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return bool(await reader.read(1))
+                await reader.read(1)
+                return True
             finally:
                 writer.close()
     except (OSError, TimeoutError):

@@ -44,16 +44,22 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig) -> Site
     )
 
 
+def listen_addresses(host: str, port: int) -> tuple[str, ...]:
+    """Multiaddrs to listen on; `::` means all addresses of this machine, of both families."""
+    if host == "::":
+        return f"/ip6/::/tcp/{port}", f"/ip4/0.0.0.0/tcp/{port}"
+    return (f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}",)
+
+
 def swarm_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, identity: Identity) -> SwarmSettings:
     """Our end of the network."""
     network = site.network
-    family = "ip6" if ":" in network.host else "ip4"
     return SwarmSettings(
         run_id=manifest.run_id,
         identity=identity,
         peers_json=run_dir.peers_json,
         socket_dir=run_dir.path / "p2p",
-        listen=(f"/{family}/{network.host}/tcp/{network.port}",),
+        listen=listen_addresses(network.host, network.port),
         announce=tuple(address.split("/p2p/")[0] for address in network.announce),
         bootstrap=network.bootstrap,
         relays=network.relays,

@@ -344,6 +344,10 @@ class Site(Protocol):
         """Trainers go on."""
         ...
 
+    def beat(self) -> int:
+        """How many events the site's driver has handled; asks it to handle one more. For the watchdog."""
+        ...
+
     def others_due(self, at: float | None) -> None:
         """When (loop time) the other sites of the next group are due: a site that is ahead trains on until then."""
         ...

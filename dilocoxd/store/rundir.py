@@ -10,6 +10,7 @@ from pathlib import Path
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.credentials import IDENTITY, credential
 from dilocoxd.store.durable import write_file
 
 
@@ -68,8 +69,8 @@ class RunDir:
         return self.logs / "events.jsonl"
 
     def identity(self, site: SiteConfig) -> Path:
-        """Path of the private key."""
-        return self.path / site.paths.identity
+        """Path of the private key: handed over by the service manager, or in the run directory."""
+        return credential(IDENTITY) or self.path / site.paths.identity
 
     def load(self) -> tuple[Manifest, SiteConfig]:
         """Both configuration files. Raises ConfigError."""

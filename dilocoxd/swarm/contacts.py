@@ -75,6 +75,8 @@ class Contacts:
         self._met: set[PeerId] = set()
         self.connected: frozenset[PeerId] = frozenset()
         """Peers that p2pd had a connection to when we last looked (strangers of other runs included)."""
+        self.num_looks = 0
+        """Rises every few seconds while the loop runs and p2pd answers or is known to be dead."""
         self.is_woken = asyncio.Event()
         """Set it to look at once, for example when a new peer became known."""
 
@@ -105,6 +107,7 @@ class Contacts:
         async with asyncio.TaskGroup() as group:
             while True:
                 self.is_woken.clear()
+                self.num_looks += 1
                 try:
                     self.connected = frozenset(await self._node.connected_peers())
                 except PeerError:

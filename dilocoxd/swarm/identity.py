@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.store.credentials import is_credential
 from dilocoxd.wire.entry import SignedVote
 
 KEY_BITS: Final = 2048
@@ -132,7 +133,7 @@ def load(path: Path) -> Identity:
         blob = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"identity key {path} cannot be read ({error.strerror}); check path and owner") from error
-    if mode & 0o077:
+    if mode & 0o077 and not is_credential(path):
         raise ConfigError(f"identity key {path} has mode {mode:04o}, others could read it; run: chmod 600 {path}")
     try:
         key = serialization.load_der_private_key(_unwrap_protobuf(blob), password=None)

@@ -135,6 +135,7 @@ class Node:
             use_auto_relay=bool(self._settings.relays),
             trusted_relays=list(self._settings.relays) or None,
             nat_port_map=self._settings.map_port,
+            force_reachability=self._settings.reachability,
         )
         self._dht = await DHTNode.create(p2p=self._p2p, strict=False, record_validator=self._validator)
         for protocol in self._handlers:

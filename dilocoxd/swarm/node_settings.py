@@ -3,6 +3,7 @@
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dilocoxd.errors import ConfigError
 
@@ -24,6 +25,9 @@ class NodeSettings:
     """Multiaddrs of public peers that relay for us when we are behind NAT; also turns on hole punching."""
     map_port: bool = False
     """Ask the router for a port mapping (UPnP)."""
+    reachability: Literal["public", "private"] | None = None
+    """Public peers relay for others; private ones reserve a place at their relays at once. None: p2pd finds out, which
+    takes a minute and needs public addresses all around."""
     startup_timeout_s: float = 60.0
     p2pd_memory_mib: int = 128
     """Soft limit of p2pd's heap (GOMEMLIMIT)."""

@@ -172,6 +172,8 @@ class Swarm:
             str(s.run_id),
             s.relays,
             s.map_port,
+            # Who names relays cannot be reached otherwise; who announces an address can.
+            "private" if s.relays else "public" if s.announce else None,
             s.startup_timeout_s,
         )
 
@@ -281,7 +283,7 @@ class Swarm:
             unix_ms=unix_ms(),
             ttl_ms=RECORD_TTL_MS,
             state=me.state,
-            addresses=tuple(address.split("/p2p/")[0] for address in self._addresses)[:16],
+            addresses=tuple(address.removesuffix(f"/p2p/{self.peer_id}") for address in self._addresses)[:16],
             chain_head=me.chain_head,
             chain_height=me.chain_height,
             chain_weight=me.chain_weight,
@@ -360,6 +362,8 @@ class Swarm:
 
     def join_address(self) -> str:
         """The one to paste behind `dilocoxd join`."""
+        if self._settings.relays:
+            return self._settings.relays[0]  # any peer of the run will do, and ours is not reached from outside
         return self.addresses()[0] if self._addresses else ""
 
     def send(self, peer: PeerId, message: Any) -> None:

@@ -46,6 +46,7 @@ class FakeSite:
     def __init__(self, settings: SiteSettings, emit: Callable[[SiteEvent], None]) -> None:
         self._emit = emit
         self._is_over = asyncio.Event()
+        self.num_beats = 0
         self._rng = random.Random(str(settings.run_directory))
         self.buffers = Buffers()
         self.buffers.provide([Buffer(OUTBOX, TOTAL), Buffer(RESULT, TOTAL), Buffer(INBOX, SLOTS * TOTAL)])
@@ -131,6 +132,10 @@ class FakeSite:
 
     def resume(self) -> None:
         self._is_training = True
+
+    def beat(self) -> int:
+        self.num_beats += 1
+        return self.num_beats
 
     def others_due(self, at: float | None) -> None:
         """It offers by the clock, whatever the others do."""

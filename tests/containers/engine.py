@@ -1,0 +1,167 @@
+"""A Docker engine of our own and the two images that the tests need, from nothing: no registry of images is asked.
+
+What takes long is kept between runs in DILOCOXD_ENGINE (default: below /var/tmp) and made when it is missing: the base
+image (debootstrap), the wheels (pip on the host, which alone reaches the package index), the image of a site.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.harness.sites import ROOT, wait_until
+
+FOLDER = Path(os.environ.get("DILOCOXD_ENGINE", "/var/tmp/dilocoxd-engine"))
+PREFIX = os.environ.get("DILOCOXD_ENGINE_PREFIX", "dlx")
+"""Starts the name of every container, network and volume."""
+SUITE = "bookworm"
+PACKAGES = (
+    "python3", "python3-venv", "python3-pip", "ca-certificates", "iproute2", "iptables", "make",
+    "systemd", "systemd-sysv", "dbus",
+)  # fmt: skip
+CONTEXT = (".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "Makefile", "dilocoxd")
+CONTEXT_FOLDERS = ("docker", "systemd", "docs/operations")
+
+
+def run(*command: str | Path, timeout_s: float = 600.0, cwd: Path | None = None) -> str:
+    """Output of a command; AssertionError with all it said if it fails."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, f"{' '.join(str(c) for c in command)[:300]}: status {done.returncode}\n{said[-6000:]}"
+    return done.stdout
+
+
+def say(text: str) -> None:
+    """A line for whoever watches the tests."""
+    print(f"-- {text}", flush=True)
+
+
+def docker(*arguments: str | Path, timeout_s: float = 120.0) -> str:
+    """Output of the docker client of our engine."""
+    return run(*client(), *arguments, timeout_s=timeout_s).strip()
+
+
+def client() -> tuple[str, ...]:
+    """Start of a command of our engine. Debian's client goes with its engine; another one may insist on plugins."""
+    program = "/usr/bin/docker" if Path("/usr/bin/docker").exists() else "docker"
+    return program, "--host", f"unix://{FOLDER}/sock"
+
+
+def _is_up() -> bool:
+    return subprocess.run([*client(), "info"], capture_output=True, timeout=60, check=False).returncode == 0
+
+
+@contextlib.contextmanager
+def engine() -> Iterator[None]:
+    """Our dockerd, for as long as the block lasts; one that runs there already is used and left alone."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if _is_up():
+        yield
+        return
+    command = [
+        "dockerd", "--data-root", f"{FOLDER}/data", "--exec-root", f"{FOLDER}/exec", "--pidfile", f"{FOLDER}/pid",
+        "--host", f"unix://{FOLDER}/sock", "--bip", "172.31.255.1/24",
+    ]  # fmt: skip
+    with (FOLDER / "dockerd.log").open("ab") as log:
+        (FOLDER / "pid").unlink(missing_ok=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until(_is_up, "dockerd answers", 60, lambda: (FOLDER / "dockerd.log").read_text()[-3000:])
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _tagged(name: str, digest: str) -> str:
+    return f"{PREFIX}-{name}:{digest}"
+
+
+def _has(image: str) -> bool:
+    return bool(docker("images", "-q", image))
+
+
+def base_image() -> str:
+    """Tag of a Debian with Python and systemd; made by debootstrap if we do not have it."""
+    image = _tagged("base", hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12])
+    if _has(image):
+        return image
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="debootstrap-", dir=FOLDER) as folder:
+        root = Path(folder) / "root"
+        run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, root)
+        for litter in [*(root / "var/cache/apt/archives").glob("*.deb"), *(root / "var/lib/apt/lists").glob("*_*")]:
+            litter.unlink()
+        archive = Path(folder) / "base.tar"
+        run("tar", "-C", root, "-cf", archive, ".")
+        docker("import", archive, image, timeout_s=300)
+    say(f"base image by debootstrap in {time.monotonic() - started:.0f} s")
+    return image
+
+
+def wheels() -> Path:
+    """Folder with the wheels of torch and all dependencies; downloaded or built on this host if they have changed."""
+    wanted = hashlib.sha256((ROOT / "constraints.txt").read_bytes() + (ROOT / "pyproject.toml").read_bytes())
+    folder = FOLDER / "wheels"
+    stamp = folder / "stamp"
+    if stamp.exists() and stamp.read_text() == wanted.hexdigest():
+        return folder
+    started = time.monotonic()
+    fresh = FOLDER / "wheels.fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "-w", str(fresh), "-c", str(ROOT / "constraints.txt"))
+    context = FOLDER / "wheels.source"
+    copy_source(context)
+    # In the order of the Makefile: torch decides by its exact version which build is taken.
+    run(*pip, "torch==2.13.0", "setuptools")
+    run(*pip, f"torch @ file://{next(fresh.glob('torch-*.whl'))}", "--no-build-isolation", context, cwd=context)
+    for own in fresh.glob("dilocoxd-*.whl"):
+        own.unlink()
+    shutil.rmtree(context)
+    (fresh / "stamp").write_text(wanted.hexdigest())
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.replace(folder)
+    say(f"wheels in {time.monotonic() - started:.0f} s")
+    return folder
+
+
+def copy_source(target: Path) -> None:
+    """What an image is built from, and what an operator would have checked out, without anything that is not in git."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    ignored = shutil.ignore_patterns("__pycache__", "*.whl")
+    for name in (*CONTEXT, *CONTEXT_FOLDERS):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=ignored)
+        else:
+            shutil.copy2(source, target / name)
+
+
+def site_image() -> str:
+    """Tag of the image that docker/Dockerfile makes of this tree, on our base image, without any network."""
+    base, folder = base_image(), wheels()
+    context = FOLDER / "context"
+    copy_source(context)
+    files = sorted(path for path in context.rglob("*") if path.is_file())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files) + base.encode()).hexdigest()[:12]
+    image = _tagged("site", digest)
+    if _has(image):
+        return image
+    started = time.monotonic()
+    for wheel in folder.glob("*.whl"):
+        os.link(wheel, context / "docker" / "wheels" / wheel.name)
+    arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", "OFFLINE=1", "--network", "none")
+    docker("build", "-q", "-f", context / "docker/Dockerfile", *arguments, "-t", image, context, timeout_s=1800)
+    size = int(docker("image", "inspect", "-f", "{{.Size}}", image)) / 1e6
+    base_size = int(docker("image", "inspect", "-f", "{{.Size}}", base)) / 1e6
+    say(f"site image in {time.monotonic() - started:.0f} s: {size:.0f} MB, of which the base {base_size:.0f} MB")
+    return image

@@ -1,0 +1,76 @@
+"""One container: commands in it, its daemon's API, what it logged. Nothing here knows what a test is about."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from tests.containers.engine import PREFIX, client, docker
+from tests.harness.sites import wait_until
+
+
+def full_name(name: str) -> str:
+    """As the engine knows it."""
+    return f"{PREFIX}-{name}"
+
+
+def remove(*names: str) -> None:
+    """Containers of these names, with their anonymous volumes; none need exist."""
+    for name in names:
+        docker("rm", "--force", "--volumes", full_name(name))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A container by its short name."""
+
+    name: str
+
+    @property
+    def id(self) -> str:
+        return full_name(self.name)
+
+    def exec(self, *command: str, user: str = "root", timeout_s: float = 120.0) -> str:
+        """Output of a command in the container."""
+        return docker("exec", "--user", user, self.id, *command, timeout_s=timeout_s)
+
+    def sh(self, script: str, user: str = "root", timeout_s: float = 120.0) -> str:
+        """Output of a shell script in the container; stops at the first failing command."""
+        return self.exec("sh", "-ec", script, user=user, timeout_s=timeout_s)
+
+    def get(self, path: str, port: int = 8080) -> Any | None:
+        """JSON of an API path, or None while nobody answers; asked from inside, where the API listens on loopback."""
+        code = (
+            f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}{path}', timeout=5).read().decode())"
+        )
+        try:
+            return json.loads(self.exec("python3", "-c", code, timeout_s=30))
+        except (AssertionError, ValueError, subprocess.TimeoutExpired):
+            return None
+
+    def status(self, port: int = 8080) -> dict[str, Any]:
+        """GET /v1/status, or {} while nobody answers."""
+        found = self.get("/v1/status", port)
+        return found if isinstance(found, dict) else {}
+
+    def wait_height(self, height: int, timeout_s: float, port: int = 8080) -> dict[str, Any]:
+        """Status once the site has at least this height and trains."""
+
+        def reached() -> dict[str, Any] | None:
+            status = self.status(port)
+            return status if status.get("height", -1) >= height and status.get("state") == "training" else None
+
+        found: dict[str, Any] = wait_until(
+            reached, f"{self.name} trains at height {height}", timeout_s, lambda: self.describe(port)
+        )
+        return found
+
+    def describe(self, port: int = 8080) -> str:
+        """What a failed wait shows."""
+        return f"--- {self.name}: {json.dumps(self.status(port))[:1500]}\n{self.logs()[-3000:]}"
+
+    def logs(self) -> str:
+        """All that the container's main process said."""
+        command = [*client(), "logs", self.id]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+        return done.stdout.decode("utf-8", "replace")

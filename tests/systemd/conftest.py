@@ -1,0 +1,102 @@
+"""A machine that boots systemd, with dilocoxd installed as docs/operations/systemd.md says, and a run to train."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containers.engine import FOLDER, copy_source, docker, engine, say, site_image, wheels
+from tests.containers.node import Node, full_name, remove
+from tests.harness.sites import wait_until
+from tests.harness.training import write_corpus
+
+NAME = "systemd"
+RUN_DIR = "/var/lib/dilocoxd/run"
+TEXT = "/var/lib/dilocoxd/text"
+SETTINGS = {
+    "data.corpus": f'"{TEXT}"',
+    "data.validation_sequences": "2",
+    "strategy.inner_steps": "40",
+    "strategy.extend_steps_max": "800",
+    "snapshot.every_rounds": "4",
+}
+
+
+class Machine(Node):
+    """The container, seen as a machine with services."""
+
+    def wait_booted(self) -> None:
+        """Until systemd has started everything."""
+        states = ("running", "degraded")
+        script = "systemctl is-system-running || true"
+        wait_until(lambda: self.sh(script).strip() in states, "the machine has booted", 120, self.logs)
+
+    def show(self, unit: str, field: str) -> str:
+        """One property of a unit."""
+        return self.exec("systemctl", "show", "--value", "-p", field, unit).strip()
+
+    def journal(self, unit: str) -> str:
+        """All that a unit logged."""
+        return self.exec("journalctl", "--no-pager", "-o", "cat", "-u", unit)
+
+    def describe(self, port: int = 8080) -> str:
+        """What a failed wait shows."""
+        return f"{self.status(port)}\n{self.sh('journalctl --no-pager -n 60')}"
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Booted, installed, with a run directory; shared by all tests, which follow each other."""
+    with engine():
+        remove(NAME)
+        node = Machine(NAME)
+        boot(site_image(), wheels())
+        try:
+            node.wait_booted()
+            install(node, tmp_path_factory.mktemp("source"))
+            make_run(node)
+            yield node
+        finally:
+            remove(NAME)
+
+
+def boot(image: str, wheel_folder: Path) -> None:
+    """Start the container with systemd as its first process."""
+    docker(
+        "run", "--detach", "--name", full_name(NAME), "--hostname", NAME, "--user", "0", "--workdir", "/root",
+        "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
+        "--tmpfs", "/run", "--tmpfs", "/run/lock", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+        "-v", f"{wheel_folder}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
+        "--entrypoint", "/sbin/init", image,
+    )  # fmt: skip
+
+
+def install(node: Machine, folder: Path) -> None:
+    """The documented command, with the wheels of this host instead of a package index."""
+    copy_source(folder / "dilocoxd")
+    docker("cp", folder / "dilocoxd", f"{node.id}:/root/")
+    node.sh("userdel dilocoxd; rm -rf /var/lib/dilocoxd/*")  # the image's own user is not what is tested here
+    node.sh("cd /root/dilocoxd && PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels make install-systemd", timeout_s=600)
+    user = node.sh("id dilocoxd")
+    assert re.search(r"uid=[1-9]", user)
+    say(f"installed: {user.strip()}, engine in {FOLDER}")
+
+
+def make_run(node: Machine) -> None:
+    """The run directory, made as the service's user."""
+    text = write_corpus_text()
+    docker("cp", text, f"{node.id}:{TEXT}")
+    options = " ".join(f"--set '{name}={value}'" for name, value in SETTINGS.items())
+    node.sh(
+        f"chown -R dilocoxd: /var/lib/dilocoxd && cd / && export XDG_CACHE_HOME=/var/cache &&"
+        f" runuser -u dilocoxd -- dilocoxd start tiny --no-run --dir {RUN_DIR} {options}",
+        timeout_s=300,
+    )
+
+
+def write_corpus_text() -> Path:
+    """A folder with the text."""
+    folder = FOLDER / "text"
+    folder.mkdir(exist_ok=True)
+    return folder / "corpus" if (folder / "corpus").exists() else write_corpus(folder)
