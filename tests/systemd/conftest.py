@@ -64,7 +64,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def boot(image: str, wheel_folder: Path) -> None:
     """Start the container with systemd as its first process."""
     docker(
-        "run", "--detach", "--name", full_name(NAME), "--hostname", NAME, "--user", "0", "--workdir", "/root",
+        "run", "--detach", "--name", full_name(NAME), "--hostname", NAME, "--user", "0", "--workdir", "/srv",
         "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
         "--tmpfs", "/run", "--tmpfs", "/run/lock", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
         "-v", f"{wheel_folder}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
@@ -75,9 +75,9 @@ def boot(image: str, wheel_folder: Path) -> None:
 def install(node: Machine, folder: Path) -> None:
     """The documented command, with the wheels of this host instead of a package index."""
     copy_source(folder / "dilocoxd")
-    docker("cp", folder / "dilocoxd", f"{node.id}:/root/")
+    docker("cp", folder / "dilocoxd", f"{node.id}:/srv/")
     node.sh("userdel dilocoxd; rm -rf /var/lib/dilocoxd/*")  # the image's own user is not what is tested here
-    node.sh("cd /root/dilocoxd && PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels make install-systemd", timeout_s=600)
+    node.sh("cd /srv/dilocoxd && PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels make install-systemd", timeout_s=600)
     user = node.sh("id dilocoxd")
     assert re.search(r"uid=[1-9]", user)
     say(f"installed: {user.strip()}, engine in {FOLDER}")

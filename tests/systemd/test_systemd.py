@@ -54,7 +54,7 @@ def test_units_are_valid_and_little_exposed_with_and_without_gpus(machine: Machi
     assert machine.sh(f"cd /etc/systemd/system && systemd-analyze verify {units} 2>&1") == ""
     figures = {"plain": exposure(machine, UNIT), "template": exposure(machine, SECOND)}
     drop_in = "/etc/systemd/system/dilocoxd@gpu.service.d/gpu.conf"
-    machine.sh(f"install -D -m 0644 /root/dilocoxd/systemd/gpu.conf {drop_in} && systemctl daemon-reload")
+    machine.sh(f"install -D -m 0644 /srv/dilocoxd/systemd/gpu.conf {drop_in} && systemctl daemon-reload")
     assert machine.sh("cd /etc/systemd/system && systemd-analyze verify dilocoxd@gpu.service 2>&1") == ""
     figures["with GPUs"] = exposure(machine, "dilocoxd@gpu.service")
     say(f"exposure: {figures}")
@@ -112,14 +112,14 @@ def test_watchdog_ends_a_daemon_without_progress_and_starts_it_again(machine: Ma
 def test_configuration_error_is_told_once_and_not_tried_again(machine: Machine) -> None:
     machine.exec("systemctl", "stop", UNIT)
     restarts = machine.show(UNIT, "NRestarts")
-    machine.sh(f"cp -p {RUN_DIR}/site.toml /root/site.toml && echo 'colour = \"red\"' >> {RUN_DIR}/site.toml")
+    machine.sh(f"cp -p {RUN_DIR}/site.toml /srv/site.toml && echo 'colour = \"red\"' >> {RUN_DIR}/site.toml")
     machine.sh("systemctl start dilocoxd || true")
     wait_until(lambda: machine.show(UNIT, "ActiveState") == "failed", "the unit has failed", 60, machine.describe)
     assert machine.show(UNIT, "ExecMainStatus") == "78"
     assert machine.show(UNIT, "SubState") == "failed", "not waiting for a restart"
     assert machine.show(UNIT, "NRestarts") in (restarts, "0")
     assert "unknown field" in machine.journal(UNIT).splitlines()[-5:].__str__()
-    machine.sh(f"cp -p /root/site.toml {RUN_DIR}/site.toml && systemctl reset-failed dilocoxd")
+    machine.sh(f"cp -p /srv/site.toml {RUN_DIR}/site.toml && systemctl reset-failed dilocoxd")
 
 
 def test_second_run_directory_trains_along_under_the_template_with_its_key_as_credential(machine: Machine) -> None:
@@ -132,7 +132,7 @@ def test_second_run_directory_trains_along_under_the_template_with_its_key_as_cr
     )
     machine.sh(
         f"mkdir -p /etc/credstore && install -m 0400 {SECOND_DIR}/identity.key"
-        f" /etc/credstore/dilocoxd.second.identity && mv {SECOND_DIR}/identity.key /root/ && systemctl start {SECOND}"
+        f" /etc/credstore/dilocoxd.second.identity && mv {SECOND_DIR}/identity.key /srv/ && systemctl start {SECOND}"
     )
     machine.wait_height(1, PATIENCE_S, SECOND_API)
     wait_joint(machine)
