@@ -25,6 +25,7 @@ from dilocoxd.daemon.round_driver import RoundDriver
 from dilocoxd.daemon.service_manager import Address, ServiceManager
 from dilocoxd.daemon.site import LocalSite
 from dilocoxd.daemon.site_interface import ChainView
+from dilocoxd.daemon.snapshot_keeper import usable_snapshots
 from dilocoxd.daemon.stop_signals import StopSignals
 from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
 from dilocoxd.daemon.token import load_or_create_token
@@ -32,7 +33,7 @@ from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.rounds.events import LeaveRequested
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, open_run_dir
-from dilocoxd.store.snapshots import list_rounds, remove_leftovers
+from dilocoxd.store.snapshots import remove_leftovers
 from dilocoxd.swarm.identity import load_or_create
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
@@ -203,7 +204,7 @@ class App:
         daemon.layout = layout
         payloads = PayloadMap(layout.payload_bytes)
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
-        snapshots = [daemon.opened.run_dir.snapshots / str(number) for number in list_rounds_below(daemon)]
+        snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
         for problem in await daemon.ledger.open(payloads, snapshots):
             daemon.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
         await daemon.recall_rounds()
@@ -248,12 +249,6 @@ class App:
     def _note_stop_trouble(self, text: str) -> None:
         remedy = "nothing is lost: what was not written is caught up at the next start"
         self._daemon.opened.events.emit(AlertRaised(code="stop_list", text=text, remedy=remedy))
-
-
-def list_rounds_below(daemon: Daemon) -> list[int]:
-    """Snapshots that the log reaches, newest first."""
-    rounds = list_rounds(daemon.opened.run_dir.snapshots)
-    return [number for number in reversed(rounds) if number <= daemon.log.height]
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

@@ -15,6 +15,7 @@ from typing import Final
 from dilocoxd.daemon.chain_fetch import check_payload, fetch_branch
 from dilocoxd.daemon.ledger import Ledger
 from dilocoxd.daemon.snapshot_fetch import download_snapshot, newest_certified
+from dilocoxd.daemon.snapshot_keeper import usable_snapshots
 from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
 from dilocoxd.ids import PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds.commands import SettleContribution, StartRecovery
@@ -22,7 +23,6 @@ from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits, VoteKeys
 from dilocoxd.rounds.recovery import Branch, check_branch, is_better, settlement
 from dilocoxd.store.log import EntryLog, Source
-from dilocoxd.store.snapshots import list_rounds
 from dilocoxd.swarm.fetch import FetchClient
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.telemetry import catalogue
@@ -196,8 +196,8 @@ class RecoveryDriver:
     async def _rebuild(self) -> None:
         """The state of our log from the newest usable snapshot, else from genesis."""
         parts = self._parts
-        rounds = [number for number in reversed(list_rounds(parts.snapshots)) if number <= parts.log.height]
-        for directory in [*(str(parts.snapshots / str(number)) for number in rounds), ""]:
+        usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
+        for directory in [*map(str, usable), ""]:
             try:
                 await parts.ledger.rebuild(directory)
             except (StoreError, WorkerError):

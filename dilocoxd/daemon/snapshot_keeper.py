@@ -15,7 +15,7 @@ from typing import Final
 from dilocoxd.daemon.site_interface import Site
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.snapshots import list_rounds, prune, stamp_chain_head
+from dilocoxd.store.snapshots import list_rounds, prune, read_index, stamp_chain_head
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, SnapshotWritten
 
 PAYLOAD_ROUNDS_MIN: Final = 64
@@ -29,6 +29,24 @@ class Retention:
     every_rounds: int
     keep: int
     payload_rounds_max: int
+
+
+def usable_snapshots(root: Path, log: EntryLog) -> list[Path]:
+    """Snapshots of states of this chain, newest first. Blocks.
+
+    A fork that lost, or a crash before a snapshot was stamped, leaves others under the same numbers: where no entry
+    follows yet, nothing but the stamp tells them apart.
+    """
+    found = []
+    for number in reversed(list_rounds(root)):
+        if number > log.height:
+            continue
+        try:
+            if read_index(root / str(number)).chain_head == log.hash_at(number).hex():
+                found.append(root / str(number))
+        except StoreError:
+            continue
+    return found
 
 
 def payloads_needed_from(height: int, snapshots: Sequence[int], peer_heights: Sequence[int], rounds_max: int) -> int:
@@ -78,12 +96,15 @@ class SnapshotKeeper:
 
     async def _write(self, height: int, site: Site, log: EntryLog) -> None:
         directory = self._directory / str(height)
+        if height > log.height:
+            return  # rolled back meanwhile
+        head = log.hash_at(height)
         written = await site.write_snapshot(str(directory))
-        if written.round != height or height > log.height:
+        if written.round != height or height > log.height or log.hash_at(height) != head:
             # The state moved on before its turn came, or the chain was rolled back: the name would lie.
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
             return
-        await asyncio.to_thread(stamp_chain_head, directory, log.hash_at(height))
+        await asyncio.to_thread(stamp_chain_head, directory, head)
         await asyncio.to_thread(prune, self._directory, self._retention.keep)
         rounds_max = self._retention.payload_rounds_max
         first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)

@@ -178,7 +178,7 @@ def main() -> int:
                 start(member)
             wait_joint(members, 3)
             for _ in range(arguments.kills):
-                for role in ("member", "coordinator"):
+                for role in ("coordinator", "member"):
                     for mode in ("killed", "vanished"):
                         print(json.dumps(kill_once(network, members, role=role, mode=mode)), flush=True)
     return 0

@@ -1,6 +1,12 @@
-"""What old payloads are kept for: our own replay, live peers within limits, short absences."""
+"""What old payloads are kept for (replay, live peers within limits, short absences), and which snapshots are used."""
 
-from dilocoxd.daemon.snapshot_keeper import PAYLOAD_ROUNDS_MIN, payloads_needed_from
+import hashlib
+from pathlib import Path
+
+from dilocoxd.daemon.snapshot_keeper import PAYLOAD_ROUNDS_MIN, payloads_needed_from, usable_snapshots
+from dilocoxd.ids import Digest, RunId
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotFile, SnapshotIndex, publish
 
 LIMIT = 1000
 
@@ -18,3 +24,25 @@ def test_newest_payloads_stay_for_those_who_were_away_for_a_moment() -> None:
 def test_live_peer_keeps_what_it_needs_but_not_for_ever() -> None:
     assert payloads_needed_from(5000, [4990, 5000], [4998, 4200], LIMIT) == 4200
     assert payloads_needed_from(5000, [4990, 5000], [4998, 3], LIMIT) == 4000
+
+
+def write_snapshot(root: Path, number: int, chain_head: str) -> None:
+    digest = hashlib.sha256(b"").hexdigest()
+    temporary = root / f".{number}.new"
+    temporary.mkdir(parents=True)
+    index = SnapshotIndex("run", number, digest, digest, chain_head, (SnapshotFile(ANCHOR_NAME, 1, (digest,)),))
+    publish(temporary, root / str(number), index)
+
+
+def test_snapshots_of_another_chain_or_without_a_stamp_are_not_used(tmp_path: Path) -> None:
+    genesis = Digest(hashlib.sha256(b"genesis").digest())
+    log = EntryLog(tmp_path / "log", RunId("run"), genesis)
+    root = tmp_path / "snapshots"
+    assert usable_snapshots(root, log) == []
+    write_snapshot(root, 0, "")
+    assert usable_snapshots(root, log) == []
+    write_snapshot(root, 0, hashlib.sha256(b"a fork that lost").hexdigest())
+    assert usable_snapshots(root, log) == []
+    write_snapshot(root, 0, genesis.hex())
+    write_snapshot(root, 7, genesis.hex())
+    assert usable_snapshots(root, log) == [root / "0"]
