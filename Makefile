@@ -10,13 +10,13 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-fast test-systemd test-containers lint format clean
+.PHONY: demo test test-fast test-systemd test-containers test-dashboard lint format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q --ignore tests/systemd --ignore tests/containers $(ARGS)
+	$(BIN)/python -m pytest -q --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard $(ARGS)
 
 # Real systemd and real containers, on a Docker engine that the tests start themselves; as root, needs docker.io and
 # debootstrap. `make test` leaves them out.
@@ -26,9 +26,13 @@ test-systemd: $(STAMP)
 test-containers: $(STAMP)
 	$(BIN)/python -m pytest -q -s -x tests/containers $(ARGS)
 
+# Needs chromium and chromium-driver; renews the pictures in docs/images.
+test-dashboard: $(STAMP)
+	DILOCOXD_KEEP_PICTURES=1 $(BIN)/python -m pytest -q tests/dashboard $(ARGS)
+
 # Everything that starts no daemons and takes no longer than a few seconds.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not processes and not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -m "not processes and not slow and not browser" $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from dilocoxd.api.caching import BodyCache
 from dilocoxd.api.controlling import Controlling
+from dilocoxd.api.dashboard import Dashboard
 from dilocoxd.api.endpoints import ENDPOINTS
 from dilocoxd.api.guard import Guard
 from dilocoxd.api.interface import Control, View
@@ -34,6 +35,7 @@ class Api:
         middlewares = [problems, self.connections.middleware, Guard(settings).middleware]
         self.app = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
         self.app.add_routes([web.route(e.method, e.path, self._handler(e.name, e.method)) for e in ENDPOINTS])
+        self.app.add_routes(Dashboard().routes())
         view.listen(self.stream.on_event)
 
     def _handler(self, name: str, method: str) -> Handler:
