@@ -54,6 +54,10 @@ class Controlling:
         await body_of(request, models.Empty)
         return self._done(self._control.snapshot())
 
+    async def reach(self, request: web.Request) -> web.StreamResponse:
+        await body_of(request, models.Empty)
+        return web.json_response(await self._control.reach())
+
     async def log_level(self, request: web.Request) -> web.StreamResponse:
         asked: models.LogLevelRequest = await body_of(request, models.LogLevelRequest)
         return self._done(self._control.set_log_level(asked.level))

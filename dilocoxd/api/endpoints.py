@@ -138,6 +138,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body=models.Empty, problems=(409,), is_cached=False,
     ),
     Endpoint(
+        "POST", "/v1/control/reach", "reach", "Have a peer try to connect to the addresses that we announce.",
+        models.Reach, body=models.Empty, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
         "POST", "/v1/control/log-level", "log_level", "Least severity of events on stderr or in the journal.",
         models.Done, body=models.LogLevelRequest, problems=(409,), is_cached=False,
     ),

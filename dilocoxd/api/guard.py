@@ -24,7 +24,8 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 def host_of(authority: str) -> str:
     """The host in a Host header, lower case, without port and brackets."""
     if authority.startswith("["):
-        return authority[1:].partition("]")[0].lower()
+        host, _, port = authority[1:].partition("]")
+        return host.lower() if not port or port.startswith(":") else authority.lower()
     return authority.rpartition(":")[0].lower() if authority.count(":") == 1 else authority.lower()
 
 

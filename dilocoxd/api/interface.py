@@ -79,5 +79,8 @@ class Control(Protocol):
     def snapshot(self) -> str:
         """Write the shared state to disk as soon as the outer worker is free."""
 
+    async def reach(self) -> dict[str, Any]:
+        """What a peer finds when it tries to connect to us; model `Reach`."""
+
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

@@ -109,6 +109,13 @@ class Worker(Model):
     generation: Count | None = None
 
 
+class Strategy(Model):
+    """What holds for the next round."""
+
+    inner_steps: Count = Field(description="H: inner steps of a phase.")
+    lowrank_r: Count = Field(description="r: low rank of the payloads; 0 is none.")
+
+
 class AlertShort(Model):
     """An alert that stands now."""
 
@@ -148,6 +155,7 @@ class Status(Model):
     totals: Totals
     losses: Losses
     peers: PeerCounts
+    strategy: Strategy
     payload: Payload | None
     workers: dict[str, Worker]
     bad_input: dict[str, dict[str, Count]] = Field(description="Peer to kind of bad input to count.")
@@ -267,12 +275,6 @@ class SwarmTimeline(Model):
     sites: list[SiteTimeline]
 
 
-class Vote(Model):
-    """Who signed an entry."""
-
-    peer: str
-
-
 class LogEntry(Model):
     """A committed entry of the log."""
 
@@ -315,6 +317,21 @@ class Done(Model):
 
     ok: Literal[True]
     text: str
+
+
+class Tried(Model):
+    """One address that a peer tried."""
+
+    address: str
+    ok: bool
+    error: str
+
+
+class Reach(Model):
+    """Whether others can connect to this site, as one of them found out just now."""
+
+    peer: str = Field(description="Who tried.")
+    addresses: list[Tried]
 
 
 class PauseRequest(Model):

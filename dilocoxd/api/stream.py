@@ -102,7 +102,7 @@ class EventStream:
     def missed(self, last_id: str) -> list[bytes]:
         """What a client that saw `last_id` last must be told first."""
         life, _, number = last_id.partition("-")
-        if not (life.isalnum() and number.isascii() and number.isdecimal() and len(last_id) <= 40):
+        if not (last_id.isascii() and life.isalnum() and number.isdecimal() and len(last_id) <= 40):
             raise bad_request(f"Last-Event-ID {last_id[:40]!r} is none of ours; leave it out")
         seen = int(number)
         oldest = self._history[0][0] if self._history else self._number + 1

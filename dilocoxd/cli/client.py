@@ -1,37 +1,91 @@
-"""Reads the HTTP API of a daemon (docs/internals.md 6); nothing but the standard library, so that it starts at once."""
+"""Talks to the HTTP API of a daemon (docs/internals.md 6); only the standard library, so that it starts at once."""
 
+import contextlib
 import json
+import os
+import ssl
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.store.rundir import open_run_dir
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
 ANSWER_BYTES_MAX = 64 << 20
 
 
-def api_url(target: str | None) -> str:
-    """The API's address: a URL as it is, a run directory's own, or the default."""
-    if target is None:
-        return DEFAULT_URL
-    if "://" in target:
-        return target.rstrip("/")
-    if Path(target).is_dir():
-        _, site = open_run_dir(Path(target)).load()
-        return f"http://{site.api.host}:{site.api.port}"
-    return f"http://{target.rstrip('/')}"
+@dataclass(frozen=True, slots=True)
+class ApiClient:
+    """Where the API is and how to be let in."""
+
+    url: str
+    token: str = ""
+    certificate: str = ""
+    """PEM file to trust, from the run directory; empty: what the system trusts."""
+
+    def _open(self, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:
+        request = urllib.request.Request(self.url + path, method="GET" if body is None else "POST")
+        if body is not None:
+            request.data = json.dumps(body).encode("utf-8")
+            request.add_header("Content-Type", "application/json")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        context = None
+        if self.url.startswith("https:"):
+            context = ssl.create_default_context(cafile=self.certificate or None)
+        return urllib.request.urlopen(request, timeout=timeout_s, context=context)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> Any:
+        """JSON answer of GET `path`, or of POST with a body. Raises PeerError with what to do."""
+        try:
+            with self._open(path, body, timeout_s) as answer:
+                return json.loads(answer.read(ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise PeerError(refusal(self.url + path, error)) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise PeerError(
+                f"{self.url}{path} does not answer ({reason}); check that the daemon runs and that api.port is right"
+            ) from error
+
+    def lines(self, path: str, *, timeout_s: float = 30.0) -> Any:
+        """The answer as a file object of lines; the caller closes it. Raises PeerError."""
+        try:
+            return self._open(path, None, timeout_s)
+        except OSError as error:
+            raise PeerError(f"{self.url}{path} does not answer ({getattr(error, 'reason', error)})") from error
 
 
-def get_json(url: str, path: str, *, timeout_s: float = 5.0) -> Any:
-    """Answer of GET `path`. Raises PeerError with what to do when nobody answers."""
+def refusal(where: str, error: urllib.error.HTTPError) -> str:
+    """One sentence about an answer that is an error: the daemon's own, if it gave one."""
     try:
-        with urllib.request.urlopen(url + path, timeout=timeout_s) as answer:
-            return json.loads(answer.read(ANSWER_BYTES_MAX))
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise PeerError(
-            f"{url}{path} does not answer ({reason}); check that the daemon runs and that api.port is right"
-        ) from error
+        detail = json.loads(error.read(1 << 16))["detail"]
+    except (ValueError, KeyError, TypeError, OSError):
+        detail = ""
+    return f"{where} answers {error.code} {error.reason}: {detail or 'this may not be a dilocoxd daemon'}"
+
+
+def client_for(target: str | None) -> ApiClient:
+    """The API behind a URL, a host:port or a run directory; None: the run directory we are in, or the default."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if target is None:
+        if not Path("run.toml").is_file():
+            return ApiClient(DEFAULT_URL, token)
+        target = "."
+    if "://" in target:
+        return ApiClient(target.rstrip("/"), token)
+    if not Path(target).is_dir():
+        return ApiClient(f"http://{target.rstrip('/')}", token)
+    run_dir = open_run_dir(Path(target))
+    _, site = run_dir.load()
+    if site.api.port == 0:
+        raise ConfigError(f"{target}: api.port = 0, so this site has no API; give it a port in site.toml")
+    token_path = run_dir.path / site.api.token_file
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # reading needs none, and a command says what is missing
+        token = token or token_path.read_text("ascii").strip()
+    return ApiClient(site.api.base_url, token, site.api.tls_certificate)

@@ -8,23 +8,29 @@ import click
 from dilocoxd import __version__
 from dilocoxd.cli.check import check_config
 from dilocoxd.cli.commands import init, join, run, start
+from dilocoxd.cli.completion import completion
+from dilocoxd.cli.control import leave, log_level, pause, resume, snapshot
+from dilocoxd.cli.doctor import doctor
+from dilocoxd.cli.exit_codes import FAILED, INTERRUPTED, epilog
 from dilocoxd.cli.log import log
 from dilocoxd.cli.replay import replay
+from dilocoxd.cli.show import peers, rounds, snapshots
 from dilocoxd.cli.status import status
+from dilocoxd.cli.watch import watch
 from dilocoxd.errors import ConfigError, DilocoxdError
 
-EXIT_FAILED = 1
 
-EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 the configuration must be changed."
-
-
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(epilog=epilog(), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="dilocoxd")
 def cli() -> None:
     """Train one language model on several sites that only the internet joins."""
 
 
-for _command in (start, join, run, init, check_config, status, log, replay):
+for _command in (
+    *(start, join, run, init, check_config),
+    *(status, watch, peers, rounds, log, snapshots, doctor),
+    *(pause, resume, leave, snapshot, log_level, replay, completion),
+):
     cli.add_command(_command)
 
 
@@ -36,10 +42,10 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except ConfigError as error:
         click.echo(f"dilocoxd: {error}", err=True)
         sys.exit(error.exit_code)
     except DilocoxdError as error:
         click.echo(f"dilocoxd: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        sys.exit(FAILED)

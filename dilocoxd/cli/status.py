@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from dilocoxd.cli.client import api_url, get_json
+from dilocoxd.cli.client import client_for
 from dilocoxd.errors import PeerError
 
 
@@ -79,7 +79,7 @@ def facts(status: Mapping[str, Any]) -> Table:
 
 def peer_table(peers: list[dict[str, Any]]) -> Table:
     """The other sites."""
-    table = Table("peer", "live", "in last round", "state", "outer step", "seen", "step", "address")
+    table = Table("peer", "live", "in last round", "state", "outer step", "head", "seen", "step", "link", "address")
     for peer in peers:
         table.add_row(
             short(str(peer.get("peer_id"))),
@@ -87,8 +87,10 @@ def peer_table(peers: list[dict[str, Any]]) -> Table:
             "yes" if peer.get("took_part_last_round") else "no",
             str(peer.get("state") or "-"),
             str(peer.get("height", "-")),
+            short(str(peer.get("chain_head") or "-"), 8),
             f"{number(peer.get('last_seen_s'), '.0f')} s ago",
             f"{number(peer.get('step_seconds'))} s",
+            f"{in_bytes(peer['link_bytes_per_s'])}/s" if peer.get("link_bytes_per_s") else "-",
             str((peer.get("addresses") or ["-"])[0]),
         )
     return table
@@ -109,11 +111,11 @@ def view(status: Mapping[str, Any], peers: list[dict[str, Any]]) -> Group:
 @click.option("--json", "as_json", is_flag=True, help="Print /v1/status and /v1/peers as JSON.")
 def status(target: str | None, as_json: bool) -> int:
     """Show what a daemon does, what it waits for and why; default http://127.0.0.1:8080."""
-    url = api_url(target)
-    found = get_json(url, "/v1/status")
+    client = client_for(target)
+    found = client.ask("/v1/status")
     if not isinstance(found, dict):
-        raise PeerError(f"{url} is not a dilocoxd daemon; check api.port")
-    peers = get_json(url, "/v1/peers")
+        raise PeerError(f"{client.url} is not a dilocoxd daemon; check api.port")
+    peers = client.ask("/v1/peers")
     if as_json:
         click.echo(json.dumps({"status": found, "peers": peers}, indent=1))
     else:

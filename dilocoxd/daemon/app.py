@@ -15,6 +15,7 @@ import uvloop
 
 from dilocoxd import __version__
 from dilocoxd.config.site import ApiSection
+from dilocoxd.daemon.alert_driver import AlertDriver
 from dilocoxd.daemon.api_view import DaemonView
 from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.join import catch_up, meet_others
@@ -126,7 +127,7 @@ class App:
     async def _run_parts(self) -> None:
         daemon = self._daemon
         async with asyncio.TaskGroup() as group:
-            helpers: list[asyncio.Task[None]] = []
+            helpers = [self._watched(group, AlertDriver(daemon).run(), "alerts")]
             site = self._watched(group, daemon.site.run(), "site")
             conductor = self._watched(group, self._start(group, helpers), "start")
             await self._stop.wait()

@@ -4,9 +4,10 @@ Nothing here waits: each command starts its effect and says what will happen. A 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from dilocoxd.daemon.parts import Daemon
+from dilocoxd.daemon.reach import ask_peers
 from dilocoxd.errors import CommandRefused
 from dilocoxd.store.snapshots import INDEX_NAME
 from dilocoxd.telemetry.catalogue import Level, LogLevelChanged, SitePaused, SiteResumed
@@ -67,6 +68,11 @@ class DaemonControl:
         if not daemon.snapshots.request(height):
             raise CommandRefused("another snapshot is about to be written; try again later")
         return f"state {height} is being written, unless the next entry overtakes it; see /v1/snapshots"
+
+    async def reach(self) -> dict[str, Any]:
+        """What a peer finds when it tries to connect to the addresses that we announce."""
+        swarm = self._daemon.swarm
+        return await ask_peers(self._daemon.membership.live(), swarm.fetch_bytes)
 
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

@@ -10,12 +10,13 @@ from typing import Any, Final, get_args
 
 from dilocoxd.daemon.api_view import DaemonView
 from dilocoxd.daemon.ledger import Ledger, genesis_view
-from dilocoxd.daemon.library import Library
+from dilocoxd.daemon.library import Library, serve_bytes
 from dilocoxd.daemon.lifecycle import Lifecycle
 from dilocoxd.daemon.membership_driver import MembershipDriver
 from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.daemon.reach import RESOURCE, DialBack
 from dilocoxd.daemon.recorder import Recorder
 from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.round_driver import RoundDriver, RoundParts
@@ -105,12 +106,13 @@ class Daemon:
             lambda: self.lifecycle.state == "training",
             self.journal,
         )
+        self.dial_back = DialBack(self._addresses_of, time.monotonic)
         self.promises = PromiseFile(run_dir.path)
         limit = opened.config.log.recording_mib << 20
         self.recorder = Recorder(Recording(run_dir.logs, limit) if limit else None)
         self.rounds: RoundDriver | None = None
         self.machine: RoundMachine | None = None
-        self.metrics = Metrics(self._status)
+        self.metrics = Metrics(self._status, self.peers_json)
         self.site_history = SiteHistory(self.journal, opened.events, lambda: self.ledger.chain.height, self._note_idle)
         self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain)
         self.recovery = RecoveryDriver(
@@ -227,7 +229,13 @@ class Daemon:
 
     async def open_resource(self, peer: PeerId, name: str) -> Served:
         """Bytes that a peer asks for."""
+        if name == RESOURCE:
+            return serve_bytes(await self.dial_back.answer(peer))
         return await self.library.open(peer, name)
+
+    def _addresses_of(self, peer: PeerId) -> tuple[str, ...]:
+        record = self.table.record(peer)
+        return record.addresses if record is not None else ()
 
     def on_site_event(self, event: SiteEvent) -> None:
         """The site tells something; called on the loop."""
@@ -284,6 +292,10 @@ class Daemon:
             self.journal.clear_alert(str(record["code"]))
         for code in CLEARED_BY.get(str(name), ()):
             self.clear_alert(code)
+
+    def num_dropped(self) -> int:
+        """Values that metrics sinks dropped since the start."""
+        return 0
 
     def clear_alert(self, code: str) -> None:
         """The reason of an alert is gone."""

@@ -71,6 +71,8 @@ class SnapshotKeeper:
         self._peer_heights = peer_heights
         self._emit = emit
         self._wanted: asyncio.Queue[int] = asyncio.Queue(1)
+        self.newest_bytes = 0
+        """Size of the last snapshot written."""
 
     def applied(self, height: int) -> None:
         """State `height` is in the buffers now; skipped when a snapshot is still being written."""
@@ -109,4 +111,5 @@ class SnapshotKeeper:
         rounds_max = self._retention.payload_rounds_max
         first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
+        self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))

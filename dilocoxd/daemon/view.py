@@ -126,6 +126,7 @@ class StatusView:
                 "live": sum(1 for peer in peers if peer["is_live"]),
                 "took_part_last_round": len(chain.recent[-1]) if chain.recent else 0,
             },
+            "strategy": {"inner_steps": chain.inner_steps, "lowrank_r": chain.lowrank_r},
             "payload": self._payload(),
             "workers": self._workers(site.workers),
             "bad_input": sources.swarm.guard.bad_input(),

@@ -100,6 +100,13 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Make room on the disk, then start the daemon again.",
     ),
     AlertKind(
+        "alerts_failed", "critical",
+        "The part that watches for alerts has failed; the site is leaving.",
+        "The watch ended with an error; goes with the next start.",
+        "The run directory cannot be read any more.",
+        "Check the disk of the run directory; start the daemon again.",
+    ),
+    AlertKind(
         "worker_outer_lost", "warning",
         "The outer worker died and is being started again. The shared state is safe in the daemon's buffers.",
         "The process ended or went silent; goes when the next one runs.",
@@ -140,7 +147,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "digest_mismatch", "critical",
         "A peer with the same chain has other bits of the model.",
-        "Heads are equal and digests are not; goes when no live peer differs any more.",
+        "Heads are equal and digests are not; goes after ten minutes without.",
         "A memory error, a damaged file, or a different build of torch at one of the sites.",
         "The site in the minority rebuilds itself. If it comes back, compare `dilocoxd doctor` of both sites and test"
         " the memory.",
@@ -155,7 +162,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "peers_json", "warning",
         "The list of known peers could not be written; after a restart only network.bootstrap is known.",
-        "Writing peers.json failed; goes when it is written.",
+        "Writing peers.json failed; goes after ten minutes without.",
         "The disk is full, or the run directory belongs to another user.",
         "Free some disk space; check the owner of the run directory.",
     ),

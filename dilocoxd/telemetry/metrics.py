@@ -3,14 +3,18 @@
 Names end with their unit (`_bytes`, `_seconds`, `_total`); docs/internals.md 6 has the status.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dilocoxd.telemetry.alerts import KINDS
+
 Status = Mapping[str, Any]
+Peers = Iterable[Mapping[str, Any]]
 
 PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("gauge", "dilocoxd_height", "height", "Committed outer steps on the own chain"),
@@ -24,6 +28,15 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("gauge", "dilocoxd_round_attempt", "round.attempt", "Attempt of the current round"),
     ("gauge", "dilocoxd_inner_loss", "losses.inner", "Training loss of the newest inner step"),
     ("gauge", "dilocoxd_validation_loss", "losses.validation", "Validation loss of the shared model"),
+    ("gauge", "dilocoxd_strategy_inner_steps", "strategy.inner_steps", "Inner steps of a phase (H), as agreed"),
+    (
+        "gauge",
+        "dilocoxd_strategy_lowrank_r",
+        "strategy.lowrank_r",
+        "Low rank of the payloads (r); 0 is none",
+    ),
+    ("gauge", "dilocoxd_payload_bytes", "payload.payload_bytes", "Size of one compressed contribution"),
+    ("gauge", "dilocoxd_update_fp32_bytes", "payload.fp32_bytes", "Size of the same update uncompressed"),
     ("counter", "dilocoxd_tokens", "totals.tokens", "Tokens trained on at this site"),
     ("counter", "dilocoxd_inner_steps", "totals.inner_steps", "Inner steps done at this site"),
     ("counter", "dilocoxd_contributions", "totals.contributions", "Entries that contain a contribution of this site"),
@@ -34,6 +47,22 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("counter", "dilocoxd_trainer_idle_seconds", "totals.idle_s", "Time in which trainers waited for the daemon"),
     ("counter", "dilocoxd_trainer_busy_seconds", "totals.train_s", "Time in which trainers trained"),
 )
+
+Labelled = tuple[Literal["gauge", "counter", "histogram"], str, tuple[str, ...], str]
+LABELLED: Final[tuple[Labelled, ...]] = (
+    ("gauge", "dilocoxd_info", ("peer_id", "run_id", "version"), "Always 1; who this is"),
+    ("gauge", "dilocoxd_state", ("state",), "1 for what the daemon does now, 0 for the other states"),
+    ("counter", "dilocoxd_worker_restarts", ("worker",), "Restarts of a worker"),
+    ("counter", "dilocoxd_input_rejected", ("code",), "Bad input by kind, all peers"),
+    ("gauge", "dilocoxd_alert", ("code", "severity"), "1 while an alert stands, 0 otherwise"),
+    ("gauge", "dilocoxd_peer_live", ("peer",), "1 while the peer answers"),
+    ("gauge", "dilocoxd_peer_height", ("peer",), "Committed outer steps of the peer"),
+    ("gauge", "dilocoxd_peer_link_bytes_per_second", ("peer",), "Measured speed of payloads sent to the peer"),
+    ("histogram", "dilocoxd_round_part_seconds", ("part",), "Duration of the parts of a round"),
+)
+STATES: Final = ("starting", "joining", "catching_up", "training", "leaving", "paused", "failed")
+PEERS_SHOWN: Final = 200
+"""More peers than this are not shown one by one: each is three time series."""
 
 ROUND_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s", "form_s", "reduce_s")
 
@@ -51,8 +80,9 @@ def status_value(status: Status, path: str) -> Any | None:
 class StatusCollector(Collector):
     """Turns the status into metric families whenever somebody scrapes."""
 
-    def __init__(self, read_status: Callable[[], Status]) -> None:
+    def __init__(self, read_status: Callable[[], Status], read_peers: Callable[[], Peers]) -> None:
         self._read_status = read_status
+        self._read_peers = read_peers
 
     def describe(self) -> list[Metric]:
         """Nothing: the status may not exist yet when the registry asks."""
@@ -65,37 +95,39 @@ class StatusCollector(Collector):
             if isinstance(value, int | float):
                 family = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
                 yield family(name, text, value=float(value))
-        yield from self._labelled(status)
-
-    def _labelled(self, status: Status) -> Iterator[Metric]:
-        info = GaugeMetricFamily("dilocoxd_info", "Always 1; who this is", labels=["peer_id", "run_id", "version"])
-        info.add_metric([str(status.get(k, "")) for k in ("peer_id", "run_id", "version")], 1.0)
-        yield info
-        state = GaugeMetricFamily("dilocoxd_state", "Always 1; what the daemon does", labels=["state"])
-        state.add_metric([str(status.get("state", "unknown"))], 1.0)
-        yield state
-        restarts = CounterMetricFamily("dilocoxd_worker_restarts", "Restarts of a worker", labels=["worker"])
-        for worker, value in (status_value(status, "workers") or {}).items():
-            restarts.add_metric([worker], float(value.get("restarts", 0)))
-        yield restarts
-        rejected = CounterMetricFamily("dilocoxd_input_rejected", "Bad input by kind, all peers", labels=["code"])
-        counts: dict[str, int] = {}
+        yield filled("dilocoxd_info", {tuple(str(status.get(k, "")) for k in ("peer_id", "run_id", "version")): 1.0})
+        yield filled("dilocoxd_state", {(state,): float(status.get("state") == state) for state in STATES})
+        workers = status_value(status, "workers") or {}
+        yield filled("dilocoxd_worker_restarts", {(w,): float(v.get("restarts", 0)) for w, v in workers.items()})
+        counts: Counter[str] = Counter()
         for kinds in (status_value(status, "bad_input") or {}).values():
-            for code, count in kinds.items():
-                counts[code] = counts.get(code, 0) + count
-        for code, count in sorted(counts.items()):
-            rejected.add_metric([code], float(count))
-        yield rejected
-        alerts = GaugeMetricFamily("dilocoxd_alert", "1 while an alert stands", labels=["code"])
-        for alert in status_value(status, "alerts") or ():
-            alerts.add_metric([str(alert.get("code", ""))], 1.0)
-        yield alerts
+            counts.update(kinds)
+        yield filled("dilocoxd_input_rejected", {(code,): float(count) for code, count in sorted(counts.items())})
+        standing = {str(alert.get("code")) for alert in status_value(status, "alerts") or ()}
+        yield filled("dilocoxd_alert", {(k.code, k.severity): float(k.code in standing) for k in KINDS if not k.expr})
+        yield from self._peers()
+
+    def _peers(self) -> Iterator[Metric]:
+        peers = list(self._read_peers())[:PEERS_SHOWN]
+        yield filled("dilocoxd_peer_live", {(p["peer_id"],): float(p["is_live"]) for p in peers})
+        yield filled("dilocoxd_peer_height", {(p["peer_id"],): float(p["height"]) for p in peers})
+        speeds = {(p["peer_id"],): float(p["link_bytes_per_s"]) for p in peers if p.get("link_bytes_per_s")}
+        yield filled("dilocoxd_peer_link_bytes_per_second", speeds)
+
+
+def filled(name: str, values: Mapping[Any, float]) -> Metric:
+    """A labelled family of the table; `values` by tuples of label values."""
+    kind, _, labels, text = next(row for row in LABELLED if row[1] == name)
+    family = (GaugeMetricFamily if kind == "gauge" else CounterMetricFamily)(name, text, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
 
 
 class Metrics:
     """The registry behind /metrics."""
 
-    def __init__(self, read_status: Callable[[], Status]) -> None:
+    def __init__(self, read_status: Callable[[], Status], read_peers: Callable[[], Peers] = list) -> None:
         self.registry = CollectorRegistry()
         self._round_parts = Histogram(
             "dilocoxd_round_part_seconds",
@@ -105,7 +137,7 @@ class Metrics:
             registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
-        self.registry.register(StatusCollector(read_status))
+        self.registry.register(StatusCollector(read_status, read_peers))
 
     def observe_round(self, times: Mapping[str, float]) -> None:
         """Add the durations of one committed round (`times` of /v1/rounds)."""

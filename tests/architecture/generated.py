@@ -9,7 +9,7 @@ from dilocoxd.config.fields import Section
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.telemetry.catalogue import event_types
-from dilocoxd.telemetry.metrics import PLAIN
+from tests.architecture import operations
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTE = "Made by `python -m tests.architecture.generated`; edit the code instead.\n"
@@ -17,7 +17,7 @@ NOTE = "Made by `python -m tests.architecture.generated`; edit the code instead.
 
 def events() -> str:
     """docs/events.md."""
-    lines = ["# Events and metrics", "", NOTE, "## Events (`RUN_DIR/logs/events.jsonl`, one JSON object a line)", ""]
+    lines = ["# Events", "", NOTE, "## Events (`RUN_DIR/logs/events.jsonl`, one JSON object a line)", ""]
     lines += ["Every event has `time` (unix seconds), `event` and `level`, and its own fields:", ""]
     lines += ["| event | level | fields | meaning |", "|---|---|---|---|"]
     for kind in event_types():
@@ -25,16 +25,6 @@ def events() -> str:
         text = inspect.getdoc(kind) or ""
         meaning = "" if text.startswith(kind.__name__ + "(") else " ".join(text.split())
         lines.append(f"| `{kind.name}` | {kind.level} | {fields} | {meaning} |")
-    lines += [
-        "",
-        "## Metrics (`GET /metrics`)",
-        "",
-        "| metric | kind | from `/v1/status` | meaning |",
-        "|---|---|---|---|",
-    ]
-    for sort, name, path, text in PLAIN:
-        shown = name if sort == "gauge" else name + "_total"
-        lines.append(f"| `{shown}` | {sort} | `{path}` | {text} |")
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +53,14 @@ def configuration() -> str:
     return "\n".join(lines)
 
 
-GENERATED: dict[str, Callable[[], str]] = {"events.md": events, "configuration.md": configuration}
+GENERATED: dict[str, Callable[[], str]] = {
+    "events.md": events,
+    "configuration.md": configuration,
+    "metrics.md": operations.metrics,
+    "operations/alerts.yml": operations.rules,
+    "operations/grafana-dashboard.json": operations.grafana,
+    "operations/runbook.md": operations.runbook,
+}
 
 if __name__ == "__main__":
     for file_name, make in GENERATED.items():

@@ -73,6 +73,7 @@ class FakeView:
                        "train_s": 29.0 * n, "attempts_failed": n // 10},
             "losses": {"inner": 3.2, "validation": 3.4, "validation_round": n},
             "peers": {"known": len(PEERS) - 1, "live": len(self.live), "took_part_last_round": len(PEERS)},
+            "strategy": {"inner_steps": STEPS, "lowrank_r": 64},
             "payload": {"parameters": 10_000_000, "fp32_bytes": 40_000_000, "payload_bytes": 400_000,
                         "compression_ratio": 100.0},
             "workers": {"outer": {"state": "running", "restarts": 0, "pid": 11},
@@ -220,6 +221,10 @@ class FakeControl:
 
     def snapshot(self) -> str:
         return self._note("snapshot")
+
+    async def reach(self) -> dict[str, Any]:
+        self._note("reach")
+        return {"peer": PEERS[1], "addresses": [{"address": "/ip4/10.0.0.1/tcp/31337", "ok": True, "error": ""}]}
 
     def set_log_level(self, level: str) -> str:
         return self._note("log-level", level)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dilocoxd.cli.client import api_url, get_json
+from dilocoxd.cli.client import client_for
 from dilocoxd.cli.status import in_bytes, status
 from dilocoxd.errors import PeerError
 
@@ -79,7 +79,7 @@ def test_json_is_what_the_api_says(url: str) -> None:
 
 def test_other_programs_on_the_port_are_told_apart(url: str) -> None:
     with pytest.raises(PeerError, match="does not answer"):
-        get_json(url, "/page")
+        client_for(url).ask("/page")
     with pytest.raises(PeerError, match="is not a dilocoxd daemon"):
         CliRunner().invoke(status, [url + "/other"], catch_exceptions=False)
 
@@ -90,9 +90,9 @@ def test_nobody_there_says_what_to_check() -> None:
 
 
 def test_target_may_be_left_out_or_lack_the_scheme() -> None:
-    assert api_url(None) == "http://127.0.0.1:8080"
-    assert api_url("host:1/") == "http://host:1"
-    assert api_url("https://host/") == "https://host"
+    assert client_for(None).url == "http://127.0.0.1:8080"
+    assert client_for("host:1/").url == "http://host:1"
+    assert client_for("https://host/").url == "https://host"
 
 
 def test_bytes_for_people() -> None:

@@ -18,7 +18,7 @@ STATUS: dict[str, Any] = {
     "peers": {"known": 3, "live": 2, "took_part_last_round": 2},
     "workers": {"outer": {"restarts": 1}, "p2pd": {"restarts": 0}},
     "bad_input": {"QmB": {"malformed": 2}, "QmC": {"malformed": 1, "bad_hash": 4}},
-    "alerts": [{"code": "clock_skew"}],
+    "alerts": [{"code": "left_out"}],
 }
 
 
@@ -36,14 +36,15 @@ def test_scrape_shows_the_status() -> None:
     assert found["dilocoxd_state", ("training",)] == 1
     assert found["dilocoxd_worker_restarts_total", ("outer",)] == 1
     assert found["dilocoxd_input_rejected_total", ("malformed",)] == 3
-    assert found["dilocoxd_alert", ("clock_skew",)] == 1
+    assert found["dilocoxd_alert", ("left_out", "warning")] == 1
+    assert found["dilocoxd_alert", ("disk_low", "critical")] == 0
     assert ("dilocoxd_validation_loss", ()) not in found
     assert found["process_resident_memory_bytes", ()] > 1_000_000
 
 
 def test_scrape_before_there_is_a_status_works() -> None:
     found = samples(Metrics(dict))
-    assert found["dilocoxd_state", ("unknown",)] == 1
+    assert found["dilocoxd_state", ("training",)] == 0
     assert ("dilocoxd_height", ()) not in found
 
 

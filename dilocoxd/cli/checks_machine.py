@@ -1,0 +1,172 @@
+"""Checks of the machine for `dilocoxd doctor`: Python, torch, GPU, clock, disk, memory, shared memory, file limits."""
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from dilocoxd.cli.findings import Finding
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+
+PYTHON: Final = (3, 11)
+FILES_MIN: Final = 4096
+SHM_PER_RANK: Final = 64 << 20
+DISK_MIN: Final = 2 << 30
+OUTER_COPIES: Final = 5
+"""Issue 2: the outer worker needs at most 5 x its parameters in fp32."""
+TRAINER_COPIES: Final = 4
+"""Parameters, gradients and the two moments of AdamW, in fp32."""
+CLOCK_ERROR_MAX_S: Final = 1.0
+_STA_UNSYNC: Final = 0x0040
+_TORCH_PROBE: Final = """
+import json, torch
+found = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": [], "nccl": None}
+if torch.cuda.is_available():
+    found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+print(json.dumps(found))
+"""
+
+
+def machine_findings(site: SiteConfig | None, manifest: Manifest | None, directory: Path) -> Iterator[Finding]:
+    """All checks of this file."""
+    yield python_finding()
+    torch = probe_torch()
+    yield torch_finding(torch)
+    yield gpu_finding(torch, site)
+    yield clock_finding()
+    yield disk_finding(directory, manifest)
+    yield memory_finding(manifest)
+    yield shm_finding(site)
+    yield files_finding()
+
+
+def python_finding() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", "ok" if sys.version_info >= PYTHON else "error", f"Python {version}")
+
+
+def probe_torch() -> dict[str, Any]:
+    """What a fresh process finds out about torch; `error` if it cannot be imported."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=120, check=False
+        )
+        found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-300:]}
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        found = {"error": str(error)[:300]}
+    return found
+
+
+def wanted_torch() -> str:
+    """The version range that the installed package asks for; empty when it is not installed."""
+    try:
+        needs = importlib.metadata.requires("dilocoxd") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return next((need.removeprefix("torch") for need in needs if need.startswith("torch") and ";" not in need), "")
+
+
+def torch_finding(torch: dict[str, Any]) -> Finding:
+    if "error" in torch:
+        return Finding("torch", "error", f"torch cannot be imported: {torch['error']}")
+    wanted, version = wanted_torch(), torch["version"]
+    low = wanted.partition(">=")[2].partition(",")[0]
+    is_tested = not low or version.split(".")[:2] == low.split(".")[:2]
+    text = f"torch {version}, CUDA {torch['cuda'] or 'none'}, NCCL {torch['nccl'] or 'none'}"
+    return Finding("torch", "ok" if is_tested else "warning", text + ("" if is_tested else f"; tested with {wanted}"))
+
+
+def gpu_finding(torch: dict[str, Any], site: SiteConfig | None) -> Finding:
+    gpus = torch.get("gpus", [])
+    if site is None or site.parallel.device == "cpu":
+        return Finding("gpu", "info", f"{len(gpus)} GPU; not needed on CPU")
+    needed = site.parallel.stages
+    if len(gpus) < needed:
+        return Finding("gpu", "error", f"{len(gpus)} GPU, {needed} stages want one each: {', '.join(gpus) or 'none'}")
+    return Finding("gpu", "ok", f"{len(gpus)} GPU for {needed} stages: {', '.join(gpus)}; NCCL {torch.get('nccl')}")
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of adjtimex(2): the fields up to what is read here, then room for the rest."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    ]
+
+
+def clock_finding() -> Finding:
+    """Asks the kernel, so it works whatever program keeps the time."""
+    timex = _Timex()
+    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex)) < 0:
+        return Finding("clock", "info", f"the kernel does not say ({os.strerror(ctypes.get_errno())})")
+    if timex.status & _STA_UNSYNC:
+        return Finding("clock", "warning", "the kernel's clock is not synchronised by any time service")
+    error_s = timex.maxerror / 1e6
+    level = "ok" if error_s <= CLOCK_ERROR_MAX_S else "warning"
+    return Finding("clock", level, f"synchronised, error at most {error_s:.3f} s")  # type: ignore[arg-type]
+
+
+def disk_finding(directory: Path, manifest: Manifest | None) -> Finding:
+    usage = shutil.disk_usage(directory)
+    needed = DISK_MIN + 3 * snapshot_bytes(manifest)
+    text = f"{usage.free / 1e9:.1f} GB free at {directory}, {needed / 1e9:.1f} GB wanted"
+    return Finding("disk", "ok" if usage.free >= needed else "error", text)
+
+
+def snapshot_bytes(manifest: Manifest | None) -> int:
+    """Anchor and momentum in fp32."""
+    return 2 * 4 * parameters(manifest)
+
+
+def parameters(manifest: Manifest | None) -> int:
+    """Parameters of the model, near enough for memory and disk."""
+    if manifest is None:
+        return 0
+    model = manifest.model
+    kv = model.hidden_size * model.num_kv_heads // model.num_heads
+    layer = 2 * model.hidden_size * (model.hidden_size + kv) + 3 * model.hidden_size * model.intermediate_size
+    return model.num_layers * layer + 2 * model.vocab_size * model.hidden_size
+
+
+def memory_finding(manifest: Manifest | None) -> Finding:
+    available = next(
+        (
+            1024 * int(line.split()[1])
+            for line in Path("/proc/meminfo").read_text("ascii").splitlines()
+            if line.startswith("MemAvailable:")
+        ),
+        0,
+    )
+    needed = 4 * (OUTER_COPIES + TRAINER_COPIES) * parameters(manifest) + (1 << 30)
+    text = f"{available / 1e9:.1f} GB available, about {needed / 1e9:.1f} GB wanted (activations come on top)"
+    return Finding("memory", "ok" if available >= needed else "warning", text)
+
+
+def shm_finding(site: SiteConfig | None) -> Finding:
+    path = Path("/dev/shm")
+    if not path.is_dir():
+        return Finding("shm", "warning", "there is no /dev/shm")
+    size, needed = shutil.disk_usage(path).total, SHM_PER_RANK * (site.parallel.stages if site is not None else 1)
+    text = f"/dev/shm has {size / 1e6:.0f} MB, {needed / 1e6:.0f} MB wanted"
+    return Finding("shm", "ok" if size >= needed else "warning", text)
+
+
+def files_finding() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    level = "ok" if soft == resource.RLIM_INFINITY or soft >= FILES_MIN else "warning"
+    return Finding("files", level, f"{soft} open files allowed (hard limit {hard})")  # type: ignore[arg-type]

@@ -1,0 +1,62 @@
+"""`dilocoxd doctor`: looks for what usually goes wrong, and says what to do about each finding."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dilocoxd.cli.checks_machine import machine_findings
+from dilocoxd.cli.checks_site import site_findings
+from dilocoxd.cli.client import client_for
+from dilocoxd.cli.exit_codes import DONE, FAILED
+from dilocoxd.cli.findings import Finding
+from dilocoxd.errors import ConfigError
+from dilocoxd.store.rundir import open_run_dir
+
+STYLES = {"ok": "green", "info": "dim", "warning": "yellow", "error": "bold red"}
+
+
+def findings(directory: Path | None) -> Iterator[Finding]:
+    """All findings: of the machine alone, or of a site on it."""
+    if directory is None:
+        yield from machine_findings(None, None, Path.cwd())
+        return
+    try:
+        run_dir = open_run_dir(directory)
+        manifest, site = run_dir.load()
+    except ConfigError as error:
+        yield Finding("config", "error", str(error))
+        yield from machine_findings(None, None, directory if directory.is_dir() else Path.cwd())
+        return
+    warnings = [*manifest.warnings(), *site.api.warnings()]
+    yield Finding("config", "warning" if warnings else "ok", "; ".join(warnings) or f"run {manifest.run_id}")
+    yield from machine_findings(site, manifest, run_dir.path)
+    yield from site_findings(run_dir.path, site, client_for(str(directory)))
+
+
+@click.command()
+@click.argument("directory", metavar="[RUN_DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(directory: Path | None, as_json: bool) -> int:
+    """Check this machine, and with RUN_DIR the site on it; each finding comes with its remedy.
+
+    Exit code 1 if something stops the site from training with others.
+    """
+    found = list(findings(directory))
+    is_ill = any(finding.level == "error" for finding in found)
+    if as_json:
+        rows = [{"check": f.check, "level": f.level, "text": f.text, "remedy": f.remedy} for f in found]
+        click.echo(json.dumps({"ok": not is_ill, "findings": rows}, indent=1))
+    else:
+        table = Table("check", "", "found")
+        for finding in found:
+            text = Text(finding.text)
+            if finding.remedy:
+                text.append(f"\n-> {finding.remedy}", style="bold")
+            table.add_row(finding.check, Text(finding.level, style=STYLES[finding.level]), text)
+        Console(highlight=False).print(table)
+    return FAILED if is_ill else DONE

@@ -1,0 +1,80 @@
+"""Every check of `dilocoxd doctor`: its name, what it looks at, and what to do when it finds something.
+
+The runbook is made from this table; doctor.py and checks_*.py fill in what was found.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Level = Literal["ok", "info", "warning", "error"]
+
+FINDINGS: Final[dict[str, tuple[str, str]]] = {
+    "python": ("Python is 3.11 or newer.", "Install Python 3.11 and make a new virtual environment with it."),
+    "torch": (
+        "torch can be imported and is the version that dilocoxd was tested with.",
+        "Install exactly that version: `pip install -c constraints.txt torch`.",
+    ),
+    "gpu": (
+        "With parallel.device = 'cuda': a GPU for each stage, a driver, and NCCL.",
+        "Install the driver and a CUDA build of torch, lower parallel.stages, or set parallel.device = 'cpu'.",
+    ),
+    "config": ("run.toml and site.toml are accepted.", "Correct the field that the text names."),
+    "identity": (
+        "The private key is there and only the owner can read it.",
+        "chmod 600 the key; a missing one is made at the start.",
+    ),
+    "port_network": (
+        "network.port can be listened on, or the daemon listens on it.",
+        "Stop the other program, or choose another network.port in site.toml.",
+    ),
+    "port_api": (
+        "api.port can be listened on, or the daemon answers on it.",
+        "Stop the other program, or choose another api.port in site.toml.",
+    ),
+    "announce": (
+        "Others are told at least one address that means something beyond this machine.",
+        "Set network.announce to the address that others can reach, such as the public one in front of a NAT.",
+    ),
+    "bootstrap": (
+        "At least one address in network.bootstrap accepts a TCP connection.",
+        "Ask an operator of the run for a current join line, and check firewalls on the way.",
+    ),
+    "reach": (
+        "A peer can connect to the addresses that this site announces (asked of a running daemon).",
+        "Open network.port in firewall and router, set network.announce, or use network.relays and nat_port_map.",
+    ),
+    "clock": (
+        "The clock is synchronised and within 10 s of the peers.",
+        "Start a time service: `timedatectl set-ntp true`, or install chrony.",
+    ),
+    "disk": (
+        "Room for three snapshots and at least 2 GB in the run directory.",
+        "Free space, or move the run directory to a larger disk.",
+    ),
+    "memory": (
+        "Memory for the outer state (5 x fp32 parameters) and the trainers.",
+        "Use a machine with more memory, fewer stages on this one, or a smaller model.",
+    ),
+    "shm": (
+        "Shared memory (/dev/shm) of at least 64 MB per trainer process, which gloo and NCCL use.",
+        "In containers: `--shm-size=1g`; otherwise `mount -o remount,size=1g /dev/shm`.",
+    ),
+    "files": (
+        "At least 4096 open files are allowed.",
+        "`ulimit -n 65536`, or LimitNOFILE=65536 in the service.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    level: Level
+    text: str
+
+    @property
+    def remedy(self) -> str:
+        """What to do; empty when nothing is wrong."""
+        return FINDINGS[self.check][1] if self.level in ("warning", "error") else ""

@@ -1,0 +1,223 @@
+"""Looks at the status every few seconds and says which alerts of telemetry/alerts.py stand. Decides; does no I/O.
+
+Conditions have a memory (how long, since when) and a gap between raising and clearing, so that none flickers.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+LOOK_EVERY_S: Final = 5.0
+ALONE_S: Final = 120.0
+STALL_ROUNDS: Final = 5.0
+STALL_MIN_S: Final = 600.0
+LEFT_OUT_ROUNDS: Final = 5
+BEHIND_ROUNDS: Final = 3
+BEHIND_S: Final = 120.0
+IDLE_WINDOW_S: Final = 600.0
+IDLE_KNOWN_S: Final = 120.0
+IDLE_HIGH: Final = 0.10
+IDLE_LOW: Final = 0.05
+ATTEMPTS: Final = 5
+BAD_INPUTS: Final = 20
+RECENT_S: Final = 600.0
+BLOCKED_LAG_S: Final = 1.0
+BLOCKED_SHOWN_S: Final = 300.0
+DISK_FRACTION: Final = 0.05
+DISK_BYTES: Final = 2 << 30
+EXPIRE_S: Final = {"identity_twice": 600.0, "peers_json": 600.0, "digest_mismatch": 600.0}
+"""Alerts that parts raise again while they are true, and that go when nothing was heard for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the daemon."""
+
+    status: Mapping[str, Any]
+    peers: list[dict[str, Any]]
+    disk_free: int
+    disk_total: int
+    snapshot_bytes: int
+    """Size of the newest snapshot; 0 while there is none."""
+    num_dropped: int = 0
+    """Values that sinks dropped since the start."""
+
+
+class Window:
+    """Values of a counter over the last seconds."""
+
+    def __init__(self, length_s: float, since: float | None = None) -> None:
+        """With `since` it is known to have stood at zero then."""
+        self._length_s = length_s
+        self._values: deque[tuple[float, float]] = deque([] if since is None else [(since, 0.0)])
+
+    def add(self, now: float, value: float) -> None:
+        """The counter stands at `value`."""
+        self._values.append((now, value))
+        while len(self._values) > 1 and self._values[1][0] <= now - self._length_s:
+            self._values.popleft()
+
+    @property
+    def growth(self) -> float:
+        """How much it grew; a restart from zero counts as no growth."""
+        return max(0.0, self._values[-1][1] - self._values[0][1])
+
+    @property
+    def span_s(self) -> float:
+        """How much time that covers."""
+        return self._values[-1][0] - self._values[0][0]
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """When the height changed, and when we were part of it."""
+
+    height: int = -1
+    changed_at: float = 0.0
+    usual_s: float = 0.0
+    own: int = -1
+    height_at_own: int = 0
+
+
+@dataclass(slots=True)
+class AlertWatch:
+    """`look` gives the text of each watched alert, empty where it does not stand."""
+
+    _since: dict[str, float] = field(default_factory=dict)
+    _rounds: _Rounds = field(default_factory=_Rounds)
+    _idle: Window = field(default_factory=lambda: Window(IDLE_WINDOW_S))
+    _busy: Window = field(default_factory=lambda: Window(IDLE_WINDOW_S))
+    _dropped: Window = field(default_factory=lambda: Window(BLOCKED_SHOWN_S))
+    _bad: dict[str, Window] = field(default_factory=dict)
+    _is_idle: bool = False
+    _blocked: tuple[float, float] = (-math.inf, 0.0)
+    _raised_at: dict[str, float] = field(default_factory=dict)
+
+    def note_blocked(self, lag_s: float, now: float) -> None:
+        """The loop came back late."""
+        if lag_s >= BLOCKED_LAG_S:
+            self._blocked = (now, lag_s)
+
+    def note_raised(self, code: str, now: float) -> None:
+        """Some part raised an alert."""
+        self._raised_at[code] = now
+
+    def expired(self, now: float) -> list[str]:
+        """Alerts of parts that have not been raised again for long."""
+        gone = [c for c, limit_s in EXPIRE_S.items() if c in self._raised_at and now - self._raised_at[c] > limit_s]
+        for code in gone:
+            del self._raised_at[code]
+        return gone
+
+    def look(self, seen: Seen, now: float) -> dict[str, str]:
+        """Every watched alert with its text; an empty text: it does not stand."""
+        status = seen.status
+        is_training = status["state"] == "training"
+        self._follow_rounds(status, now, is_training)
+        return {
+            "alone": self._alone(status, now),
+            "round_stalled": self._stalled(status, now) if is_training else "",
+            "left_out": self._left_out(status) if is_training else "",
+            "behind": self._behind(seen, now),
+            "trainer_idle": self._trainer_idle(status, now),
+            "attempts_failing": _attempts(status),
+            "bad_input": self._bad_input(status, now),
+            "loss_not_finite": _loss(status),
+            "disk_low": _disk(seen),
+            "loop_blocked": self._loop(now),
+            "sink_dropping": self._sinks(seen, now),
+            "worker_p2pd_lost": _p2pd(status),
+        }
+
+    def _lasts(self, code: str, is_so: bool, limit_s: float, now: float) -> bool:
+        if not is_so:
+            self._since.pop(code, None)
+            return False
+        return now - self._since.setdefault(code, now) >= limit_s
+
+    def _follow_rounds(self, status: Mapping[str, Any], now: float, is_training: bool) -> None:
+        rounds, height, own = self._rounds, status["height"], status["totals"]["contributions"]
+        if height != rounds.height or not is_training:
+            if 0 <= rounds.height < height and is_training:
+                took_s = (now - rounds.changed_at) / (height - rounds.height)
+                rounds.usual_s += 0.2 * (took_s - rounds.usual_s) if rounds.usual_s else took_s
+            rounds.height, rounds.changed_at = height, now
+        if own != rounds.own or not is_training:
+            rounds.own, rounds.height_at_own = own, height
+
+    def _alone(self, status: Mapping[str, Any], now: float) -> str:
+        known = status["peers"]["known"]
+        if self._lasts("alone", known > 0 and status["peers"]["live"] == 0, ALONE_S, now):
+            return f"none of {known} known sites has answered for {ALONE_S:g} s or longer"
+        return ""
+
+    def _stalled(self, status: Mapping[str, Any], now: float) -> str:
+        rounds = self._rounds
+        waited_s = now - rounds.changed_at
+        if waited_s <= max(STALL_MIN_S, STALL_ROUNDS * rounds.usual_s):
+            return ""
+        why = status["waiting_for"] or status["round"]["waiting_for"] or "nobody says why"
+        return f"no entry for more than {max(STALL_MIN_S, STALL_ROUNDS * rounds.usual_s):.0f} s: {why}"
+
+    def _left_out(self, status: Mapping[str, Any]) -> str:
+        missed = status["height"] - self._rounds.height_at_own
+        return f"the last {missed} entries do not contain this site" if missed >= LEFT_OUT_ROUNDS else ""
+
+    def _behind(self, seen: Seen, now: float) -> str:
+        height = seen.status["height"]
+        ahead = max((peer["height"] - height for peer in seen.peers if peer["is_live"]), default=0)
+        if self._lasts("behind", ahead >= BEHIND_ROUNDS, BEHIND_S, now):
+            return f"another site is {ahead} outer steps ahead"
+        return ""
+
+    def _trainer_idle(self, status: Mapping[str, Any], now: float) -> str:
+        self._idle.add(now, status["totals"]["idle_s"])
+        self._busy.add(now, status["totals"]["train_s"])
+        total = self._idle.growth + self._busy.growth
+        share = self._idle.growth / total if total else 0.0
+        limit = IDLE_LOW if self._is_idle else IDLE_HIGH
+        self._is_idle = share > limit and self._idle.span_s >= IDLE_KNOWN_S
+        return f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s" if self._is_idle else ""
+
+    def _bad_input(self, status: Mapping[str, Any], now: float) -> str:
+        counts = {peer: sum(kinds.values()) for peer, kinds in status["bad_input"].items()}
+        self._bad = {peer: self._bad.get(peer) or Window(RECENT_S, since=now) for peer in counts}
+        for peer, window in self._bad.items():
+            window.add(now, counts[peer])
+        worst = max(self._bad, key=lambda peer: self._bad[peer].growth, default="")
+        if worst and self._bad[worst].growth > BAD_INPUTS:
+            return f"{self._bad[worst].growth:.0f} bad inputs of {worst} within {RECENT_S:.0f} s"
+        return ""
+
+    def _loop(self, now: float) -> str:
+        at, lag_s = self._blocked
+        return f"the loop came back {lag_s:.1f} s late" if now - at < BLOCKED_SHOWN_S else ""
+
+    def _sinks(self, seen: Seen, now: float) -> str:
+        self._dropped.add(now, seen.num_dropped)
+        return f"{self._dropped.growth:.0f} values were dropped lately" if self._dropped.growth else ""
+
+
+def _attempts(status: Mapping[str, Any]) -> str:
+    found = status["round"]
+    if found["attempt"] < ATTEMPTS:
+        return ""
+    return f"round {found['round']} is at attempt {found['attempt']}"
+
+
+def _loss(status: Mapping[str, Any]) -> str:
+    inner = status["losses"]["inner"]
+    return f"the newest inner loss is {inner}" if inner is not None and not math.isfinite(inner) else ""
+
+
+def _disk(seen: Seen) -> str:
+    needed = max(DISK_BYTES, 2 * seen.snapshot_bytes)
+    if seen.disk_total <= 0 or (seen.disk_free >= needed and seen.disk_free >= DISK_FRACTION * seen.disk_total):
+        return ""
+    return f"{seen.disk_free / 1e9:.1f} GB of {seen.disk_total / 1e9:.0f} GB are free on the disk of the run directory"
+
+
+def _p2pd(status: Mapping[str, Any]) -> str:
+    return "p2pd is not running" if status["workers"].get("p2pd", {}).get("state") == "lost" else ""
