@@ -221,7 +221,8 @@ class App:
         await catch_up(daemon)
         life.enter("training")
         chain = daemon.ledger.chain
-        await daemon.site.begin(ChainView(chain.height, daemon.ledger.newest_own_phase()))
+        newest = daemon.ledger.newest_own_phase()
+        await daemon.site.begin(ChainView(chain.height, newest, await daemon.ledger.own_phases()))
 
     async def _finish(self, conductor: asyncio.Task[None], site: asyncio.Task[None]) -> None:
         """The stop list. Every step is bounded, and none is skipped because one before it failed."""

@@ -188,6 +188,15 @@ class Ledger:
         """Highest phase of ours in the chain."""
         return self.chain.last_phases.get(self._me)
 
+    async def own_phases(self) -> frozenset[PhaseId]:
+        """All phases of ours in the chain."""
+        return await asyncio.to_thread(
+            lambda: frozenset(
+                c.phase for index in self.own_rounds for c in self.log.entry(index).entry.contributions
+                if c.peer == self._me
+            )
+        )  # fmt: skip
+
 
 def genesis_view(run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int) -> ChainView:
     """View of a chain without entries; its state digest is set when the state is loaded."""

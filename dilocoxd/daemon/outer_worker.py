@@ -26,6 +26,7 @@ Answer = (
     | local.Settled
     | local.SnapshotWritten
     | local.SiteDone
+    | local.WorkReturned
 )
 ANSWERS: Final = Answer.__args__
 STOP_GRACE_S: Final = 5.0

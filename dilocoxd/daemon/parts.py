@@ -14,6 +14,7 @@ from dilocoxd.daemon.library import Library, serve_bytes
 from dilocoxd.daemon.lifecycle import Lifecycle
 from dilocoxd.daemon.membership_driver import MembershipDriver
 from dilocoxd.daemon.opened import Opened
+from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.reach import RESOURCE, DialBack
@@ -43,6 +44,7 @@ from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
 from dilocoxd.rounds.membership import Membership
 from dilocoxd.rounds.round import RoundMachine, RoundStatus
 from dilocoxd.store.log import EntryLog
+from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.recording import Recording
 from dilocoxd.swarm.fetch import Served
 from dilocoxd.swarm.identity import Identity, is_signed_by_its_peer
@@ -95,6 +97,7 @@ class Daemon:
         retention = Retention(section.every_rounds, section.keep, opened.config.storage.payload_rounds_max)
         self.snapshots = SnapshotKeeper(run_dir.snapshots, retention, self._peer_heights, opened.events.emit)
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
+        self.books = OwnBooks(self.me, self.site, OwnWork(run_dir.own_work), opened.events)
         self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
         self.table = Membership(self.me)
         self.swarm = Swarm(swarm_settings(run_dir, manifest, opened.config, opened.identity), self, opened.events.emit)
@@ -117,7 +120,7 @@ class Daemon:
         self.round_history = RoundHistory(self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain)
         self.recovery = RecoveryDriver(
             RecoveryParts(
-                me=self.me,
+                books=self.books,
                 ledger=self.ledger,
                 client=self.swarm.fetch_client,
                 keys=self.keys,
@@ -171,6 +174,7 @@ class Daemon:
             site=self.site,
             ledger=self.ledger,
             promises=self.promises,
+            books=self.books,
             post=self.swarm,
             history=self.round_history,
             count_bad=self.count_bad,

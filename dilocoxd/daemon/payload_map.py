@@ -34,6 +34,10 @@ class PayloadMap:
         """Bytes per segment of all passes together."""
         return tuple(sum(column) for column in zip(*self.payload_bytes, strict=True))
 
+    def span(self, pass_index: int) -> tuple[int, int]:
+        """Offset and length of all segments of one pass in OUTBOX or RESULT."""
+        return sum(map(sum, self.payload_bytes[:pass_index])), sum(self.payload_bytes[pass_index])
+
     def _index(self, pass_index: int, segment: int) -> int:
         before = sum(len(row) for row in self.payload_bytes[:pass_index])
         if not (0 <= pass_index < len(self.payload_bytes) and 0 <= segment < len(self.payload_bytes[pass_index])):

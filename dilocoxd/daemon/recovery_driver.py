@@ -14,11 +14,12 @@ from typing import Final
 
 from dilocoxd.daemon.chain_fetch import check_payload, fetch_branch
 from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.snapshot_fetch import download_snapshot, newest_certified
 from dilocoxd.daemon.snapshot_keeper import usable_snapshots
 from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
 from dilocoxd.ids import PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds.commands import SettleContribution, StartRecovery
+from dilocoxd.rounds.commands import InFlight, SettleContribution, StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits, VoteKeys
 from dilocoxd.rounds.recovery import Branch, check_branch, is_better, settlement
@@ -37,7 +38,7 @@ REPLAY_MAX: Final = 16
 class RecoveryParts:
     """What the driver works with."""
 
-    me: PeerId
+    books: OwnBooks
     ledger: Ledger
     client: FetchClient
     keys: VoteKeys
@@ -118,15 +119,16 @@ class RecoveryDriver:
         if own or len(branch.entries) > 1:
             parts.ledger.pause("catching up")
         if own:
-            await self._roll_back(branch, own)
+            await self._roll_back(branch, own, order.in_flight)
         donors = [peer, *(other for other in order.peers if other != peer)]
         entries = list(branch.entries)
         if len(entries) > REPLAY_MAX:
-            entries = await self._jump(entries, donors)
+            entries = await self._jump(entries, donors, order.in_flight)
         settled: PhaseId | None = None
         for signed in entries:
             settle = settlement(signed.entry, order.in_flight)
             await self._take(signed, donors, settle)
+            await parts.books.enter_chain([signed.entry], order.in_flight)
             settled = settle.phase if settle is not None else settled
         return settled
 
@@ -156,7 +158,9 @@ class RecoveryDriver:
         await parts.ledger.apply_logged(RoundIndex(index), settle)
         parts.took(signed)
 
-    async def _jump(self, entries: list[SignedEntry], donors: list[PeerId]) -> list[SignedEntry]:
+    async def _jump(
+        self, entries: list[SignedEntry], donors: list[PeerId], in_flight: InFlight | None
+    ) -> list[SignedEntry]:
         """Skip most of a long way by a snapshot; the entries that are left to replay."""
         parts = self._parts
         certified = {int(signed.entry.round): signed.entry for signed in entries[1:]}
@@ -174,13 +178,15 @@ class RecoveryDriver:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
             await self._rebuild()
             raise WireError("bad_hash", f"snapshot {index.round} of {holders}: {error}") from error
+        await parts.books.enter_chain((signed.entry for signed in entries[:skipped]), in_flight)
         for signed in entries[:skipped]:
             parts.took(signed)
         return entries[skipped:]
 
-    async def _roll_back(self, branch: Branch, own: list[Entry]) -> None:
-        """Leave our branch for a better one."""
+    async def _roll_back(self, branch: Branch, own: list[Entry], in_flight: InFlight | None) -> None:
+        """Leave our branch for a better one; first our books, then the log."""
         parts = self._parts
+        await parts.books.leave_chain(own, branch, in_flight)
         parts.events.emit(
             catalogue.ForkResolved(
                 fork_height=branch.fork,

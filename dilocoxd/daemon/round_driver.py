@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
 from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recorder import Recorder
 from dilocoxd.daemon.round_history import RoundHistory
@@ -28,6 +29,7 @@ from dilocoxd.rounds.commands import (
     OrderReduce,
     PersistEntry,
     PersistPromise,
+    Promise,
     ReportPeer,
     RoundFinished,
     Send,
@@ -76,6 +78,7 @@ class RoundParts:
     site: Site
     ledger: Ledger
     promises: PromiseFile
+    books: OwnBooks
     post: Post
     history: RoundHistory
     count_bad: Callable[[str, str, str], None]
@@ -206,8 +209,7 @@ class RoundDriver:
                 for peer in self._live:
                     self._parts.post.send(peer, command.message)
             case PersistPromise():
-                result_fd = self._parts.site.buffers.fd(RESULT)
-                await self._parts.promises.save(command.promise, result_fd, self._parts.ledger.payloads)
+                await self._keep_promise(command.promise)
             case SendSegment():
                 assert self._group is not None
                 await hold("exchange", self._parts.history.held)
@@ -239,6 +241,12 @@ class RoundDriver:
                 self.left.set()
             case _:
                 assert_never(command)
+
+    async def _keep_promise(self, promise: Promise) -> None:
+        parts, payloads = self._parts, self._parts.ledger.payloads
+        if promise.entry is not None:
+            await parts.books.keep(promise.entry, payloads)
+        await parts.promises.save(promise, parts.site.buffers.fd(RESULT), payloads)
 
     async def _reduce(self, order: OrderReduce) -> None:
         shares = tuple(Share(share.slot, share.tokens, share.age) for share in order.shares)

@@ -275,7 +275,12 @@ class LocalSite:
     async def begin(self, chain: ChainView) -> None:
         """See Site."""
         height = RoundIndex(chain.height)
-        await self._ordered(lambda order: ev.TrainingBegun(order, height, chain.newest_own_phase))
+        begun = (chain.newest_own_phase, chain.own_phases)
+        await self._ordered(lambda order: ev.TrainingBegun(order, height, *begun))
+
+    async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:
+        """See Site."""
+        return await self._ordered(lambda order: ev.WorkMoved(order, phase, is_withdrawn)) is not None
 
     def pause(self, reason: str) -> None:
         """See Site."""

@@ -104,6 +104,8 @@ class ChainView:
     height: RoundIndex
     newest_own_phase: PhaseId | None
     """Highest phase of this peer named by any entry of the chain."""
+    own_phases: frozenset[PhaseId] = frozenset()
+    """All phases of this peer that the chain names."""
 
 
 class BadShare(WorkerError):
@@ -330,6 +332,11 @@ class Site(Protocol):
     async def abandon_contribution(self, phase: PhaseId) -> None:
         """The round is given up for this contribution: it goes to the error feedback. Only if no vote for an entry
         that contains it has left."""
+        ...
+
+    async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:
+        """A fork took the entry with this contribution out of the chain (its kept work goes into the error feedback),
+        or brought it back (withdrawn). Durable when it returns; False: the books knew that."""
         ...
 
     async def begin(self, chain: ChainView) -> None:

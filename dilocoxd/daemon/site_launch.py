@@ -26,6 +26,7 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
         save_every_rounds=settings.save_feedback_every_rounds,
         checkpoint_directory=str(own / "trainer"),
         feedback_path=str(own / "feedback.safetensors"),
+        own_work_directory=str(own / "work"),
         start_timeout_s=settings.trainer_start_timeout_s,
         silence_factor=settings.trainer_silence_factor,
         silence_min_s=settings.trainer_silence_min_s,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dilocoxd.errors import StoreError
+from dilocoxd.ids import PhaseId
 from dilocoxd.rounds.phase_events import SiteRecord
 from dilocoxd.store.durable import write_file
 
@@ -18,6 +19,14 @@ def _checked(value: Any, name: str) -> int | None:
     if type(value) is not int or not 0 <= value < 2**63:
         raise StoreError(f"{FILE_NAME}: {name} is {value!r}, not a phase number; restore the file or start a new run")
     return value
+
+
+def _checked_pairs(value: Any) -> tuple[tuple[PhaseId, PhaseId], ...]:
+    is_list = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    if not is_list:
+        raise StoreError(f"{FILE_NAME}: returned is {value!r}, not pairs; restore the file or start a new run")
+    numbers = [[_checked(number, "phases_reserved") for number in pair] for pair in value]
+    return tuple((PhaseId(phase or 0), PhaseId(carrier or 0)) for phase, carrier in numbers)
 
 
 def load_record(run_directory: Path) -> SiteRecord:
@@ -33,7 +42,8 @@ def load_record(run_directory: Path) -> SiteRecord:
     names = {field.name for field in dataclasses.fields(SiteRecord)}
     if not isinstance(values, dict) or set(values) != names:
         raise StoreError(f"{path} does not have the fields {sorted(names)}; restore the file or start a new run")
-    return SiteRecord(**{name: _checked(value, name) for name, value in values.items()})  # type: ignore[arg-type]
+    returned = _checked_pairs(values.pop("returned"))
+    return SiteRecord(**{n: _checked(value, n) for n, value in values.items()}, returned=returned)  # type: ignore[arg-type]
 
 
 def save_record(run_directory: Path, record: SiteRecord) -> None:

@@ -26,7 +26,7 @@ _COPY_BYTES: Final = JOURNAL_BYTES // 2
 _MAGIC: Final = b"dlxjrnl1"
 _CHECKSUM_BYTES: Final = 32
 PATH_BYTES_MAX: Final = 1024
-_FORMAT: Final = struct.Struct("<8sQ32s?Q32s32sBQBQQqQqdd?dd1024s")
+_FORMAT: Final = struct.Struct("<8sQ32s?Q32s32sBQBQQqQqdd?ddQ1024s")
 NO_PHASE: Final = -1
 _NO_DIGEST: Final = bytes(32)
 
@@ -39,6 +39,7 @@ class Operation(IntEnum):
     FORM = 2
     SETTLE = 3
     COPY_BASE = 4
+    RETURN = 5
 
 
 class Saved(IntEnum):
@@ -72,13 +73,15 @@ class JournalState:
     formed_phase: int = NO_PHASE
     """The contribution in flight: its payload is in OUTBOX and its residual in FEEDBACK. NO_PHASE: nothing is."""
     argument: int = 0
-    """FORM, SETTLE: phase. APPLY, COPY_BASE: round."""
+    """FORM, SETTLE: phase. APPLY, COPY_BASE: round. RETURN: request."""
     settled_phase: int = NO_PHASE
     norm_square: float = 0.0
     residual_square: float = 0.0
     settled_included: bool = False
     partial_norm_square: float = 0.0
     partial_residual_square: float = 0.0
+    returned_request: int = 0
+    """Last ReturnWork that was completed."""
     path: str = ""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dilocoxd.errors import StoreError
+from dilocoxd.ids import PhaseId
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import from_store
@@ -39,6 +40,7 @@ class SiteFile:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._returned: tuple[PhaseId, ...] = ()
 
     def save(self, request: SaveSite) -> SiteDone:
         """Write the file, atomically. Raises RequestFailed (disk_full)."""
@@ -55,6 +57,7 @@ class SiteFile:
             "plan_sha256": core.plan.sha256.hex(),
             "phase": str(request.phase),
             "in_flight": str(core.state.formed_phase),
+            "returned": " ".join(map(str, request.returned)),
             "sha256": digest.hexdigest(),
         }
         header = encode_header([part.entry for part in parts], metadata)
@@ -105,6 +108,7 @@ class SiteFile:
         core.buffers.clear(local.FEEDBACK)
         core.buffers.clear(local.OWNER_FEEDBACK)
         core.journal.write(operation=Operation.NONE, formed_phase=NO_PHASE)
+        self._returned = ()
         try:
             detail = self._load(Path(request.path), request.phase)
         except FileNotFoundError:
@@ -114,7 +118,7 @@ class SiteFile:
         if detail:
             core.buffers.clear(local.FEEDBACK)
             core.buffers.clear(local.OWNER_FEEDBACK)
-        return SiteDone(request.request, not detail, detail[:4000])
+        return SiteDone(request.request, not detail, detail[:4000], () if detail else self._returned)
 
     def _load(self, path: Path, phase: int) -> str:
         """Fill the buffers; returns why not, or nothing. Raises Corrupt and OSError."""
@@ -123,6 +127,7 @@ class SiteFile:
         if metadata.get("plan_sha256") != core.plan.sha256.hex():
             return "the file belongs to another run"
         settled, in_flight = int(metadata.get("phase", "-1")), int(metadata.get("in_flight", "-1"))
+        self._returned = tuple(PhaseId(int(text)) for text in metadata.get("returned", "").split())
         if phase not in (settled, in_flight):
             return f"the file belongs to phase {settled}, wanted is {phase}"
         self._check(path, entries)

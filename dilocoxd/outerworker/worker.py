@@ -14,6 +14,7 @@ from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import Journal
 from dilocoxd.outerworker.plan import Plan
 from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.outerworker.returning import Returning
 from dilocoxd.outerworker.shared_state import SharedState
 from dilocoxd.outerworker.site_file import SiteFile
 from dilocoxd.outerworker.snapshot import SnapshotWriter, load_snapshot
@@ -27,6 +28,7 @@ from dilocoxd.wire.local import (
     PreparePass,
     Reduce,
     RestoreSite,
+    ReturnWork,
     SaveSite,
     Settle,
     StateReady,
@@ -59,6 +61,7 @@ class Worker:
             WriteSnapshot: self._snapshots.start,
             SaveSite: self._site.save,
             RestoreSite: self._site.restore,
+            ReturnWork: Returning(core).handle,
         }
 
     def handle(self, request: Any) -> None:

@@ -1,16 +1,18 @@
 """Order of operations on the outer worker: one at a time, and the anchor never changes under a reader.
 
-Two lanes. The base lane (FormContribution, CopyBase) frees and refills PHASE and goes first. The state lane (Settle,
-ApplyEntry, LoadState, SaveSite, RestoreSite) keeps its order; ApplyEntry and LoadState wait while trainers read ANCHOR
-or the CopyBase that belongs to that reading is not done. Source: docs/internals.md section 2.
+Two lanes. The base lane (FormContribution, CopyBase, ReturnWork) frees and refills PHASE and goes first; a ReturnWork
+comes before the next FormContribution. The state lane (Settle, ApplyEntry, LoadState, SaveSite, RestoreSite) keeps its
+order; ApplyEntry and LoadState wait while trainers read ANCHOR or the CopyBase of that reading is not done.
+Source: docs/internals.md section 2.
 """
 
 import dataclasses
 from collections import deque
 from dataclasses import dataclass
 
+from dilocoxd.ids import PhaseId
 from dilocoxd.rounds.phase_events import OuterRequest
-from dilocoxd.wire.local import ApplyEntry, CopyBase, FormContribution, LoadState, SaveSite
+from dilocoxd.wire.local import ApplyEntry, CopyBase, FormContribution, LoadState, ReturnWork, SaveSite
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,16 @@ class OuterQueue:
         """Append to its lane; `request.request` is replaced by a fresh number."""
         self._number += 1
         operation = Operation(self._number, dataclasses.replace(request, request=self._number), order)
-        lane = self._base if isinstance(request, FormContribution | CopyBase) else self._state
+        lane = self._base if isinstance(request, FormContribution | CopyBase | ReturnWork) else self._state
         lane.append(operation)
 
-    def start_next(self, *, is_anchor_read: bool, may_save: bool) -> Operation | None:
+    def start_next(
+        self, *, is_anchor_read: bool, may_save: bool, returned: tuple[PhaseId, ...] = ()
+    ) -> Operation | None:
         """Take the next operation that may run now; it becomes `running`. None: nothing to do, or it must wait.
 
-        A SaveSite that comes too late is dropped: the next contribution is formed, and its fate will bring another.
+        A SaveSite that comes too late is dropped: the next contribution is formed, and its fate will bring another. One
+        that starts notes `returned`, the work that FEEDBACK has now.
         """
         if self.running is not None:
             return None
@@ -60,7 +65,10 @@ class OuterQueue:
                 continue
             if head.writes_anchor and is_anchor_read:
                 return None
-            self.running = self._state.popleft()
+            if isinstance(head.request, SaveSite):
+                head = dataclasses.replace(head, request=dataclasses.replace(head.request, returned=returned))
+            self._state.popleft()
+            self.running = head
             return self.running
         return None
 
@@ -82,6 +90,11 @@ class OuterQueue:
     def is_copying(self) -> bool:
         """A CopyBase waits or runs."""
         return any(isinstance(op.request, CopyBase) for op in self._all())
+
+    @property
+    def is_returning(self) -> bool:
+        """A ReturnWork waits or runs."""
+        return any(isinstance(op.request, ReturnWork) for op in self._all())
 
     @property
     def is_changing_anchor(self) -> bool:

@@ -22,6 +22,7 @@ from dilocoxd.wire.local import (
     Pause,
     RestoreSite,
     Resume,
+    ReturnWork,
     SaveSite,
     Settle,
     Settled,
@@ -33,11 +34,12 @@ from dilocoxd.wire.local import (
     TakeAnchor,
     TrainerStopped,
     WorkerAlive,
+    WorkReturned,
 )
 
 Delay = Literal["none", "phase", "arrival"]
-OuterRequest = ApplyEntry | LoadState | CopyBase | FormContribution | Settle | SaveSite | RestoreSite
-OuterAnswer = StateReady | BaseCopied | ContributionFormed | Settled | SiteDone
+OuterRequest = ApplyEntry | LoadState | CopyBase | FormContribution | Settle | SaveSite | RestoreSite | ReturnWork
+OuterAnswer = StateReady | BaseCopied | ContributionFormed | Settled | SiteDone | WorkReturned
 TrainerMessage = (
     StepDone | BoundaryDue | BoundaryClosed | AnchorTaken | Evaluated | TrainerStopped | WorkerAlive
 )  # fmt: skip
@@ -56,6 +58,7 @@ class PhaseSettings:
     save_every_rounds: int = 1
     checkpoint_directory: str = ""
     feedback_path: str = ""
+    own_work_directory: str = ""
     start_timeout_s: float = 300.0
     silence_factor: float = 20.0
     silence_min_s: float = 60.0
@@ -76,6 +79,9 @@ class SiteRecord:
     """Last contribution that was offered ..."""
     formed_round: RoundIndex | None = None
     """... and the height at which that happened."""
+    returned: tuple[tuple[PhaseId, PhaseId], ...] = ()
+    """Contributions that left the chain with a fork and belong into the error feedback, each with the first phase whose
+    contribution could carry it on."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -167,6 +173,17 @@ class TrainingBegun:
     order: int
     height: RoundIndex
     newest_own_phase: PhaseId | None
+    own_phases: frozenset[PhaseId] = frozenset()
+    """All of ours in the chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMoved:
+    """A fork took the entry with this contribution of ours out of the chain, or (withdrawn) brought it back."""
+
+    order: int
+    phase: PhaseId
+    is_withdrawn: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +232,7 @@ PhaseEvent = (
     | LoadOrdered
     | ContributionAbandoned
     | TrainingBegun
+    | WorkMoved
     | PauseOrdered
     | ResumeOrdered
     | OthersDue

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from dilocoxd.ids import RoundIndex
-from dilocoxd.rounds import phase_events as ev
+from dilocoxd.rounds import phase_events as ev, phase_returned
 from dilocoxd.rounds.outer_queue import Operation
 from dilocoxd.rounds.phase_state import PhaseState
 from dilocoxd.wire import local
@@ -34,7 +34,11 @@ def pump(m: PhaseState) -> bool:
     """Start the next operation if one may run; True if so."""
     if not m.has_outer:
         return False
-    operation = m.queue.start_next(is_anchor_read=m.trainer.reads_anchor, may_save=m.is_leaving or m.flight is None)
+    operation = m.queue.start_next(
+        is_anchor_read=m.trainer.reads_anchor,
+        may_save=m.is_leaving or m.flight is None,
+        returned=tuple(sorted(m.held)),
+    )
     if operation is not None:
         m.emit(ev.RunOuter(operation.number, operation.request))
     return operation is not None
@@ -74,12 +78,24 @@ def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None
                 is_formed = m.flight is not None and m.flight.stage != "forming"
                 in_flight = m.flight.phase if m.flight is not None and is_formed else None
                 m.persist(saved_phase=operation.request.phase, saved_in_flight=in_flight)
+                m.saved_held = frozenset(operation.request.returned)
             else:
-                m.is_begun = True
+                _restored(m, answer)
+        case local.WorkReturned():
+            assert isinstance(operation.request, local.ReturnWork)
+            phase_returned.done(m, operation.request)
         case _:
             assert_never(answer)
     if operation.order is not None:
         m.emit(ev.FinishOrder(operation.order, answer))
+
+
+def _restored(m: PhaseState, answer: local.SiteDone) -> None:
+    if answer.is_restored:
+        phase_returned.restored(m, answer.returned)
+    else:
+        phase_returned.lost(m, m.newest_own_phase)
+    m.is_begun = True
 
 
 def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None:
@@ -94,7 +110,10 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
         case local.SaveSite():
             pass  # a full disk costs at most the residual at a crash; the next save tries again
         case local.RestoreSite():
+            phase_returned.lost(m, m.newest_own_phase)
             m.is_begun = True
+        case local.ReturnWork():
+            phase_returned.refused(m, operation.request, f"{kind}: {detail}")
         case local.Settle() | local.CopyBase():
             m.fail(f"the outer worker refused {type(operation.request).__name__}: {kind}: {detail}")
     if operation.order is not None:

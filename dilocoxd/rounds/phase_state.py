@@ -31,8 +31,14 @@ class PhaseState:
     has_outer: bool = False
     is_begun: bool = False
     """The site has caught up once, and its error feedback is in place."""
+    newest_own_phase: PhaseId | None = None
+    """In the chain when training began."""
     is_leaving: bool = False
     has_saved: bool = False
+    held: frozenset[PhaseId] = frozenset()
+    """Phases that FEEDBACK has although their contributions were in a chain once (phase_returned.py) ..."""
+    saved_held: frozenset[PhaseId] = frozenset()
+    """... and those that the error feedback on disk has."""
     has_left: bool = False
     has_failed: bool = False
     evaluation_due: bool = False

@@ -8,7 +8,7 @@ State in phase_state.py, outer worker in phase_outer.py, trainers in phase_train
 from typing import assert_never
 
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
-from dilocoxd.rounds import phase_events as ev, phase_outer, phase_trainer
+from dilocoxd.rounds import phase_events as ev, phase_outer, phase_returned, phase_trainer
 from dilocoxd.rounds.phase_state import PhaseState
 from dilocoxd.rounds.trainer_track import TrainerState
 from dilocoxd.wire import local
@@ -57,6 +57,8 @@ class PhaseMachine:
                 phase_trainer.on_trainer(m, event)
             case ev.EntryCommitted() | ev.LoadOrdered() | ev.ContributionAbandoned() | ev.TrainingBegun():
                 self._on_order(event)
+            case ev.WorkMoved():
+                phase_returned.on_moved(m, event)
             case ev.PauseOrdered() | ev.ResumeOrdered():
                 m.pause_reason = (event.reason or "the operator") if isinstance(event, ev.PauseOrdered) else ""
             case ev.OthersDue(at):
@@ -160,16 +162,21 @@ class PhaseMachine:
             # The record can be lost with a disk; the chain remembers which numbers were used.
             m.next_phase = PhaseId(max(m.next_phase, event.newest_own_phase + 1))
         phase = feedback_to_restore(m.record, event.height, event.newest_own_phase)
+        m.newest_own_phase = event.newest_own_phase
+        if not m.is_begun:
+            phase_returned.begin(m, event.own_phases)
         if not m.is_begun and phase is not None:
             m.queue.add(local.RestoreSite(0, m.settings.feedback_path, phase), order=event.order)
-        else:
-            m.is_begun = True
-            m.emit(ev.FinishOrder(event.order, None))
+            return
+        if not m.is_begun:
+            phase_returned.lost(m, event.newest_own_phase)
+        m.is_begun = True
+        m.emit(ev.FinishOrder(event.order, None))
 
     def _advance(self) -> None:
         m = self.state
         while not m.has_failed and not m.has_left:
-            if phase_outer.pump(m) or phase_trainer.direct(m):
+            if phase_returned.reconcile(m) or phase_outer.pump(m) or phase_trainer.direct(m):
                 continue
             if not m.is_leaving or m.is_trainer_active or not m.queue.is_idle:
                 return
@@ -178,7 +185,7 @@ class PhaseMachine:
     def _leave(self) -> None:
         """The trainers have stopped and nothing is queued: save what only this site has, then go."""
         m, settled = self.state, self.state.record.last_settled
-        is_new = m.flight is not None or settled != m.record.saved_phase
+        is_new = m.flight is not None or settled != m.record.saved_phase or m.held != m.saved_held
         if settled is not None and is_new and m.has_outer and not m.has_saved:
             m.has_saved = True
             m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))

@@ -61,6 +61,10 @@ class RunDir:
         return self.site / "feedback.safetensors"
 
     @property
+    def own_work(self) -> Path:
+        return self.site / "work"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

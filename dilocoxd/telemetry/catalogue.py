@@ -225,6 +225,18 @@ class ContributionSettled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionReturned(Event):
+    """A fork took the entry with our contribution out of the chain, so its work goes into our error feedback and is
+    offered again; withdrawn: a later fork brought the entry back."""
+
+    name: ClassVar[str] = "contribution.returned"
+    level: ClassVar[Level] = "warning"
+    phase: int
+    round: int
+    is_withdrawn: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationMeasured(Event):
     name: ClassVar[str] = "validation.measured"
     round: int

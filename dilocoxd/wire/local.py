@@ -302,6 +302,8 @@ class SaveSite:
     request: Uint
     path: Text
     phase: Phase
+    returned: Annotated[tuple[Phase, ...], Length(0, 1 << 16)] = ()
+    """Phases of which ReturnWork was done; kept in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +322,25 @@ class SiteDone:
     request: Uint
     is_restored: bool
     detail: Text
+    returned: Annotated[tuple[Phase, ...], Length(0, 1 << 16)] = ()
+    """Restored: the `returned` of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnWork:
+    """A fork took the entry with this contribution out of the chain: FEEDBACK gets what it carried (kept in `path`,
+    store/own_work.py). Withdrawn: the entry is back in the chain; FEEDBACK loses it again."""
+
+    request: Uint
+    phase: Phase
+    path: Text
+    is_withdrawn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReturned:
+    request: Uint
+    phase: Phase
 
 
 LOCAL_MESSAGES = Registry(
@@ -349,6 +370,8 @@ LOCAL_MESSAGES = Registry(
         54: SaveSite,
         56: RestoreSite,
         58: SiteDone,
+        60: ReturnWork,
+        62: WorkReturned,
         80: StartTraining,
         82: Extend,
         84: CloseBoundary,

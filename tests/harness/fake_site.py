@@ -56,6 +56,7 @@ class FakeSite:
         self._in_flight: PhaseId | None = None
         self._is_training = False
         self.phase_s = float(os.environ.get("FAKE_PHASE_S", "2.0"))
+        self.moved_work: list[tuple[PhaseId, bool]] = []
         self.snapshots: dict[str, tuple[RoundIndex, Digest]] = {}
 
     async def run(self) -> None:
@@ -94,6 +95,10 @@ class FakeSite:
 
     async def abandon_contribution(self, phase: PhaseId) -> None:
         self._settle(phase)
+
+    async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:
+        self.moved_work.append((phase, is_withdrawn))
+        return True
 
     async def begin(self, chain: ChainView) -> None:
         self._is_training = True

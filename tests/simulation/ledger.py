@@ -44,6 +44,13 @@ class Ledger:
         """A rollback took it out of the chain; its owner puts it back into its feedback."""
         self.fates[peer, phase] = RECLAIMED
 
+    def taken(self, peer: PeerId, entry: Entry) -> None:
+        """Recovery appends an entry: what it names of `peer` leaves the feedback if a fork had put it back there."""
+        for contribution in entry.contributions:
+            name = (contribution.peer, contribution.phase)
+            if contribution.peer == peer and self.fates.get(name) == RECLAIMED:
+                self.fates[name] = INCLUDED
+
     def lost(self, peer: PeerId, phase: PhaseId) -> None:
         """The process died with the contribution in flight."""
         if self.fates.get((peer, phase)) == OFFERED:
@@ -75,7 +82,7 @@ class Ledger:
                 seen.add(name)
                 if self.fates.get(name) == OFFERED and name[0] == peer:
                     raise Broken(f"R-b: {name} is in the chain of {peer}, but its owner has not settled it")
-                if self.fates.get(name) == EXCLUDED:
+                if self.fates.get(name) == EXCLUDED or (self.fates.get(name) == RECLAIMED and name[0] == peer):
                     raise Broken(f"R-b: {name} is in the chain of {peer} and in its owner's error feedback")
 
     def check_sums(self, peer: PeerId, entry: Entry, results: list[bytes], liars: set[PeerId]) -> None:

@@ -59,8 +59,10 @@ class Recovery:
         if not is_better(branch, own):
             self.ask_next()
             return
+        flying = self.order.in_flight.contribution.phase if self.order.in_flight is not None else None
         for phase in dropped_phases(self.node.name, own, branch):
-            self.swarm.ledger.reclaimed(self.node.name, phase)
+            if phase != flying:
+                self.swarm.ledger.reclaimed(self.node.name, phase)
         if own:
             self.swarm.world.log(f"{self.node.name} rolls back {len(own)} entries")
             disk.log = disk.log[:fork]
@@ -76,6 +78,7 @@ class Recovery:
             raise AssertionError(f"R-a: entry {entry.round} was voted for on other bits than replay gives")
         self.node.disk.log.append(stored)
         self.swarm.ledger.committed(self.node.name, entry)
+        self.swarm.ledger.taken(self.node.name, entry)
         settle = settlement(entry, self.order.in_flight)
         if settle is not None:
             self.settled = settle.phase

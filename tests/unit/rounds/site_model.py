@@ -145,6 +145,13 @@ class SiteModel:
         self.offers: list[ev.OfferContribution] = []
         self.dropped: list[ev.DropContribution] = []
         self.settled: list[tuple[int, bool]] = []
+        self.books: set[int] = set()
+        """Phases that FEEDBACK has again after a fork."""
+        self.file: tuple[int, ...] | None = None
+        """Those that the saved feedback has."""
+        self.returned_number = 0
+        self.dropped_by_fork: set[int] = set()
+        """What `books` must come to."""
         self.orders: dict[int, ev.FinishOrder | ev.RefuseOrder | None] = {}
         self.started: list[int] = []
         self.failure = ""
@@ -245,8 +252,19 @@ class SiteModel:
                     self.settled.append((request.phase, request.is_included))
                 self.offered = None
                 return local.Settled(number, request.phase)
+            case local.ReturnWork(_, phase, _, is_withdrawn):
+                if number != self.returned_number:
+                    assert (phase in self.books) == is_withdrawn, "the feedback gets or loses it twice"
+                    self.books ^= {phase}
+                    self.returned_number = number
+                return local.WorkReturned(number, phase)
+            case local.SaveSite():
+                assert set(request.returned) == self.books, "the file does not say what it has"
+                self.file = request.returned
+                return local.SiteDone(number, False, "")
             case _:
-                return local.SiteDone(number, True, "")
+                self.books = set(self.file or ())
+                return local.SiteDone(number, self.file is not None, "", self.file or ())
 
     def _form(self, number: int, request: local.FormContribution) -> local.ContributionFormed:
         if request.phase not in self.formed:
@@ -298,9 +316,14 @@ class SiteModel:
         self.send(ev.LoadOrdered(order, str(index), PhaseId(settles) if settles is not None else None))
         return order
 
-    def begin(self, height: int = 0, newest_own_phase: int | None = None) -> None:
+    def move(self, phase: int, *, is_withdrawn: bool) -> None:
+        """A fork drops the entry with this phase, or brings it back."""
+        self.send(ev.WorkMoved(self.order(), PhaseId(phase), is_withdrawn))
+
+    def begin(self, height: int = 0, newest_own_phase: int | None = None, own_phases: tuple[int, ...] = ()) -> None:
         newest = PhaseId(newest_own_phase) if newest_own_phase is not None else None
-        self.send(ev.TrainingBegun(self.order(), RoundIndex(height), newest))
+        own = frozenset(PhaseId(phase) for phase in own_phases)
+        self.send(ev.TrainingBegun(self.order(), RoundIndex(height), newest, own))
 
     def settle_down(self, *, until_due: bool = False, steps_max: int = 2000) -> None:
         """Let everything that can happen by itself happen, in a fixed order."""

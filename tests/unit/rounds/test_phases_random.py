@@ -20,7 +20,7 @@ DELAYS: tuple[Delay, ...] = ("none", "phase", "arrival")
 ACTIONS = (
     ("step", 30), ("read", 30), ("hear", 30), ("outer", 30), ("commit", 6), ("exclude", 2), ("abandon", 2),
     ("lose_trainer", 1), ("start_trainer", 6), ("lose_outer", 1), ("lose_outer_late", 1), ("start_outer", 10),
-    ("load", 1), ("pause", 1), ("resume", 4),
+    ("load", 1), ("pause", 1), ("resume", 4), ("fork", 2), ("unfork", 1),
 )  # fmt: skip
 
 
@@ -54,6 +54,13 @@ def act(site: SiteModel, action: str) -> None:
             site.start_outer()
         case "load" if is_loaded:
             site.load(site.machine.state.expected + 3)
+        case "fork" if site.settled:
+            phase, is_included = site.settled[-1]
+            if is_included:
+                site.dropped_by_fork.add(phase)
+                site.move(phase, is_withdrawn=False)
+        case "unfork" if site.dropped_by_fork:
+            site.move(site.dropped_by_fork.pop(), is_withdrawn=True)
         case "pause":
             site.send(PauseOrdered("test"))
         case "resume":
@@ -80,6 +87,7 @@ def calm_down(site: SiteModel) -> None:
 def check_history(site: SiteModel) -> None:
     """What must hold at the end of every history."""
     assert not site.failure
+    assert site.books == site.dropped_by_fork, "what forks dropped is not what the feedback has"
     settled = [phase for phase, _ in site.settled]
     assert settled == sorted(set(settled))
     offered = [offer.phase for offer in site.offers]

@@ -1,0 +1,161 @@
+"""Keeps what this site contributed to recent entries, so that a fork that drops an entry of the chain loses nothing.
+
+One file per phase, written before the site votes for an entry that names the phase: its payload of the last pass, then
+the results of the passes before (they say what the payload stands for). Layout: _FRONT, body, sha256 of both.
+Source: docs/internals.md 3.10 (rule R-b: in the end either in the chain or in its owner's error feedback).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import Digest, PhaseId
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_all
+
+SUFFIX: Final = ".work"
+_FRONT: Final = struct.Struct("<8sQQ32sQQ")
+_MAGIC: Final = b"dlxwork1"
+_DIGEST_BYTES: Final = 32
+_PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWork:
+    """What a file says of itself; its body lies at `offset`."""
+
+    phase: PhaseId
+    round: int
+    entry_hash: Digest
+    num_passes: int = 1
+    body_bytes: int = 0
+    offset: int = _FRONT.size
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`length` bytes from `offset` of an open file."""
+
+    fd: int
+    offset: int
+    length: int
+
+
+def work_path(directory: Path, phase: PhaseId) -> Path:
+    """Where the work of a phase is kept."""
+    return directory / f"{phase}{SUFFIX}"
+
+
+def read_front(path: Path) -> KeptWork:
+    """Raises FileNotFoundError, StoreError (Corrupt if it is not such a file, or cut off)."""
+    try:
+        with path.open("rb") as file:
+            front = file.read(_FRONT.size)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise store_error("reading kept work", path, error) from error
+    if len(front) < _FRONT.size:
+        raise Corrupt(f"{path}: cut off")
+    magic, phase, round_index, entry, num_passes, length = _FRONT.unpack(front)
+    if magic != _MAGIC or size != _FRONT.size + length + _DIGEST_BYTES:
+        raise Corrupt(f"{path}: holds no kept work, or not all of it")
+    return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length)
+
+
+def check_work(path: Path) -> KeptWork:
+    """Read all and compare with the hash. Raises FileNotFoundError, StoreError."""
+    kept = read_front(path)
+    digest = hashlib.sha256()
+    left = kept.offset + kept.body_bytes
+    try:
+        with path.open("rb") as file:
+            while left:
+                piece = file.read(min(left, _PIECE_BYTES))
+                if not piece:
+                    raise Corrupt(f"{path}: cut off")
+                digest.update(piece)
+                left -= len(piece)
+            expected = file.read(_DIGEST_BYTES)
+    except OSError as error:
+        raise store_error("reading kept work", path, error) from error
+    if digest.digest() != expected:
+        raise Corrupt(f"{path}: damaged (sha256 differs)")
+    return kept
+
+
+class OwnWork:
+    """The kept files of this site."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find(self, phase: PhaseId) -> KeptWork | None:
+        """What is kept of a phase; None if nothing (sound) is."""
+        try:
+            return read_front(work_path(self._directory, phase))
+        except (FileNotFoundError, Corrupt):
+            return None
+
+    def keep(self, work: KeptWork, body: Sequence[Piece]) -> None:
+        """Durable when this returns; replaces what an earlier attempt kept. Raises StoreError (DiskFull)."""
+        path = work_path(self._directory, work.phase)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        length = sum(piece.length for piece in body)
+        front = _FRONT.pack(_MAGIC, work.phase, work.round, work.entry_hash, work.num_passes, length)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                digest = hashlib.sha256(front)
+                offset = write_all(fd, front, 0)
+                for piece in body:
+                    offset = _copy(piece, fd, offset, digest.update)
+                write_all(fd, digest.digest(), offset)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.replace(path)
+            fsync_directory(self._directory)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise store_error(f"keeping the work of phase {work.phase}", path, error) from error
+
+    def drop_below(self, round_index: int) -> int:
+        """Remove what belongs to entries below `round_index`; the number of bytes freed. Raises StoreError."""
+        freed = 0
+        try:
+            for path in self._directory.glob(f"*{SUFFIX}"):
+                kept = self.find(PhaseId(int(path.name.removesuffix(SUFFIX))))
+                if kept is None or kept.round < round_index:
+                    freed += path.stat().st_size
+                    path.unlink()
+        except OSError as error:
+            raise store_error("dropping kept work", self._directory, error) from error
+        return freed
+
+    def total_bytes(self) -> int:
+        """What all kept files take. Raises StoreError."""
+        try:
+            return sum(path.stat().st_size for path in self._directory.glob(f"*{SUFFIX}"))
+        except OSError as error:
+            raise store_error("looking at kept work", self._directory, error) from error
+
+
+def _copy(piece: Piece, fd: int, offset: int, update: Callable[[bytes], None]) -> int:
+    done = 0
+    while done < piece.length:
+        data = os.pread(piece.fd, min(_PIECE_BYTES, piece.length - done), piece.offset + done)
+        if not data:
+            raise StoreError("the payload to be kept ends too early")
+        update(data)
+        offset = write_all(fd, data, offset)
+        done += len(data)
+    return offset

@@ -1,0 +1,70 @@
+"""Two real sites that went on apart and meet again: one chain, and what the loser gave to its own is not lost.
+
+Real daemons, outer workers, network and logs; only the trainers are without a model (tests/harness/synthetic_daemon).
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.outerworker.tensor_file import read_header
+from dilocoxd.store.rundir import open_run_dir
+from tests.harness.pair import make_pair
+from tests.harness.sites import SiteProcess, sites, wait_until
+from tests.harness.synthetic_trainer import STEP_S_VARIABLE
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
+PATIENCE_S = 240
+OPTIONS = [
+    "--set", "strategy.inner_steps=5", "--set", "strategy.extend_steps_max=100000", "--set", "strategy.codec=\"fp16\"",
+    "--set", "data.evaluate_every_rounds=0", "--set", "model.num_layers=2",
+]  # fmt: skip
+WINNER_AHEAD = 15
+LOSER_ALONE = 2
+
+
+def start(site: SiteProcess, step_s: float) -> None:
+    site.environment[STEP_S_VARIABLE] = str(step_s)
+    site.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(site.run_dir)])
+
+
+def events(site: SiteProcess, name: str) -> list[dict[str, Any]]:
+    lines = (site.run_dir / "logs" / "events.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == name]
+
+
+def own_phases(site: SiteProcess, peer: str) -> set[int]:
+    """Phases of `peer` in the site's chain."""
+    rows = site.get("/v1/rounds?limit=1000") or []
+    return {c["phase"] for row in rows for c in row["contributors"] if c["peer"] == peer}
+
+
+def test_losers_work_goes_back_to_its_error_feedback(tmp_path: Path) -> None:
+    winner, loser = make_pair(tmp_path, "tiny", OPTIONS, ["--set", "parallel.stages=1"])
+    with sites(winner, loser):
+        start(winner, 0.05)
+        start(loser, 0.6)
+        loser.wait_height(1, PATIENCE_S)
+        me = loser.status()["peer_id"]
+        loser.kill_tree()
+        winner.wait_height(winner.status()["height"] + WINNER_AHEAD, PATIENCE_S)
+        winner.kill_tree()
+        start(loser, 0.6)
+        height = wait_until(lambda: loser.status().get("height"), "a state", PATIENCE_S, loser.describe)
+        loser.wait_height(height + LOSER_ALONE, PATIENCE_S)
+        start(winner, 0.05)
+        wait_until(lambda: events(loser, "fork.resolved"), "the fork to be resolved", PATIENCE_S, loser.describe)
+        returned = {event["phase"] for event in events(loser, "contribution.returned")}
+        assert len(returned) >= LOSER_ALONE
+        wait_until(
+            lambda: max(own_phases(winner, me), default=-1) > max(returned), "the loser to contribute", PATIENCE_S
+        )
+        assert not returned & own_phases(winner, me), "in the chain and in the feedback"
+        assert loser.stop() == 0
+        assert winner.stop() == 0
+    _, _, metadata = read_header(open_run_dir(loser.run_dir).feedback)
+    assert returned == {int(phase) for phase in metadata["returned"].split()}
+    assert not events(winner, "contribution.returned")

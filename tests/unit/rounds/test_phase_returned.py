@@ -1,0 +1,149 @@
+"""Work that a fork took out of the chain: it enters the error feedback once, survives restarts, leaves on return."""
+
+from dilocoxd.ids import PhaseId
+from dilocoxd.rounds import phase_events as ev
+from dilocoxd.wire import local
+from tests.unit.rounds.site_model import SiteModel
+
+PHASE = ev.PhaseSettings("arrival", 4, 2, 0)
+
+
+def started(
+    record: ev.SiteRecord,
+    *,
+    file: tuple[int, ...] | None = None,
+    newest: int | None = None,
+    own: tuple[int, ...] = (),
+    height: int = 9,
+) -> SiteModel:
+    """A daemon that starts with this record, this saved feedback, and these phases of ours in the chain."""
+    site = SiteModel(PHASE, record=record)
+    site.file = file
+    site.start_outer()
+    site.load(height)
+    site.settle_down()
+    site.begin(height, newest, own)
+    site.settle_down()
+    return site
+
+
+def with_rounds(count: int) -> SiteModel:
+    """This many committed contributions; nothing is in flight, the trainers are gone."""
+    site = started(ev.SiteRecord())
+    site.start_trainer()
+    for number in range(count):
+        site.settle_down(until_due=True)
+        if number == count - 1:
+            site.lose_trainer()
+        site.commit(is_included=True)
+    site.settle_down()
+    assert len(site.settled) == count and site.offered is None
+    return site
+
+
+def fly(site: SiteModel) -> None:
+    """Bring a contribution on its way."""
+    site.start_trainer()
+    site.settle_down(until_due=True)
+    site.lose_trainer()
+    assert site.offered is not None
+
+
+def pairs(*phases: int, carrier: int) -> tuple[tuple[PhaseId, PhaseId], ...]:
+    return tuple((PhaseId(phase), PhaseId(carrier)) for phase in phases)
+
+
+def test_dropped_work_enters_the_feedback_once_and_is_on_disk_before_the_log_changes() -> None:
+    site = with_rounds(3)
+    last = site.settled[-1][0]
+    site.move(last, is_withdrawn=False)
+    assert site.durable.returned == pairs(last, carrier=last + 1)
+    site.move(last, is_withdrawn=False)
+    site.settle_down()
+    assert site.books == {last}
+    assert site.file == (last,), "the saved feedback has it too"
+
+
+def test_the_entry_comes_back_with_a_later_fork_and_the_feedback_loses_it() -> None:
+    site = with_rounds(3)
+    last = site.settled[-1][0]
+    site.move(last, is_withdrawn=False)
+    site.settle_down()
+    site.move(last, is_withdrawn=True)
+    site.settle_down()
+    assert (site.books, site.durable.returned, site.file) == (set(), (), ())
+
+
+def test_what_is_still_in_flight_is_not_touched() -> None:
+    site = with_rounds(2)
+    fly(site)
+    assert site.offered is not None
+    site.move(site.offered, is_withdrawn=False)
+    site.move(99, is_withdrawn=True)
+    assert site.durable.returned == ()
+
+
+def test_dropped_work_waits_until_what_is_in_flight_is_settled() -> None:
+    site = with_rounds(2)
+    fly(site)
+    site.move(site.settled[0][0], is_withdrawn=False)
+    site.settle_down()
+    assert site.books == set()
+    site.commit(is_included=True)
+    site.settle_down()
+    assert site.books == {site.settled[0][0]}
+
+
+def test_restart_before_the_feedback_had_it() -> None:
+    record = ev.SiteRecord(9, PhaseId(6), PhaseId(6), returned=pairs(5, 6, carrier=7))
+    site = started(record, file=(), newest=4, own=(3, 4))
+    assert site.books == {5, 6}
+
+
+def test_restart_when_the_saved_feedback_has_some_of_it() -> None:
+    record = ev.SiteRecord(9, PhaseId(6), PhaseId(6), returned=pairs(5, 6, carrier=7))
+    site = started(record, file=(5,), newest=4, own=(3, 4))
+    assert site.books == {5, 6}
+
+
+def test_restart_in_the_middle_of_the_rollback_leaves_what_is_still_in_the_chain() -> None:
+    record = ev.SiteRecord(9, PhaseId(6), PhaseId(6), returned=pairs(5, 6, carrier=7))
+    site = started(record, file=(), newest=5, own=(4, 5))
+    assert site.books == {6}
+    assert site.durable.returned == pairs(6, carrier=7)
+
+
+def test_restart_after_the_entry_came_back_takes_it_out_of_the_saved_feedback() -> None:
+    record = ev.SiteRecord(9, PhaseId(6), PhaseId(6), returned=pairs(6, carrier=7))
+    site = started(record, file=(6,), newest=6, own=(5, 6))
+    assert site.books == set()
+
+
+def test_without_the_saved_feedback_only_work_that_nothing_can_have_carried_on_comes_back() -> None:
+    unsaved = ev.SiteRecord(9, PhaseId(8), None, formed_phase=PhaseId(8), returned=pairs(3, carrier=4))
+    assert started(unsaved, newest=8, own=(8,)).books == set()
+    fresh = ev.SiteRecord(9, PhaseId(6), None, formed_phase=PhaseId(6), returned=pairs(6, carrier=7))
+    assert started(fresh, newest=4, own=(4,)).books == {6}
+
+
+def test_kept_work_that_is_damaged_is_reported_and_not_asked_for_again() -> None:
+    site = with_rounds(3)
+    last = site.settled[-1][0]
+    site.move(last, is_withdrawn=False)
+    task = site.outer_task
+    assert task is not None and isinstance(task.request, local.ReturnWork)
+    site.outer_task = None
+    site.send(ev.OperationRefused(task.number, "store", "damaged"))
+    site.settle_down()
+    assert site.durable.returned == () and site.books == set()
+    assert "cannot be put back" in site.dropped[-1].reason
+
+
+def test_leaving_saves_the_books() -> None:
+    site = with_rounds(3)
+    last = site.settled[-1][0]
+    site.move(last, is_withdrawn=False)
+    site.run_outer()
+    site.send(ev.LeaveOrdered())
+    site.settle_down(until_due=True)
+    assert site.has_left and site.file == (last,)

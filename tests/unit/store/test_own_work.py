@@ -1,0 +1,59 @@
+"""Files of kept work: found by phase, replaced by a later attempt, dropped by round."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import Digest, PhaseId
+from dilocoxd.store.own_work import KeptWork, OwnWork, Piece, check_work, work_path
+
+BODY = bytes(range(256)) * 10
+
+
+def keep(kept: OwnWork, phase: int, round_index: int, body: bytes = BODY) -> None:
+    fd = os.memfd_create("payload")
+    try:
+        os.pwrite(fd, b"##" + body, 0)
+        half = len(body) // 2
+        pieces = [Piece(fd, 2, half), Piece(fd, 2 + half, len(body) - half)]
+        kept.keep(KeptWork(PhaseId(phase), round_index, Digest(bytes([phase]) * 32), 2), pieces)
+    finally:
+        os.close(fd)
+
+
+def test_kept_work_is_found_whole(tmp_path: Path) -> None:
+    kept = OwnWork(tmp_path / "work")
+    assert kept.find(PhaseId(7)) is None and kept.total_bytes() == 0
+    keep(kept, 7, 3)
+    path = work_path(tmp_path / "work", PhaseId(7))
+    found = check_work(path)
+    assert found == KeptWork(PhaseId(7), 3, Digest(bytes([7]) * 32), 2, len(BODY))
+    assert path.read_bytes()[found.offset : found.offset + found.body_bytes] == BODY
+    keep(kept, 7, 4, BODY[:100])
+    again = kept.find(PhaseId(7))
+    assert again is not None and (again.round, again.body_bytes) == (4, 100)
+
+
+def test_old_and_broken_files_are_dropped(tmp_path: Path) -> None:
+    kept = OwnWork(tmp_path)
+    for phase in range(5):
+        keep(kept, phase, 10 + phase)
+    work_path(tmp_path, PhaseId(4)).write_bytes(b"torn")
+    assert kept.drop_below(12) > 2 * len(BODY)
+    assert [kept.find(PhaseId(phase)) is not None for phase in range(5)] == [False, False, True, True, False]
+    assert kept.total_bytes() < 3 * len(BODY)
+
+
+def test_a_payload_that_ends_too_early_is_an_error_and_leaves_the_old_file(tmp_path: Path) -> None:
+    kept = OwnWork(tmp_path)
+    keep(kept, 1, 1)
+    fd = os.memfd_create("short")
+    try:
+        with pytest.raises(StoreError, match="too early"):
+            kept.keep(KeptWork(PhaseId(1), 2, Digest(bytes(32))), [Piece(fd, 0, 10)])
+    finally:
+        os.close(fd)
+    found = kept.find(PhaseId(1))
+    assert found is not None and found.round == 1
