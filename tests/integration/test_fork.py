@@ -62,8 +62,9 @@ def test_losers_work_goes_back_to_its_error_feedback(tmp_path: Path) -> None:
         wait_until(
             lambda: max(own_phases(winner, me), default=-1) > max(returned), "the loser to contribute", PATIENCE_S
         )
-        assert not returned & own_phases(winner, me), "in the chain and in the feedback"
         assert loser.stop() == 0
+        returned = {event["phase"] for event in events(loser, "contribution.returned")}
+        assert not returned & own_phases(winner, me), "in the chain and in the feedback"
         assert winner.stop() == 0
     _, _, metadata = read_header(open_run_dir(loser.run_dir).feedback)
     assert returned == {int(phase) for phase in metadata["returned"].split()}
