@@ -84,7 +84,7 @@ def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
         raise ProtocolViolation(peer, "attempt_jump", f"attempt {ready.attempt}, nobody is beyond {known}")
     if ready.contribution is not None and ready.contribution.peer != peer:
         raise ProtocolViolation(peer, "foreign_contribution", f"offers a contribution of {ready.contribution.peer}")
-    core.gone.discard(peer)
+    core.goodbye(peer, is_gone=False)
     core.gathering.note(peer, ready, core.now)
     if ready.attempt > core.attempt and core.is_live(peer):
         if core.state == states.GATHERING:
@@ -195,7 +195,8 @@ def _all_views(core: Core) -> dict[PeerId, PeerView]:
     """What membership says, with ourselves as one more peer."""
     trains = core.is_training and core.leave_by is None
     own = PeerView(core.me, is_live=True, is_training=trains, height=core.round, head=core.chain.head)
-    others = {peer: view for peer, view in core.views.items() if peer in core.present()}
+    present = core.present()
+    others = {peer: view for peer, view in core.views.items() if peer in present}
     return {**others, core.me: own}
 
 
@@ -203,7 +204,7 @@ def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:
     """We are the coordinator: finish a locked entry, or propose a group, or wait with the reason."""
     message: Propose | ProposeCommit
     if locks.commit is not None:
-        if reason := _quorum_problem(core, locks.voters) or _missing_promises(core):
+        if reason := _quorum_problem(core, locks.voters) or _missing_promises(core) or _unheard_voters(core, locks):
             core.waiting_for = reason
             return
         message = ProposeCommit(core.round, core.attempt, locks.commit, tuple(sorted(locks.voters)))
@@ -237,9 +238,19 @@ def _missing_promises(core: Core) -> str:
     return f"{', '.join(sorted(missing)[:3])} to join this attempt, in which a locked entry is finished"
 
 
+def _unheard_voters(core: Core, locks: LockDecision) -> str:
+    """Why we, who have just started, must not finish a locked entry yet: a voter that is not heard yet may have gone
+    on without us meanwhile. Empty when all are here, or had their time."""
+    absent = set(locks.commit.voters if locks.commit is not None else ()) - set(locks.voters)
+    if not absent or core.is_over(core.started_at + core.limits.progress_timeout_s):
+        return ""
+    return f"{', '.join(sorted(absent)[:3])}, who voted with us before we were restarted"
+
+
 def _can_finish(core: Core, locks: LockDecision) -> bool:
     """A locked entry could be finished now by what we know."""
-    return locks.commit is not None and not _quorum_problem(core, locks.voters) and not _missing_promises(core)
+    is_possible = locks.commit is not None and not _quorum_problem(core, locks.voters)
+    return is_possible and not _missing_promises(core) and not _unheard_voters(core, locks)
 
 
 def _quorum_problem(core: Core, voters: Iterable[PeerId]) -> str:

@@ -3,6 +3,7 @@
 Source: protocol/06-rounds.md (coordinator, grouping, owners).
 """
 
+import functools
 import hashlib
 import heapq
 from bisect import bisect_right
@@ -52,8 +53,13 @@ def coordinator_order(
     run_id: RunId, round_index: RoundIndex, attempt: Attempt, peers: Iterable[PeerId]
 ) -> list[PeerId]:
     """Peers in the order in which they are asked to coordinate this attempt; the same list at everybody."""
-    prefix = _ORDER_DOMAIN + f"{run_id}\0{round_index}\0{attempt}\0".encode()
-    return sorted(peers, key=lambda peer: hashlib.sha256(prefix + peer.encode()).digest())
+    prefix = f"{run_id}\0{round_index}\0{attempt}\0"
+    return sorted(peers, key=lambda peer: _order(prefix, peer))
+
+
+@functools.lru_cache(1 << 14)
+def _order(prefix: str, peer: PeerId) -> bytes:
+    return hashlib.sha256(_ORDER_DOMAIN + prefix.encode() + peer.encode()).digest()
 
 
 def without_conflicts(peers: Iterable[PeerId], conflicts: Set[tuple[PeerId, PeerId]]) -> frozenset[PeerId]:

@@ -3,6 +3,7 @@
 Decides nothing by itself; the parts are functions on it, so that each file holds one idea.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +81,11 @@ class Core:
     views: dict[PeerId, PeerView] = field(default_factory=dict)
     gone: set[PeerId] = field(default_factory=set)
     """Said goodbye; not waited for even before membership knows."""
+    known_live: frozenset[PeerId] | None = None
+    """What `live` answers; None after a change of `views` or `gone`."""
     offer: PhaseOffered | None = None
+    started_at: Monotonic = NOT_YET
+    """Of this process life."""
     # --- the round
     attempt: Attempt = FIRST
     attempt_started_at: Monotonic = NOT_YET
@@ -164,17 +169,30 @@ class Core:
     def broadcast(self, message: RoundMessage) -> None:
         self.emit(Broadcast(message))
 
+    def see(self, views: Iterable[PeerView]) -> None:
+        """What membership says now."""
+        self.views = {view.peer: view for view in views if view.peer != self.me}
+        self.known_live = None
+
+    def goodbye(self, peer: PeerId, *, is_gone: bool) -> None:
+        """The peer said that it leaves, or showed that it is back."""
+        if is_gone != (peer in self.gone):
+            self.gone ^= {peer}
+            self.known_live = None
+
     def is_live(self, peer: PeerId) -> bool:
-        view = self.views.get(peer)
-        return peer == self.me or (view is not None and view.is_live and peer not in self.gone)
+        return peer in self.live()
 
     def live(self) -> frozenset[PeerId]:
         """Ourselves and everybody worth waiting for."""
-        return frozenset({self.me, *(peer for peer in self.views if self.is_live(peer))})
+        if self.known_live is None:
+            others = {peer for peer, view in self.views.items() if view.is_live and peer not in self.gone}
+            self.known_live = frozenset({self.me, *others})
+        return self.known_live
 
     def present(self) -> frozenset[PeerId]:
         """Live peers without those that stand on a chain that recovery could not take: they will not answer here."""
-        return self.live() - self.drift.refuted.keys()
+        return self.live() - self.drift.refuted.keys() if self.drift.refuted else self.live()
 
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""

@@ -289,6 +289,7 @@ class RoundMachine:
     def _start(self) -> None:
         core = self._core
         assert core.state == states.STARTING, "started twice"
+        core.started_at = core.now
         arrive(core)
         kept = self._kept
         if kept is None or (kept.promise.round, kept.promise.parent) != (core.round, core.chain.head):
@@ -323,7 +324,7 @@ class RoundMachine:
 
     def _on_peers(self, event: PeersChanged) -> None:
         core = self._core
-        core.views = {view.peer: view for view in event.peers if view.peer != core.me}
+        core.see(event.peers)
         core.bandwidth = event.bandwidth
         core.is_training = event.is_training
         for view in core.views.values():
@@ -364,7 +365,7 @@ class RoundMachine:
             case Committed():
                 core.drift.note(core.chain, peer, RoundIndex(message.round + 1), Digest(message.entry_hash), core.now)
             case Leaving():
-                core.gone.add(peer)
+                core.goodbye(peer, is_gone=True)
             case _:
                 assert_never(message)
 

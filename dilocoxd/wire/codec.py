@@ -146,9 +146,15 @@ def _build(kind: type, values: Any, where: str) -> Any:
     return kind(*(check(v, f"{kind.__name__}.{name}") for (name, check), v in zip(fields, values, strict=True)))
 
 
+@functools.cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
 def _flatten(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [_flatten(getattr(value, f.name)) for f in dataclasses.fields(value)]
+    names = _names(value.__class__)
+    if names is not None:
+        return [_flatten(getattr(value, name)) for name in names]
     if isinstance(value, tuple):
         return [_flatten(item) for item in value]
     return value

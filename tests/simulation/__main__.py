@@ -1,41 +1,121 @@
-"""Run seeded schedules: `python -m tests.simulation --first-seed S --num-seeds N`; exit 1 with the failing seeds."""
+"""Run seeded schedules: `python -m tests.simulation --first-seed S --num-seeds N [--jobs J]`; exit 1 if any fails.
+
+A failing seed prints the invariant, one line that repeats it, and leaves its transcript in a file.
+"""
 
 import argparse
 import collections
+import gc
+import multiprocessing
 import sys
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from tests.simulation.schedule import run_seed
+from tests.simulation.schedule import Outcome, run_seed
+
+CHUNK = 20
+"""Seeds that a process takes at a time."""
+PROGRESS_S = 15.0
+
+
+def run_quietly(seed: int) -> Outcome:
+    """`run_seed`; an exception in the machines or in the simulation is a finding too."""
+    try:
+        return run_seed(seed)
+    except Exception as error:
+        return Outcome(seed, f"{type(error).__name__}: {error}", 0, 0, 0, 0, 0, ())
+
+
+def run_chunk(seeds: range) -> list[Outcome]:
+    """Seeds one after the other. Garbage is collected between schedules: their parts refer to each other in circles."""
+    gc.disable()
+    try:
+        outcomes = []
+        for seed in seeds:
+            outcomes.append(replace(run_quietly(seed), transcript=()))
+            gc.collect(1)
+        gc.collect()
+        return outcomes
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def outcomes_of(chunks: list[range], jobs: int) -> Iterator[Iterable[list[Outcome]]]:
+    """Results of all chunks in order, computed by `jobs` processes."""
+    if jobs == 1:
+        yield map(run_chunk, chunks)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield pool.imap(run_chunk, chunks)
+
+
+def run_many(
+    first: int, count: int, *, jobs: int = 1, stops_early: bool = False
+) -> tuple[list[Outcome], list[Outcome]]:
+    """(failed, all) of `count` seeds; tells about progress and failures on standard output."""
+    chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
+    failed: list[Outcome] = []
+    done: list[Outcome] = []
+    started = told_at = time.monotonic()
+    with outcomes_of(chunks, jobs) as results:
+        for outcomes in results:
+            done += outcomes
+            for outcome in [one for one in outcomes if one.problem]:
+                failed.append(outcome)
+                report(outcome)
+            if time.monotonic() - told_at > PROGRESS_S:
+                told_at = time.monotonic()
+                rate = len(done) / (told_at - started)
+                print(f"{len(done)} of {count} seeds, {len(failed)} failed, {rate:.1f} a second", flush=True)
+            if failed and stops_early:
+                break
+    return failed, done
+
+
+def report(outcome: Outcome) -> None:
+    """What broke, how to repeat it, and the transcript in a file."""
+    path = Path(tempfile.gettempdir()) / f"simulation-{outcome.seed}.txt"
+    print(f"seed {outcome.seed}: {outcome.problem}")
+    print(f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --transcript {path}", flush=True)
+    write_transcript(outcome.seed, path)
+
+
+def write_transcript(seed: int, path: Path) -> None:
+    with path.open("w") as file:
+        try:
+            file.writelines(f"{line}\n" for line in run_seed(seed, keeps_transcript=True).transcript)
+        except Exception as error:
+            file.write(f"{type(error).__name__}: {error}\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--num-seeds", type=int, default=200)
-    parser.add_argument("--transcript", type=Path, help="write the transcript of the first failing (or only) seed here")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--transcript", type=Path, help="write the transcript of the first seed here, and run only it")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     options = parser.parse_args()
+    if options.transcript:
+        write_transcript(options.first_seed, options.transcript)
+        options.num_seeds = 1
     started = time.monotonic()
+    failed, done = run_many(
+        options.first_seed, options.num_seeds, jobs=options.jobs, stops_early=not options.keep_going
+    )
     totals: collections.Counter[str] = collections.Counter()
-    failed = []
-    for seed in range(options.first_seed, options.first_seed + options.num_seeds):
-        outcome = run_seed(seed, keeps_transcript=options.num_seeds == 1)
+    for outcome in done:
         totals.update(
             rounds=outcome.rounds, attempts_failed=outcome.attempts_failed, recoveries=outcome.recoveries,
             forks=outcome.forks, events=outcome.num_events,
         )  # fmt: skip
-        if outcome.problem:
-            failed.append(seed)
-            print(f"seed {seed}: {outcome.problem}")
-            print(f"  python -m tests.simulation --first-seed {seed} --num-seeds 1 --transcript /dev/stdout")
-            if not options.keep_going:
-                break
-    if options.transcript and (failed or options.num_seeds == 1):
-        seed = failed[0] if failed else options.first_seed
-        options.transcript.write_text("\n".join(run_seed(seed, keeps_transcript=True).transcript) + "\n")
     spent = time.monotonic() - started
-    print(f"{options.num_seeds} seeds, {len(failed)} failed, {spent:.1f} s, {dict(totals)}")
+    print(f"{len(done)} seeds, {len(failed)} failed, {spent:.1f} s, {dict(totals)}")
     return 1 if failed else 0
 
 

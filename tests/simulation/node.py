@@ -139,6 +139,10 @@ class Node:
 
         return run
 
+    def is_idle(self) -> bool:
+        """Between two rounds, with nothing of ours on its way."""
+        return self.machine.status.state == "gathering" and self.offered is None and not self.is_recovering
+
     # --- the driver
 
     def feed(self, event: e.Event) -> None:

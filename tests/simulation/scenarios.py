@@ -51,6 +51,21 @@ def voter_restarts_after_a_lone_commit() -> str:
     return _result(swarm)
 
 
+def restarted_voter_asks_before_it_finishes() -> str:
+    """One of two votes and dies, the other goes on alone: the first must not finish the entry when it comes back."""
+    swarm, nodes = _swarm(2)
+    lonely, voter = nodes
+    _until(swarm, lambda: lonely.is_up and lonely.machine.chain.height > 0)
+    swarm.is_dropped = lambda source, message: source == voter.name and isinstance(message, Vote)
+    _until(swarm, lambda: voter.machine.status.state == "voting" and len(voter.machine.status.group) == 2)
+    height = voter.machine.chain.height
+    voter.crash()
+    swarm.is_dropped = lambda source, message: False
+    _until(swarm, lambda: lonely.machine.chain.height > height)
+    voter.start()
+    return _result(swarm) or ("the restarted voter forked" if swarm.ledger.num_forks() else "")
+
+
 def split_and_heal() -> str:
     """2 + 2 for several rounds: one chain soon after contact, the losers' work back in their feedback."""
     swarm, nodes = _swarm(4)
@@ -161,6 +176,7 @@ def _result(swarm: Swarm) -> str:
 
 SCENARIOS = (
     voter_restarts_after_a_lone_commit,
+    restarted_voter_asks_before_it_finishes,
     observer_is_asked_first,
     observer_in_another_group_stops_the_commit,
     phase_of_the_chain_is_refused,

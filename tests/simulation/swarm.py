@@ -117,6 +117,11 @@ class Swarm:
 
     # --- invariants
 
+    def is_settled(self) -> bool:
+        """All that live stand on one head and nobody owes or expects anything any more."""
+        live = [n for n in self.nodes.values() if n.is_up and not n.is_paused and n.mischief is None]
+        return len({node.machine.chain.head for node in live}) <= 1 and all(node.is_idle() for node in live)
+
     def check_quiet(self) -> None:
         """R-a, R-b, R-c, R-d once the network has been whole and quiet for a while."""
         live = [n for n in self.nodes.values() if n.is_up and not n.is_paused and n.mischief is None]

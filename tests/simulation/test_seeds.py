@@ -1,17 +1,29 @@
-"""A slice of the seeded schedules on every test run; more with `python -m tests.simulation`."""
+"""Seeded and directed schedules on every test run; more with `python -m tests.simulation` (docs/simulation.md)."""
 
+import os
 from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.__main__ import run_many
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
+
+CI_SEEDS = 2000
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
 def test_invariants_hold_in_every_schedule(first: int) -> None:
     problems = [f"seed {o.seed}: {o.problem}" for seed in range(first, first + 6) if (o := run_seed(seed)).problem]
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_invariants_hold_in_two_thousand_schedules() -> None:
+    failed, done = run_many(1000, CI_SEEDS, jobs=min(2, os.cpu_count() or 1))
+    assert len(done) == CI_SEEDS
+    assert not failed, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in failed)
 
 
 def test_same_seed_gives_the_same_history() -> None:
