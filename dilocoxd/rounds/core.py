@@ -192,7 +192,7 @@ class Core:
 
     def present(self) -> frozenset[PeerId]:
         """Live peers without those that stand on a chain that recovery could not take: they will not answer here."""
-        return self.live() - self.drift.refuted.keys() if self.drift.refuted else self.live()
+        return self.live().difference(self.drift.refuted) if self.drift.refuted else self.live()
 
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""

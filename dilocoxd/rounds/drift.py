@@ -3,7 +3,7 @@
 Decides when that is reason enough to start recovery. Source: docs/internals.md 3.10, protocol/06-rounds.md.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
@@ -17,7 +17,8 @@ FORK: Final = "fork"
 REFUTED_FIRST: Final = 2
 REFUTED_MAX: Final = 128
 """After a claim that recovery could not confirm, the peer's claims are ignored for this many `recovery_retry_s`: twice
-as long after each such claim, forgotten once the peer stands where we stand."""
+as long after each such claim, forgotten once a claim of it proves true. The first time it is enough that the peer
+stands where we stand; one that says so between its claims would else keep us busy for ever."""
 CLAIMS_MAX: Final = 1024
 NEVER: Final = Monotonic(0.0)
 
@@ -40,6 +41,8 @@ class Claim:
     head: Digest
     kind: str
     since: Monotonic
+    said_at: Monotonic
+    """When it said so last."""
 
 
 @dataclass(slots=True)
@@ -48,30 +51,44 @@ class Drift:
 
     limits: RoundLimits
     claims: dict[PeerId, Claim] = field(default_factory=dict)
-    refuted: dict[PeerId, tuple[Monotonic, int]] = field(default_factory=dict)
+    refuted: set[PeerId] = field(default_factory=set)
+    """Stand on a chain that recovery could not take, as far as we know."""
+    ignored: dict[PeerId, tuple[Monotonic, int]] = field(default_factory=dict)
     """Until when claims of a peer are ignored, and the length of that in `recovery_retry_s`."""
     retry_at: Monotonic = NEVER
     digests: dict[PeerId, Digest] = field(default_factory=dict)
     """State digests of peers at our head."""
     rebuilt_head: Digest | None = None
 
-    def note(self, chain: ChainView, peer: PeerId, height: RoundIndex, head: Digest, now: Monotonic) -> str:
-        """Remember where `peer` stands; returns the relation."""
+    def note(
+        self, chain: ChainView, peer: PeerId, height: RoundIndex, head: Digest, now: Monotonic, *, is_late: bool = False
+    ) -> str:
+        """Remember where `peer` stands; returns the relation.
+
+        Messages overtake each other: a lower height does not take back what the peer has just claimed. `is_late`: from
+        a heartbeat, which says where the peer stood some time ago.
+        """
         kind = relation(chain, height, head)
+        known = self.claims.get(peer)
+        is_overtaken = is_late or (known is not None and now - known.said_at < self.limits.behind_grace_s)
+        if known is not None and known.height > height and is_overtaken:
+            return kind
+        until, length = self.ignored.get(peer, (now, 0))
         if kind == SAME:
-            self.refuted.pop(peer, None)
+            self.refuted.discard(peer)
+            if length == REFUTED_FIRST:
+                self.ignored[peer] = (now, length)
         if kind in (SAME, BEHIND):
             self.claims.pop(peer, None)
-        elif self.refuted.get(peer, (now, 0))[0] <= now and (peer in self.claims or len(self.claims) < CLAIMS_MAX):
-            known = self.claims.get(peer)
+        elif until <= now and (peer in self.claims or len(self.claims) < CLAIMS_MAX):
             since = known.since if known is not None else now
-            self.claims[peer] = Claim(height, head, kind, since)
+            self.claims[peer] = Claim(height, head, kind, since, now)
         return kind
 
     def review(self, chain: ChainView) -> None:
         """Our tip moved: drop claims that we have reached, and what was said about the old tip's bits."""
         moved = {p: (c, relation(chain, c.height, c.head)) for p, c in self.claims.items()}
-        self.claims = {p: Claim(c.height, c.head, k, c.since) for p, (c, k) in moved.items() if k in (AHEAD, FORK)}
+        self.claims = {p: replace(c, kind=k) for p, (c, k) in moved.items() if k in (AHEAD, FORK)}
         self.digests = {}
 
     def due(self, now: Monotonic) -> dict[PeerId, Claim]:
@@ -95,11 +112,13 @@ class Drift:
         self.retry_at = now if has_moved else Monotonic(now + self.limits.recovery_retry_s)
         self.review(chain)
         for peer, claim in asked.items():
-            if relation(chain, claim.height, claim.head) in (SAME, BEHIND):
+            if relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
+                self.ignored.pop(peer, None)
                 continue
+            length = min(REFUTED_MAX, 2 * self.ignored.get(peer, (now, REFUTED_FIRST // 2))[1])
+            self.ignored[peer] = (Monotonic(now + length * self.limits.recovery_retry_s), length)
             if self.claims.pop(peer, None) is not None:
-                length = min(REFUTED_MAX, 2 * self.refuted.get(peer, (now, REFUTED_FIRST // 2))[1])
-                self.refuted[peer] = (Monotonic(now + length * self.limits.recovery_retry_s), length)
+                self.refuted.add(peer)
 
     def failed(self, now: Monotonic) -> None:
         """Recovery could not be done: keep the claims, try again later."""

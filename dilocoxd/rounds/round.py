@@ -329,7 +329,7 @@ class RoundMachine:
         core.is_training = event.is_training
         for view in core.views.values():
             if view.is_live and view.height > 0:
-                core.drift.note(core.chain, view.peer, view.height, view.head, core.now)
+                core.drift.note(core.chain, view.peer, view.height, view.head, core.now, is_late=True)
         for peer in [p for p in core.drift.claims if not core.is_live(p)]:
             del core.drift.claims[peer]
 

@@ -3,16 +3,22 @@
 Each kind is one way to lie; the honest peers must keep every invariant among themselves and go on.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds.events import RoundMessage
 from dilocoxd.rounds.limits import VoteKeys
-from dilocoxd.wire.entry import vote_text
+from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, entry_hash, vote_text
 from dilocoxd.wire.messages import Abandon, Committed, Lock, Propose, Ready, Vote
-from tests.simulation.disk import RUN_ID, Stored, sha
+from tests.simulation.disk import GENESIS, RUN_ID, Stored, hashes, sha
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
 
 Mangle = Callable[[PeerId, RoundMessage], list[RoundMessage]]
 
@@ -29,6 +35,7 @@ KINDS = (
     "forged_votes",
     "blames_everybody",
     "invents_locks",
+    "forges_a_branch",
 )
 
 
@@ -40,6 +47,7 @@ class Mischief:
         self.keys = keys
         self.rng = rng
         self.seen: list[RoundMessage] = []
+        self.forged: list[Stored] = []
 
     def drops_segments(self) -> bool:
         return self.kind == "stalls"
@@ -50,8 +58,11 @@ class Mischief:
             return sha(data + target.encode())[: len(data)].ljust(len(data), b"\0")
         return data
 
-    def log(self, log: list[Stored]) -> list[Stored]:
+    def log(self, node: Node) -> list[Stored]:
         """The chain it serves to those who catch up: cut, forged or with other payloads."""
+        log = node.disk.log
+        if self.kind == "forges_a_branch":
+            return self.forged or log
         if not log:
             return log
         stored = log[-1]
@@ -66,7 +77,43 @@ class Mischief:
         endings = [*(Stored(signed, stored.payload) for signed in forged), Stored(stored.signed, bad_payload)]
         return [*log[:-1], self.rng.choice(endings)]
 
-    def messages(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+    def forge(self, node: Node) -> None:
+        """A branch of entries that only the liar has voted for: right at first, then on a state that never was."""
+        log = node.disk.log
+        start = max(0, len(log) - self.rng.randint(0, 2))
+        self.forged = log[:start]
+        parent = entry_hash(log[start - 1].signed.entry) if start else GENESIS
+        digest = log[start].signed.entry.state_digest if start < len(log) else node.machine.chain.state_digest
+        phases = [c.phase for stored in log for c in stored.signed.entry.contributions if c.peer == node.name]
+        phase = max(phases, default=0) + 1000
+        for index in range(self.rng.randint(1, 3)):
+            places = [(p, s) for p in range(node.sums.shape.num_passes) for s in range(node.sums.shape.num_segments)]
+            payload = {place: sha(bytes([index]))[:16] for place in places}
+            is_false = index > 0 or self.rng.random() < 0.5
+            contribution = Contribution(
+                node.name, PhaseId(phase + index), RoundIndex(start), 10, self.rng.randint(1, 3000), sha(b"root")
+            )
+            entry = Entry(
+                run_id=RUN_ID,
+                round=RoundIndex(start + index),
+                parent=parent,
+                state_digest=sha(b"never was") if is_false else digest,
+                contributions=(contribution,),
+                result_hashes=hashes(payload),
+                lowrank_r=0,
+                next_lowrank_r=0,
+                next_inner_steps=0,
+            )
+            parent = entry_hash(entry)
+            vote = self.keys.sign(vote_text(RUN_ID, parent))
+            self.forged = [*self.forged, Stored(SignedEntry(entry, (vote,), time=0), payload)]
+
+    def messages(self, node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if self.kind == "forges_a_branch" and isinstance(message, Ready):
+            if self.rng.random() < 0.1 or not self.forged:
+                self.forge(node)
+            tip = self.forged[-1].signed.entry
+            return [message, Committed(tip.round, entry_hash(tip))] if self.rng.random() < 0.3 else [message]
         self.seen = [*self.seen[-50:], message]
         method = getattr(self, f"_{self.kind}", None)
         return [message] if method is None else method(target, message)

@@ -1,18 +1,36 @@
-"""What a simulated peer keeps over a crash, and the tiny stand-in for the outer worker's arithmetic."""
+"""What a simulated peer keeps over a crash, in memory: log, promise, counters, the records of others.
+
+`append` can run into a full disk, or into a crash before, in or after the write. tests/simulation/files.py does the
+same on real files with the real store.
+"""
+
+from __future__ import annotations
 
 import hashlib
-import struct
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from dilocoxd.ids import Digest, RunId
+from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import KeptPromise, Promise
+from dilocoxd.store.durable import DiskFull
 from dilocoxd.wire.entry import SignedEntry, genesis_hash
+from dilocoxd.wire.records import PeerRecord
+
+if TYPE_CHECKING:
+    from tests.simulation.arithmetic import Sums
 
 RUN_ID = RunId("sim-0123456789abcdef")
 GENESIS = genesis_hash(RUN_ID, bytes(32))
 GENESIS_DIGEST = Digest(hashlib.sha256(b"state 0").digest())
 Payload = dict[tuple[int, int], bytes]
+
+CRASHES = ("before", "torn", "torn_tail", "after")
+"""Where in `append` the process dies: nothing written, half of the file, a damaged file, all of it."""
+
+
+class Crashed(Exception):
+    """The process died between two commands, or in a write."""
 
 
 @dataclass
@@ -32,12 +50,43 @@ class Disk:
     promise_payload: Payload = field(default_factory=dict)
     next_phase: int = 0
     incarnation: int = 0
+    records: dict[PeerId, PeerRecord] = field(default_factory=dict)
+    is_full: bool = False
 
-    def chain(self) -> ChainView:
+    def open(self) -> None:
+        """A process starts: what is here now is what the last one left."""
+
+    def close(self) -> None:
+        """The end of the schedule."""
+
+    def append(self, stored: Stored, crash: str = "") -> None:
+        """Add the next entry. Raises DiskFull; Crashed if `crash` says where in the write."""
+        if self.is_full:
+            raise DiskFull("no space left")
+        if crash in ("", "after"):
+            self.log.append(stored)
+        if crash:
+            raise Crashed
+
+    def roll_back(self, height: int) -> None:
+        self.log = self.log[:height]
+
+    def lose_log(self) -> None:
+        """The operator moved the log directory away, as a StoreError advises."""
+        self.log = []
+
+    def save_promise(self, promise: Promise, payload: Payload) -> None:
+        """Raises DiskFull; the promise before it then stands."""
+        if self.is_full:
+            raise DiskFull("no space left")
+        self.promise, self.promise_payload = promise, payload
+
+    def chain(self, sums: Sums) -> ChainView:
         """Replay: genesis, then every entry applied."""
-        view = ChainView(RUN_ID, height=0, head=GENESIS, state_digest=GENESIS_DIGEST)  # type: ignore[arg-type]
+        view = ChainView(RUN_ID, height=RoundIndex(0), head=GENESIS, state_digest=sums.genesis())
         for stored in self.log:
-            view = view.extended(stored.signed.entry, applied(view.state_digest, stored.payload))
+            assert stored.signed.entry.state_digest == view.state_digest, "the log cannot be replayed"
+            view = view.extended(stored.signed.entry, sums.applied(view.state_digest, stored.payload))
         return view
 
     def kept(self) -> KeptPromise | None:
@@ -53,24 +102,3 @@ def sha(data: bytes) -> Digest:
 
 def hashes(payload: Payload) -> tuple[bytes, ...]:
     return tuple(sha(data) for _, data in sorted(payload.items()))
-
-
-def applied(state_digest: Digest, payload: Payload) -> Digest:
-    """Digest of the next state: depends on every byte that is applied and on everything before."""
-    return sha(state_digest + b"".join(data for _, data in sorted(payload.items())))
-
-
-def encode(values: list[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
-
-
-def weighted_mean(payloads: list[tuple[bytes, int]]) -> bytes:
-    """Sum in the given order, then divide: floating point, so that another order gives other bits."""
-    count = len(payloads[0][0]) // 8
-    sums = [0.0] * count
-    total = 0
-    for data, tokens in payloads:
-        total += tokens
-        for index, value in enumerate(struct.unpack(f"<{count}d", data)):
-            sums[index] += value * tokens
-    return encode([value / total for value in sums])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.wire.entry import Entry, entry_hash
-from tests.simulation.disk import weighted_mean
+from tests.simulation.arithmetic import weighted_mean
 
 OFFERED, INCLUDED, EXCLUDED, LOST = "offered", "included", "excluded", "lost"
 RECLAIMED = "reclaimed"
@@ -28,7 +28,9 @@ class Ledger:
     payloads: dict[tuple[PeerId, PhaseId], list[bytes]] = field(default_factory=dict)
     """What each contribution really is, segment by segment."""
     crashed: set[PeerId] = field(default_factory=set)
-    rolled_back: set[Digest] = field(default_factory=set)
+    lost_logs: set[PeerId] = field(default_factory=set)
+    reported: dict[PeerId, set[Digest]] = field(default_factory=dict)
+    """Entries that a peer gave up for a heavier chain, as it reported."""
 
     def offered(self, peer: PeerId, phase: PhaseId) -> None:
         if (peer, phase) in self.fates:
@@ -59,12 +61,36 @@ class Ledger:
     def wiped(self, peer: PeerId) -> None:
         """The disk is gone: what only this peer acknowledged may be lost; its feedback is lost."""
         self.acknowledged[peer] = []
+        self.lost_logs.add(peer)
 
     def committed(self, peer: PeerId, entry: Entry) -> None:
         digest = entry_hash(entry)
         self.entries.setdefault(entry.round, set()).add(digest)
         self.contributors[digest] = frozenset(c.peer for c in entry.contributions)
         self.acknowledged.setdefault(peer, []).append(digest)
+
+    def opened(self, peer: PeerId, entries: list[Entry]) -> None:
+        """A process starts with this log: what it wrote just before it died counts as acknowledged."""
+        known = set(self.acknowledged.get(peer, ()))
+        for entry in entries:
+            if entry_hash(entry) not in known:
+                self.committed(peer, entry)
+
+    def rolls_back(self, peer: PeerId, dropped: list[Entry], kept: list[Entry]) -> None:
+        """R-d: only a heavier chain is a reason, and it is reported which entries are lost."""
+        lighter, heavier = _weight(dropped), _weight(kept)
+        if not kept or heavier < lighter or (heavier == lighter and entry_hash(kept[0]) > entry_hash(dropped[0])):
+            raise Broken(f"R-d: {peer} gives up {len(dropped)} entries for a chain that is not heavier")
+        self.reported.setdefault(peer, set()).update(entry_hash(entry) for entry in dropped)
+
+    def returns(self, peer: PeerId, own: list[Entry], taken: list[Entry]) -> None:
+        """The better chain could not be had: what was given up for it is in the chain again."""
+        for entry in own:
+            self.reported[peer].discard(entry_hash(entry))
+        for entries, fate in ((taken, RECLAIMED), (own, INCLUDED)):
+            for c in (c for entry in entries for c in entry.contributions if c.peer == peer):
+                self.fates[c.peer, c.phase] = fate
+        self.reported[peer].update(entry_hash(entry) for entry in taken)
 
     def at_head(self, peer: PeerId, head: Digest, state_digest: Digest) -> None:
         known = self.digests.setdefault(head, state_digest)
@@ -105,3 +131,7 @@ class Ledger:
 
     def num_forks(self) -> int:
         return sum(len(found) - 1 for found in self.entries.values())
+
+
+def _weight(entries: list[Entry]) -> int:
+    return sum(c.tokens for entry in entries for c in entry.contributions)

@@ -23,6 +23,7 @@ from tests.simulation import recovering
 from tests.simulation.node import Node
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
+from tests.simulation.worker import Worker
 
 Bug = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -61,13 +62,13 @@ def any_attempt(self: RoundMachine, peer: Any, key: Any) -> Destination | Refusa
 _destination = RoundMachine.destination
 
 
-def own_result_is_finer(self: Node, order: Any) -> None:
+def own_result_is_finer(self: Worker, order: Any) -> None:
     _reduce(self, order)
     place = (order.pass_index, order.segment)
     self.result[place] = self.result[place][:-1] + bytes([self.result[place][-1] ^ 1])
 
 
-_reduce = Node._reduce
+_reduce = Worker.reduce
 
 
 def wakes_nobody(self: Core, at: float) -> bool:
@@ -84,7 +85,7 @@ BUGS: dict[str, Bug] = {
     "a phase may count twice": replaced(ChainView, "holds", lambda self, contribution: False),
     "payload of an older phase is used": replaced(Inbox, "open", old_phase_counts),
     "results of an abandoned attempt are stored": replaced(RoundMachine, "destination", any_attempt),
-    "owner keeps another result than it sends": replaced(Node, "_reduce", own_result_is_finer),
+    "owner keeps another result than it sends": replaced(Worker, "reduce", own_result_is_finer),
     "entry is applied without settling": replaced(Node, "_settle", lambda self, command: None),
     "any other chain is better": replaced(recovering, "is_better", lambda branch, own: bool(branch.entries)),
     "shorter chain is better": replaced(recovering, "is_better", lambda branch, own: len(branch.entries) < len(own)),

@@ -3,20 +3,25 @@
 import random
 from dataclasses import dataclass, replace
 
-from dilocoxd.rounds.limits import PayloadShape
+from tests.simulation.arithmetic import REAL_CODECS
 from tests.simulation.byzantine import KINDS, Mischief
+from tests.simulation.faults import heal, plan_fault
 from tests.simulation.ledger import Broken
-from tests.simulation.node import Node, keys_of
+from tests.simulation.node import keys_of
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
-FAULTS_S = 40.0
+FAULTS_S = (15.0, 25.0, 40.0)
+REAL_PART = 0.02
+"""Schedules with the real codecs; with logs on real files; with 8 to 12 peers; with up to 50."""
+FILES_PART = 0.05
+CROWD_PART = 0.01
+BIG_CROWD_PART = 0.001
 CALM_S = 15.0
 CALM_MAX_S = 25.0
 """Without faults there is a round within this time; one that comes sooner ends the wait."""
 QUIET_S = 45.0
 """Without faults and new contributions all live peers agree within this time; sooner if nobody owes anything."""
-SPLITTING = ("partition", "one_way", "cut", "wipe")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ def run_seed(seed: int, *, keeps_transcript: bool = False) -> Outcome:
     except AssertionError as error:
         problem = f"{type(error).__name__}: {error} (at {world.now:.3f} s)"
         world.log(problem)
+    finally:
+        swarm.close()
     return Outcome(
         seed,
         problem,
@@ -57,34 +64,48 @@ def run_seed(seed: int, *, keeps_transcript: bool = False) -> Outcome:
 
 def _run(swarm: Swarm) -> None:
     world, rng = swarm.world, swarm.world.rng
-    segments = rng.choice([1, 2, 3, 7])
-    swarm.shape = PayloadShape(rng.choice([1, 1, 2]), (100,) * segments)
-    count = rng.choice([1, 2, 3, 3, 4, 5, 6])
-    phase_s = rng.uniform(2.0, 6.0)
-    for index in range(count):
-        slow = rng.choice([1.0, 1.0, 1.0, 1.3, 2.5])
-        swarm.add(f"p{index}", phase_s * slow, is_training=index == 0 or rng.random() < 0.85)
-    if rng.random() < 0.2:
-        swarm.limits = replace(swarm.limits, has_majority_quorum=True)
+    _populate(swarm, rng)
     _links(swarm, rng)
-    if count > 2 and rng.random() < 0.35:
+    faults_s = rng.choice(FAULTS_S) if len(swarm.nodes) < 16 else min(FAULTS_S)
+    if len(swarm.nodes) > 2 and rng.random() < 0.35:
         swarm.may_fork = swarm.has_liar = True
         villain = rng.choice(list(swarm.nodes.values()))
         villain.mischief = Mischief(rng.choice(KINDS), keys_of(villain.name), rng)
         world.log(f"{villain.name} {villain.mischief.kind}")
     for index, node in enumerate(swarm.nodes.values()):
-        world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, FAULTS_S / 2)]), node.start)
+        world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, faults_s / 2)]), node.start)
     for _ in range(rng.choice([0, 1, 2, 4, 8])):
-        _plan_fault(swarm, rng, rng.uniform(1.0, FAULTS_S))
-    world.run(FAULTS_S)
-    _heal(swarm)
-    world.run(FAULTS_S + rng.choice([1.0, 5.0, CALM_S]))
+        plan_fault(swarm, rng, rng.uniform(1.0, faults_s), faults_s)
+    world.run(faults_s)
+    heal(swarm)
+    world.run(faults_s + rng.choice([1.0, 5.0, CALM_S]))
     before = swarm.rounds_finished
     world.run_until(lambda: swarm.rounds_finished > before, world.now + CALM_MAX_S)
     _check_progress(swarm, before)
     swarm.is_training = False
     world.run_until(swarm.is_settled, world.now + QUIET_S)
     swarm.check_quiet()
+
+
+def _populate(swarm: Swarm, rng: random.Random) -> None:
+    swarm.sums_kind = ("toy", rng.choice([1, 1, 2]), rng.choice([1, 2, 3, 7]))
+    if rng.random() < REAL_PART:
+        swarm.sums_kind = ("real", rng.choice(REAL_CODECS), rng.choice([1, 2, 3]))
+    swarm.has_files = rng.random() < FILES_PART
+    count = rng.choice([1, 2, 3, 3, 4, 5, 6])
+    phase_s = rng.uniform(2.0, 6.0)
+    if rng.random() < CROWD_PART:
+        count = rng.choice([8, 10, 12])
+    elif rng.random() < BIG_CROWD_PART:
+        count, phase_s = rng.choice([16, 24, 50]), 12.0
+    if rng.random() < 0.2:
+        swarm.limits = replace(swarm.limits, has_majority_quorum=True)
+    swarm.limits = replace(swarm.limits, ready_repeat_s=rng.choice([1.0, 2.0]) if count < 16 else 4.0)
+    for index in range(count):
+        slow = rng.choice([1.0, 1.0, 1.0, 1.3, 2.5])
+        node = swarm.add(f"p{index}", phase_s * slow, is_training=index == 0 or rng.random() < 0.85)
+        node.clock_zero = rng.choice([0.0, rng.uniform(0.0, 1e6)])
+        node.clock_rate = rng.choice([1.0, 1.0, rng.uniform(0.9, 1.1)])
 
 
 def _links(swarm: Swarm, rng: random.Random) -> None:
@@ -96,86 +117,6 @@ def _links(swarm: Swarm, rng: random.Random) -> None:
             link.duplication = rng.choice([0.0, 0.05])
             link.delay_max = rng.choice([0.02, 0.1, 0.5])
             link.bytes_per_s = rng.choice([200.0, 1000.0, 5000.0])
-
-
-def _plan_fault(swarm: Swarm, rng: random.Random, at: float) -> None:
-    node = rng.choice(list(swarm.nodes.values()))
-    kind = rng.choice(["crash", "crash", "crash", "pause", "partition", "one_way", "wipe", "leave", "cut"])
-    lasts = rng.choice([0.2, 2.0, 8.0, 20.0])
-    world = swarm.world
-    swarm.may_fork = swarm.may_fork or kind in SPLITTING
-    swarm.has_lost_disk = swarm.has_lost_disk or kind == "wipe"
-    if kind == "wipe":
-        world.at(at, lambda: _replace(swarm, node, lasts))
-    elif kind == "crash":
-        world.at(at, lambda: _crash(node, rng))
-        world.at(at + lasts, lambda: _restart(node))
-    elif kind == "pause":
-        world.at(at, node.pause)
-        world.at(at + lasts, node.resume)
-    elif kind == "leave":
-        at = min(at, FAULTS_S - swarm.limits.leave_timeout_s - 1.0)
-        world.at(at, lambda: _ask_to_leave(node))
-        world.at(at + lasts + 15.0, lambda: _restart(node))
-    else:
-        cut = _choose_cut(swarm, rng, kind)
-        world.at(at, lambda: _set_cut(swarm, cut, is_cut=True))
-        world.at(at + lasts, lambda: _set_cut(swarm, cut, is_cut=False))
-
-
-def _choose_cut(swarm: Swarm, rng: random.Random, kind: str) -> list[tuple[str, str]]:
-    names = list(swarm.nodes)
-    if kind == "partition":
-        side = {name for name in names if rng.random() < 0.5}
-        return [(a, b) for a in names for b in names if (a in side) != (b in side)]
-    a, b = rng.choice(names), rng.choice(names)
-    return [(a, b)] if kind == "one_way" else [(a, b), (b, a)]
-
-
-def _set_cut(swarm: Swarm, pairs: list[tuple[str, str]], *, is_cut: bool) -> None:
-    swarm.world.log(f"{'cut' if is_cut else 'healed'}: {pairs}")
-    for a, b in pairs:
-        swarm.world.link(a, b).is_cut = is_cut
-
-
-def _crash(node: Node, rng: random.Random) -> None:
-    if rng.random() < 0.7 and node.is_up:
-        node.crash_after = rng.randint(1, 12)
-    else:
-        node.crash()
-
-
-def _replace(swarm: Swarm, node: Node, lasts: float) -> None:
-    """The run directory is gone, identity included: the site comes back as another peer."""
-    node.crash(wipes_disk=True)
-    node.is_gone = True
-    successor = swarm.add(f"{node.name}x{len(swarm.nodes)}", node.phase_s, is_training=node.is_training)
-    swarm.world.after(lasts, successor.start)
-
-
-def _restart(node: Node) -> None:
-    node.crash_after = None
-    if not node.is_up and not node.is_gone:
-        node.start()
-
-
-def _ask_to_leave(node: Node) -> None:
-    from dilocoxd.rounds.events import LeaveRequested
-
-    if node.is_up and not node.is_paused:
-        node.feed(LeaveRequested())
-
-
-def _heal(swarm: Swarm) -> None:
-    swarm.world.log("all faults end")
-    for link in swarm.world.links.values():
-        link.is_cut = False
-        link.loss = 0.0
-    for node in swarm.nodes.values():
-        node.crash_after = None
-        node.resume()
-        if not node.is_up and not node.is_gone:
-            node.start()
 
 
 def _check_progress(swarm: Swarm, before: int) -> None:

@@ -6,11 +6,14 @@ Transfers are streams: they are asked for a destination, take time, may break, a
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dilocoxd.ids import PeerId
 from dilocoxd.rounds import commands as c, events as e
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits
-from tests.simulation.disk import sha
+from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.wire.entry import entry_hash
+from tests.simulation.arithmetic import Sums, make_sums
+from tests.simulation.disk import Disk, sha
 from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
 from tests.simulation.node import Node
 from tests.simulation.recovering import Recovery
@@ -36,7 +39,10 @@ class Swarm:
     """One simulation."""
 
     world: World
-    shape: PayloadShape = field(default_factory=lambda: PayloadShape(1, (100, 100, 100)))
+    sums_kind: tuple[Any, ...] = ("toy", 1, 3)
+    """arithmetic.make_sums."""
+    has_files: bool = False
+    """Logs and promises are real files."""
     limits: RoundLimits = field(default_factory=default_limits)
     nodes: dict[PeerId, Node] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
@@ -57,6 +63,20 @@ class Swarm:
         self.nodes[node.name] = node
         return node
 
+    def make_sums(self) -> Sums:
+        return make_sums(self.sums_kind)
+
+    def make_disk(self, name: str) -> Disk:
+        if not self.has_files:
+            return Disk()
+        from tests.simulation.files import FileDisk  # loads the daemon
+
+        return FileDisk(name, self.make_sums().table)
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.disk.close()
+
     # --- network
 
     def post(self, source: PeerId, target: PeerId, message: e.RoundMessage) -> None:
@@ -64,9 +84,22 @@ class Swarm:
         if node is None or self.is_dropped(source, message):
             return
         mischief = self.nodes[source].mischief
-        for said in [message] if mischief is None else mischief.messages(target, message):
-            arrive = functools.partial(node.feed, e.MessageReceived(source, said))
-            self.world.deliver(source, target, lambda act=arrive: node.guarded(act)())  # type: ignore[misc]
+        for said in [message] if mischief is None else mischief.messages(self.nodes[source], target, message):
+            self.world.deliver(source, target, functools.partial(self._arrives, source, node, said))
+
+    def _arrives(self, source: PeerId, node: Node, message: e.RoundMessage) -> None:
+        if not node.is_up:
+            return
+        sender = self.nodes[source]
+        if (
+            sender.is_up
+            and not sender.is_paused
+            and not node.is_paused
+            and not self.world.link(node.name, source).is_cut
+        ):
+            sender.presence.heard(node.name)
+        event = e.MessageReceived(source, message)
+        node.guarded(functools.partial(node.feed, event))()
 
     def transfer(self, source: Node, command: c.SendSegment) -> None:
         target = self.nodes[command.peer]
@@ -86,7 +119,8 @@ class Swarm:
                 fail("stream broke", 2.0)
                 return
             place = (key.pass_index, key.segment)
-            data = source.outbox[place] if key.kind == e.KIND_CONTRIBUTION else source.result[place]
+            worker = source.worker
+            data = worker.outbox[place] if key.kind == e.KIND_CONTRIBUTION else worker.result[place]
             if source.mischief is not None:
                 data = source.mischief.segment(data, target.name, is_result=key.kind == e.KIND_RESULT)
             where = target.machine.destination(source.name, key)
@@ -96,9 +130,9 @@ class Swarm:
                 return
             if isinstance(where, e.Destination):
                 if where.slot is None:
-                    target.result[place] = data
+                    target.worker.result[place] = data
                 else:
-                    target.inbox[(where.slot, *place)] = data
+                    target.worker.inbox[(where.slot, *place)] = data
                 target.feed(e.SegmentReceived(source.name, key, sha(data)))
             if self.world.rng.random() < link.loss:
                 fail("acknowledgement lost", 2.0)
@@ -145,23 +179,23 @@ class Swarm:
         self._check_acknowledged(live)
 
     def _check_acknowledged(self, live: list[Node]) -> None:
-        """R-d: without a fork, whatever anybody had on a disk that was kept is in the chain."""
-        if not live or self.ledger.num_forks():
+        """R-d: what anybody had on a disk that was kept is in the chain, unless its owner reported a heavier chain."""
+        if not live:
             return
-        inside = set(live[0].machine.chain.heads)
-        liars = {node.name for node in self.nodes.values() if node.mischief is not None}
-        for peer, commits in self.ledger.acknowledged.items():
-            if peer in liars:
-                continue
-            missing = [digest for digest in commits[-60:] if digest not in inside]
+        inside = {entry_hash(stored.signed.entry) for stored in live[0].disk.log}
+        for node in live:
+            reported = self.ledger.reported.get(node.name, set())
+            commits = self.ledger.acknowledged.get(node.name, [])
+            missing = [digest for digest in commits if digest not in inside and digest not in reported]
             if missing:
-                raise Broken(f"R-d: {len(missing)} entries that {peer} acknowledged are in no chain")
+                raise Broken(f"R-d: {len(missing)} entries that {node.name} acknowledged are lost without a report")
 
     def _check_included(self, live: list[Node]) -> None:
         if not live:
             return
         inside = {(x.peer, x.phase) for s in live[0].disk.log for x in s.signed.entry.contributions}
         gone = {node.name for node in self.nodes.values() if node.is_gone or node.mischief is not None}
+        gone |= self.ledger.lost_logs  # what only they had of a chain is gone
         for name, fate in self.ledger.fates.items():
             if fate == INCLUDED and name not in inside and name[0] not in gone:
                 raise Broken(f"R-b: {name} was settled as included, but is in no entry")

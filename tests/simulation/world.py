@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Action = Callable[[], None]
+AT_ONCE_MAX = 10_000
 
 
 @dataclass
@@ -33,6 +34,8 @@ class World:
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
     transcript: list[str] = field(default_factory=list)
     num_events: int = 0
+    num_at_once: int = 0
+    """Actions since time moved last."""
     keeps_transcript: bool = False
 
     def __post_init__(self) -> None:
@@ -70,8 +73,11 @@ class World:
         """Do the next thing; False when there is none."""
         if not self.heap:
             return False
+        before = self.now
         self.now, _, action = heapq.heappop(self.heap)
         self.num_events += 1
+        self.num_at_once = self.num_at_once + 1 if self.now == before else 0
+        assert self.num_at_once < AT_ONCE_MAX, f"something repeats without end: {action}"
         action()
         return True
 

@@ -179,10 +179,24 @@ def test_claim_that_recovery_could_not_confirm_is_ignored_for_longer_and_longer(
         drift.note(chain, B, RoundIndex(8), HEAD, Monotonic(now + 1.0))  # lying on does not help
         drift.finished(chain, asked, Monotonic(now + 1.0), has_moved=False)
         assert not drift.claims
-        assert drift.refuted[B][0] == now + 1.0 + length * LIMITS.recovery_retry_s
-        now = drift.refuted[B][0]
+        assert drift.ignored[B][0] == now + 1.0 + length * LIMITS.recovery_retry_s
+        now = drift.ignored[B][0]
     drift.note(chain, B, RoundIndex(3), HEADS[2], Monotonic(now))
     assert not drift.refuted
+
+
+def test_an_overtaken_message_does_not_take_back_a_claim() -> None:
+    chain = ChainView(RUN, RoundIndex(6), HEAD, Digest(bytes(32)), heads=(HEAD,))
+    drift = Drift(LIMITS)
+
+    def says(height: int, at: float, *, is_late: bool = False) -> list[PeerId]:
+        drift.note(chain, A, RoundIndex(height), HEAD, Monotonic(at), is_late=is_late)
+        return list(drift.claims)
+
+    assert says(7, 10.0) == [A]
+    assert says(6, 10.0 + LIMITS.behind_grace_s / 2) == [A], "sent before the claim, or its peer would say more"
+    assert says(6, 30.0, is_late=True) == [A], "a heartbeat may be older than the claim"
+    assert says(6, 30.0) == [], "the peer itself says that it stands here"
 
 
 def _fields(value: Gathered) -> dict[str, object]:

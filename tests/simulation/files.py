@@ -1,0 +1,112 @@
+"""A simulated peer's disk on real files: the real log and the real promise file, in a directory in memory if possible.
+
+Crashes leave what a power loss would leave: nothing, a half-written temporary file, a damaged record, or all of it. A
+full disk is the file system's error in the middle of a write.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.rounds.commands import Promise
+from dilocoxd.store import durable, log as log_module
+from dilocoxd.store.log import EntryLog, Source
+from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored
+
+MEMORY = Path("/dev/shm")
+
+
+class FileDisk(Disk):
+    """`table`: payload bytes, [pass][segment]."""
+
+    def __init__(self, name: str, table: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__()
+        where = MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else None
+        self.directory = Path(tempfile.mkdtemp(prefix=f"simulation-{name}-", dir=where))
+        self._places = [(index, segment) for index, row in enumerate(table) for segment in range(len(row))]
+        self._map = PayloadMap(table)
+        self._fd = os.memfd_create(f"simulation-{name}", os.MFD_CLOEXEC)
+        self._promises = PromiseFile(self.directory)
+        self._log: EntryLog | None = None
+
+    def open(self) -> None:
+        self._log = EntryLog(self.directory / "log", RUN_ID, GENESIS)
+        assert not self._log.verify(), "a log that was opened is sound"
+        self.log = [Stored(self._log.entry(index), self._read(index)) for index in range(self._log.height)]
+        kept = self._promises._load(self._fd, self._map)
+        self.promise, self.promise_payload = None, {}
+        if kept is not None:
+            self.promise = kept.promise
+            self.promise_payload = self._from_bytes(os.pread(self._fd, self._map.total_bytes, 0))
+            assert not kept.results_held or self.kept() == kept, "the promise's payload is what was voted for"
+
+    def close(self) -> None:
+        os.close(self._fd)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def append(self, stored: Stored, crash: str = "") -> None:
+        if crash == "before":
+            raise Crashed
+        path = self.directory / "log" / f"{len(self.log):012d}.entry"
+        if crash == "torn":
+            path.with_name(path.name + durable.TEMPORARY_SUFFIX).write_bytes(b"dlxlog1\n and then the power failed")
+            raise Crashed
+        assert self._log is not None
+        os.pwrite(self._fd, self._to_bytes(stored.payload), 0)
+        with _full(log_module, self.is_full):
+            self._log.append(stored.signed, Source(self._fd, 0, self._map.lengths))
+        if crash == "torn_tail":
+            os.truncate(path, path.stat().st_size * 2 // 3)
+            raise Crashed
+        self.log.append(stored)
+        if crash == "after":
+            raise Crashed
+
+    def roll_back(self, height: int) -> None:
+        assert self._log is not None
+        self._log.roll_back(height)
+        super().roll_back(height)
+
+    def lose_log(self) -> None:
+        shutil.rmtree(self.directory / "log")
+        super().lose_log()
+
+    def save_promise(self, promise: Promise, payload: Payload) -> None:
+        os.pwrite(self._fd, self._to_bytes(payload).ljust(self._map.total_bytes, b"\0"), 0)
+        with _full(os, self.is_full, "fsync"):
+            self._promises._save(promise, self._fd, self._map)
+        self.promise, self.promise_payload = promise, payload
+
+    def _read(self, index: int) -> Payload:
+        assert self._log is not None
+        place = self._log.payload(index)
+        with Path(place.path).open("rb") as file:
+            file.seek(place.offset)
+            return self._from_bytes(file.read(place.length))
+
+    def _to_bytes(self, payload: Payload) -> bytes:
+        return b"".join(data for _, data in sorted(payload.items()))
+
+    def _from_bytes(self, data: bytes) -> Payload:
+        found, start = {}, 0
+        for place, length in zip(self._places, self._map.lengths, strict=True):
+            found[place] = data[start : start + length]
+            start += length
+        return found
+
+
+def _full(module: Any, is_full: bool, name: str = "write_all") -> Any:
+    """While it lasts, the file system has no space for this call."""
+
+    def fails(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return mock.patch.object(module, name, fails if is_full else getattr(module, name))

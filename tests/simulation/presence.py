@@ -1,0 +1,129 @@
+"""Whom a simulated peer believes to be there: the real membership table, fed by heartbeats, echoes of old news, probes.
+
+Heartbeats go out every few seconds and when the chain head moves; now and then a peer also passes on a record of
+somebody else, as the DHT does, perhaps of one that is dead by now. Deadlines are read from the peer's own clock.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from dilocoxd.ids import PeerId
+from dilocoxd.rounds import events as e
+from dilocoxd.rounds.membership import Membership
+from dilocoxd.wire.records import PeerRecord
+from tests.simulation.disk import RUN_ID
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+HEARTBEAT_S = 3.0
+TICK_S = 1.0
+PROBE_TIMEOUT_S = 5.0
+
+
+class Presence:
+    """Membership of one process life."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.table = Membership(node.name)
+        self.sequence = 0
+        self.beat_at = 0.0
+        self.probing: set[PeerId] = set()
+        for record in node.disk.records.values():
+            self.table.seen(record, now=node.clock(), is_news=False)
+
+    def record(self, state: str) -> PeerRecord:
+        chain = self.node.machine.chain
+        self.sequence += 1
+        return PeerRecord(
+            peer=self.node.name,
+            run_id=RUN_ID,
+            protocol_major=1,
+            protocol_minor=0,
+            incarnation=self.node.disk.incarnation,
+            sequence=self.sequence,
+            unix_ms=int(1000 * self.node.clock()),
+            ttl_ms=60_000,
+            state=state,
+            addresses=(),
+            chain_head=chain.head,
+            chain_height=chain.height,
+            chain_weight=chain.weight,
+            state_digest=chain.state_digest,
+            contributed_round=-1,
+            milli_steps_per_s=0,
+            tokens_per_s=0,
+            upload_bytes_per_s=0,
+        )
+
+    def say(self, state: str = "") -> None:
+        """A heartbeat to everybody."""
+        node = self.node
+        self.beat_at = node.clock() + HEARTBEAT_S
+        record = self.record(state or ("training" if node.is_training else "catching_up"))
+        for peer in node.swarm.nodes.values():
+            if peer is not node:
+                node.world.deliver(node.name, peer.name, functools.partial(_arrives, peer, record))
+
+    def tick(self) -> None:
+        """Once a second: what the driver's loop does."""
+        node = self.node
+        now = node.clock()
+        self.table.tick(now=now)
+        for peer in self.table.to_probe(now=now):
+            if peer not in self.probing:
+                self.probing.add(peer)
+                self._probe(node.swarm.nodes[peer])
+        if now >= self.beat_at:
+            self.say()
+            self._pass_on()
+        self.report()
+        if node.is_up:
+            node.later(TICK_S * node.world.rng.uniform(0.9, 1.1), self.tick)
+
+    def on_record(self, record: PeerRecord) -> None:
+        self.node.disk.records[record.peer] = record
+        if self.table.seen(record, now=self.node.clock(), is_news=True) or record.state in ("leaving", "left"):
+            self.report()
+
+    def heard(self, peer: PeerId) -> None:
+        """It answered us just now."""
+        self.table.heard(peer, now=self.node.clock())
+
+    def report(self) -> None:
+        node = self.node
+        node.feed(e.PeersChanged(self.table.views(now=node.clock()), is_training=node.is_training))
+
+    def _pass_on(self) -> None:
+        rng, nodes = self.node.world.rng, self.node.swarm.nodes
+        known = self.table.known()
+        if len(known) < 2 or rng.random() < 0.7:
+            return
+        record = self.table.record(rng.choice(known))
+        target = nodes[rng.choice(known)]
+        if record is not None and record.peer != target.name:
+            self.node.world.deliver(self.node.name, target.name, functools.partial(_arrives, target, record))
+
+    def _probe(self, target: Node) -> None:
+        node = self.node
+
+        def is_reachable() -> bool:
+            there, back = node.world.link(node.name, target.name), node.world.link(target.name, node.name)
+            return target.is_up and not target.is_paused and not there.is_cut and not back.is_cut
+
+        def finish() -> None:
+            self.probing.discard(target.name)
+            self.table.reached(target.name, is_reachable())
+            if is_reachable():
+                self.heard(target.name)
+
+        is_quick = is_reachable() or not target.is_up
+        node.later(node.world.rng.uniform(0.02, 0.6) if is_quick else PROBE_TIMEOUT_S, finish)
+
+
+def _arrives(peer: Node, record: PeerRecord) -> None:
+    if peer.is_up:
+        peer.guarded(lambda: peer.presence.on_record(record))()

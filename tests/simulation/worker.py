@@ -1,0 +1,91 @@
+"""The simulated outer worker: one queue of orders over OUTBOX, INBOX and RESULT, and the site's own phases.
+
+Checks on the way what the real one relies on: at Settle, what we reduced can still be computed from INBOX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dilocoxd.ids import PhaseId
+from dilocoxd.rounds import commands as c, events as e
+from dilocoxd.wire.entry import Contribution, payload_root
+from tests.simulation.disk import Payload, sha
+from tests.simulation.ledger import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+
+class Worker:
+    """Buffers and queue of one process life."""
+
+    def __init__(self, node: Node, result: Payload) -> None:
+        self.node = node
+        self.sums = node.sums
+        self.shape = node.sums.shape
+        self.outbox: Payload = {}
+        self.inbox: dict[tuple[int, int, int], bytes] = {}
+        self.result: Payload = dict(result)
+        self.free_at = node.world.now
+
+    def work(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do it when everything before it is done."""
+        world = self.node.world
+        self.free_at = max(self.free_at, world.now) + seconds * world.rng.uniform(0.3, 3.0)
+        world.at(self.free_at, self.node.guarded(action))
+
+    def reduce(self, order: c.OrderReduce) -> None:
+        place = (order.pass_index, order.segment)
+        self.result[place] = self.reduced(place, order.shares)
+        self.node.feed(e.Reduced(order.round, order.attempt, *place, sha(self.result[place])))
+
+    def reduced(self, place: tuple[int, int], shares: tuple[c.ReduceShare, ...]) -> bytes:
+        """The sum of these shares as OUTBOX and INBOX hold them."""
+        payloads = [
+            (self.outbox[place] if share.slot < 0 else self.inbox[(share.slot, *place)], share.tokens)
+            for share in shares
+        ]
+        return self.sums.reduced(place, payloads, self.results_before(place))
+
+    def results_before(self, place: tuple[int, int]) -> list[bytes]:
+        return [self.result[index, place[1]] for index in range(place[0])]
+
+    def prepare(self, order: c.OrderPass) -> None:
+        segments = range(self.shape.num_segments)
+        for segment in segments:
+            place = (order.pass_index, segment)
+            before = self.results_before(place)
+            self.outbox[place] = self.sums.next_payload(order.pass_index, segment, before, self.outbox[0, segment])
+        made = tuple(sha(self.outbox[order.pass_index, segment]) for segment in segments)
+        self.node.feed(e.PassPrepared(order.round, order.attempt, order.pass_index, made))
+
+    def form(self) -> None:
+        """A phase ends: offer its contribution."""
+        node, rng = self.node, self.node.world.rng
+        chain = node.machine.chain
+        phase = PhaseId(max(node.disk.next_phase, chain.last_phases.get(node.name, -1) + 1))
+        node.disk.next_phase = phase + 1
+        payloads = [self.sums.first_payload(segment, rng) for segment in range(self.shape.num_segments)]
+        for segment, payload in enumerate(payloads):
+            self.outbox[0, segment] = payload
+        made = tuple(sha(payload) for payload in payloads)
+        contribution = Contribution(node.name, phase, chain.height, 10, rng.randint(1, 1000), payload_root(made))
+        node.offered = phase
+        node.swarm.ledger.payloads[node.name, phase] = payloads
+        node.swarm.ledger.offered(node.name, phase)
+        node.feed(e.PhaseOffered(contribution, made))
+
+    def check_owned(self, command: c.SettleContribution) -> None:
+        """The owner's residual is made at Settle from INBOX and RESULT: they must still be those of this round."""
+        entry = self.node.disk.log[command.round].signed.entry
+        for owned in command.owned:
+            place = (owned.pass_index, owned.segment)
+            expected = entry.result_hashes[owned.pass_index * self.shape.num_segments + owned.segment]
+            if sha(self.reduced(place, owned.shares)) != expected:
+                raise Broken(f"R-b: {self.node.name} settles round {command.round} with other shares than it reduced")
+
+    def apply(self, command: c.ApplyEntry) -> None:
+        digest = self.sums.applied(self.node.machine.chain.state_digest, self.node.disk.log[command.round].payload)
+        self.node.feed(e.EntryApplied(command.round, digest))
