@@ -9,7 +9,7 @@ from tests.simulation.__main__ import run_many
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
 
-CI_SEEDS = 2000
+CI_SEEDS = 200
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
@@ -20,8 +20,8 @@ def test_invariants_hold_in_every_schedule(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_invariants_hold_in_two_thousand_schedules() -> None:
-    failed, done = run_many(1000, CI_SEEDS, jobs=min(2, os.cpu_count() or 1))
+def test_invariants_hold_in_many_schedules() -> None:
+    failed, done = run_many(0, CI_SEEDS, jobs=min(2, os.cpu_count() or 1))
     assert len(done) == CI_SEEDS
     assert not failed, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in failed)
 
