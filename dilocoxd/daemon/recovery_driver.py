@@ -24,6 +24,7 @@ from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits, VoteKeys
 from dilocoxd.rounds.recovery import Branch, check_branch, is_better, settlement
 from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.swarm.fetch import FetchClient
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.telemetry import catalogue
@@ -53,6 +54,15 @@ class RecoveryParts:
     @property
     def log(self) -> EntryLog:
         return self.ledger.log
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A downloaded snapshot."""
+
+    index: SnapshotIndex
+    holders: list[PeerId]
+    directory: Path
 
 
 class RecoveryDriver:
@@ -118,19 +128,50 @@ class RecoveryDriver:
         await asyncio.to_thread(check_branch, branch, base, parts.limits, parts.keys)
         if own or len(branch.entries) > 1:
             parts.ledger.pause("catching up")
-        if own:
-            await self._roll_back(branch, own, order.in_flight)
         donors = [peer, *(other for other in order.peers if other != peer)]
         entries = list(branch.entries)
-        if len(entries) > REPLAY_MAX:
-            entries = await self._jump(entries, donors, order.in_flight)
+        can_replay = not own or await asyncio.to_thread(self._can_replay, branch.fork)
+        jump = await self._find_jump(entries, donors) if not can_replay or len(entries) > REPLAY_MAX else None
+        if jump is None and not can_replay:
+            raise PeerError(
+                f"the state at the fork (height {branch.fork}) cannot be made from our disk any more, and nobody offers"
+                " a snapshot of the better chain"
+            )
+        if own:
+            await self._roll_back(branch, own, order.in_flight)
+            if can_replay:
+                await self._rebuild()
+        if jump is not None:
+            entries = await self._jump(jump, entries, order.in_flight)
+        return await self._replay(entries, donors, order.in_flight)
+
+    async def _replay(
+        self, entries: list[SignedEntry], donors: list[PeerId], in_flight: InFlight | None
+    ) -> PhaseId | None:
+        """Entry by entry; where nobody has a payload any more, on from a snapshot. Our phase that was settled."""
         settled: PhaseId | None = None
-        for signed in entries:
-            settle = settlement(signed.entry, order.in_flight)
-            await self._take(signed, donors, settle)
-            await parts.books.enter_chain([signed.entry], order.in_flight)
+        while entries:
+            signed = entries[0]
+            settle = settlement(signed.entry, in_flight)
+            try:
+                await self._take(signed, donors, settle)
+            except PeerError:
+                jump = await self._find_jump(entries, donors)
+                if jump is None:
+                    raise
+                entries = await self._jump(jump, entries, in_flight)
+                continue
+            await self._parts.books.enter_chain([signed.entry], in_flight)
             settled = settle.phase if settle is not None else settled
+            entries = entries[1:]
         return settled
+
+    def _can_replay(self, height: int) -> bool:
+        """Whether our disk leads to this state: a snapshot at or below it, or genesis, and payloads. Blocks."""
+        log = self._parts.log
+        rounds = [int(path.name) for path in usable_snapshots(self._parts.snapshots, log)]
+        start = next((number for number in rounds if number <= height), 0)
+        return all(log.has_payload(index) for index in range(start, height))
 
     async def _take(self, signed: SignedEntry, donors: list[PeerId], settle: SettleContribution | None) -> None:
         """Payload from any donor, then log, then state."""
@@ -147,6 +188,8 @@ class RecoveryDriver:
                     await asyncio.to_thread(check_payload, fd, lengths, signed.entry)
                 except (PeerError, WireError) as error:
                     reasons.append(f"{donor}: {error}")
+                    if isinstance(error, WireError):
+                        parts.client.on_bad(donor, error)
                 else:
                     break
             else:
@@ -158,19 +201,22 @@ class RecoveryDriver:
         await parts.ledger.apply_logged(RoundIndex(index), settle)
         parts.took(signed)
 
-    async def _jump(
-        self, entries: list[SignedEntry], donors: list[PeerId], in_flight: InFlight | None
-    ) -> list[SignedEntry]:
-        """Skip most of a long way by a snapshot; the entries that are left to replay."""
+    async def _find_jump(self, entries: list[SignedEntry], donors: list[PeerId]) -> Jump | None:
+        """The newest snapshot that anybody has of a state between these entries, on our disk; None if there is none."""
         parts = self._parts
         certified = {int(signed.entry.round): signed.entry for signed in entries[1:]}
         self.text = "the newest snapshot"
         found = await newest_certified(parts.client, donors, certified)
         if found is None:
-            return entries
+            return None
         index, holders = found
         self.text = f"snapshot {index.round} ({index.total_bytes} bytes)"
-        directory = await download_snapshot(parts.client, holders, index, parts.snapshots)
+        return Jump(index, holders, await download_snapshot(parts.client, holders, index, parts.snapshots))
+
+    async def _jump(self, jump: Jump, entries: list[SignedEntry], in_flight: InFlight | None) -> list[SignedEntry]:
+        """Skip part of the way by a snapshot; the entries that are left to replay."""
+        parts = self._parts
+        index, holders, directory = jump.index, jump.holders, jump.directory
         skipped = index.round - entries[0].entry.round
         try:
             await parts.ledger.adopt(str(directory), entries[skipped].entry, entries[:skipped])
@@ -197,7 +243,6 @@ class RecoveryDriver:
         )
         self.text = f"the state at the fork (height {branch.fork})"
         await asyncio.to_thread(parts.log.roll_back, branch.fork)
-        await self._rebuild()
 
     async def _rebuild(self) -> None:
         """The state of our log from the newest usable snapshot, else from genesis."""

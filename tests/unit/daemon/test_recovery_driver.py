@@ -1,0 +1,212 @@
+"""Catching up and healing a fork when payloads are gone: on from a snapshot, or not at all and nothing is changed."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dilocoxd.daemon.ledger import Ledger, genesis_view
+from dilocoxd.daemon.library import Library
+from dilocoxd.daemon.own_books import OwnBooks
+from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
+from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.rounds.commands import StartRecovery
+from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.store.own_work import OwnWork
+from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish
+from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.wire.entry import SignedEntry, entry_hash, vote_text
+from tests.harness import fake_site
+from tests.unit.daemon.chain_maker import GENESIS, KEYS, RUN, chain, sign
+
+ME, DONOR = PeerId("A"), PeerId("D")
+LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
+
+
+class LibraryClient(FetchClient):
+    """Answers from the donor's library in this process; the real downloader runs over it."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.library = library
+        self.asked: list[str] = []
+        self.bad: list[str] = []
+        self.on_bad = lambda peer, error: self.bad.append(f"{peer} {error.code}")
+
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+        self.asked.append(resource)
+        served = await self.library.open(peer, resource)
+        try:
+            return os.pread(served.region.fd, served.region.length, served.region.offset)
+        finally:
+            served.close()
+
+    async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
+        data = await self.fetch_bytes(peer, resource, bytes_max=1 << 30)
+        os.pwrite(target.fd, data[offset : offset + target.length], target.offset)
+
+
+@dataclass
+class Branch:
+    """Entries with true digests for the fake site, and their payloads."""
+
+    entries: list[SignedEntry] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    digests: list[Digest] = field(default_factory=lambda: [fake_site.GENESIS])
+
+    def grown(self, count: int, *, salt: bytes, peers: tuple[str, ...] = ("A", "B")) -> "Branch":
+        """This branch with `count` more entries."""
+        made = Branch(list(self.entries), list(self.payloads), list(self.digests))
+        for _ in range(count):
+            index = len(made.entries)
+            parent = entry_hash(made.entries[-1].entry) if made.entries else GENESIS
+            (signed,) = chain(1, start=index, parent=parent, peers=peers)
+            data = (hashlib.sha256(salt + index.to_bytes(8, "big")).digest() * 125)[: fake_site.TOTAL]
+            parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
+            hashes = tuple(hashlib.sha256(part).digest() for part in parts)
+            entry = replace(signed.entry, state_digest=made.digests[-1], result_hashes=hashes)
+            votes = tuple(sign(PeerId(p), vote_text(RUN, entry_hash(entry))) for p in peers)
+            made.entries.append(SignedEntry(entry, votes, 0))
+            made.payloads.append(data)
+            made.digests.append(Digest(hashlib.sha256(made.digests[-1] + data).digest()))
+        return made
+
+    def write(self, log: EntryLog) -> None:
+        """All of it into an empty log."""
+        for signed, data in zip(self.entries, self.payloads, strict=True):
+            fd = os.memfd_create("payload")
+            os.pwrite(fd, data, 0)
+            log.append(signed, Source(fd, 0, fake_site.LENGTHS))
+            os.close(fd)
+
+    def write_snapshot(self, root: Path, number: int) -> None:
+        """Snapshot of state `number`, as the fake site would not write it: only its index matters."""
+        temporary = root / f".{number}.new"
+        temporary.mkdir(parents=True)
+        (temporary / ANCHOR_NAME).write_bytes(b"anchor" * 100)
+        head = entry_hash(self.entries[number - 1].entry).hex()
+        files = (hash_chunks(temporary / ANCHOR_NAME),)
+        digest = self.digests[number].hex()
+        publish(temporary, root / str(number), SnapshotIndex(RUN, number, digest, digest, head, files))
+
+
+@dataclass
+class World:
+    """One recovering site and one donor."""
+
+    folder: Path
+    own: Branch
+    theirs: Branch
+
+    def __post_init__(self) -> None:
+        donor = self.folder / "donor"
+        self.donor_log = EntryLog(donor / "log", RUN, GENESIS)
+        self.theirs.write(self.donor_log)
+        self.donor_snapshots = donor / "snapshots"
+        self.client = LibraryClient(Library(b"", self.donor_log, self.donor_snapshots))
+        settings = SiteSettings(self.folder, "arrival", 1, 1, 0)
+        self.site = fake_site.FakeSite(settings, lambda event: None)
+        log = EntryLog(self.folder / "log", RUN, GENESIS)
+        self.own.write(log)
+        self.ledger = Ledger(self.site, log, genesis_view(RUN, GENESIS, inner_steps=1, lowrank_r=0), ME)
+        self.snapshots = self.folder / "snapshots"
+        for branch in (self.own, self.theirs):
+            for number, digest in enumerate(branch.digests):
+                self.site.snapshots[str(self.snapshots / str(number))] = (RoundIndex(number), digest)
+
+    async def open(self) -> None:
+        """As a daemon does at start."""
+        assert await self.ledger.open(PayloadMap((fake_site.LENGTHS,)), []) == []
+
+    async def recover(self) -> Event:
+        """One ordered recovery."""
+        events = EventLog(self.folder / "events.jsonl", level="error")
+        books = OwnBooks(ME, self.site, OwnWork(self.folder / "own"), events)
+        parts = RecoveryParts(
+            books, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None, lambda signed: None
+        )
+        order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", False, None)
+        return await RecoveryDriver(parts)._recover(order)
+
+    def drop_own_payloads(self, before: int) -> None:
+        """As retention, or a start from a snapshot, leaves it."""
+        self.ledger.log.drop_payloads(before)
+
+
+def heads(entries: Sequence[SignedEntry]) -> Digest:
+    return entry_hash(entries[-1].entry)
+
+
+async def test_payloads_that_nobody_has_any_more_are_skipped_by_a_snapshot(tmp_path: Path) -> None:
+    common = Branch().grown(4, salt=b"common")
+    theirs = common.grown(8, salt=b"theirs")
+    world = World(tmp_path, common, theirs)
+    theirs.write_snapshot(world.donor_snapshots, 10)
+    world.donor_log.drop_payloads(9)
+    await world.open()
+    assert isinstance(await world.recover(), RecoveryFinished)
+    assert world.ledger.chain.head == heads(theirs.entries)
+    assert world.ledger.chain.state_digest == theirs.digests[-1]
+    assert not world.ledger.log.has_payload(5)
+    assert world.ledger.log.has_payload(11)
+
+
+async def test_payload_that_nobody_has_and_no_snapshot_is_a_failure_with_the_reason(tmp_path: Path) -> None:
+    common = Branch().grown(4, salt=b"common")
+    world = World(tmp_path, common, common.grown(3, salt=b"theirs"))
+    world.donor_log.drop_payloads(6)
+    await world.open()
+    failed = await world.recover()
+    assert isinstance(failed, RecoveryFailed)
+    assert "payload of entry 4" in failed.reason
+    assert world.ledger.chain.head == heads(common.entries)
+
+
+async def test_fork_below_what_our_disk_can_rebuild_is_left_by_their_snapshot(tmp_path: Path) -> None:
+    common = Branch().grown(3, salt=b"common")
+    own = common.grown(3, salt=b"own", peers=("A",))
+    theirs = common.grown(5, salt=b"theirs")
+    world = World(tmp_path, own, theirs)
+    theirs.write_snapshot(world.donor_snapshots, 7)
+    own.write_snapshot(world.snapshots, 5)
+    await world.open()
+    world.drop_own_payloads(5)
+    assert isinstance(await world.recover(), RecoveryFinished)
+    assert world.ledger.chain.head == heads(theirs.entries)
+    assert world.ledger.chain.state_digest == theirs.digests[-1]
+
+
+async def test_fork_that_can_neither_be_rebuilt_nor_skipped_changes_nothing(tmp_path: Path) -> None:
+    common = Branch().grown(3, salt=b"common")
+    own = common.grown(2, salt=b"own", peers=("A",))
+    world = World(tmp_path, own, common.grown(4, salt=b"theirs"))
+    own.write_snapshot(world.snapshots, 5)
+    await world.open()
+    world.drop_own_payloads(5)
+    failed = await world.recover()
+    assert isinstance(failed, RecoveryFailed)
+    assert "nobody offers a snapshot" in failed.reason
+    assert world.ledger.chain.head == heads(own.entries)
+    assert world.ledger.log.height == 5
+
+
+async def test_wrong_payload_names_its_donor(tmp_path: Path) -> None:
+    common = Branch().grown(4, salt=b"common")
+    world = World(tmp_path, common, common.grown(1, salt=b"theirs"))
+    await world.open()
+    fetch = world.client.fetch_region
+
+    async def lie(peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
+        await fetch(peer, resource, target, offset=offset)
+        os.pwrite(target.fd, b"wrong", target.offset)
+
+    world.client.fetch_region = lie  # type: ignore[method-assign]
+    assert isinstance(await world.recover(), RecoveryFailed)
+    assert world.client.bad == [f"{DONOR} bad_hash"]
