@@ -44,7 +44,10 @@ class Phase(Model):
     inner_step: Count
     inner_steps: Count = Field(description="Planned inner steps of this phase (H, extensions included).")
     global_step: Count
-    base_round: Count | None = Field(description="Height of the anchor that the phase started from.")
+    base_round: Count | None = Field(
+        description="Height of the anchor that the phase started from; until that is copied after a boundary still that"
+        " of the phase before. Null while none is trained."
+    )
     step_seconds: Seconds
 
 

@@ -91,7 +91,7 @@ class Daemon:
         opened.events.listen(self._on_event)
         self.keys = vote_keys(opened.identity)
         self.log = log
-        self.site = make_site(site_settings(run_dir, manifest, opened.config), self.on_site_event)
+        self.site = make_site(site_settings(run_dir, manifest, opened.config, self.me), self.on_site_event)
         view = genesis_view(self.run_id, self.genesis, inner_steps=manifest.strategy.inner_steps, lowrank_r=0)
         section = manifest.snapshot
         retention = Retention(section.every_rounds, section.keep, opened.config.storage.payload_rounds_max)

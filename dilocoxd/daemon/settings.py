@@ -3,6 +3,7 @@
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.ids import PeerId
 from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.swarm.identity import Identity
@@ -24,12 +25,13 @@ def round_limits(manifest: Manifest) -> RoundLimits:
     )
 
 
-def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig) -> SiteSettings:
+def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: PeerId) -> SiteSettings:
     """What happens inside this site."""
     strategy, workers = manifest.strategy, site.workers
     threads = str(site.parallel.threads_per_rank)
     return SiteSettings(
         run_directory=run_dir.path,
+        peer_id=peer,
         delay=strategy.delay,
         inner_steps=strategy.inner_steps,
         extend_steps_max=strategy.extend_steps_max if strategy.late_policy == "extend" else 0,

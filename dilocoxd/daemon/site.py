@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 
 from dilocoxd.daemon.buffers import Buffers
 from dilocoxd.daemon.local_server import SOCKET_PATH_BYTES_MAX, Connection, LocalServer, WorkerHandler
+from dilocoxd.daemon.loop_watch import watch_loop_lag
 from dilocoxd.daemon.outer_worker import OuterWorker, RequestRefused
 from dilocoxd.daemon.site_interface import (
     BadShare,
@@ -34,7 +35,7 @@ from dilocoxd.daemon.site_launch import outer_settings, phase_settings, trainer_
 from dilocoxd.daemon.site_progress import SiteProgress
 from dilocoxd.daemon.site_record import load_record, save_record
 from dilocoxd.daemon.site_status import site_status
-from dilocoxd.daemon.supervisor import mark_this_process, watch_loop_lag
+from dilocoxd.daemon.supervisor import mark_this_process
 from dilocoxd.daemon.trainer import Trainer
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
@@ -186,8 +187,8 @@ class LocalSite:
                 self._emit(ContributionSettled(request.phase, RoundIndex(request.round), request.is_included))
             self._post(ev.OperationDone(number, answer))
 
-    def _lagged(self, seconds: float) -> None:
-        self._emit(LoopLagged(seconds))
+    def _lagged(self, seconds: float, doing: str) -> None:
+        self._emit(LoopLagged(seconds, doing))
 
     def _post(self, event: ev.PhaseEvent) -> None:
         if self._inbox.full() and isinstance(event, ev.TrainerSaid) and isinstance(event.message, local.StepDone):

@@ -22,6 +22,8 @@ from dilocoxd.daemon.state import Journal
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
 
+LAG_ALERT_S: Final = 5.0
+"""The loop was away for so long: others probe a silent peer after this. Shorter delays are events only."""
 IDLE_SHOWN_S: Final = 0.02
 """Shorter waits are not drawn in the timeline."""
 
@@ -60,8 +62,8 @@ class SiteHistory:
                 self._worker(event)
             case PhaseClosed() | ContributionDropped() | ContributionSettled() | PhaseExtended():
                 self._phase_event(event)
-            case LoopLagged(seconds):
-                self._events.emit(catalogue.LoopBlocked(lag_s=round(seconds, 3)))
+            case LoopLagged(seconds, doing):
+                self._lagged(seconds, doing)
             case ContributionOffered() | AnchorAdopted():
                 pass
             case _:
@@ -81,6 +83,14 @@ class SiteHistory:
             case PhaseExtended(_, steps, reason):
                 told = catalogue.PhaseExtended(phase=phase, inner_steps=steps, reason=reason)
         self._events.emit(told)
+
+    def _lagged(self, seconds: float, doing: str) -> None:
+        self._events.emit(catalogue.LoopBlocked(lag_s=round(seconds, 3), doing=doing))
+        if seconds >= LAG_ALERT_S:
+            what = f"in {doing}" if doing else "nobody saw where: starved of CPU, or frozen as a whole"
+            text = f"the daemon stood still for {seconds:.1f} s ({what}); peers may have taken it for lost"
+            remedy = "look for what else takes CPU, memory or disk on this machine; report it if a call is named"
+            self._events.emit(catalogue.AlertRaised(code="loop_blocked", text=text, remedy=remedy))
 
     def _step(self, event: StepReported) -> None:
         journal = self._journal

@@ -40,6 +40,8 @@ class SiteSettings:
     """Steps that a phase may grow by when the entry is late; 0 = wait at once."""
     evaluate_every_rounds: int
     """Validation loss of state k when k is a multiple of this; 0 = never."""
+    peer_id: str = ""
+    """Names this site in the logs of its workers, and the order in which its trainers read the text."""
     lowrank_r: int = 0
     """Of the first contribution; later ones follow the newest entry's `next_lowrank_r`."""
     num_stages: int = 1
@@ -224,6 +226,8 @@ class LoopLagged:
     """The daemon's loop came back `seconds` late: something blocked it, or the machine is starved or was frozen."""
 
     seconds: float
+    doing: str
+    """The calls that it was in; empty: nobody could see it."""
 
 
 SiteEvent = (

@@ -1,6 +1,7 @@
 """Turns SiteSettings into the settings of the machine and of the workers: commands, environment, logs, budgets."""
 
 import sys
+import time
 from pathlib import Path
 
 from dilocoxd.daemon.outer_worker import OuterSettings
@@ -11,6 +12,7 @@ from dilocoxd.ipc.client import GENERATION_VARIABLE, SOCKET_VARIABLE
 from dilocoxd.rounds.phase_events import PhaseSettings
 
 RUN_DIRECTORY_VARIABLE = "DILOCOXD_RUN_DIR"
+PEER_VARIABLE = "DILOCOXD_PEER"
 OUTER_COMMAND = (sys.executable, "-m", "dilocoxd.outerworker.main")
 
 
@@ -34,11 +36,17 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
 
 
 def _environment(settings: SiteSettings, socket_path: Path, generation: int) -> dict[str, str]:
+    named = {PEER_VARIABLE: settings.peer_id} if settings.peer_id else {}
     return {
+        **named,
         SOCKET_VARIABLE: str(socket_path),
         GENERATION_VARIABLE: str(generation),
         RUN_DIRECTORY_VARIABLE: str(settings.run_directory),
     }
+
+
+def _header(settings: SiteSettings, role: str, generation: int) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {role} generation {generation} of {settings.peer_id or 'this site'}"
 
 
 def _budget(settings: SiteSettings) -> RestartBudget:
@@ -51,7 +59,8 @@ def outer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> Oute
     def launch(generation: int) -> Launch:
         environment = {**settings.outer_environment, **_environment(settings, socket_path, generation)}
         log = settings.run_directory / "logs" / "outer.log"
-        return Launch(settings.outer_command or OUTER_COMMAND, environment, log, f"{mark}/outer-{generation}")
+        command = settings.outer_command or OUTER_COMMAND
+        return Launch(command, environment, log, f"{mark}/outer-{generation}", _header(settings, "outer", generation))
 
     return OuterSettings(
         launch, _budget(settings), settings.outer_start_timeout_s, settings.outer_silence_max_s
@@ -65,6 +74,7 @@ def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> Tr
     def launch(generation: int) -> Launch:
         environment = {**settings.trainer_environment, **_environment(settings, socket_path, generation)}
         log = settings.run_directory / "logs" / f"trainer-{generation}.log"
-        return Launch(command, environment, log, f"{mark}/trainer-{generation}")
+        header = _header(settings, "trainer", generation)
+        return Launch(command, environment, log, f"{mark}/trainer-{generation}", header)
 
     return TrainerSettings(launch, _budget(settings), settings.num_stages, settings.trainer_start_timeout_s)

@@ -10,7 +10,7 @@ from dilocoxd.daemon.site_interface import (
     StepReported,
     ValidationMeasured,
 )
-from dilocoxd.ids import PhaseId
+from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.rounds.phase_events import TrainerMessage
 from dilocoxd.rounds.phase_state import PhaseState
 from dilocoxd.rounds.trainer_track import TrainerState
@@ -31,6 +31,8 @@ class SiteProgress:
     idle_now: float = 0.0
     global_step: int = 0
     step_seconds: float = 0.0
+    base_round: RoundIndex | None = None
+    """Newest base of a phase; between a boundary and the copy of the next base still the one before."""
     _started: PhaseId | None = None
 
     @property
@@ -76,6 +78,8 @@ class SiteProgress:
     def phase_started(self, state: PhaseState) -> PhaseStarted | None:
         """The event, when the trainers train a phase that was not reported yet."""
         trainer = state.trainer
+        if trainer.base_round is not None:
+            self.base_round = trainer.base_round
         if trainer.state is not TrainerState.TRAINING or trainer.phase == self._started or state.shared is None:
             return None
         self._started = trainer.phase

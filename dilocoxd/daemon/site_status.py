@@ -6,7 +6,6 @@ from dilocoxd.daemon.site_progress import SiteProgress
 from dilocoxd.daemon.trainer import Trainer
 from dilocoxd.ids import Digest
 from dilocoxd.rounds.phases import PhaseMachine
-from dilocoxd.rounds.trainer_track import TrainerState
 
 
 def site_status(machine: PhaseMachine, progress: SiteProgress, outer: OuterWorker, trainer: Trainer) -> SiteStatus:
@@ -22,7 +21,7 @@ def site_status(machine: PhaseMachine, progress: SiteProgress, outer: OuterWorke
         inner_step=track.inner_step,
         inner_steps=track.inner_steps,
         global_step=progress.global_step,
-        base_round=track.base_round if track.state is not TrainerState.CLOSING else track.closing_base,
+        base_round=progress.base_round if state.is_trainer_active else None,
         step_seconds=progress.step_seconds,
         idle_seconds=progress.idle_seconds,
         train_seconds=progress.train_seconds,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -60,6 +60,8 @@ class Launch:
     log_path: Path
     mark: str
     """Marks every process of this worker; unique for each start."""
+    header: str = ""
+    """First line of what this start writes to the log."""
 
 
 class Child:
@@ -75,7 +77,7 @@ class Child:
         """Start it in a session of its own, output appended to its log. Raises WorkerError."""
         environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark, **_import_path()}
         try:
-            log = await asyncio.to_thread(_open_log, launch.log_path)
+            log = await asyncio.to_thread(_open_log, launch.log_path, launch.header)
             try:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
@@ -125,11 +127,14 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": f"{mine}{os.pathsep}{others}" if others else mine}
 
 
-def _open_log(path: Path) -> int:
+def _open_log(path: Path, header: str) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_suffix(".log.1"))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    if header:
+        os.write(log, f"{header}\n".encode())
+    return log
 
 
 def mark_this_process() -> str:
@@ -173,11 +178,3 @@ async def nap(seconds: float) -> float:
     asked = clock() + seconds
     await asyncio.sleep(seconds)
     return max(0.0, clock() - asked)
-
-
-async def watch_loop_lag(report: Callable[[float], None], *, interval_s: float = 0.25, lag_max_s: float = 0.1) -> None:
-    """Call `report(seconds)` when the loop came back later than asked."""
-    while True:
-        lag = await nap(interval_s)
-        if lag > lag_max_s:
-            report(lag)

@@ -310,11 +310,12 @@ class FaultHeld(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBlocked(Event):
-    """The daemon's loop came back late: blocked, starved of CPU, or the whole process was frozen."""
+    """The daemon's loop came back late. `doing`: calls that blocked it; empty: starved of CPU, or frozen as a whole."""
 
     name: ClassVar[str] = "loop.blocked"
     level: ClassVar[Level] = "warning"
     lag_s: float
+    doing: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

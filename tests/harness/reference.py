@@ -20,12 +20,13 @@ from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.rounding import age_factor
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.swarm.identity import load
 from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.optimizer import InnerOptimizer, clip_factor, gradient_sum_of_squares, scale_gradients
 from dilocoxd.trainer.pipeline import cross_entropy
-from dilocoxd.trainer.settings import RUN_DIR_VARIABLE, load_settings
+from dilocoxd.trainer.settings import PEER_VARIABLE, RUN_DIR_VARIABLE, load_settings
 from dilocoxd.wire.entry import Contribution, Entry
 
 
@@ -33,7 +34,8 @@ class ReferenceTrainer:
     """Inner steps of one site, all stages in this process one after the other."""
 
     def __init__(self, run_dir: Path, plan: Plan) -> None:
-        settings = load_settings({RUN_DIR_VARIABLE: str(run_dir)})
+        peer = load(run_dir / "identity.key").peer_id
+        settings = load_settings({RUN_DIR_VARIABLE: str(run_dir), PEER_VARIABLE: peer})
         spans = cut_stages(settings.model, settings.pipeline.num_stages)
         self._stages = [build_stage(settings.model, span, device=torch.device("cpu")) for span in spans]
         self._params = [[param for _, param in stage.global_parameters()] for stage in self._stages]

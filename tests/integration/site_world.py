@@ -20,6 +20,7 @@ from dilocoxd.daemon.site_interface import (
     ChainView,
     CommittedEntry,
     ContributionOffered,
+    PhaseClosed,
     SiteEvent,
     SiteSettings,
     StepReported,
@@ -46,13 +47,14 @@ def make_run(folder: Path, *, stages: int = 1, **strategy: Any) -> SiteSettings:
     (folder / "site.toml").write_text(site.to_toml(), encoding="utf-8")
     return SiteSettings(
         run_directory=folder,
+        peer_id="QmTest",
         delay=manifest.strategy.delay,
         inner_steps=manifest.strategy.inner_steps,
         extend_steps_max=8,
         evaluate_every_rounds=0,
         num_stages=stages,
         trainer_command=PACE_COMMAND,
-        trainer_environment={"OMP_NUM_THREADS": "1", "DILOCOXD_PEER": "QmTest", "DILOCOXD_CACHE": str(folder.parent)},
+        trainer_environment={"OMP_NUM_THREADS": "1", "DILOCOXD_CACHE": str(folder.parent)},
         outer_environment={"OMP_NUM_THREADS": "1"},
         restarts_max=50,
     )
@@ -70,6 +72,7 @@ class World:
         self.offers: asyncio.Queue[ContributionOffered] = asyncio.Queue()
         self.site = LocalSite(settings, self._on_event)
         self.state: local.StateReady | None = None
+        self.bases_at_boundaries: list[int | None] = []
         self.is_committing = False
         self.committer: asyncio.Task[None] | None = None
         self.on_commit: Callable[[str, int], None] = lambda _where, _round: None
@@ -78,6 +81,8 @@ class World:
     def _on_event(self, event: SiteEvent) -> None:
         if isinstance(event, ContributionOffered):
             self.offers.put_nowait(event)
+        if isinstance(event, PhaseClosed):
+            self.bases_at_boundaries.append(self.site.status().base_round)
         self.events.append(event)
         self.changed.set()
 

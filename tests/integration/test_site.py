@@ -44,6 +44,10 @@ async def test_phases_follow_each_other(tmp_path: Path, delay: str) -> None:
     assert how == {"none": {"start", "replace"}, "phase": {"start"}, "arrival": {"start", "merge"}}[delay]
     bases = [(offer.phase, offer.base_round) for offer in world.of(ContributionOffered)][:3]
     assert bases == ([(0, 0), (1, 0), (2, 1)] if delay == "phase" else [(0, 0), (1, 1), (2, 2)])
+    assert world.bases_at_boundaries and None not in world.bases_at_boundaries, "a status without a base of the phase"
+    for name in ("outer", "trainer-1"):
+        first = (tmp_path / "run" / "logs" / f"{name}.log").read_text().splitlines()[0]
+        assert first.endswith("generation 1 of QmTest"), "whose log is this?"
     assert find_tree(os.environ[TREE_VARIABLE]) == []
 
 
