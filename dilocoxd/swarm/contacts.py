@@ -25,6 +25,9 @@ from dilocoxd.telemetry.catalogue import Event, JoinStageFailed
 LOOK_EVERY_S: Final = 2.0
 RETRY_FIRST_S: Final = 2.0
 RETRY_MAX_S: Final = 60.0
+RETRY_RECENT_MAX_S: Final = 10.0
+"""Longest pause for a peer that was there a short while ago: how long a healed network may stay unnoticed."""
+RECENT_MS: Final = 15 * 60 * 1000
 PARALLEL_TRIES: Final = 8
 FORGET_AFTER_MS: Final = 24 * 3600 * 1000
 """Peers not heard of for this long are not dialled any more (a bootstrap address always is)."""
@@ -154,9 +157,16 @@ class Contacts:
                 self._emit(JoinStageFailed(stage=error.stage, address=name, reason=error.reason))
             retry.last_error = str(error)
             retry.next_try = asyncio.get_running_loop().time() + retry.pause_s
-            retry.pause_s = min(RETRY_MAX_S, 2 * retry.pause_s)
+            retry.pause_s = min(self._pause_max_s(name), 2 * retry.pause_s)
         finally:
             self._dialling.discard(name)
+
+    def _pause_max_s(self, name: str) -> float:
+        """For a peer id or a bootstrap address."""
+        peer = self._places.bootstrap_peers.get(name, PeerId(name))
+        known = self._places.file.peers.get(peer)
+        is_recent = known is not None and unix_ms() - known.seen_unix_ms < RECENT_MS
+        return RETRY_RECENT_MAX_S if is_recent else RETRY_MAX_S
 
     async def _dial_peer(self, peer: PeerId) -> None:
         if peer not in self.connected:
