@@ -1,0 +1,38 @@
+"""Twenty launches in a row with everything real, trainers included: `python -m tests.bench.launches [NUMBER]`.
+
+Each is a fresh site that joins by the founder's address with the real command, takes part in a round and leaves.
+Prints the time until each stage. Any launch that does not get there ends the run with an error.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.harness.launches import REAL, STAGES, launch, table
+from tests.harness.runs import found_run
+from tests.harness.sites import sites
+from tests.harness.training import PATIENCE_S, founder_options, site_options
+
+LAUNCHES = 20
+
+
+def main(number: int) -> None:
+    """Run and print."""
+    with tempfile.TemporaryDirectory(prefix="launches-") as name:
+        folder = Path(name)
+        founder = found_run(folder, "a", *founder_options(folder))
+        with sites(founder):
+            founder.start()
+            founder.wait_height(1, PATIENCE_S)
+            done = []
+            for index in range(number):
+                done.append(launch(founder, folder, index, REAL, *site_options(folder)))
+                line = ", ".join(f"{stage} {done[-1].times[stage]:.1f}" for stage in STAGES)
+                print(f"{index + 1}/{number}: {line}", flush=True)
+            print(table(done))
+            if founder.stop() != 0:
+                raise SystemExit("the founder did not leave cleanly")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else LAUNCHES)
