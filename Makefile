@@ -60,13 +60,14 @@ clean:
 
 # As root: dilocoxd into /opt/dilocoxd, its user and units into the system (docs/operations/systemd.md).
 .PHONY: install-systemd
-PREFIX ?= /opt/dilocoxd
+PREFIX := /opt/dilocoxd
 install-systemd:
 	test -x $(PREFIX)/bin/python || "$(PYTHON)" -m venv $(PREFIX)
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt setuptools
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation .
 	ln -sfn $(PREFIX)/bin/dilocoxd /usr/local/bin/dilocoxd
+	install -m 0755 systemd/dilocoxd-admin /usr/local/bin/dilocoxd-admin
 	install -D -m 0644 -t /etc/systemd/system systemd/dilocoxd.service systemd/dilocoxd@.service
 	install -D -m 0644 systemd/dilocoxd.sysusers /usr/lib/sysusers.d/dilocoxd.conf
 	install -D -m 0644 systemd/dilocoxd.tmpfiles /usr/lib/tmpfiles.d/dilocoxd.conf

@@ -83,7 +83,7 @@ class NetworkSection(Section):
     relays: Annotated[
         Addresses,
         knob(
-            "Sites with `announce` that relay for this one, which cannot be reached from outside (behind a NAT);"
+            "Reachable sites that relay for this one, which cannot be reached from outside (behind a NAT);"
             " needed only to reach others of the same kind. Also turns on hole punching.",
             unit="multiaddresses",
             cost="relayed bytes are slow.",

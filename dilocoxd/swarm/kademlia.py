@@ -27,6 +27,7 @@ import msgpack
 
 from dilocoxd.errors import PeerError, WireError, WorkerError
 from dilocoxd.ids import PeerId
+from dilocoxd.swarm.addresses import circuit_through, multiaddr_bytes
 from dilocoxd.swarm.node_settings import NodeSettings, fix_ports
 from dilocoxd.swarm.peer_ids import fresh_peer_id, id_bytes
 from dilocoxd.swarm.slim_import import import_slim
@@ -39,7 +40,6 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
 from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg  # noqa: E402
 from hivemind.proto import p2pd_pb2  # noqa: E402
-from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
 
 UNIX_PATH_BYTES_MAX: Final = 107 - len("p2pclient-") - 11 - len(".sock")
 BACKOFF_POLL_S: Final = 1.0
@@ -181,7 +181,9 @@ class Node:
             raise PeerError(f"p2pd does not tell its addresses: {error}") from error
         tcp = [address for address in found if "/tcp/" in address and "/quic" not in address and "/ws" not in address]
         public = [address for address in tcp if not address.startswith(("/ip4/127.", "/ip6/::1/"))]
-        return public or tcp
+        # p2pd itself tells of a relay only if its address is a public one.
+        relayed = [f"{circuit_through(relay)}/p2p/{self.peer_id}" for relay in self._settings.relays]
+        return list(dict.fromkeys((*(public or tcp), *relayed)))
 
     # ---- streams ----------------------------------------------------------------------------------------------
 
@@ -248,13 +250,13 @@ class Node:
         """
         dial = []
         for address in addresses:
-            with contextlib.suppress(ValueError):  # what somebody's record says need not make sense
-                dial.append(Multiaddr(address.removesuffix(f"/p2p/{peer}")))
+            with contextlib.suppress(ValueError, OverflowError):  # what somebody's record says need not make sense
+                dial.append(multiaddr_bytes(address.removesuffix(f"/p2p/{peer}")))
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
             connect=p2pd_pb2.ConnectRequest(
                 peer=id_bytes(peer),
-                addrs=[address.to_bytes() for address in dial],
+                addrs=dial,
                 timeout=max(1, round(timeout_s)),
             ),
         )

@@ -26,7 +26,7 @@ class NodeSettings:
     map_port: bool = False
     """Ask the router for a port mapping (UPnP)."""
     reachability: Literal["public", "private"] | None = None
-    """Public peers relay for others; private ones reserve a place at their relays at once. None: p2pd finds out, which
+    """Whether others can open connections to us. None: p2pd finds out, which
     takes a minute and needs public addresses all around."""
     startup_timeout_s: float = 60.0
     p2pd_memory_mib: int = 128

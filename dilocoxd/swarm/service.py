@@ -29,6 +29,7 @@ from dilocoxd.swarm.p2pd_supervisor import keep_p2pd
 from dilocoxd.swarm.peers_file import PeersFile
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.swarm.records import RecordBook, sign_record
+from dilocoxd.swarm.relays import keep_places
 from dilocoxd.swarm.streams import (
     PROTOCOL_BULK,
     PROTOCOL_CALL,
@@ -224,6 +225,7 @@ class Swarm:
                     group.create_task(self.gossip.run_exchange(rng), name="record exchange"),
                     group.create_task(self.gossip.run_hints(), name="dht hints"),
                     group.create_task(self._keep_file(), name="peers.json"),
+                    group.create_task(keep_places(self.node, self._settings.relays, self._emit), name="relays"),
                 ]
                 is_channel_stopped = asyncio.Event()
                 group.create_task(self.channel.run(is_channel_stopped), name="messages")

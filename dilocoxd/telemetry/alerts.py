@@ -247,6 +247,13 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Leave the daemon a core: fewer parallel.threads_per_rank; check swap and disk.",
     ),
     AlertKind(
+        "no_relay", "warning",
+        "A relay of network.relays gives us no place: other sites that can only call out do not reach us through it.",
+        "Ten attempts in a row failed; goes with the next start.",
+        "The relay is down, or its address or identity has changed.",
+        "Name another site that can be reached in network.relays, and start the daemon again.",
+    ),
+    AlertKind(
         "api_exposed", "info",
         "The HTTP API listens beyond this machine without protection.",
         "Found at the start from api.host; goes when the configuration is changed.",

@@ -26,6 +26,8 @@ PACKAGES = (
     "systemd", "systemd-sysv", "dbus",
 )  # fmt: skip
 CONTEXT = (".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "Makefile", "dilocoxd")
+CONTEXT_READY = FOLDER / "context"
+"""Copy of the repository with the wheels in it, left by `site_image`."""
 CONTEXT_FOLDERS = ("docker", "systemd", "docs/operations")
 
 
@@ -68,7 +70,9 @@ def engine() -> Iterator[None]:
         return
     command = [
         "dockerd", "--data-root", f"{FOLDER}/data", "--exec-root", f"{FOLDER}/exec", "--pidfile", f"{FOLDER}/pid",
-        "--host", f"unix://{FOLDER}/sock", "--bip", "172.31.255.1/24",
+        "--host", f"unix://{FOLDER}/sock",
+        # No default bridge, and the host's own packet filter stays as it is: the networks here are internal ones.
+        "--bridge", "none", "--iptables=false", "--ip6tables=false",
     ]  # fmt: skip
     with (FOLDER / "dockerd.log").open("ab") as log:
         (FOLDER / "pid").unlink(missing_ok=True)
@@ -149,16 +153,17 @@ def copy_source(target: Path) -> None:
 def site_image() -> str:
     """Tag of the image that docker/Dockerfile makes of this tree, on our base image, without any network."""
     base, folder = base_image(), wheels()
-    context = FOLDER / "context"
+    context = CONTEXT_READY
     copy_source(context)
-    files = sorted(path for path in context.rglob("*") if path.is_file())
+    files = sorted(path for name in ("dilocoxd", "docker") for path in (context / name).rglob("*") if path.is_file())
+    files += [context / name for name in ("constraints.txt", "pyproject.toml", ".dockerignore")]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files) + base.encode()).hexdigest()[:12]
     image = _tagged("site", digest)
+    for wheel in folder.glob("*.whl"):
+        os.link(wheel, context / "docker" / "wheels" / wheel.name)
     if _has(image):
         return image
     started = time.monotonic()
-    for wheel in folder.glob("*.whl"):
-        os.link(wheel, context / "docker" / "wheels" / wheel.name)
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", "OFFLINE=1", "--network", "none")
     docker("build", "-q", "-f", context / "docker/Dockerfile", *arguments, "-t", image, context, timeout_s=1800)
     size = int(docker("image", "inspect", "-f", "{{.Size}}", image)) / 1e6

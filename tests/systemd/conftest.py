@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.containers.engine import FOLDER, copy_source, docker, engine, say, site_image, wheels
-from tests.containers.node import Node, full_name, remove
+from tests.containers.node import Node, remove
 from tests.harness.sites import wait_until
 from tests.harness.training import write_corpus
 
 NAME = "systemd"
+IN_SOURCE = "cd /srv/dilocoxd && export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels &&"
 RUN_DIR = "/var/lib/dilocoxd/run"
 TEXT = "/var/lib/dilocoxd/text"
 SETTINGS = {
@@ -51,33 +52,34 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with engine():
         remove(NAME)
         node = Machine(NAME)
-        boot(site_image(), wheels())
         try:
-            node.wait_booted()
-            install(node, tmp_path_factory.mktemp("source"))
+            boot(node, tmp_path_factory.mktemp("source"))
+            install(node)
             make_run(node)
             yield node
         finally:
             remove(NAME)
 
 
-def boot(image: str, wheel_folder: Path) -> None:
-    """Start the container with systemd as its first process."""
+def boot(node: Machine, folder: Path, *options: str) -> None:
+    """Start a container with systemd as its first process, and give it a copy of the repository in SOURCE."""
     docker(
-        "run", "--detach", "--name", full_name(NAME), "--hostname", NAME, "--user", "0", "--workdir", "/srv",
+        "run", "--detach", "--name", node.id, "--hostname", node.name, "--user", "0", "--workdir", "/srv",
         "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
         "--tmpfs", "/run", "--tmpfs", "/run/lock", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
-        "-v", f"{wheel_folder}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
-        "--entrypoint", "/sbin/init", image,
+        "-v", f"{wheels()}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
+        *options, "--entrypoint", "/sbin/init", site_image(),
     )  # fmt: skip
-
-
-def install(node: Machine, folder: Path) -> None:
-    """The documented command, with the wheels of this host instead of a package index."""
+    node.wait_booted()
     copy_source(folder / "dilocoxd")
     docker("cp", folder / "dilocoxd", f"{node.id}:/srv/")
-    node.sh("userdel dilocoxd; rm -rf /var/lib/dilocoxd/*")  # the image's own user is not what is tested here
-    node.sh("cd /srv/dilocoxd && PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels make install-systemd", timeout_s=600)
+    # The image's own user is not what is tested here.
+    node.sh("userdel dilocoxd; rm -rf /var/lib/dilocoxd/*")
+
+
+def install(node: Machine) -> None:
+    """The documented command, with the wheels of this host instead of a package index."""
+    node.sh(f"{IN_SOURCE} make install-systemd", timeout_s=600)
     user = node.sh("id dilocoxd")
     assert re.search(r"uid=[1-9]", user)
     say(f"installed: {user.strip()}, engine in {FOLDER}")
@@ -89,8 +91,7 @@ def make_run(node: Machine) -> None:
     docker("cp", text, f"{node.id}:{TEXT}")
     options = " ".join(f"--set '{name}={value}'" for name, value in SETTINGS.items())
     node.sh(
-        f"chown -R dilocoxd: /var/lib/dilocoxd && cd / && export XDG_CACHE_HOME=/var/cache &&"
-        f" runuser -u dilocoxd -- dilocoxd start tiny --no-run --dir {RUN_DIR} {options}",
+        f"chown -R dilocoxd: /var/lib/dilocoxd && dilocoxd-admin start tiny --no-run --dir {RUN_DIR} {options}",
         timeout_s=300,
     )
 

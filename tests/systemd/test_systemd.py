@@ -127,8 +127,8 @@ def test_second_run_directory_trains_along_under_the_template_with_its_key_as_cr
     address = machine.wait_height(2, PATIENCE_S)["join_address"]
     port = address.split("/")[4]
     machine.sh(
-        f"cd / && XDG_CACHE_HOME=/var/cache runuser -u dilocoxd -- dilocoxd join /ip4/127.0.0.1/tcp/{port}"
-        f" --no-run --dir {SECOND_DIR} --port 31338 --api-port {SECOND_API}"
+        f"dilocoxd-admin join /ip4/127.0.0.1/tcp/{port} --no-run --dir {SECOND_DIR}"
+        f" --port 31338 --api-port {SECOND_API}"
     )
     machine.sh(
         f"mkdir -p /etc/credstore && install -m 0400 {SECOND_DIR}/identity.key"

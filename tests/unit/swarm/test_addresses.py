@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.swarm.addresses import can_reach_others, multiaddr, parse_address
+from dilocoxd.swarm.addresses import can_reach_others, multiaddr, multiaddr_bytes, parse_address
+from dilocoxd.swarm.relays import status_of
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 
@@ -59,3 +60,41 @@ def test_multiaddr_forms_and_what_other_machines_can_use() -> None:
     assert can_reach_others("/dns4/head.example.org/tcp/5")
     assert not can_reach_others("/ip4/127.0.0.1/tcp/5")
     assert not can_reach_others("/ip4/0.0.0.0/tcp/5")
+
+
+RELAY = "QmP1xWdBcrMDfmeVsns9SAG8iR1iXtCRaMYD1brjhTr9ji"
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("/ip4/127.0.0.1/tcp/41001", "047f00000106a029"),
+        ("/ip6/fd42::1/tcp/1", "29fd42000000000000000000000000000106" + "0001"),
+        ("/dns4/a.b/tcp/65535", "3603612e6206ffff"),
+        (
+            f"/ip4/127.0.0.1/tcp/41001/p2p/{RELAY}/p2p-circuit",
+            "047f00000106a029a5032212200a11c7c6e9b2f243d57839e394c4f129e690fa2309a634ef6031d7ac78297c15a202",
+        ),
+    ],
+)
+def test_binary_form_of_an_address(text: str, data: str) -> None:
+    assert multiaddr_bytes(text).hex() == data
+
+
+@pytest.mark.parametrize("text", ["/ip4/1.2.3/tcp/1", "/ip4/1.2.3.4/tcp/x", "/unix/x", "/ip4/1.2.3.4/tcp", "/p2p/0O"])
+def test_what_is_no_address_has_no_binary_form(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        multiaddr_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("message", "status"), [("080228 64", 100), ("0802 28cb01", 203), ("08021a03616263 2864", 100), ("0802", 0)]
+)
+def test_status_of_a_relay(message: str, status: int) -> None:
+    assert status_of(bytes.fromhex(message)) == status
+
+
+@pytest.mark.parametrize("message", ["08", "1a05ff", "0d00000000", "08ffffffffffffffffffffff"])
+def test_broken_answer_of_a_relay(message: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        status_of(bytes.fromhex(message))
