@@ -15,8 +15,15 @@ export TOKENIZERS_PARALLELISM ?= false
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
 
+# Two passes when nothing is asked for in particular: what starts no daemons side by side, then the rest one by one.
+APART := --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard
 test: $(STAMP)
-	$(BIN)/python -m pytest -q --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not processes" $(APART)
+	$(BIN)/python -m pytest -q -m processes $(APART)
+else
+	$(BIN)/python -m pytest -q $(APART) $(ARGS)
+endif
 
 # Real systemd and real containers, on a Docker engine that the tests start themselves; as root, needs docker.io and
 # debootstrap. `make test` leaves them out.
