@@ -22,6 +22,7 @@ from dilocoxd.daemon.join import catch_up, meet_others
 from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.parts import Daemon, MakeSite
 from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.recovery_driver import finish_turn_back
 from dilocoxd.daemon.round_driver import RoundDriver
 from dilocoxd.daemon.service_manager import Address, ServiceManager
 from dilocoxd.daemon.site import LocalSite
@@ -32,6 +33,7 @@ from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
 from dilocoxd.daemon.token import load_or_create_token
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.rounds.events import LeaveRequested
+from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.store.snapshots import remove_leftovers
@@ -70,6 +72,7 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
             EntryLog, run_dir.log, opened.manifest.run_id,
             genesis_hash(opened.manifest.run_id, opened.manifest.sha256()),
         )  # fmt: skip
+        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside))
         await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()

@@ -43,6 +43,7 @@ from dilocoxd.rounds.events import Event, RoundMessage
 from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
 from dilocoxd.rounds.membership import Membership
 from dilocoxd.rounds.round import RoundMachine, RoundStatus
+from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.recording import Recording
@@ -126,6 +127,7 @@ class Daemon:
                 keys=self.keys,
                 limits=round_limits(manifest),
                 snapshots=run_dir.snapshots,
+                aside=Aside(run_dir.aside),
                 events=opened.events,
                 moved=self.swarm.announce,
                 took=self.round_history.took,

@@ -14,6 +14,7 @@ from typing import Final
 
 from dilocoxd.daemon.chain_fetch import check_payload, fetch_branch
 from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.outer_worker import RequestRefused
 from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.snapshot_fetch import download_snapshot, newest_certified
 from dilocoxd.daemon.snapshot_keeper import usable_snapshots
@@ -23,6 +24,7 @@ from dilocoxd.rounds.commands import InFlight, SettleContribution, StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits, VoteKeys
 from dilocoxd.rounds.recovery import Branch, check_branch, is_better, settlement
+from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.swarm.fetch import FetchClient
@@ -50,6 +52,8 @@ class RecoveryParts:
     """Told when the chain head has changed."""
     took: Callable[[SignedEntry], None]
     """Told each entry that was applied here without our taking part."""
+    aside: Aside
+    """Our own branch, until the better one is taken."""
 
     @property
     def log(self) -> EntryLog:
@@ -65,12 +69,26 @@ class Jump:
     directory: Path
 
 
+def finish_turn_back(log: EntryLog, aside: Aside) -> None:
+    """At start: the last process died between two branches. The better one stays. Raises StoreError."""
+    kept = aside.entries()
+    if kept and log.height >= kept[0].entry.round:
+        fork = kept[0].entry.round
+        taken = Branch(fork, tuple(log.entries(fork)))
+        if not is_better(taken, [signed.entry for signed in kept]):
+            log.roll_back(fork)
+            aside.put_back(log)
+    aside.clear()
+
+
 class RecoveryDriver:
     """Runs one ordered recovery after the other."""
 
     def __init__(self, parts: RecoveryParts) -> None:
         self._parts = parts
         self._orders: asyncio.Queue[tuple[StartRecovery, Callable[[Event], None]]] = asyncio.Queue()
+        self._settled: PhaseId | None = None
+        """Phase of ours that the running recovery has settled."""
         self.text = ""
         """What recovery is doing, for the operator; empty when none runs."""
 
@@ -95,16 +113,21 @@ class RecoveryDriver:
             catalogue.RecoveryStarted(own_height=parts.log.height, target_height=order.height, reason=order.reason)
         )
         reasons: list[str] = []
-        settled: PhaseId | None = None
+        self._settled = None
+        head, num_answers = parts.log.head, 0
+        if order.is_rebuild:
+            parts.ledger.pause("the state is rebuilt")
+            await self._rebuild()
         for peer in order.peers:
             try:
                 self.text = f"the chain of {peer} ({order.reason})"
-                settled = await self._from(peer, order)
+                await self._from(peer, order)
+                num_answers += 1
             except (PeerError, WireError) as error:
                 reasons.append(f"{peer}: {error}")
-            else:
-                break
-        else:
+            if parts.log.head != head:
+                break  # also when only a part of its chain could be had; the next recovery asks for the rest
+        if not num_answers and parts.log.head == head:
             return RecoveryFailed("; ".join(reasons) or "no peer to ask")
         seconds = asyncio.get_running_loop().time() - started
         num_bytes = parts.client.counts["bytes_received"] - bytes_before
@@ -112,18 +135,15 @@ class RecoveryDriver:
             catalogue.RecoveryFinished(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
         )
         parts.moved()
-        return RecoveryFinished(parts.ledger.chain, settled)
+        return RecoveryFinished(parts.ledger.chain, self._settled)
 
-    async def _from(self, peer: PeerId, order: StartRecovery) -> PhaseId | None:
-        """Take over what this peer's chain has more or better; the phase of ours that was settled on the way."""
+    async def _from(self, peer: PeerId, order: StartRecovery) -> None:
+        """Take over what this peer's chain has more or better. Raises PeerError, WireError."""
         parts = self._parts
-        if order.is_rebuild:
-            parts.ledger.pause("the state is rebuilt")
-            await self._rebuild()
         branch = await fetch_branch(parts.client, peer, parts.log, parts.log.height)
         own = [signed.entry for signed in parts.log.entries(branch.fork)]
         if not is_better(branch, own):
-            return None
+            return
         base = parts.ledger.view_at(branch.fork)
         await asyncio.to_thread(check_branch, branch, base, parts.limits, parts.keys)
         if own or len(branch.entries) > 1:
@@ -141,15 +161,18 @@ class RecoveryDriver:
             await self._roll_back(branch, own, order.in_flight)
             if can_replay:
                 await self._rebuild()
-        if jump is not None:
-            entries = await self._jump(jump, entries, order.in_flight)
-        return await self._replay(entries, donors, order.in_flight)
+        try:
+            if jump is not None:
+                entries = await self._jump(jump, entries, order.in_flight)
+            await self._replay(entries, donors, order.in_flight)
+        except (PeerError, WireError):
+            if own:
+                await self._turn_back(branch, own, order.in_flight)
+            raise
+        await asyncio.to_thread(parts.aside.clear)
 
-    async def _replay(
-        self, entries: list[SignedEntry], donors: list[PeerId], in_flight: InFlight | None
-    ) -> PhaseId | None:
-        """Entry by entry; where nobody has a payload any more, on from a snapshot. Our phase that was settled."""
-        settled: PhaseId | None = None
+    async def _replay(self, entries: list[SignedEntry], donors: list[PeerId], in_flight: InFlight | None) -> None:
+        """Entry by entry; where nobody has a payload any more, on from a snapshot."""
         while entries:
             signed = entries[0]
             settle = settlement(signed.entry, in_flight)
@@ -162,9 +185,24 @@ class RecoveryDriver:
                 entries = await self._jump(jump, entries, in_flight)
                 continue
             await self._parts.books.enter_chain([signed.entry], in_flight)
-            settled = settle.phase if settle is not None else settled
+            self._settled = settle.phase if settle is not None else self._settled
             entries = entries[1:]
-        return settled
+
+    async def _turn_back(self, branch: Branch, own: list[Entry], in_flight: InFlight | None) -> None:
+        """The branch is false or cannot be had: ours again, unless what we have of the other is better anyway."""
+        parts = self._parts
+        taken = Branch(branch.fork, tuple(parts.log.entries(branch.fork)))
+        flying = in_flight if self._settled is None else None
+        if is_better(taken, own):
+            await parts.books.leave_chain(own, taken, flying)
+        else:
+            self.text = "our own branch again"
+            await parts.books.leave_chain([signed.entry for signed in taken.entries], Branch(branch.fork, ()), flying)
+            await asyncio.to_thread(parts.log.roll_back, branch.fork)
+            await asyncio.to_thread(parts.aside.put_back, parts.log)
+            await parts.books.enter_chain(own, flying)
+        await self._rebuild()
+        await asyncio.to_thread(parts.aside.clear)
 
     def _can_replay(self, height: int) -> bool:
         """Whether our disk leads to this state: a snapshot at or below it, or genesis, and payloads. Blocks."""
@@ -174,8 +212,11 @@ class RecoveryDriver:
         return all(log.has_payload(index) for index in range(start, height))
 
     async def _take(self, signed: SignedEntry, donors: list[PeerId], settle: SettleContribution | None) -> None:
-        """Payload from any donor, then log, then state."""
+        """Payload from any donor, then log, then state. What cannot be applied is not left in the log."""
         parts, index = self._parts, signed.entry.round
+        state = parts.ledger.state
+        if state is None or state.state_digest != signed.entry.state_digest:
+            raise WireError("bad_hash", f"entry {index} was voted for on another state than its chain leads to")
         self.text = f"the payload of entry {index}"
         reasons: list[str] = []
         lengths = parts.ledger.payloads.lengths
@@ -198,7 +239,13 @@ class RecoveryDriver:
         finally:
             os.close(fd)
         self.text = f"entry {index} to be applied"
-        await parts.ledger.apply_logged(RoundIndex(index), settle)
+        try:
+            await parts.ledger.apply_logged(RoundIndex(index), settle)
+        except RequestRefused as refused:
+            if refused.kind != "bad_payload":
+                raise
+            await asyncio.to_thread(parts.log.roll_back, index)
+            raise WireError("bad_payload", f"entry {index}: {refused.detail}") from refused
         parts.took(signed)
 
     async def _find_jump(self, entries: list[SignedEntry], donors: list[PeerId]) -> Jump | None:
@@ -222,7 +269,8 @@ class RecoveryDriver:
             await parts.ledger.adopt(str(directory), entries[skipped].entry, entries[:skipped])
         except (StoreError, WorkerError) as error:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-            await self._rebuild()
+            if await asyncio.to_thread(self._can_replay, parts.log.height):
+                await self._rebuild()
             raise WireError("bad_hash", f"snapshot {index.round} of {holders}: {error}") from error
         await parts.books.enter_chain((signed.entry for signed in entries[:skipped]), in_flight)
         for signed in entries[:skipped]:
@@ -242,6 +290,7 @@ class RecoveryDriver:
             )
         )
         self.text = f"the state at the fork (height {branch.fork})"
+        await asyncio.to_thread(parts.aside.keep, parts.log, branch.fork)
         await asyncio.to_thread(parts.log.roll_back, branch.fork)
 
     async def _rebuild(self) -> None:

@@ -96,7 +96,7 @@ class EntryLog:
         record = self._read(index)
         if not record.has_payload:
             raise StoreError(f"payload of entry {index} was dropped by retention; start from a newer snapshot")
-        return Payload(str(self._path(index)), record.payload_offset, record.payload_bytes)
+        return Payload(str(self.path(index)), record.payload_offset, record.payload_bytes)
 
     def append(self, signed: SignedEntry, source: Source) -> Digest:
         """Add the next entry with its payload, durably, and return the new head.
@@ -123,7 +123,7 @@ class EntryLog:
 
     def _write(self, signed: SignedEntry, lengths: tuple[int, ...], source: Source | None) -> None:
         index = self.height
-        path = self._path(index)
+        path = self.path(index)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -150,7 +150,7 @@ class EntryLog:
             raise StoreError(f"cannot roll back to height {height}: the log has {self.height} entries")
         try:
             while self.height > height:
-                self._path(self.height - 1).unlink(missing_ok=True)
+                self.path(self.height - 1).unlink(missing_ok=True)
                 fsync_directory(self._directory)
                 self._hashes.pop()
             self._bare_below = min(self._bare_below, height)
@@ -164,7 +164,7 @@ class EntryLog:
             record = self._read(index)
             if not record.has_payload:
                 continue
-            path = self._path(index)
+            path = self.path(index)
             temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
             try:
                 with temporary.open("wb") as file:
@@ -189,20 +189,21 @@ class EntryLog:
                 record = self._read(index)
                 self._check_next(record.signed, index, parent)
                 if record.has_payload:
-                    check_payload(self._path(index), record)
+                    check_payload(self.path(index), record)
                 parent = entry_hash(record.signed.entry)
             except StoreError as error:
                 problems.append(str(error))
                 parent = self._hashes[index]
         return problems
 
-    def _path(self, index: int) -> Path:
+    def path(self, index: int) -> Path:
+        """File of the record of entry `index`."""
         return self._directory / f"{index:012d}{_SUFFIX}"
 
     def _read(self, index: int) -> Record:
         if not 0 <= index < self.height:
             raise StoreError(f"entry {index} is not in the log, which has {self.height} entries")
-        path = self._path(index)
+        path = self.path(index)
         try:
             return read_record(path)
         except OSError as error:
@@ -211,7 +212,7 @@ class EntryLog:
     def _open(self) -> None:
         count = self._count()
         for index in range(count):
-            path = self._path(index)
+            path = self.path(index)
             try:
                 record = read_record(path)
                 self._check_next(record.signed, index, self.head)

@@ -65,6 +65,10 @@ class RunDir:
         return self.site / "work"
 
     @property
+    def aside(self) -> Path:
+        return self.path / "aside"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

@@ -16,6 +16,7 @@ from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish
@@ -130,8 +131,9 @@ class World:
         events = EventLog(self.folder / "events.jsonl", level="error")
         books = OwnBooks(ME, self.site, OwnWork(self.folder / "own"), events)
         parts = RecoveryParts(
-            books, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None, lambda signed: None
-        )
+            books, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None, lambda signed: None,
+            Aside(self.folder / "aside"),
+        )  # fmt: skip
         order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", False, None)
         return await RecoveryDriver(parts)._recover(order)
 

@@ -1,0 +1,198 @@
+"""Recovery believes a better branch only as far as it leads: what turns out to be false or is not to be had is left."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.daemon.library import Library
+from dilocoxd.daemon.outer_worker import RequestRefused
+from dilocoxd.daemon.own_books import OwnBooks
+from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts, finish_turn_back
+from dilocoxd.errors import PeerError
+from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.rounds.commands import StartRecovery
+from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.store.aside import Aside
+from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.store.own_work import OwnWork
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.wire.entry import SignedEntry, entry_hash, vote_text
+from tests.harness import fake_site
+from tests.unit.daemon.chain_maker import GENESIS, KEYS, RUN, chain, sign
+from tests.unit.daemon.test_ledger import ME, opened
+
+OTHER = PeerId("B")
+
+
+def data_of(index: int, salt: bytes) -> bytes:
+    return (hashlib.sha256(index.to_bytes(8, "big") + salt).digest() * 125)[: fake_site.TOTAL]
+
+
+def branch(length: int, salt: bytes = b"", *, tokens: int = 10, lies_at: int | None = None) -> list[SignedEntry]:
+    """A chain on the fake site's bits; entry `lies_at` is voted for on a state that never was."""
+    digest, parent, entries = fake_site.GENESIS, GENESIS, []
+    own, other = chain(length), chain(length, tokens=tokens, peers=("B",))
+    for signed in [own[0], *(other if salt else own)[1:]]:
+        index = signed.entry.round
+        data = data_of(index, salt if index else b"")
+        parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
+        hashes = tuple(hashlib.sha256(part).digest() for part in parts)
+        said = Digest(b"x" * 32) if index == lies_at else digest
+        entry = replace(signed.entry, parent=parent, state_digest=said, result_hashes=hashes)
+        parent, digest = entry_hash(entry), Digest(hashlib.sha256(digest + data).digest())
+        votes = tuple(sign(c.peer, vote_text(RUN, parent)) for c in entry.contributions)
+        entries.append(SignedEntry(entry, votes, 0))
+    return entries
+
+
+def write(log: EntryLog, entries: list[SignedEntry], salt: bytes) -> None:
+    for signed in entries:
+        fd = os.memfd_create("payload")
+        os.pwrite(fd, data_of(signed.entry.round, salt if signed.entry.round else b""), 0)
+        log.append(signed, Source(fd, 0, fake_site.LENGTHS))
+        os.close(fd)
+
+
+class Client:
+    """Fetches from libraries in this process; `missing` resources are refused."""
+
+    def __init__(self, libraries: dict[PeerId, Library], missing: tuple[str, ...] = ()) -> None:
+        self.libraries = libraries
+        self.missing = missing
+        self.counts = {"bytes_received": 0}
+
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+        if resource in self.missing:
+            raise PeerError(f"{peer} does not have {resource}")
+        served = await self.libraries[peer].open(peer, resource)
+        try:
+            return os.pread(served.region.fd, served.region.length, served.region.offset)
+        finally:
+            served.close()
+
+    async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
+        os.pwrite(target.fd, await self.fetch_bytes(peer, resource, bytes_max=1 << 20), target.offset)
+
+
+def no_more(*_: Any) -> None:
+    """Nobody listens."""
+
+
+class Bench:
+    """A site with three entries of its own, and one peer that serves another branch from entry 1 on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.own = branch(3)
+
+    async def start(self, theirs: list[SignedEntry], missing: tuple[str, ...] = ()) -> None:
+        (self.folder / "site").mkdir()
+        self.ledger, self.site = await opened(self.folder, [])
+        write(self.ledger.log, self.own, b"")
+        await self.ledger.rebuild("")
+        log = EntryLog(self.folder / "theirs", RUN, GENESIS)
+        write(log, theirs, b"fork")
+        events = EventLog(None)
+        self.aside = Aside(self.folder / "aside")
+        self.driver = RecoveryDriver(
+            RecoveryParts(
+                books=OwnBooks(ME, self.site, OwnWork(self.folder / "work"), events),
+                ledger=self.ledger,
+                client=Client({OTHER: Library(b"", log, self.folder / "none")}, missing),  # type: ignore[arg-type]
+                keys=KEYS,
+                limits=RoundLimits(tokens_max=1000),
+                snapshots=self.folder / "snapshots",
+                aside=self.aside,
+                events=events,
+                moved=no_more,
+                took=no_more,
+            )
+        )
+
+    async def recover(self) -> Event:
+        answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self.driver.start(StartRecovery((OTHER,), RoundIndex(9), "test", False, None), answer.set_result)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.driver.run())
+            event = await answer
+            task.cancel()
+        return event
+
+    def heads(self) -> list[Digest]:
+        log = self.ledger.log
+        return [log.hash_at(height) for height in range(1, log.height + 1)]
+
+    def is_own(self) -> bool:
+        is_applied = self.ledger.chain.head == self.ledger.log.head and self.ledger.state is not None
+        return is_applied and self.heads() == [entry_hash(signed.entry) for signed in self.own]
+
+
+async def test_heavier_branch_is_taken(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=100))
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFinished) and event.chain.height == 4
+    assert not bench.aside.entries()
+
+
+@pytest.mark.parametrize("missing", [("payload/1",), ("payload/2",)])
+async def test_branch_whose_payloads_nobody_has_is_left_again(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=15), missing)
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFailed)
+    assert bench.is_own(), "an acknowledged entry is lost to a heavier chain only, not to the promise of one"
+
+
+async def test_part_of_a_branch_that_is_better_than_ours_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=100), ("payload/2",))
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFinished) and event.chain.height == bench.ledger.log.height == 2
+    assert bench.ledger.chain == event.chain
+
+
+@pytest.mark.parametrize("lies_at", [1, 2])
+async def test_branch_on_a_state_that_never_was_is_left_again(tmp_path: Path, lies_at: int) -> None:
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=15, lies_at=lies_at))
+    assert isinstance(await bench.recover(), RecoveryFailed)
+    assert bench.is_own()
+
+
+async def test_branch_that_does_not_decode_is_left_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=15))
+    apply = bench.site.apply_entry
+
+    def refuse(committed: Any) -> Coroutine[Any, Any, Any]:
+        data = Path(committed.path).read_bytes() if committed.path else b""
+        if data.endswith(data_of(2, b"fork")):
+            raise RequestRefused("bad_payload", "segment 0 does not decode")
+        return apply(committed)
+
+    monkeypatch.setattr(bench.site, "apply_entry", refuse)
+    assert isinstance(await bench.recover(), RecoveryFailed)
+    assert bench.is_own()
+
+
+@pytest.mark.parametrize("num_taken", [0, 1, 3])
+def test_process_that_dies_between_two_branches_comes_back_on_the_better_one(tmp_path: Path, num_taken: int) -> None:
+    log, aside, own = EntryLog(tmp_path / "log", RUN, GENESIS), Aside(tmp_path / "aside"), branch(3)
+    write(log, own, b"")
+    aside.keep(log, 1)
+    log.roll_back(1)
+    theirs = branch(4, b"fork", tokens=15)
+    write(log, theirs[1 : 1 + num_taken], b"fork")
+    finish_turn_back(log, aside)
+    expected = own if num_taken < 3 else theirs
+    assert [log.hash_at(height) for height in range(1, log.height + 1)] == [entry_hash(s.entry) for s in expected]
+    assert not log.verify() and not aside.entries()
