@@ -37,12 +37,14 @@ from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.store.snapshots import remove_leftovers
+from dilocoxd.swarm.ending import end_all
 from dilocoxd.swarm.identity import load_or_create
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import genesis_hash
 
+START_END_S: Final = 2.0
 SETTLE_S: Final = 5.0
 SITE_LEAVE_S: Final = 11.0
 WORKERS_END_S: Final = 1.0
@@ -231,7 +233,7 @@ class App:
         """The stop list. Every step is bounded, and none is skipped because one before it failed."""
         daemon = self._daemon
         daemon.lifecycle.enter("leaving", "the round to be settled")
-        conductor.cancel()
+        await self._bounded(end_all([conductor]), START_END_S, "ending the start")
         if daemon.rounds is not None:
             daemon.rounds.tell(LeaveRequested())
             await self._bounded(daemon.rounds.left.wait(), SETTLE_S, "settling the round")

@@ -18,6 +18,7 @@ from dilocoxd.swarm.addresses import can_reach_others, parse_address
 from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
 from dilocoxd.swarm.channel import MessageChannel
 from dilocoxd.swarm.contacts import Contacts, Whereabouts
+from dilocoxd.swarm.ending import end_all
 from dilocoxd.swarm.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.gossip import RECORD_TTL_MS, Gossip
 from dilocoxd.swarm.guard import Guard
@@ -49,7 +50,6 @@ from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, PROTOCOL_MINOR
 from dilocoxd.wire.records import PeerRecord
 
 SAVE_EVERY_S: Final = 5.0
-CANCEL_AGAIN_S: Final = 0.5
 OWN_RECORD_CLASHES_MAX: Final = 3
 
 
@@ -119,15 +119,6 @@ class Listener(Protocol):
     async def open_resource(self, peer: PeerId, name: str) -> Served:
         """Bytes that a peer asks for (see fetch.OpenResource)."""
         ...
-
-
-async def _end_all(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel until all are over: hivemind waits in ways that swallow a cancellation (wait_for of Python 3.11)."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 class Swarm:
@@ -233,7 +224,7 @@ class Swarm:
                 await hold("goodbye", lambda point: self._emit(FaultHeld(point=point)))
                 await self._say_goodbye()
                 is_channel_stopped.set()
-                await _end_all(loops)
+                await end_all(loops)
         except* WorkerError as failed:
             raise failed.exceptions[0] from None
         finally:

@@ -75,6 +75,18 @@ def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop
                     wait_event(a, "peer.left", began, PATIENCE_S, peer=events_of(b, "daemon.started")[0]["peer_id"])
 
 
+def test_daemon_told_to_stop_while_it_starts_leaves_cleanly(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        began = now()
+        start(a)
+        wait_until(a.status, "the API", PATIENCE_S, a.describe)
+        tree = a.tree()
+        assert a.stop() == 0
+        assert not events_of(a, "alert.raised", since=began)
+        assert not psutil.wait_procs(tree, timeout=10)[1]
+
+
 @pytest.fixture
 def blocked(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """A process whose loop will not come back; its limit is one second, its stacks go to `stacks`."""
