@@ -70,6 +70,6 @@ def is_descendant(pid: int, ancestor: int) -> bool:
         except OSError:
             return False
         pid = int(stat.rpartition(")")[2].split()[1])
-        if pid <= 1:
-            return False
+        if pid == 0:
+            return False  # above the first process, which in a container is the daemon itself
     return False

@@ -5,6 +5,7 @@ image (debootstrap), the wheels (pip on the host, which alone reaches the packag
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,7 +95,33 @@ def _has(image: str) -> bool:
     return bool(docker("images", "-q", image))
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Nobody else makes images or wheels in the same folder meanwhile."""
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def base_image() -> str:
+    """Tag of a Debian with Python and systemd, made first if we do not have it."""
+    with _alone():
+        return _base_image()
+
+
+def wheels() -> Path:
+    """Folder with the wheels of torch and all dependencies, made first if they have changed."""
+    with _alone():
+        return _wheels()
+
+
+def site_image() -> str:
+    """Tag of the image that docker/Dockerfile makes of this tree, made first if the tree has changed."""
+    with _alone():
+        return _site_image()
+
+
+def _base_image() -> str:
     """Tag of a Debian with Python and systemd; made by debootstrap if we do not have it."""
     image = _tagged("base", hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12])
     if _has(image):
@@ -111,9 +139,10 @@ def base_image() -> str:
     return image
 
 
-def wheels() -> Path:
+def _wheels() -> Path:
     """Folder with the wheels of torch and all dependencies; downloaded or built on this host if they have changed."""
-    wanted = hashlib.sha256((ROOT / "constraints.txt").read_bytes() + (ROOT / "pyproject.toml").read_bytes())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = hashlib.sha256((ROOT / "constraints.txt").read_bytes() + repr(project["dependencies"]).encode())
     folder = FOLDER / "wheels"
     stamp = folder / "stamp"
     if stamp.exists() and stamp.read_text() == wanted.hexdigest():
@@ -122,6 +151,8 @@ def wheels() -> Path:
     fresh = FOLDER / "wheels.fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "-w", str(fresh), "-c", str(ROOT / "constraints.txt"))
+    if folder.exists():
+        pip += ("-f", str(folder))
     context = FOLDER / "wheels.source"
     copy_source(context)
     # In the order of the Makefile: torch decides by its exact version which build is taken.
@@ -150,9 +181,9 @@ def copy_source(target: Path) -> None:
             shutil.copy2(source, target / name)
 
 
-def site_image() -> str:
+def _site_image() -> str:
     """Tag of the image that docker/Dockerfile makes of this tree, on our base image, without any network."""
-    base, folder = base_image(), wheels()
+    base, folder = _base_image(), _wheels()
     context = CONTEXT_READY
     copy_source(context)
     files = sorted(path for name in ("dilocoxd", "docker") for path in (context / name).rglob("*") if path.is_file())

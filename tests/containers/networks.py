@@ -61,21 +61,17 @@ class Internet:
             "network", "connect", "--ip", address(number, 4, "2"), "--ip6", address(number, 6, "2"),
             network(number), self.router.id,
         )  # fmt: skip
-        shape(self.router, self._interface(number), mbit)
-
-    def _interface(self, number: int) -> str:
-        shown = in_network_of(self.router, "ip", "-o", "-4", "address")
-        lines = [line.split() for line in shown.splitlines() if f" {address(number, 4, '2')}/" in line]
-        return lines[0][1]
+        shape(self.router, interface(self.router, address(number, 4, "2")), mbit)
 
     def plug_in(self, node: Node, number: int, mbit: int, *, has_ip4: bool = True) -> None:
         """Routes through the router, and the queue of the link's other direction; after every start of a container."""
+        link = interface(node, address(number, 6))
         if has_ip4:
             in_network_of(node, "ip", "route", "replace", ALL4, "via", address(number, 4, "2"))
         else:
-            in_network_of(node, "ip", "-4", "address", "flush", "dev", "eth0")
+            in_network_of(node, "ip", "-4", "address", "flush", "dev", link)
         in_network_of(node, "ip", "-6", "route", "replace", ALL6, "via", address(number, 6, "2"))
-        shape(node, "eth0", mbit)
+        shape(node, link, mbit)
 
     def unplug(self, node: Node, number: int) -> None:
         """The cable is gone: the interface vanishes from the container."""
@@ -107,6 +103,12 @@ class Internet:
         for name in known:
             if name.startswith(full_name("net")):
                 docker("network", "rm", name)
+
+
+def interface(node: Node, ip: str) -> str:
+    """Name of the interface that has the address."""
+    lines = [line.split() for line in in_network_of(node, "ip", "-o", "address").splitlines()]
+    return next(line[1] for line in lines if line[3].split("/")[0] == ip)
 
 
 def place_options(number: int) -> tuple[str, ...]:

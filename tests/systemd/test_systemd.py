@@ -37,8 +37,8 @@ for _ in range(20000):
         assert is_there, "ready, but the API does not answer"
         counts["after"] += 1
         break
-    assert state == "activating", state
-    counts["before"] += 1
+    assert state in ("inactive", "activating"), state
+    counts["before"] += state == "activating"
 print(json.dumps(counts))
 """
 
@@ -69,7 +69,7 @@ def test_start_is_ready_when_the_api_answers_and_says_what_it_does(machine: Mach
     machine.wait_height(2, PATIENCE_S)
     pattern = re.compile(r"training, outer step \d+, loss \d+\.\d+, 0 other sites live")
     text = wait_until(lambda: pattern.match(machine.show(UNIT, "StatusText")), "status text", 60, machine.describe)
-    user = machine.sh("ps -o user= -p $(systemctl show --value -p MainPID dilocoxd)").strip()
+    user = machine.sh("stat -c %U /proc/$(systemctl show --value -p MainPID dilocoxd)").strip()
     assert user == "dilocoxd"
     say(f"ready after {ready_s:.1f} s, seen starting {counts['before']} times; status text: {text[0]}")
 
@@ -83,7 +83,7 @@ def test_stop_is_graceful_and_leaves_no_process(machine: Machine) -> None:
     last = machine.sh(f"grep daemon.stopped {RUN_DIR}/logs/events.jsonl | tail -1")
     assert json.loads(last)["reason"] == "SIGTERM"
     assert json.loads(last)["exit_code"] == 0
-    assert machine.sh("pgrep -u dilocoxd || true") == ""
+    assert machine.sh("find /proc -maxdepth 1 -name '[0-9]*' -user dilocoxd") == ""
     say(f"stopped in {stop_s:.1f} s")
     assert stop_s < STOP_MAX_S
 
@@ -110,7 +110,7 @@ def test_watchdog_ends_a_daemon_without_progress_and_starts_it_again(machine: Ma
 
 
 def test_configuration_error_is_told_once_and_not_tried_again(machine: Machine) -> None:
-    machine.exec("systemctl", "stop", UNIT)
+    machine.sh("systemctl stop dilocoxd && rm -r /etc/systemd/system/dilocoxd.service.d && systemctl daemon-reload")
     restarts = machine.show(UNIT, "NRestarts")
     machine.sh(f"cp -p {RUN_DIR}/site.toml /srv/site.toml && echo 'colour = \"red\"' >> {RUN_DIR}/site.toml")
     machine.sh("systemctl start dilocoxd || true")
@@ -118,7 +118,7 @@ def test_configuration_error_is_told_once_and_not_tried_again(machine: Machine) 
     assert machine.show(UNIT, "ExecMainStatus") == "78"
     assert machine.show(UNIT, "SubState") == "failed", "not waiting for a restart"
     assert machine.show(UNIT, "NRestarts") in (restarts, "0")
-    assert "unknown field" in machine.journal(UNIT).splitlines()[-5:].__str__()
+    assert "unknown field log.colour" in machine.journal(UNIT)
     machine.sh(f"cp -p /srv/site.toml {RUN_DIR}/site.toml && systemctl reset-failed dilocoxd")
 
 
