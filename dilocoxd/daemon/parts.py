@@ -95,10 +95,11 @@ class Daemon:
         self.site = make_site(site_settings(run_dir, manifest, opened.config, self.me), self.on_site_event)
         view = genesis_view(self.run_id, self.genesis, inner_steps=manifest.strategy.inner_steps, lowrank_r=0)
         section = manifest.snapshot
+        kept_work = OwnWork(run_dir.own_work)
         retention = Retention(section.every_rounds, section.keep, opened.config.storage.payload_rounds_max)
-        self.snapshots = SnapshotKeeper(run_dir.snapshots, retention, self._peer_heights, opened.events.emit)
+        self.snapshots = SnapshotKeeper(run_dir.snapshots, retention, self._peer_heights, kept_work, opened.events.emit)
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
-        self.books = OwnBooks(self.me, self.site, OwnWork(run_dir.own_work), opened.events)
+        self.books = OwnBooks(self.me, self.site, kept_work, opened.events)
         self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
         self.table = Membership(self.me)
         self.swarm = Swarm(swarm_settings(run_dir, manifest, opened.config, opened.identity), self, opened.events.emit)

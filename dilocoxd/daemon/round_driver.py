@@ -55,7 +55,7 @@ from dilocoxd.rounds.events import (
 )
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.wire.entry import Contribution, payload_root
-from dilocoxd.wire.local import RESULT, Share
+from dilocoxd.wire.local import INBOX, RESULT, Share
 from dilocoxd.wire.messages import SegmentHeader
 
 PEER_EVENTS_MAX: Final = 1024
@@ -99,6 +99,7 @@ class RoundDriver:
         self._peer_room = asyncio.Semaphore(PEER_EVENTS_MAX)
         self._settle: SettleContribution | None = None
         self._was_deadline = False
+        self._is_result_over = False
         self._is_recovering = False
         self._held_offer: PhaseOffered | None = None
         """Formed while recovery was settling the one before it; the machine hears of that first."""
@@ -216,6 +217,7 @@ class RoundDriver:
                 transfers.start(command, self._group)
             case CancelTransfers():
                 transfers.cancel(command)
+                await self._give_back()
             case OrderReduce():
                 self._spawn(self._reduce(command), f"reduce {command.pass_index}/{command.segment}")
             case OrderPass():
@@ -234,6 +236,7 @@ class RoundDriver:
                 self._parts.count_bad(command.peer, command.rule, command.detail)
             case RoundFinished():
                 self._parts.history.finished(command.summary, transfers.take_counts(command.summary.round))
+                self._is_result_over = True
             case AttemptFailed():
                 self._parts.history.attempt_failed(command)
             case LeaveFinished():
@@ -241,6 +244,16 @@ class RoundDriver:
                 self.left.set()
             case _:
                 assert_never(command)
+
+    async def _give_back(self) -> None:
+        """The round is applied here and its transfers are stopped: nobody reads RESULT, or inputs that it has used."""
+        if not self._is_result_over:
+            return
+        self._is_result_over = False
+        punch, size = self._parts.site.buffers.punch, self._parts.ledger.payloads.total_bytes
+        await asyncio.to_thread(punch, RESULT, 0, size)
+        for slot in self._machine.slots_over():
+            await asyncio.to_thread(punch, INBOX, slot * size, size)
 
     async def _keep_promise(self, promise: Promise) -> None:
         parts, payloads = self._parts, self._parts.ledger.payloads

@@ -15,6 +15,7 @@ from typing import Final
 from dilocoxd.daemon.site_interface import Site
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.store.log import EntryLog
+from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.snapshots import list_rounds, prune, read_index, stamp_chain_head
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, SnapshotWritten
 
@@ -63,12 +64,14 @@ class SnapshotKeeper:
         directory: Path,
         retention: Retention,
         peer_heights: Callable[[], Sequence[int]],
+        kept_work: OwnWork,
         emit: Callable[[Event], None],
     ) -> None:
-        """`peer_heights`: where the live peers stand."""
+        """`peer_heights`: where the live peers stand. `kept_work` is kept as long as payloads of the log."""
         self._directory = directory
         self._retention = retention
         self._peer_heights = peer_heights
+        self._kept_work = kept_work
         self._emit = emit
         self._wanted: asyncio.Queue[int] = asyncio.Queue(1)
         self.newest_bytes = 0
@@ -111,5 +114,6 @@ class SnapshotKeeper:
         rounds_max = self._retention.payload_rounds_max
         first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
+        await asyncio.to_thread(self._kept_work.drop_below, first)
         self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))

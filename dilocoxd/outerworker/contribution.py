@@ -10,6 +10,7 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -20,7 +21,7 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_
 from dilocoxd.outer.reduce import BadShareError
-from dilocoxd.outer.rounding import age_factor, mean_weights
+from dilocoxd.outer.rounding import age_factor, fp32, mean_weights
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import NO_PHASE, Operation, Saved
@@ -205,7 +206,7 @@ class SiteContribution:
             # Fate and operation in one write: a restarted worker must know which of the two it was doing.
             core.begin(Operation.SETTLE, request.phase, settled_included=request.is_included)
         if request.is_included:
-            self._settle_feedback()
+            self._settle_feedback(_Duty.of(request.owned, core.plan.num_passes - 1))
             self._settle_owned(request.owned)
         self._finish_settle()
         core.buffers.clear(local.OUTBOX)
@@ -214,14 +215,18 @@ class SiteContribution:
                 core.buffers.release_share(share, owned.pass_index, owned.segment)
         return Settled(request.request, request.phase)
 
-    def _settle_feedback(self) -> None:
+    def _settle_feedback(self, duty: _Duty) -> None:
         core = self._core
         core.report.begin("settle", len(core.plan.segments))
         for segment in core.plan.segments[core.state.position :]:
-            self._settle_segment(segment)
+            is_former = duty.weight > 0 and segment.index not in duty.segments
+            is_former = is_former and self._has_owner_feedback and core.buffers.has_owner_feedback(segment)
+            self._settle_segment(segment, 1.0 / duty.weight if is_former else 0.0)
             core.report.step(segment.index)
 
-    def _settle_segment(self, segment: Segment) -> None:
+    def _settle_segment(self, segment: Segment, takes_over: float) -> None:
+        """`takes_over` > 0: this site owns the segment no more; so many times what it still owed the mean as owner
+        goes into its own feedback, which the mean will take with this site's weight: once in all."""
         core = self._core
         transform, mode = core.plan.transform, core.plan.feedback.mode
         last = core.plan.num_passes - 1
@@ -238,9 +243,14 @@ class SiteContribution:
             if mode != "none":
                 transform.subtract_expanded_(segment, payload, results, e)
             core.plan.feedback.include_(e, own, delta)
+            if takes_over:
+                residual = core.owner_feedback_of(segment)
+                e.add_(residual.mul_(takes_over))
+                residual.zero_()
+                core.buffers.release_owner_feedback(segment)
             return {}
 
-        core.transact(Saved.FEEDBACK, segment, change)
+        core.transact(Saved.BOTH_FEEDBACKS if takes_over else Saved.FEEDBACK, segment, change)
 
     def _settle_owned(self, owned: Sequence[OwnedSegment]) -> None:
         core = self._core
@@ -302,6 +312,23 @@ class SiteContribution:
         plan = self._core.plan
         factors = [age_factor(share.age, plan.age_decay, plan.age_expected) for share in shares]
         return payloads, mean_weights([share.tokens for share in shares], factors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Duty:
+    """What this site reduced in the committed attempt, and its own weight in the mean (0: it reduced nothing)."""
+
+    segments: frozenset[int]
+    weight: float
+
+    @classmethod
+    def of(cls, owned: Sequence[OwnedSegment], last_pass: int) -> _Duty:
+        segments = frozenset(item.segment for item in owned if item.pass_index == last_pass)
+        if not segments:
+            return cls(segments, 0.0)
+        shares = owned[0].shares
+        own = sum(share.tokens for share in shares if share.slot < 0)
+        return cls(segments, fp32(own / sum(share.tokens for share in shares)))
 
 
 def _square(values: Tensor) -> float:

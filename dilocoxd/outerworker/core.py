@@ -93,4 +93,6 @@ class Core:
             return [self.anchor_of(segment), self.buffers.momentum_of(segment)]
         if saved == Saved.FEEDBACK:
             return [self.feedback_of(segment)]
+        if saved == Saved.BOTH_FEEDBACKS:
+            return [self.feedback_of(segment), self.owner_feedback_of(segment)]
         return [self.owner_feedback_of(segment)]

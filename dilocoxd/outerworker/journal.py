@@ -49,6 +49,7 @@ class Saved(IntEnum):
     STATE = 1
     FEEDBACK = 2
     OWNER_FEEDBACK = 3
+    BOTH_FEEDBACKS = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Plan:
             local.PHASE: floats,
             local.FEEDBACK: floats,
             local.OWNER_FEEDBACK: floats,
-            local.UNDO: self.segment_numel_max * FLOAT_BYTES * (1 + self.num_slots),
+            local.UNDO: self.segment_numel_max * FLOAT_BYTES * max(2, 1 + self.num_slots),
             local.JOURNAL: JOURNAL_BYTES,
             local.OUTBOX: self.payload_total,
             local.INBOX: self.payload_total * self.num_inbox_slots,

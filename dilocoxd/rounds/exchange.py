@@ -5,6 +5,7 @@ all members. Inputs of the first pass outlive the attempt (`Inbox`): they depend
 protocol/07-exchange.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, PhaseId
@@ -47,6 +48,10 @@ class Inbox:
             if self.phases.get(peer) != phase:
                 self.phases[peer] = phase
                 self.kept[peer] = {}
+
+    def over(self, last_phases: Mapping[PeerId, PhaseId]) -> tuple[int, ...]:
+        """Slots whose contribution is in the chain, or can never be: what lies there is of no use any more."""
+        return tuple(self.slots[p] for p, phase in self.phases.items() if last_phases.get(p, -1) >= phase)
 
     def _drop(self, peer: PeerId) -> None:
         del self.slots[peer]

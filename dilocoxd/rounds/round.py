@@ -263,6 +263,10 @@ class RoundMachine:
             send_accept(core)
             core.is_over(core.repeat_at)
 
+    def slots_over(self) -> tuple[int, ...]:
+        """INBOX slots whose memory may be given back. A pure query."""
+        return self._core.inbox.over(self._core.chain.last_phases)
+
     def others_due(self, now: Monotonic) -> Monotonic | None:
         """When the others of the next group are due with their contributions (rounds/gathering.py); None: now or never.
 

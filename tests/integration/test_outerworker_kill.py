@@ -36,7 +36,7 @@ from tests.harness.zygote import Zygote
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROUNDS = 2
+ROUNDS = 3
 SHARES = (Share(0, 300), Share(-1, 500), Share(2, 200))
 KILLS = 25
 JOURNAL_WRITES_MIN = 50
@@ -85,9 +85,9 @@ class Persistent:
 
 
 def scenario(persistent: Persistent, plan: Plan, directory: Path) -> dict[str, str]:
-    """Genesis; a round with us; a round without us whose payload is in a file. Digests of everything."""
+    """Genesis; a round with us; a round without us whose payload is in a file; a round in which the other half of the
+    segments is ours, so that what we owed as owner moves. Digests of everything."""
     worker, seen = persistent.worker, {}
-    owned_segments = range(0, len(plan.segments), 2)
     seen["genesis"] = persistent.do(LoadState, "").state_digest.hex()
     for index in range(ROUNDS):
         persistent.do(CopyBase)
@@ -100,12 +100,12 @@ def scenario(persistent: Persistent, plan: Plan, directory: Path) -> dict[str, s
             worker.write(local.INBOX, foreign_payload(plan, 10 * index + slot), slot * plan.payload_total)
         worker.write(local.RESULT, foreign_payload(plan, 10 * index + 5))
         owned = []
-        if index == 0:
-            for segment in owned_segments:
+        if index != 1:
+            for segment in range(index // 2, len(plan.segments), 2):
                 seen[f"reduced{index}.{segment}"] = persistent.do(Reduce, 0, segment, SHARES, 0).sha256.hex()
                 owned.append(OwnedSegment(0, segment, SHARES))
         result = worker.read(local.RESULT)
-        persistent.do(Settle, index, index, index == 0, tuple(owned))
+        persistent.do(Settle, index, index, index != 1, tuple(owned))
         path, offset = "", 0
         if index == 1:
             (directory / "payload").write_bytes(b"in front of it" + result)

@@ -100,6 +100,40 @@ def test_three_sites_hold_the_same_bits_and_lose_nothing(tmp_path: Path, codec: 
             assert torch.linalg.norm(kept) > 50 * TELESCOPE_TOLERANCE * torch.linalg.norm(offered)
 
 
+@pytest.mark.parametrize("transform", ["identity", "lowrank"])
+def test_what_a_former_owner_owed_the_mean_comes_through_its_own_feedback_once(tmp_path: Path, transform: str) -> None:
+    """I8 while the owners change every round: nothing is lost or doubled, and nobody keeps residuals of what is not
+    theirs any more."""
+    strategy = {"codec": "int4", "transform": transform} | ({"lowrank_r": 4} if transform == "lowrank" else {})
+    changes: dict[str, Any] = {"outer": {"optimizer": "sgd", "lr": 1.0, "momentum": 0.0}, "strategy": strategy}
+    tokens = {"Qma": 100, "Qmb": 300, "Qmc": 77}
+    turns = ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 1, 2), (0, 0, 1, 2), (2, 1, 0))
+    with open_sites(tmp_path, "abc", **changes) as sites:
+        before = sites[0].worker.floats(local.ANCHOR).double()
+        for index, owners in enumerate(turns):
+            for site in sites:
+                form(site, gradients(site, index), index)
+            commit(sites, index, index, exchange(sites, owners, tokens))
+        moved = before - sites[0].worker.floats(local.ANCHOR).double()
+        total = sum(tokens.values())
+        shares = {site.peer: tokens[site.peer] / total for site in sites}
+        kept = sum(shares[site.peer] * site.worker.floats(local.FEEDBACK).double() for site in sites)
+        residuals = torch.stack([site.worker.floats(local.OWNER_FEEDBACK).double() for site in sites])
+        offered = sum(
+            shares[site.peer] * gradients(site, index).double() for site in sites for index in range(len(turns))
+        )
+        assert torch.linalg.norm(moved + kept + residuals.sum(0) - offered) <= TELESCOPE_TOLERANCE * torch.linalg.norm(
+            offered
+        )
+        assert torch.linalg.norm(residuals) > 0
+        assert bool(((residuals != 0).sum(0) <= 1).all()), "two sites owe the mean the same value"
+        for number in range(len(sites)):
+            for segment in make_plan(tiny_manifest(**changes)).segments:
+                owner = turns[-1][segment.index % len(turns[-1])]
+                is_clear = bool((residuals[number, segment.start : segment.stop] == 0).all())
+                assert owner == number or is_clear
+
+
 def test_an_excluded_contribution_comes_with_the_next_one(tmp_path: Path) -> None:
     """F2: e = d after the exclusion, and the telescoping identity still holds."""
     changes = {"outer": {"optimizer": "sgd", "lr": 1.0, "momentum": 0.0}}
