@@ -13,7 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from dilocoxd.api.problems import Handler
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import ConfigError
 
 SILENT_S: Final = 30.0

@@ -231,7 +231,7 @@ class RoundRow(Model):
     failures: list[str]
 
 
-LossPoint = tuple[Unix, Count, float | None]
+LossPoint = Annotated[list[float | None], Field(min_length=3, max_length=3)]
 
 
 class LossCurves(Model):

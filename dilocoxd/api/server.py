@@ -11,7 +11,7 @@ from dilocoxd.api.app import Api
 from dilocoxd.api.interface import Control, View
 from dilocoxd.api.listening import listening
 from dilocoxd.api.settings import ApiSettings
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 
 TICK_S: Final = 1.0
 

@@ -3,7 +3,7 @@
 import socket
 from dataclasses import dataclass
 
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 
 
 @dataclass(frozen=True, slots=True)

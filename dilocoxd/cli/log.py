@@ -8,8 +8,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from dilocoxd.cli.client import client_for
 from dilocoxd.cli.status import in_bytes, short
-from dilocoxd.errors import StoreError
+from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest
 from dilocoxd.store import snapshots
 from dilocoxd.store.log import EntryLog
@@ -17,11 +18,13 @@ from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.wire.entry import entry_hash, genesis_hash
 
 EXIT_UNSOUND = 1
+PAGE_MAX = 200
+"""Of /v1/log."""
 
 
 @click.group()
 def log() -> None:
-    """Read the log of a run directory whose daemon is stopped."""
+    """Read the log: show it, or (daemon stopped) verify it."""
 
 
 def opened(run_dir: RunDir) -> EntryLog:
@@ -49,15 +52,34 @@ def rows(chain: EntryLog, last: int) -> list[dict[str, Any]]:
     ]
 
 
+def found_rows(target: str | None, last: int) -> list[dict[str, Any]]:
+    """From the disk of a stopped site, else from the API of a running one."""
+    if target is not None and Path(target).is_dir():
+        run_dir = open_run_dir(Path(target))
+        try:
+            with run_dir.locked():
+                return rows(opened(run_dir), last)
+        except ConfigError:  # a daemon holds it
+            pass
+    client, page = client_for(target), f"limit={min(last or PAGE_MAX, PAGE_MAX)}"
+    found: list[dict[str, Any]] = []
+    while not last or len(found) < last:
+        answer = client.ask(f"/v1/log?{page}")
+        found += answer
+        if not answer or answer[-1]["round"] == 0:
+            break
+        page = f"limit={PAGE_MAX}&before={answer[-1]['round']}"
+    newest = found[: last or None]
+    return [{**row, "unix_ms": round(1000 * row["written_at"])} for row in reversed(newest)]
+
+
 @log.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
+@click.argument("target", metavar="[URL | RUN_DIR]", required=False)
 @click.option("--last", type=click.IntRange(min=0), default=20, show_default=True, help="Newest entries; 0 is all.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(run_directory: Path, last: int, as_json: bool) -> int:
-    """Show committed outer steps: who contributed what."""
-    run_dir = open_run_dir(run_directory)
-    with run_dir.locked():
-        found = rows(opened(run_dir), last)
+def show(target: str | None, last: int, as_json: bool) -> int:
+    """Show committed outer steps: who contributed what. Of a running daemon, or of a stopped one's RUN_DIR."""
+    found = found_rows(target, last)
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return 0

@@ -18,6 +18,8 @@ from dilocoxd.errors import PeerError
 
 EVENTS_SHOWN: Final = 12
 RETRY_S: Final = 2.0
+SILENCE_S: Final = 30.0
+"""The daemon sends something at least every ten seconds."""
 
 
 def messages(stream: Any) -> Iterator[tuple[str, str, Any]]:
@@ -75,7 +77,8 @@ def follow(client: ApiClient, screen: Screen, live: Live, deadline: float) -> No
     """Read one connection until it ends or the time is up. Raises PeerError."""
     path = f"/v1/events?last_event_id={screen.last_id}" if screen.last_id else "/v1/events"
     screen.peers = client.ask("/v1/peers")
-    with client.lines(path) as stream:
+    silence_s = min(SILENCE_S, max(0.1, deadline - time.monotonic()))
+    with client.lines(path, timeout_s=silence_s) as stream:
         for kind, ident, data in messages(stream):
             screen.take(kind, ident, data)
             if kind == "status":
@@ -99,6 +102,8 @@ def watch(target: str | None, seconds: float) -> int:
             try:
                 follow(client, screen, live, deadline)
             except (PeerError, OSError, ValueError) as error:
+                if time.monotonic() >= deadline:
+                    break
                 screen.trouble = str(error)
                 live.update(screen.render(), refresh=True)
                 time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))

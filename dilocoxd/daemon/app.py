@@ -6,6 +6,7 @@ Exit codes: 0 left cleanly, 1 failed, 78 the configuration must be changed, 130 
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final
 import uvloop
 
 from dilocoxd import __version__
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 from dilocoxd.daemon.alert_driver import AlertDriver
 from dilocoxd.daemon.api_view import DaemonView
 from dilocoxd.daemon.control import DaemonControl
@@ -41,7 +42,7 @@ from dilocoxd.swarm.ending import end_all
 from dilocoxd.swarm.identity import load_or_create
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
-from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.events import EventLog, journal_of
 from dilocoxd.wire.entry import genesis_hash
 
 START_END_S: Final = 2.0
@@ -88,7 +89,7 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
 def _open(run_dir: RunDir) -> Opened:
     manifest, config = run_dir.load()
     identity = load_or_create(run_dir.identity(config))
-    events = EventLog(run_dir.events, level=config.log.level)
+    events = EventLog(run_dir.events, level=config.log.level, journal=journal_of(sys.stderr, os.environ))
     events.emit(
         DaemonStarted(peer_id=identity.peer_id, run_id=manifest.run_id, version=__version__, run_dir=str(run_dir.path))
     )

@@ -54,6 +54,7 @@ from dilocoxd.swarm.service import SelfDescription, Swarm
 from dilocoxd.telemetry.alerts import CLEARED_BY
 from dilocoxd.telemetry.catalogue import AlertCleared, AlertRaised, InputRejected
 from dilocoxd.telemetry.metrics import Metrics
+from dilocoxd.telemetry.sinks import open_sinks
 from dilocoxd.wire.entry import SignedVote, genesis_hash
 from dilocoxd.wire.local import RESULT
 from dilocoxd.wire.messages import SegmentHeader
@@ -89,6 +90,9 @@ class Daemon:
         self.layout: SiteLayout | None = None
         """Sizes, once the outer worker has described the model."""
         self.journal = Journal(lambda: UnixTime(time.time()))
+        sinks = opened.config.sinks
+        name = f"{self.run_id}-{self.me[-8:]}"
+        self.journal.sinks = open_sinks(sinks.tensorboard, sinks.wandb_project, name, run_dir.path)
         opened.events.listen(self._on_event)
         self.keys = vote_keys(opened.identity)
         self.log = log
@@ -302,7 +306,7 @@ class Daemon:
 
     def num_dropped(self) -> int:
         """Values that metrics sinks dropped since the start."""
-        return 0
+        return sum(sink.num_dropped for sink in self.journal.sinks)
 
     def clear_alert(self, code: str) -> None:
         """The reason of an alert is gone."""

@@ -113,6 +113,12 @@ class RoundHistory:
         totals.bytes_sent += counts.sent
         totals.bytes_received += counts.received
         self._metrics.observe_round(row.times)
+        for part in ATTEMPT_PARTS:
+            self._journal.tell(f"round/{part}", row.times[part], summary.round)
+        self._journal.tell("round/contributors", len(summary.contributions), summary.round)
+        self._journal.tell("round/bytes_sent", counts.sent, summary.round)
+        self._journal.tell("round/bytes_received", counts.received, summary.round)
+        self._journal.tell("round/trainer_idle_s", row.trainer_idle_s, summary.round)
         self._events.emit(
             RoundCommitted(
                 round=summary.round,

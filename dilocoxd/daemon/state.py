@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dilocoxd.daemon.others_timeline import OtherSpan, OthersTimeline
 from dilocoxd.ids import UnixTime
+from dilocoxd.telemetry.sinks import Scalar, Sink
 from dilocoxd.wire.entry import Contribution
 
 ROUNDS_KEPT: Final = 10_000
@@ -181,6 +182,7 @@ class Journal:
         self.others = OthersTimeline()
         self.phases: deque[OtherSpan] = deque(maxlen=PHASES_KEPT)
         self.totals = Totals()
+        self.sinks: list[Sink] = []
         self.phase = PhaseProgress()
 
     def now(self) -> UnixTime:
@@ -199,10 +201,17 @@ class Journal:
     def add_inner_loss(self, global_step: int, loss: float) -> None:
         """One inner step's loss."""
         self.inner_losses.add((self._unix(), global_step, loss))
+        self.tell("loss/inner", loss, global_step)
 
     def add_validation_loss(self, round_index: int, loss: float) -> None:
         """Validation loss of the shared anchor at a height."""
         self.validation_losses.add((self._unix(), round_index, loss))
+        self.tell("loss/validation", loss, round_index)
+
+    def tell(self, name: str, value: float, step: int) -> None:
+        """Hand a value to the sinks; never waits."""
+        for sink in self.sinks:
+            sink.offer(Scalar(name, value, step, self._unix()))
 
     def add_span(self, kind: str, start: float, end: float, round_index: int) -> None:
         """A stretch of time in which the site computed, exchanged, idled or applied. Neighbours are joined."""

@@ -1,16 +1,17 @@
-"""Moves events to where they are read: JSON lines in the run directory (bounded), one plain line each on stderr."""
+"""Moves events to where they are read: JSON lines in the run directory (bounded), and stderr or the journal."""
 
 import contextlib
 import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TextIO
 
 from dilocoxd.errors import StoreError
 from dilocoxd.telemetry.catalogue import Event, Level
+from dilocoxd.telemetry.journald import Journald, is_journal
 
 FILE_BYTES_MAX: Final = 16 << 20
 """Then the file becomes `events.jsonl.1` (the one before it goes)."""
@@ -45,6 +46,14 @@ def _short(value: object) -> str:
     return f'"{text}"' if " " in text else text
 
 
+def journal_of(stream: TextIO, environment: Mapping[str, str]) -> Journald | None:
+    """The journal, if the stream leads there; else None."""
+    try:
+        return Journald() if is_journal(stream.fileno(), environment) else None
+    except (OSError, ValueError):
+        return None
+
+
 class EventLog:
     """Where events go. `path` None: only to the stream."""
 
@@ -56,7 +65,10 @@ class EventLog:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.time,
         file_bytes_max: int = FILE_BYTES_MAX,
+        journal: Journald | None = None,
     ) -> None:
+        """`journal` takes the place of the stream."""
+        self._journal = journal
         self._path = path
         self._level = level
         self._stream = stream if stream is not None else sys.stderr
@@ -86,10 +98,16 @@ class EventLog:
         record = as_record(event, unix_s=now)
         self._append(record)
         if SEVERITY[event.level] >= SEVERITY[self._level]:
-            with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end training
-                print(as_line(event, unix_s=now), file=self._stream, flush=True)
+            if self._journal is not None:
+                self._journal.send(record, as_line(event, unix_s=now).partition(" ")[2], event.level)
+            else:
+                self._print(as_line(event, unix_s=now))
         for listener in self._listeners:
             listener(record)
+
+    def _print(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end training
+            print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Flush and close the file; later events still go to the stream."""

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dilocoxd.api.server import serve_api
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 from tests.harness.fake_view import FakeControl, FakeView
 
 PATIENCE_S = 60

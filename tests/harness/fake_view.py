@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dilocoxd.api.server import serve_api
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import CommandRefused
 from dilocoxd.telemetry.alerts import KINDS
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 from dilocoxd.api.server import serve_api
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 from tests.harness.fake_view import FakeControl, FakeView
 
 TOKEN = "0123456789abcdef0123"

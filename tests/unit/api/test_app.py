@@ -11,7 +11,7 @@ from dilocoxd.api.endpoints import ENDPOINTS, PAGE_MAX
 from dilocoxd.api.models import Problem
 from dilocoxd.api.reading import thinned
 from dilocoxd.api.server import serve_api
-from dilocoxd.config.site import ApiSection
+from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import ConfigError
 from tests.harness.fake_view import FakeControl, FakeView
 from tests.unit.api.serving import Served, served

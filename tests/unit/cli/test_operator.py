@@ -1,0 +1,211 @@
+"""Commands for operators against a served API: tables, JSON, control, completion; the doctor's checks."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dilocoxd.api.server import serve_api
+from dilocoxd.cli import checks_machine, checks_site
+from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
+from dilocoxd.cli.exit_codes import EXIT_CODES, epilog
+from dilocoxd.cli.findings import FINDINGS
+from dilocoxd.cli.main import cli
+from dilocoxd.config.api import ApiSection
+from dilocoxd.config.site import ParallelSection, SiteConfig
+from dilocoxd.errors import PeerError
+from tests.harness.fake_view import PEERS, FakeControl, FakeView
+
+TOKEN = "0123456789abcdef0123"
+
+
+class Served:
+    """The API in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.view, self.control = FakeView(30), FakeControl()
+        self.url = ""
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    async def _serve(self) -> None:
+        async with serve_api(self.view, self.control, ApiSection(port=0), TOKEN) as (host, port):
+            self.url = f"http://{host}:{port}"
+            self._ready.set()
+            await self._over.wait()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(30)
+        self._loop.close()
+
+
+@pytest.fixture
+def api() -> Iterator[Served]:
+    served = Served()
+    served.start()
+    yield served
+    served.stop()
+
+
+def run(*arguments: str, token: str = TOKEN) -> tuple[int, str]:
+    environment = {"COLUMNS": "200", TOKEN_VARIABLE: token}
+    done = CliRunner().invoke(cli, list(arguments), standalone_mode=False, env=environment, catch_exceptions=False)
+    return int(done.return_value or 0), done.output
+
+
+def test_tables(api: Served) -> None:
+    assert PEERS[1][-12:] in run("peers", api.url)[1]
+    rounds = run("rounds", "--last", "25", api.url)[1]
+    assert "vanished during the exchange" in rounds and "15." in rounds
+    assert "76.3 MiB" in run("snapshots", api.url)[1]
+    assert "dropped" in run("log", "show", api.url)[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "length"), [(["peers"], 2), (["rounds", "--last", "7"], 7), (["snapshots"], 1), (["log", "show"], 20)]
+)
+def test_json(api: Served, command: list[str], length: int) -> None:
+    assert len(json.loads(run(*command, "--json", api.url)[1])) == length
+
+
+def test_whole_log_over_several_pages(api: Served) -> None:
+    api.view.num_rounds = 450
+    found = json.loads(run("log", "show", "--last", "0", "--json", api.url)[1])
+    assert [row["round"] for row in found] == list(range(450))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["pause", "--reason", "a move"], ("pause", "a move")),
+        (["resume"], ("resume",)),
+        (["leave"], ("leave",)),
+        (["snapshot"], ("snapshot",)),
+        (["log-level", "debug"], ("log-level", "debug")),
+    ],
+)
+def test_control(api: Served, arguments: list[str], asked: tuple[str, ...]) -> None:
+    assert run(*arguments, api.url) == (0, f"done: {asked[0]}\n")
+    assert api.control.asked == [asked]
+
+
+def test_refusals_are_told_in_the_daemons_words(api: Served) -> None:
+    with pytest.raises(PeerError, match=r"answers 401 .*Authorization: Bearer"):
+        run("leave", api.url, token="wrong")
+    api.control.refusal = "the site is not paused"
+    with pytest.raises(PeerError, match="the site is not paused"):
+        run("resume", api.url)
+
+
+def test_watch_shows_events_and_heals(api: Served) -> None:
+    code, text = run("watch", "--seconds", "1.5", api.url)
+    assert code == 0 and "fake-0123456789abcdef" in text
+    code, text = run("watch", "--seconds", "0.5", "127.0.0.1:9")
+    assert code == 0 and "connection lost" in text
+
+
+def test_completion_scripts() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_DILOCOXD_COMPLETE" in run("completion", shell)[1]
+    environment = {**os.environ, "_DILOCOXD_COMPLETE": "bash_complete", "COMP_WORDS": "dilocoxd sna", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['dilocoxd']; from dilocoxd.cli.main import cli; cli(prog_name='dilocoxd')"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert {line.split(",")[1] for line in done.stdout.splitlines()} == {"snapshot", "snapshots"}
+
+
+def test_help_names_every_exit_code_and_command() -> None:
+    text = run("--help")[1]
+    for word in ("doctor", "watch", "pause", "completion", "snapshots"):
+        assert word in text
+    assert all(str(row.code) in epilog() for row in EXIT_CODES)
+
+
+def test_run_directory_gives_url_and_token(tmp_path: Path) -> None:
+    run("init", "tiny", "--dir", str(tmp_path / "run"), "--host", "127.0.0.1", "--api-port", "1234")
+    (tmp_path / "run" / "api.token").write_text("secret-secret-secret\n")
+    os.environ.pop(TOKEN_VARIABLE, None)
+    client = client_for(str(tmp_path / "run"))
+    assert (client.url, client.token) == ("http://127.0.0.1:1234", "secret-secret-secret")
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def test_machine_checks_name_only_documented_findings() -> None:
+    site = SiteConfig(parallel=ParallelSection(stages=2))
+    found = [
+        checks_machine.python_finding(),
+        checks_machine.clock_finding(),
+        checks_machine.disk_finding(Path("/"), None),
+        checks_machine.memory_finding(None),
+        checks_machine.shm_finding(site),
+        checks_machine.files_finding(),
+    ]
+    assert {finding.check for finding in found} <= set(FINDINGS)
+    assert all(finding.text for finding in found)
+    assert all(bool(f.remedy) == (f.level in ("warning", "error")) for f in found)
+
+
+def test_gpu_is_needed_only_where_configured() -> None:
+    cuda = SiteConfig(parallel=ParallelSection(stages=2, device="cuda", backend="nccl"))
+    torch: dict[str, Any] = {"gpus": ["A"], "nccl": "2.28.0"}
+    assert checks_machine.gpu_finding(torch, None).level == "info"
+    assert checks_machine.gpu_finding(torch, cuda).level == "error"
+    assert checks_machine.gpu_finding({"gpus": ["A", "B"], "nccl": "2.28.0"}, cuda).level == "ok"
+
+
+def test_torch_that_cannot_be_imported_is_an_error() -> None:
+    finding = checks_machine.torch_finding({"error": "no module"})
+    assert finding.level == "error" and "pip install" in finding.remedy
+    assert checks_machine.torch_finding({"version": "2.13.0", "cuda": None, "nccl": None}).level == "ok"
+
+
+def test_ports_and_bootstrap_addresses() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert checks_site.port_finding("port_network", "127.0.0.1", port, is_running=True).level == "ok"
+        assert checks_site.port_finding("port_api", "127.0.0.1", port, is_running=False).level == "error"
+        assert checks_site.bootstrap_finding((f"127.0.0.1:{port}",)).level == "ok"
+    assert checks_site.port_finding("port_api", "127.0.0.1", port, is_running=False).level == "ok"
+    assert checks_site.port_finding("port_network", "127.0.0.1", port, is_running=True).level == "error"
+    assert checks_site.bootstrap_finding((f"127.0.0.1:{port}", "127.0.0.1:1")).level == "error"
+
+
+def test_addresses_that_others_cannot_use_are_warned_of() -> None:
+    site = SiteConfig()
+    assert checks_site.announce_finding(site, {"addresses": ["/ip4/127.0.0.1/tcp/1"]}).level == "warning"
+    assert checks_site.announce_finding(site, {"addresses": ["/ip4/203.0.113.7/tcp/1"]}).level == "ok"
+
+
+def test_key_that_others_can_read_is_an_error(tmp_path: Path) -> None:
+    key = tmp_path / "identity.key"
+    assert checks_site.identity_finding(key).level == "info"
+    key.write_bytes(b"x")
+    key.chmod(0o644)
+    assert checks_site.identity_finding(key).level == "error"
+    key.chmod(0o600)
+    assert checks_site.identity_finding(key).level == "ok"
+
+
+def test_doctor_on_a_broken_directory_says_which_field(tmp_path: Path) -> None:
+    code, text = run("doctor", "--json", str(tmp_path))
+    first = json.loads(text)["findings"][0]
+    assert code == 1 and first["check"] == "config" and "no run.toml" in first["text"] and first["remedy"]
