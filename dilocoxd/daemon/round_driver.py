@@ -13,7 +13,7 @@ from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recorder import Recorder
 from dilocoxd.daemon.round_history import RoundHistory
-from dilocoxd.daemon.site_interface import BadShare, ContributionOffered, Site
+from dilocoxd.daemon.site_interface import BadResult, BadShare, ContributionOffered, Site
 from dilocoxd.daemon.transfers import Transfers, key_of
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, Monotonic, PeerId
@@ -279,7 +279,8 @@ class RoundDriver:
         try:
             done = await self._parts.site.prepare_pass(order.pass_index, order.lowrank_r)
         except WorkerError as error:
-            self.tell(ReduceFailed(order.round, order.attempt, order.pass_index, None, None, str(error)))
+            segment = error.segment if isinstance(error, BadResult) else None
+            self.tell(ReduceFailed(order.round, order.attempt, order.pass_index, None, None, str(error), segment))
         else:
             hashes = tuple(Digest(value) for value in done.segment_hashes)
             self.tell(PassPrepared(order.round, order.attempt, order.pass_index, hashes))

@@ -5,6 +5,7 @@ Only I/O is here. What happens next is decided in rounds/phases.py; commands are
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dilocoxd.daemon.local_server import SOCKET_PATH_BYTES_MAX, Connection, Loca
 from dilocoxd.daemon.loop_watch import watch_loop_lag
 from dilocoxd.daemon.outer_worker import OuterWorker, RequestRefused
 from dilocoxd.daemon.site_interface import (
+    BadResult,
     BadShare,
     ChainView,
     CommittedEntry,
@@ -322,7 +324,13 @@ class LocalSite:
 
     async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> local.PassPrepared:
         """See Site."""
-        answer = await self._ask_again(local.PreparePass(0, pass_index, lowrank_r), timeout_s)
+        try:
+            answer = await self._ask_again(local.PreparePass(0, pass_index, lowrank_r), timeout_s)
+        except RequestRefused as refused:
+            named = re.match(r"result segment (\d+): ", refused.detail)
+            if refused.kind == "bad_payload" and named is not None:
+                raise BadResult(int(named[1]), refused.detail[named.end() :]) from refused
+            raise
         assert isinstance(answer, local.PassPrepared)
         return answer
 

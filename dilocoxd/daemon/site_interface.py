@@ -118,6 +118,14 @@ class BadShare(WorkerError):
         self.slot = slot
 
 
+class BadResult(WorkerError):
+    """The result of `segment` in RESULT does not decode."""
+
+    def __init__(self, segment: int, detail: str) -> None:
+        super().__init__(f"the result of segment {segment} does not decode: {detail}")
+        self.segment = segment
+
+
 # --- events: site -> daemon -------------------------------------------------------------------------------------------
 
 
@@ -371,7 +379,8 @@ class Site(Protocol):
         ...
 
     async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassPrepared:
-        """All results of the pass before are in RESULT: fill OUTBOX for this pass."""
+        """All results of the pass before are in RESULT: fill OUTBOX for this pass; behind the last pass, check that all
+        results decode. Raises BadResult(segment) for one that does not, WorkerError."""
         ...
 
     async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:

@@ -90,7 +90,8 @@ class OrderReduce:
 
 @dataclass(frozen=True, slots=True)
 class OrderPass:
-    """Local `PreparePass`; report PassPrepared."""
+    """Local `PreparePass`; report PassPrepared or ReduceFailed. `pass_index` = number of passes: only check, before the
+    vote, that all results decode."""
 
     round: RoundIndex
     attempt: Attempt

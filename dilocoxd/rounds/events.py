@@ -158,8 +158,9 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class ReduceFailed:
-    """Negative answer to OrderReduce (a share does not decode) or OrderPass (`segment` None). `peer` None: not the
-    fault of a share. A worker that died is no failure: restart it and repeat the order."""
+    """Negative answer to OrderReduce (a share does not decode) or OrderPass (`segment` None; the result that does not
+    decode is that of `result_segment`). `peer` None: not the fault of a share. A worker that died is no failure:
+    restart it and repeat the order."""
 
     round: RoundIndex
     attempt: Attempt
@@ -167,6 +168,7 @@ class ReduceFailed:
     segment: int | None
     peer: PeerId | None
     detail: str
+    result_segment: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

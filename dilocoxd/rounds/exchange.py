@@ -93,8 +93,17 @@ class Exchange:
         """Outgoing and unacknowledged: hash, and when to try again (None = running)."""
         self.delivered: set[tuple[PeerId, SegmentKey]] = set()
         self.progress_at = now
+        self.is_check_ordered = self.is_checked = False
         self.signs: set[PeerId] = set()
         """Members that have shown that they know of this attempt."""
+
+    def check_results(self) -> list[Command]:
+        """Order, once, to see whether all results decode; PassPrepared of the pass behind the last one says yes."""
+        if self.is_check_ordered:
+            return []
+        self.is_check_ordered = True
+        p = self.propose
+        return [OrderPass(p.round, p.attempt, self.shape.num_passes, p.lowrank_r)]
 
     def has_sign_of(self, peer: PeerId) -> bool:
         return peer in self.signs
@@ -207,6 +216,9 @@ class Exchange:
 
     def on_prepared(self, event: PassPrepared, now: Monotonic) -> list[Command]:
         self.progress_at = now
+        if event.pass_index == self.shape.num_passes:
+            self.is_checked = True
+            return []
         self.outbox[event.pass_index] = event.segment_hashes
         return [*self._send_contribution(event.pass_index), *self._reduce_ready(event.pass_index)]
 

@@ -36,6 +36,10 @@ def on_worker(core: Core, event: Reduced | PassPrepared | ReduceFailed) -> None:
     elif isinstance(event, PassPrepared):
         core.emit(*exchange.on_prepared(event, core.now))
     else:
-        if event.peer is not None:
-            core.emit(ReportPeer(event.peer, "bad_payload", event.detail))
-        fail_attempt(core, f"reduction failed: {event.detail}", () if event.peer is None else (event.peer,))
+        culprit = event.peer
+        if event.result_segment is not None and exchange.owners[event.result_segment] != core.me:
+            culprit = exchange.owners[event.result_segment]
+        if culprit is not None:
+            core.emit(ReportPeer(culprit, "bad_payload", event.detail))
+        who = f" of {culprit}" if event.result_segment is not None and culprit is not None else ""
+        fail_attempt(core, f"reduction{who} failed: {event.detail}", () if culprit is None else (culprit,))

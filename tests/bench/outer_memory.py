@@ -147,12 +147,13 @@ class Bench:
         assert self.worker.process is not None
         self.measured.private.append(resident(self.worker.process.pid)["RssAnon"])
 
-    def run(self, rounds: int, directory: Path) -> Measured:
+    def run(self, rounds: int, directory: Path, *, owners_move: bool = False) -> Measured:
+        """`owners_move`: every round other segments are reduced here."""
         self.timed("open", local.OpenState)
         self.timed("genesis", local.LoadState, "")
-        owned = list(range(0, len(self.plan.segments), self.num_sites))
         for index in range(rounds):
-            self.one_round(index, owned)
+            first = index % self.num_sites if owners_move else 0
+            self.one_round(index, list(range(first, len(self.plan.segments), self.num_sites)))
         self.timed("snapshot", local.WriteSnapshot, str(directory / "snapshot"))
         self.timed("load_snapshot", local.LoadState, str(directory / "snapshot"))
         self.measured.signs_of_life = len(self.worker.alive)
@@ -195,6 +196,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--sites", type=int, default=3)
     parser.add_argument("--segment-elements-max", type=int, default=1 << 20)
+    parser.add_argument("--owners-move", action="store_true", help="Other segments are reduced here every round.")
     arguments = parser.parse_args()
     manifest = bench_manifest(arguments.model, arguments.codec, arguments.segment_elements_max)
     plan = make_plan(manifest)
@@ -202,7 +204,10 @@ def main() -> None:
         started = time.perf_counter()
         worker.start()
         starting = time.perf_counter() - started
-        result = report(plan, Bench(worker, plan, arguments.sites).run(arguments.rounds, Path(folder)))
+        result = report(
+            plan,
+            Bench(worker, plan, arguments.sites).run(arguments.rounds, Path(folder), owners_move=arguments.owners_move),
+        )
     json.dump(result | {"start_s": round(starting, 2), "sites": arguments.sites, "cores": os.cpu_count()}, sys.stdout)
     sys.stdout.write("\n")
 
