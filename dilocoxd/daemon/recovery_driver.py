@@ -228,9 +228,8 @@ class RecoveryDriver:
                     await parts.client.fetch_region(donor, f"payload/{index}", region)
                     await asyncio.to_thread(check_payload, fd, lengths, signed.entry)
                 except (PeerError, WireError) as error:
+                    # Not held against the donor: it may have left for another chain since we asked for its entries.
                     reasons.append(f"{donor}: {error}")
-                    if isinstance(error, WireError):
-                        parts.client.on_bad(donor, error)
                 else:
                     break
             else:

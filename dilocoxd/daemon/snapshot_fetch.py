@@ -87,9 +87,21 @@ async def newest_certified(
         except (PeerError, WireError):
             continue
     for number in sorted(holders.keys() & certified.keys(), reverse=True):
-        for donor in holders[number]:
-            try:
-                return await fetch_index(client, donor, certified[number]), holders[number]
-            except (PeerError, WireError, StoreError):
-                continue
+        found = await _indexes(client, holders[number], certified[number])
+        if found:
+            # A fork that lost may lie under the same number at others: its chunks would be wrong.
+            index = found[0][1]
+            return index, [donor for donor, other in found if other.files == index.files]
     return None
+
+
+async def _indexes(
+    client: FetchClient, donors: list[PeerId], certified_by: Entry
+) -> list[tuple[PeerId, SnapshotIndex]]:
+    found = []
+    for donor in donors:
+        try:
+            found.append((donor, await fetch_index(client, donor, certified_by)))
+        except (PeerError, WireError, StoreError):
+            continue
+    return found

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tests.chaos.judge import Verdict, judge, loss_excess
 from tests.chaos.plan import make_plan
-from tests.chaos.soak import Options, Soak, SoakError
+from tests.chaos.soak import CALM_ROUNDS, Options, Soak, SoakError
 from tests.harness.namespaces import NamespaceError
 
 EXCESS_MAX = 0.02
@@ -98,6 +98,7 @@ def compare_losses(given: argparse.Namespace, options: Options, verdict: Verdict
     values["reference_curve"] = reference
     excess = loss_excess(values["curve"], reference)
     values["loss_excess"] = excess
+    values["loss_excess_at_end"] = loss_excess(values["curve"][-CALM_ROUNDS:], reference)
     verdict.require(excess is not None, "the undisturbed run has no loss at equal tokens")
     verdict.require((excess or 0.0) <= EXCESS_MAX, f"the loss is {excess or 0.0:.2%} above the undisturbed run's")
 
@@ -107,7 +108,9 @@ def show(verdict: Verdict, console: Console) -> None:
     table = Table("what", "value")
     for name, value in verdict.values.items():
         if name not in ("curve", "reference_curve", "heights", "fault_list", "started_unix"):
-            table.add_row(name, f"{value:+.2%}" if name == "loss_excess" and isinstance(value, float) else str(value))
+            table.add_row(
+                name, f"{value:+.2%}" if name.startswith("loss_excess") and isinstance(value, float) else str(value)
+            )
     console.print(table)
     for violation in verdict.violations:
         console.print(f"VIOLATION: {violation}", markup=False, style="red")

@@ -197,18 +197,3 @@ async def test_fork_that_can_neither_be_rebuilt_nor_skipped_changes_nothing(tmp_
     assert "nobody offers a snapshot" in failed.reason
     assert world.ledger.chain.head == heads(own.entries)
     assert world.ledger.log.height == 5
-
-
-async def test_wrong_payload_names_its_donor(tmp_path: Path) -> None:
-    common = Branch().grown(4, salt=b"common")
-    world = World(tmp_path, common, common.grown(1, salt=b"theirs"))
-    await world.open()
-    fetch = world.client.fetch_region
-
-    async def lie(peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
-        await fetch(peer, resource, target, offset=offset)
-        os.pwrite(target.fd, b"wrong", target.offset)
-
-    world.client.fetch_region = lie  # type: ignore[method-assign]
-    assert isinstance(await world.recover(), RecoveryFailed)
-    assert world.client.bad == [f"{DONOR} bad_hash"]
