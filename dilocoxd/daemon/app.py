@@ -116,7 +116,7 @@ class App:
         events = self._daemon.opened.events
         # The reaper outlives all else: it takes the end of its pipe for our death, and would kill p2pd at its goodbye.
         with self._signals:
-            async with asyncio.TaskGroup() as group, self._api() as address:
+            async with self._api() as address, asyncio.TaskGroup() as group:
                 reaper = group.create_task(keep_reaper(self._mark), name="reaper")
                 manager = group.create_task(self._tell_manager(address), name="service manager")
                 await self._run_parts()
