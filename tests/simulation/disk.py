@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import KeptPromise, Promise
+from dilocoxd.rounds.recovery import Branch, is_better
 from dilocoxd.store.durable import DiskFull
 from dilocoxd.wire.entry import SignedEntry, genesis_hash
 from dilocoxd.wire.records import PeerRecord
@@ -52,9 +53,31 @@ class Disk:
     incarnation: int = 0
     records: dict[PeerId, PeerRecord] = field(default_factory=dict)
     is_full: bool = False
+    aside: list[Stored] = field(default_factory=list)
+    """The own branch, while a better one is taken (store/aside.py)."""
 
     def open(self) -> None:
-        """A process starts: what is here now is what the last one left."""
+        """A process starts: what is here now is what the last one left; the better of two branches stays."""
+        if self.aside:
+            fork = self.aside[0].signed.entry.round
+            taken = Branch(fork, tuple(stored.signed for stored in self.log[fork:]))
+            if not is_better(taken, [stored.signed.entry for stored in self.aside]):
+                self.roll_back(fork)
+                self.put_back()
+        self.aside = []
+
+    def set_aside(self, height: int) -> None:
+        """Leave the branch from `height` on, but keep it."""
+        self.aside = self.log[height:]
+        self.roll_back(height)
+
+    def put_back(self) -> None:
+        """The branch that was set aside is in the log again."""
+        self.log = [*self.log, *self.aside]
+
+    def clear_aside(self) -> None:
+        """The better branch is complete."""
+        self.aside = []
 
     def close(self) -> None:
         """The end of the schedule."""

@@ -16,8 +16,10 @@ from unittest import mock
 
 from dilocoxd.daemon.payload_map import PayloadMap
 from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.daemon.recovery_driver import finish_turn_back
 from dilocoxd.rounds.commands import Promise
 from dilocoxd.store import durable, log as log_module
+from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
 from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored
 
@@ -36,17 +38,36 @@ class FileDisk(Disk):
         self._fd = os.memfd_create(f"simulation-{name}", os.MFD_CLOEXEC)
         self._promises = PromiseFile(self.directory)
         self._log: EntryLog | None = None
+        self._aside = Aside(self.directory / "aside")
 
     def open(self) -> None:
         self._log = EntryLog(self.directory / "log", RUN_ID, GENESIS)
+        finish_turn_back(self._log, self._aside)
         assert not self._log.verify(), "a log that was opened is sound"
-        self.log = [Stored(self._log.entry(index), self._read(index)) for index in range(self._log.height)]
+        self._read_log()
         kept = self._promises._load(self._fd, self._map)
         self.promise, self.promise_payload = None, {}
         if kept is not None:
             self.promise = kept.promise
             self.promise_payload = self._from_bytes(os.pread(self._fd, self._map.total_bytes, 0))
             assert not kept.results_held or self.kept() == kept, "the promise's payload is what was voted for"
+
+    def _read_log(self) -> None:
+        assert self._log is not None
+        self.log = [Stored(self._log.entry(index), self._read(index)) for index in range(self._log.height)]
+
+    def set_aside(self, height: int) -> None:
+        assert self._log is not None
+        self._aside.keep(self._log, height)
+        self.roll_back(height)
+
+    def put_back(self) -> None:
+        assert self._log is not None
+        self._aside.put_back(self._log)
+        self._read_log()
+
+    def clear_aside(self) -> None:
+        self._aside.clear()
 
     def close(self) -> None:
         os.close(self._fd)

@@ -28,6 +28,8 @@ class Ledger:
     payloads: dict[tuple[PeerId, PhaseId], list[bytes]] = field(default_factory=dict)
     """What each contribution really is, segment by segment."""
     crashed: set[PeerId] = field(default_factory=set)
+    given_up: dict[PeerId, list[Entry]] = field(default_factory=dict)
+    """Entries that a peer leaves in the recovery that is going on."""
     lost_logs: set[PeerId] = field(default_factory=set)
     reported: dict[PeerId, set[Digest]] = field(default_factory=dict)
     """Entries that a peer gave up for a heavier chain, as it reported."""
@@ -61,6 +63,7 @@ class Ledger:
     def wiped(self, peer: PeerId) -> None:
         """The disk is gone: what only this peer acknowledged may be lost; its feedback is lost."""
         self.acknowledged[peer] = []
+        self.given_up.pop(peer, None)
         self.lost_logs.add(peer)
 
     def committed(self, peer: PeerId, entry: Entry) -> None:
@@ -73,8 +76,10 @@ class Ledger:
         """A process starts with this log: what it wrote just before it died counts as acknowledged."""
         known = set(self.acknowledged.get(peer, ()))
         for entry in entries:
+            self.taken(peer, entry)
             if entry_hash(entry) not in known:
                 self.committed(peer, entry)
+        self.recovered(peer, entries)
 
     def rolls_back(self, peer: PeerId, dropped: list[Entry], kept: list[Entry]) -> None:
         """R-d: only a heavier chain is a reason, and it is reported which entries are lost."""
@@ -82,6 +87,16 @@ class Ledger:
         if not kept or heavier < lighter or (heavier == lighter and entry_hash(kept[0]) > entry_hash(dropped[0])):
             raise Broken(f"R-d: {peer} gives up {len(dropped)} entries for a chain that is not heavier")
         self.reported.setdefault(peer, set()).update(entry_hash(entry) for entry in dropped)
+        self.given_up[peer] = dropped
+
+    def recovered(self, peer: PeerId, log: list[Entry]) -> None:
+        """R-d: what entries were given up for has been got."""
+        dropped = self.given_up.pop(peer, [])
+        if not dropped or dropped[0] in log:
+            return
+        got = log[dropped[0].round :]
+        if _weight(got) < _weight(dropped):
+            raise Broken(f"R-d: {peer} gave up {len(dropped)} entries for a chain that it did not get")
 
     def returns(self, peer: PeerId, own: list[Entry], taken: list[Entry]) -> None:
         """The better chain could not be had: what was given up for it is in the chain again."""

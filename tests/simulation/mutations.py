@@ -15,12 +15,15 @@ from unittest import mock
 from dilocoxd.rounds import attempts, ballots, committing, round as round_module
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.drift import Drift
 from dilocoxd.rounds.events import Destination, Refusal
 from dilocoxd.rounds.exchange import Exchange, Inbox
+from dilocoxd.rounds.membership import DEAD, Membership
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.rounds.votes import AcceptBox, LockDecision, Tally, VoteBox
 from tests.simulation import recovering
 from tests.simulation.node import Node
+from tests.simulation.recovering import Recovery
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
 from tests.simulation.worker import Worker
@@ -71,6 +74,23 @@ def own_result_is_finer(self: Worker, order: Any) -> None:
 _reduce = Worker.reduce
 
 
+def is_taken_back(self: Drift, chain: Any, peer: Any, height: int, *rest: Any, **named: Any) -> str:
+    known = self.claims.get(peer)
+    if known is not None and known.height > height:
+        del self.claims[peer]
+    return _note(self, chain, peer, height, *rest, **named)
+
+
+_note = Drift.note
+
+
+def stays_dead(self: Membership, record: Any, *, now: Any, is_news: bool) -> bool:
+    return self.state(record.peer, now=now) != DEAD and _seen(self, record, now=now, is_news=is_news)
+
+
+_seen = Membership.seen
+
+
 def wakes_nobody(self: Core, at: float) -> bool:
     return self.now >= at
 
@@ -94,6 +114,10 @@ BUGS: dict[str, Bug] = {
     "lost transfers are not repeated": replaced(Exchange, "retry", lambda self, now: []),
     "no deadline is set": replaced(Core, "is_over", wakes_nobody),
     "nobody notices who is ahead": replaced(round_module, "look_at_drift", lambda core: None),
+    "an older message takes back a claim": replaced(Drift, "note", is_taken_back),
+    "a restarted voter asks nobody": replaced(attempts, "_unheard_voters", lambda core, locks: ""),
+    "a false branch is not left": replaced(Recovery, "_turn_back", lambda self, reason: self.ask_next()),
+    "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
     "a vote goes out without its lock": replaced(ballots, "persist_promise", lambda core: None),
 }
 

@@ -210,9 +210,8 @@ class Node:
             case c.Send():
                 self.swarm.post(self.name, command.peer, command.message)
             case c.Broadcast():
-                for peer in self.swarm.nodes:
-                    if peer != self.name:
-                        self.swarm.post(self.name, peer, command.message)
+                for peer in self.presence.live():
+                    self.swarm.post(self.name, peer, command.message)
             case c.PersistPromise():
                 self._persist_promise(command)
             case c.SendSegment():

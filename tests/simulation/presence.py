@@ -93,6 +93,10 @@ class Presence:
         """It answered us just now."""
         self.table.heard(peer, now=self.node.clock())
 
+    def live(self) -> list[PeerId]:
+        """To whom the driver sends broadcasts."""
+        return self.table.live(now=self.node.clock())
+
     def report(self) -> None:
         node = self.node
         node.feed(e.PeersChanged(self.table.views(now=node.clock()), is_training=node.is_training))

@@ -80,12 +80,12 @@ class Recovery:
                 self.swarm.ledger.reclaimed(self.node.name, phase)
         self.swarm.world.log(f"{self.node.name} rolls back {len(entries)} entries")
         self.swarm.ledger.rolls_back(self.node.name, entries, [signed.entry for signed in branch.entries])
-        self.node.disk.roll_back(self.fork)
+        self.node.disk.set_aside(self.fork)
         self.digest = Digest(entries[0].state_digest)
 
     def _append(self, source: Node, left: list[RoundIndex], theirs: list[Stored]) -> None:
         if not left:
-            self.own = []
+            self._complete()
             self.ask_next()
             return
         signed = theirs[left[0]].signed
@@ -142,14 +142,18 @@ class Recovery:
         if own and not is_better(part, entries):
             ledger.returns(node.name, entries, [stored.signed.entry for stored in taken])
             node.disk.roll_back(self.fork)
-            for stored in own:
-                if not self._store(stored):
-                    return
+            node.disk.put_back()
             self.digest = node.disk.chain(node.sums).state_digest
         elif own:
             for phase in dropped_phases(node.name, entries, part):
                 ledger.reclaimed(node.name, phase)
+        self._complete()
         self.ask_next()
+
+    def _complete(self) -> None:
+        self.own = []
+        self.node.disk.clear_aside()
+        self.swarm.ledger.recovered(self.node.name, [stored.signed.entry for stored in self.node.disk.log])
 
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False

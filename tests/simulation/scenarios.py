@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.rounds.events import MessageReceived
+from dilocoxd.rounds.membership import ALIVE, DEAD, SUSPECT
+from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import Accept, Committed, Propose, Vote
+from tests.simulation.byzantine import Mischief
+from tests.simulation.disk import CRASHES, sha
 from tests.simulation.ledger import Broken
-from tests.simulation.node import Node
+from tests.simulation.node import Node, keys_of
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
@@ -23,6 +27,13 @@ def _swarm(count: int) -> tuple[Swarm, list[Node]]:
 def _until(swarm: Swarm, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     while not condition():
         assert swarm.world.step() and swarm.world.now < limit_s, "the scenario's moment never came"
+
+
+def _cut(swarm: Swarm, left: list[Node], right: list[Node], *, is_cut: bool) -> None:
+    for a in left:
+        for b in right:
+            swarm.world.link(a.name, b.name).is_cut = is_cut
+            swarm.world.link(b.name, a.name).is_cut = is_cut
 
 
 def _has_voted(node: Node) -> bool:
@@ -66,6 +77,108 @@ def restarted_voter_asks_before_it_finishes() -> str:
     return _result(swarm) or ("the restarted voter forked" if swarm.ledger.num_forks() else "")
 
 
+def overtaken_message_does_not_hide_a_commit() -> str:
+    """A peer has committed and an older message of it comes after the news: we must not go on alone beside it."""
+    swarm, nodes = _swarm(2)
+    first, second = nodes
+    _until(swarm, lambda: first.is_up and first.machine.chain.height > 1 and first.machine.status.state == "gathering")
+    chain = first.machine.chain
+    first.feed(MessageReceived(second.name, Committed(chain.height, sha(b"the next entry"))))
+    first.feed(MessageReceived(second.name, Committed(RoundIndex(chain.height - 1), chain.head)))
+    first.presence.report()
+    waits = first.machine.status.waiting_for
+    return "" if waits.startswith("recovery") else f"waits for {waits} although {second.name} says that it is ahead"
+
+
+def false_branch_is_left_again() -> str:
+    """A heavier branch on a state that never was: what we had committed is in the chain again."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = swarm.has_liar = True
+    liar, honest = nodes[0], nodes[1:]
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    liar.mischief = Mischief("forges_a_branch", keys_of(liar.name), swarm.world.rng)
+    before = [entry_hash(stored.signed.entry) for stored in honest[0].disk.log[:2]]
+    swarm.world.run(swarm.world.now + 30.0)
+    after = [entry_hash(stored.signed.entry) for stored in honest[0].disk.log[:2]]
+    return _result(swarm) or ("" if before == after else "entries that all had committed are gone")
+
+
+def payloads_end_in_the_middle() -> str:
+    """The source of a heavier branch dies while it is taken: our own branch is the chain again."""
+    swarm, nodes = _swarm(4)
+    swarm.may_fork = True
+    swarm.world.run(15.0)
+    light, heavy = nodes[:1], nodes[1:]
+    _cut(swarm, light, heavy, is_cut=True)
+    swarm.world.run(55.0)
+    _cut(swarm, light, heavy, is_cut=False)
+    _until(swarm, lambda: light[0].name in swarm.ledger.reported, 120.0)
+    for node in heavy:
+        node.crash()
+    _until(swarm, lambda: not light[0].is_recovering, 180.0)
+    if not light[0].disk.log or swarm.ledger.reported[light[0].name] & {
+        entry_hash(stored.signed.entry) for stored in light[0].disk.log
+    }:
+        return "what is in the log is reported as lost"
+    for node in heavy:
+        node.start()
+    return _result(swarm)
+
+
+def torn_writes_are_cut_at_start() -> str:
+    """On real files: the process dies before, in and after its writes to the log, again and again."""
+    swarm = Swarm(World(11))
+    swarm.has_files = True
+    nodes = [swarm.add(f"p{index}", 4.0) for index in range(3)]
+    for node in nodes:
+        swarm.world.at(0.0, node.start)
+    try:
+        for index, crash in enumerate(CRASHES * 2):
+            victim = nodes[index % 3]
+            _until(swarm, lambda: all(node.is_up for node in nodes), 1000.0)
+            victim.crash_in_append = crash
+            _until(swarm, lambda node=victim: not node.is_up, 1000.0)  # type: ignore[misc]
+            swarm.world.run(swarm.world.now + 1.0)
+            victim.start()
+        return _result(swarm)
+    finally:
+        swarm.close()
+
+
+def full_disk_stops_one_site_only() -> str:
+    """No space for the log: the site says so and leaves, the others go on, and it comes back when there is space."""
+    swarm, nodes = _swarm(3)
+    victim = nodes[0]
+    _until(swarm, lambda: victim.is_up and victim.machine.chain.height > 1)
+    victim.disk.is_full = True
+    _until(swarm, lambda: not victim.is_up)
+    height = nodes[1].machine.chain.height
+    swarm.world.run(swarm.world.now + 20.0)
+    if nodes[1].machine.chain.height < height + 2:
+        return "the others did not go on"
+    victim.disk.is_full = False
+    victim.start()
+    return _result(swarm)
+
+
+def silent_peer_refutes_its_death() -> str:
+    """Cut off until it counts as dead, then back: its next record makes it live again, and both are in one chain."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = True
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    lonely, others = nodes[0], nodes[1:]
+    _cut(swarm, [lonely], others, is_cut=True)
+
+    def states() -> set[str]:
+        return {node.presence.table.state(lonely.name, now=node.clock()) for node in others}
+
+    _until(swarm, lambda: states() == {SUSPECT}, 100.0)
+    _until(swarm, lambda: states() == {DEAD}, 100.0)
+    _cut(swarm, [lonely], others, is_cut=False)
+    _until(swarm, lambda: states() == {ALIVE}, 100.0)
+    return _result(swarm)
+
+
 def split_and_heal() -> str:
     """2 + 2 for several rounds: one chain soon after contact, the losers' work back in their feedback."""
     swarm, nodes = _swarm(4)
@@ -99,6 +212,25 @@ def majority_of_three_and_one() -> str:
         swarm.world.link(node.name, lonely.name).is_cut = False
         swarm.world.link(lonely.name, node.name).is_cut = False
     return _result(swarm) or ("a majority forked" if swarm.ledger.num_forks() else "")
+
+
+def minority_does_not_finish_a_locked_entry() -> str:
+    """`quorum = majority`: all three have voted, two die before anybody has committed; the third waits for them."""
+    swarm, nodes = _swarm(3)
+    swarm.limits = replace(swarm.limits, has_majority_quorum=True)
+    _until(swarm, lambda: nodes[0].is_up and nodes[0].machine.chain.height > 0)
+    swarm.is_dropped = lambda source, message: isinstance(message, Vote)
+    _until(swarm, lambda: _has_voted(nodes[0]))
+    height = len(nodes[0].disk.log)
+    for node in nodes[1:]:
+        node.crash()
+    swarm.is_dropped = lambda source, message: False
+    swarm.world.run(swarm.world.now + 40.0)
+    if len(nodes[0].disk.log) > height:
+        return "one of three has committed"
+    for node in nodes[1:]:
+        node.start()
+    return _result(swarm)
 
 
 def observer_is_asked_first() -> str:
@@ -177,6 +309,13 @@ def _result(swarm: Swarm) -> str:
 SCENARIOS = (
     voter_restarts_after_a_lone_commit,
     restarted_voter_asks_before_it_finishes,
+    overtaken_message_does_not_hide_a_commit,
+    minority_does_not_finish_a_locked_entry,
+    false_branch_is_left_again,
+    payloads_end_in_the_middle,
+    torn_writes_are_cut_at_start,
+    full_disk_stops_one_site_only,
+    silent_peer_refutes_its_death,
     observer_is_asked_first,
     observer_in_another_group_stops_the_commit,
     phase_of_the_chain_is_refused,
