@@ -97,7 +97,7 @@ class FileDisk(Disk):
         super().roll_back(height)
 
     def lose_log(self) -> None:
-        shutil.rmtree(self.directory / "log")
+        shutil.rmtree(self.directory / "log", ignore_errors=True)
         super().lose_log()
 
     def save_promise(self, promise: Promise, payload: Payload) -> None:

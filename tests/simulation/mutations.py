@@ -74,7 +74,7 @@ def own_result_is_finer(self: Worker, order: Any) -> None:
 _reduce = Worker.reduce
 
 
-def is_taken_back(self: Drift, chain: Any, peer: Any, height: int, *rest: Any, **named: Any) -> str:
+def is_taken_back(self: Drift, chain: Any, peer: Any, height: Any, *rest: Any, **named: Any) -> str:
     known = self.claims.get(peer)
     if known is not None and known.height > height:
         del self.claims[peer]
