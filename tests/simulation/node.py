@@ -17,7 +17,7 @@ from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.wire.entry import SignedVote, entry_hash
 from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored, hashes
-from tests.simulation.presence import Presence
+from tests.simulation.presence import Joining, Presence
 from tests.simulation.worker import Worker
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Node:
         self.is_training = is_training
         self.sums = swarm.make_sums()
         self.disk: Disk = swarm.make_disk(name)
+        self.is_founder = not swarm.nodes
+        """The others had an address of somebody to ask when they came."""
         self.clock_zero = 0.0
         self.clock_rate = 1.0
         self.epoch = 0
@@ -96,9 +98,9 @@ class Node:
         self.presence = Presence(self)
         self.world.log(f"{self.name} starts at height {self.machine.chain.height}")
         self.feed(e.Started())
+        self.joining = Joining(self)
         self.later(0.0, self.presence.tick)
-        if self.is_training:
-            self.later(self.phase_s * self.world.rng.uniform(0.5, 1.5), self._boundary)
+        self.later(0.1, self._begin)
 
     def clock(self) -> Monotonic:
         """Time as this peer reads it."""
@@ -285,6 +287,16 @@ class Node:
             self.offered = None
 
     # --- training
+
+    @property
+    def trains(self) -> bool:
+        return self.is_training and self.joining.is_over
+
+    def _begin(self) -> None:
+        if not self.joining.look():
+            self.later(0.5, self._begin)
+        elif self.is_training:
+            self.later(self.phase_s * self.world.rng.uniform(0.5, 1.5), self._boundary)
 
     def _boundary(self) -> None:
         is_busy = self.offered is not None or self.is_recovering or not self.swarm.is_training

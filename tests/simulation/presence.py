@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 3.0
 TICK_S = 1.0
 PROBE_TIMEOUT_S = 5.0
+MEET_PATIENCE_S = 15.0
 
 
 class Presence:
@@ -63,7 +64,7 @@ class Presence:
         """A heartbeat to everybody."""
         node = self.node
         self.beat_at = node.clock() + HEARTBEAT_S
-        record = self.record(state or ("training" if node.is_training else "catching_up"))
+        record = self.record(state or ("training" if node.trains else "catching_up"))
         for peer in node.swarm.nodes.values():
             if peer is not node:
                 node.world.deliver(node.name, peer.name, functools.partial(_arrives, peer, record))
@@ -99,7 +100,7 @@ class Presence:
 
     def report(self) -> None:
         node = self.node
-        node.feed(e.PeersChanged(self.table.views(now=node.clock()), is_training=node.is_training))
+        node.feed(e.PeersChanged(self.table.views(now=node.clock()), is_training=node.trains))
 
     def _pass_on(self) -> None:
         rng, nodes = self.node.world.rng, self.node.swarm.nodes
@@ -126,6 +127,32 @@ class Presence:
 
         is_quick = is_reachable() or not target.is_up
         node.later(node.world.rng.uniform(0.02, 0.6) if is_quick else PROBE_TIMEOUT_S, finish)
+
+
+class Joining:
+    """When a started peer begins to train, as in daemon/join.py: met somebody, and stands where the swarm stood then.
+
+    A new peer never begins a run of its own, except the founder, who knows nobody.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.since = node.world.now
+        self.target = 0
+        self.is_over = False
+
+    def look(self) -> bool:
+        node = self.node
+        height, now = node.machine.chain.height, node.world.now
+        views = [view for view in node.presence.table.views(now=node.clock()) if view.is_live]
+        self.target = max([self.target, *(view.height for view in views)])
+        may_be_alone = node.is_founder and not node.disk.records
+        is_patient = height > 0 or (node.is_founder and self.target == 0)
+        if views and max(view.height for view in views) > height:
+            self.since = now
+        elif ((views or may_be_alone) and height >= self.target) or (is_patient and now - self.since > MEET_PATIENCE_S):
+            self.is_over = True
+        return self.is_over
 
 
 def _arrives(peer: Node, record: PeerRecord) -> None:

@@ -218,7 +218,7 @@ def minority_does_not_finish_a_locked_entry() -> str:
     """`quorum = majority`: all three have voted, two die before anybody has committed; the third waits for them."""
     swarm, nodes = _swarm(3)
     swarm.limits = replace(swarm.limits, has_majority_quorum=True)
-    _until(swarm, lambda: nodes[0].is_up and nodes[0].machine.chain.height > 0)
+    _until(swarm, lambda: nodes[0].is_up and len(nodes[0].machine.chain.recent_contributors) == 3)
     swarm.is_dropped = lambda source, message: isinstance(message, Vote)
     _until(swarm, lambda: _has_voted(nodes[0]))
     height = len(nodes[0].disk.log)

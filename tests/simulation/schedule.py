@@ -122,7 +122,7 @@ def _links(swarm: Swarm, rng: random.Random) -> None:
 def _check_progress(swarm: Swarm, before: int) -> None:
     if swarm.limits.has_majority_quorum and (swarm.has_liar or swarm.has_lost_disk):
         return  # half of the contributors may be gone for ever: then waiting is what the operator asked for
-    if not any(n.is_up and n.is_training and n.mischief is None for n in swarm.nodes.values()):
+    if not any(n.is_up and n.trains and n.mischief is None for n in swarm.nodes.values()):
         return  # a liar trains alone; nobody must follow it
     after = swarm.rounds_finished
     if after < before + 1:
