@@ -215,20 +215,22 @@ def majority_of_three_and_one() -> str:
 
 
 def minority_does_not_finish_a_locked_entry() -> str:
-    """`quorum = majority`: all three have voted, two die before anybody has committed; the third waits for them."""
+    """`quorum = majority`: one has voted, the others die before anybody has committed; it waits for them."""
     swarm, nodes = _swarm(3)
     swarm.limits = replace(swarm.limits, has_majority_quorum=True)
     _until(swarm, lambda: nodes[0].is_up and len(nodes[0].machine.chain.recent_contributors) == 3)
     swarm.is_dropped = lambda source, message: isinstance(message, Vote)
-    _until(swarm, lambda: _has_voted(nodes[0]))
-    height = len(nodes[0].disk.log)
-    for node in nodes[1:]:
+    _until(swarm, lambda: any(node.machine._core.lock is not None for node in nodes))
+    (locked, *_) = [node for node in nodes if node.machine._core.lock is not None]
+    others = [node for node in nodes if node is not locked]
+    height = len(locked.disk.log)
+    for node in others:
         node.crash()
     swarm.is_dropped = lambda source, message: False
     swarm.world.run(swarm.world.now + 40.0)
-    if len(nodes[0].disk.log) > height:
+    if len(locked.disk.log) > height:
         return "one of three has committed"
-    for node in nodes[1:]:
+    for node in others:
         node.start()
     return _result(swarm)
 
