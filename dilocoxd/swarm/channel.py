@@ -57,10 +57,12 @@ class MessageChannel:
         """Deliver what `send` queues until `is_stopped`; owns all sender tasks."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for peer in list(self._outboxes):
-                self._start_sender(peer)
-            await is_stopped.wait()
-            self._group = None
+            try:
+                for peer in list(self._outboxes):
+                    self._start_sender(peer)
+                await is_stopped.wait()
+            finally:
+                self._group = None  # also when we are cancelled: what is sent from now on only waits in its queue
             for task in self._senders.values():
                 task.cancel()
 
@@ -127,15 +129,18 @@ class MessageChannel:
     async def _deliver_on_one_stream(self, peer: PeerId, box: _Outbox) -> None:
         """Send until the queue has been empty for IDLE_STREAM_S. A message leaves it when its write is done."""
         stream = await self._gate.open(peer, PROTOCOL_MESSAGE)
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 listener = group.create_task(self._listen_for_refusal(stream), name=f"refusals of {peer}")
                 await self._drain_queue(stream, box)
                 listener.cancel()
         except* (PeerError, WireError) as failed:
-            raise PeerError(str(failed.exceptions[0])) from failed
+            failure = failed.exceptions[0]
         finally:
             stream.close()
+        if failure is not None:
+            raise PeerError(str(failure)) from failure
 
     async def _listen_for_refusal(self, stream: FrameStream) -> None:
         await stream.read(timeout_s=24 * 3600.0)

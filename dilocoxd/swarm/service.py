@@ -205,6 +205,7 @@ class Swarm:
         Raises WorkerError when p2pd dies too often (p2pd_supervisor).
         """
         rng = random.Random(self.peer_id)  # only spreads the partners; no secret
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 loops = [
@@ -226,10 +227,12 @@ class Swarm:
                 is_channel_stopped.set()
                 await end_all(loops)
         except* WorkerError as failed:
-            raise failed.exceptions[0] from None
+            failure = failed.exceptions[0]
         finally:
             await self.node.shutdown()
             await asyncio.to_thread(self._file.save)
+        if failure is not None:
+            raise failure
 
     async def _say_goodbye(self) -> None:
         """Our last record, by call, so that it is known to have arrived (2 s at most)."""

@@ -101,6 +101,18 @@ def broad_problems(path: Path, tree: ast.Module) -> list[str]:
     ]
 
 
+def star_problems(path: Path, tree: ast.Module) -> list[str]:
+    """Python before 3.11.4 (Debian 12 has 3.11.2) wraps what an `except*` raises in a group, later ones do not."""
+    return [
+        f"{where(path, n)}: raise inside except*; remember the exception and raise it behind the try statement"
+        for star in ast.walk(tree)
+        if isinstance(star, ast.TryStar)
+        for handler in star.handlers
+        for n in ast.walk(handler)
+        if isinstance(n, ast.Raise) and n.exc is not None
+    ]
+
+
 def mark_problems(path: Path) -> list[str]:
     if path == Path(__file__).resolve():
         return []
@@ -132,6 +144,7 @@ def test_product_file_is_tidy(path: Path) -> None:
         + parameter_problems(path, tree)
         + async_problems(path, tree)
         + broad_problems(path, tree)
+        + star_problems(path, tree)
         + mark_problems(path)
     )
     assert ast.get_docstring(tree), f"{where(path)}: no module docstring; say what the file decides or moves"
@@ -161,6 +174,7 @@ BAD_EXAMPLES = {
     "parameters": "def f(a, b, c, d, e, f, g): ...",
     "async": "async def f(): ...",
     "broad": "try:\n    x = 1\nexcept (OSError, Exception):\n    pass",
+    "star": "try:\n    x = 1\nexcept* OSError:\n    raise ValueError",
     "skip": "import pytest\npytest.skip('later')",
 }
 
@@ -171,6 +185,7 @@ def test_the_checks_themselves_find_what_they_are_for() -> None:
     assert parameter_problems(pure, ast.parse(BAD_EXAMPLES["parameters"]))
     assert async_problems(pure, ast.parse(BAD_EXAMPLES["async"]))
     assert broad_problems(pure, ast.parse(BAD_EXAMPLES["broad"]))
+    assert star_problems(pure, ast.parse(BAD_EXAMPLES["star"]))
     assert skip_problems(pure, ast.parse(BAD_EXAMPLES["skip"]))
     assert MARK.search("# TODO later")
     assert not MARK.search("# TODO(#12) later")
