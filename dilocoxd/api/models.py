@@ -99,6 +99,7 @@ class Payload(Model):
     parameters: Count
     fp32_bytes: Count = Field(description="Size of the uncompressed update.")
     payload_bytes: Count = Field(description="Size of one compressed contribution.")
+    kept_from: Count = Field(default=0, description="Retention has dropped the payloads of all entries below this one.")
     compression_ratio: Annotated[float, Field(ge=0)]
 
 

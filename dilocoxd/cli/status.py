@@ -43,6 +43,12 @@ def progress(phase: Mapping[str, Any]) -> str:
     return f"{phase.get('phase')}: {phase.get('inner_step')} of {phase.get('inner_steps')} inner steps"
 
 
+def retention(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which entries of the log have lost their payloads; nothing while all have them."""
+    first = (status.get("payload") or {}).get("kept_from") or 0
+    return [("log", f"payloads of entries {first} and later; below it entries with hashes and votes")] if first else []
+
+
 def facts(status: Mapping[str, Any]) -> Table:
     """The daemon itself, one line a fact."""
     phase, round_, totals = status.get("phase") or {}, status.get("round") or {}, status.get("totals") or {}
@@ -57,6 +63,7 @@ def facts(status: Mapping[str, Any]) -> Table:
         ("peer", status.get("peer_id")),
         ("state", status.get("state")),
         ("waits for", status.get("waiting_for") or "nothing"),
+        *retention(status),
         ("outer step", f"{status.get('height')}  head {short(status.get('chain_head') or '-')}"),
         ("anchor", short(status.get("anchor_sha256") or "-")),
         ("phase", progress(phase)),

@@ -260,6 +260,18 @@ class StorageSection(Section):
             le=1_000_000_000,
         ),
     ] = 1000
+    payload_bytes_max: Annotated[
+        int,
+        knob(
+            "Payloads together never take more than this for longer than until the next snapshot, but what our own"
+            " oldest snapshot needs for a replay always stays; a tighter limit than payload_rounds_max and the newest"
+            " 64 wins. 0: no limit in bytes.",
+            unit="bytes",
+            cost="sites that were away for long need a snapshot.",
+            ge=0,
+            le=2**62,
+        ),
+    ] = 0
 
 
 class LogSection(Section):

@@ -100,7 +100,8 @@ class Daemon:
         view = genesis_view(self.run_id, self.genesis, inner_steps=manifest.strategy.inner_steps, lowrank_r=0)
         section = manifest.snapshot
         kept_work = OwnWork(run_dir.own_work)
-        retention = Retention(section.every_rounds, section.keep, opened.config.storage.payload_rounds_max)
+        storage = opened.config.storage
+        retention = Retention(section.every_rounds, section.keep, storage.payload_rounds_max, storage.payload_bytes_max)
         self.snapshots = SnapshotKeeper(run_dir.snapshots, retention, self._peer_heights, kept_work, opened.events.emit)
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
         self.books = OwnBooks(self.me, self.site, kept_work, opened.events)

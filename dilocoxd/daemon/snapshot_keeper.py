@@ -30,6 +30,14 @@ class Retention:
     every_rounds: int
     keep: int
     payload_rounds_max: int
+    payload_bytes_max: int = 0
+    """0: no limit."""
+
+    def rounds_max(self, payload_bytes: int) -> int:
+        """The limit in rounds that follows from both."""
+        if not self.payload_bytes_max or not payload_bytes:
+            return self.payload_rounds_max
+        return min(self.payload_rounds_max, self.payload_bytes_max // payload_bytes)
 
 
 def usable_snapshots(root: Path, log: EntryLog) -> list[Path]:
@@ -53,7 +61,7 @@ def usable_snapshots(root: Path, log: EntryLog) -> list[Path]:
 def payloads_needed_from(height: int, snapshots: Sequence[int], peer_heights: Sequence[int], rounds_max: int) -> int:
     """First entry whose payload must stay: for our own replay, for live peers within limits, for short absences."""
     lowest_peer = max(min(peer_heights, default=height), height - rounds_max)
-    return max(0, min(lowest_peer, min(snapshots, default=0), height - PAYLOAD_ROUNDS_MIN))
+    return max(0, min(lowest_peer, min(snapshots, default=0), height - min(PAYLOAD_ROUNDS_MIN, rounds_max)))
 
 
 class SnapshotKeeper:
@@ -111,7 +119,8 @@ class SnapshotKeeper:
             return
         await asyncio.to_thread(stamp_chain_head, directory, head)
         await asyncio.to_thread(prune, self._directory, self._retention.keep)
-        rounds_max = self._retention.payload_rounds_max
+        newest = log.payload(height - 1).length if height and log.has_payload(height - 1) else 0
+        rounds_max = self._retention.rounds_max(newest)
         first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
         await asyncio.to_thread(self._kept_work.drop_below, first)

@@ -142,6 +142,7 @@ class StatusView:
             "parameters": layout.numel,
             "fp32_bytes": 4 * layout.numel,
             "payload_bytes": payload_bytes,
+            "kept_from": self._from.ledger.log.payloads_kept_from,
             "compression_ratio": 4 * layout.numel / payload_bytes if payload_bytes else 0.0,
         }
 

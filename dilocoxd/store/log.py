@@ -157,6 +157,11 @@ class EntryLog:
         except OSError as error:
             raise store_error(f"rolling the log back to {height}", self._directory, error) from error
 
+    @property
+    def payloads_kept_from(self) -> int:
+        """Retention has dropped the payloads of all entries below."""
+        return self._bare_below
+
     def drop_payloads(self, before: int) -> int:
         """Retention: drop the payloads (not the entries) below `before`; returns the bytes freed."""
         freed = 0

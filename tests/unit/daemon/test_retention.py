@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from dilocoxd.daemon.snapshot_keeper import PAYLOAD_ROUNDS_MIN, payloads_needed_from, usable_snapshots
+from dilocoxd.daemon.snapshot_keeper import PAYLOAD_ROUNDS_MIN, Retention, payloads_needed_from, usable_snapshots
 from dilocoxd.ids import Digest, RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotFile, SnapshotIndex, publish
@@ -24,6 +24,15 @@ def test_newest_payloads_stay_for_those_who_were_away_for_a_moment() -> None:
 def test_live_peer_keeps_what_it_needs_but_not_for_ever() -> None:
     assert payloads_needed_from(5000, [4990, 5000], [4998, 4200], LIMIT) == 4200
     assert payloads_needed_from(5000, [4990, 5000], [4998, 3], LIMIT) == 4000
+
+
+def test_limit_in_bytes_is_the_tighter_one_but_own_replay_goes_first() -> None:
+    limits = Retention(10, 2, LIMIT, 5_000)
+    assert limits.rounds_max(100) == 50 and limits.rounds_max(1) == LIMIT and limits.rounds_max(0) == LIMIT
+    assert Retention(10, 2, LIMIT).rounds_max(100) == LIMIT
+    assert payloads_needed_from(500, [490, 500], [500], 50) == 450
+    assert payloads_needed_from(500, [490, 500], [3], 5) == 490
+    assert payloads_needed_from(500, [400, 500], [500], 50) == 400
 
 
 def write_snapshot(root: Path, number: int, chain_head: str) -> None:
