@@ -53,7 +53,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         remove(NAME)
         node = Machine(NAME)
         try:
-            boot(node, tmp_path_factory.mktemp("source"))
+            boot(node, tmp_path_factory.mktemp("source"), "--network", "none")
             install(node)
             make_run(node)
             yield node
