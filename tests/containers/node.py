@@ -15,9 +15,10 @@ def full_name(name: str) -> str:
 
 
 def remove(*names: str) -> None:
-    """Containers of these names, with their anonymous volumes; none need exist."""
+    """Containers of these names, with all their volumes; none need exist."""
     for name in names:
         docker("rm", "--force", "--volumes", full_name(name))
+        docker("volume", "rm", "--force", full_name(name))
 
 
 @dataclass(frozen=True)
