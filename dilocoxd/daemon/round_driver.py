@@ -99,7 +99,6 @@ class RoundDriver:
         self._peer_room = asyncio.Semaphore(PEER_EVENTS_MAX)
         self._settle: SettleContribution | None = None
         self._was_deadline = False
-        self._is_result_over = False
         self._is_recovering = False
         self._held_offer: PhaseOffered | None = None
         """Formed while recovery was settling the one before it; the machine hears of that first."""
@@ -217,7 +216,6 @@ class RoundDriver:
                 transfers.start(command, self._group)
             case CancelTransfers():
                 transfers.cancel(command)
-                await self._give_back()
             case OrderReduce():
                 self._spawn(self._reduce(command), f"reduce {command.pass_index}/{command.segment}")
             case OrderPass():
@@ -236,7 +234,8 @@ class RoundDriver:
                 self._parts.count_bad(command.peer, command.rule, command.detail)
             case RoundFinished():
                 self._parts.history.finished(command.summary, transfers.take_counts(command.summary.round))
-                self._is_result_over = True
+                if not transfers.is_sending:
+                    await self._give_back()
             case AttemptFailed():
                 self._parts.history.attempt_failed(command)
             case LeaveFinished():
@@ -246,10 +245,10 @@ class RoundDriver:
                 assert_never(command)
 
     async def _give_back(self) -> None:
-        """The round is applied here and its transfers are stopped: nobody reads RESULT, or inputs that it has used."""
-        if not self._is_result_over:
-            return
-        self._is_result_over = False
+        """The round is applied here and nothing of it is sent any more: nobody reads RESULT, or inputs that it used.
+
+        Nothing arrives either: while this is awaited, the machine cannot take part in the next exchange.
+        """
         punch, size = self._parts.site.buffers.punch, self._parts.ledger.payloads.total_bytes
         await asyncio.to_thread(punch, RESULT, 0, size)
         for slot in self._machine.slots_over():

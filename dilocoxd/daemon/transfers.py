@@ -101,6 +101,11 @@ class Transfers:
                 task.cancel()
         self._receiver.forget(lambda header: (header.round, header.attempt) < (order.round, order.attempt))
 
+    @property
+    def is_sending(self) -> bool:
+        """Something is read from OUTBOX or RESULT now, or will be."""
+        return bool(self._running)
+
     def _header(self, order: SendSegment, place: Place) -> SegmentHeader:
         key = order.key
         return SegmentHeader(
