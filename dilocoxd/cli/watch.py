@@ -38,8 +38,8 @@ def messages(stream: Any) -> Iterator[tuple[str, str, Any]]:
 class Screen:
     """What is shown."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, *, is_once: bool = False) -> None:
+        self.is_once = is_once
         self.status: dict[str, Any] = {}
         self.peers: list[dict[str, Any]] = []
         self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
@@ -84,7 +84,7 @@ def follow(client: ApiClient, screen: Screen, live: Live, deadline: float) -> No
             if kind == "status":
                 screen.peers = client.ask("/v1/peers")
             live.update(screen.render(), refresh=True)
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or (screen.is_once and screen.status):
                 return
     raise PeerError("the daemon closed the stream")
 
@@ -92,10 +92,11 @@ def follow(client: ApiClient, screen: Screen, live: Live, deadline: float) -> No
 @click.command()
 @click.argument("target", metavar="[URL | RUN_DIR]", required=False)
 @click.option("--seconds", type=float, default=0.0, help="End after this time; 0 is never.")
-def watch(target: str | None, seconds: float) -> int:
+@click.option("--once", is_flag=True, help="End as soon as there is something to show.")
+def watch(target: str | None, seconds: float, once: bool) -> int:
     """Show the status of a daemon, live. Ctrl-C ends it."""
     client = client_for(target)
-    screen = Screen(client.url)
+    screen = Screen(is_once=once)
     deadline = time.monotonic() + seconds if seconds else float("inf")
     with Live(screen.render(), console=Console(highlight=False), auto_refresh=False) as live:
         while time.monotonic() < deadline:
@@ -108,5 +109,7 @@ def watch(target: str | None, seconds: float) -> int:
                 live.update(screen.render(), refresh=True)
                 time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
             except KeyboardInterrupt:
+                return 0
+            else:
                 return 0
     return 0

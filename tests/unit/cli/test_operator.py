@@ -114,7 +114,7 @@ def test_refusals_are_told_in_the_daemons_words(api: Served) -> None:
 
 
 def test_watch_shows_events_and_heals(api: Served) -> None:
-    code, text = run("watch", "--seconds", "1.5", api.url)
+    code, text = run("watch", "--once", api.url)
     assert code == 0 and "fake-0123456789abcdef" in text
     code, text = run("watch", "--seconds", "0.5", "127.0.0.1:9")
     assert code == 0 and "connection lost" in text
