@@ -8,48 +8,72 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import torch
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
-from tests.bench.convergence.presets import BASELINES, PRESETS
-from tests.bench.convergence.report import plot, table
+from dilocoxd.models import ModelConfig, param_specs
+from dilocoxd.wire.layout import make_layout
+from tests.bench.convergence.presets import PRESETS, resolve
+from tests.bench.convergence.report import bytes_table, plot, table
 from tests.bench.convergence.sites import Task
 from tests.bench.convergence.study import SITES, Results, run_preset
+
+LARGE = ModelConfig(
+    kind="native",
+    vocab_size=32_000,
+    hidden_size=2048,
+    num_layers=24,
+    num_heads=16,
+    num_kv_heads=16,
+    intermediate_size=5504,
+    seq_len=2048,
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.convergence", description=__doc__)
-    parser.add_argument("--preset", action="append", choices=[*BASELINES, *PRESETS], help="repeat for several")
+    parser.add_argument("--preset", action="append", help="repeat for several; NAME@FIELD=VALUE,... changes one")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=2_048_000, help="of all sites together")
+    parser.add_argument("--tokens", type=int, default=163_840, help="of all sites together")
     parser.add_argument("--json", type=Path, default=Path("convergence.json"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bytes", action="store_true", help="only the table of bytes by formula, also for 1.3B")
     arguments = parser.parse_args()
+    if arguments.bytes:
+        print(bytes_table({"1.0M": Task().layout(), "1.3B": make_layout(param_specs(LARGE), 1 << 20)}))
+        return
+    for name in arguments.preset or ():
+        try:
+            resolve(name)
+        except (KeyError, ValueError) as error:
+            parser.error(f"{name}: {error}; presets are {', '.join(PRESETS)}")
     torch.set_num_threads(arguments.threads)
     task = Task()
     steps = max(1, arguments.tokens // (len(SITES) * task.batch_sequences * task.seq_len))
     results = Results(arguments.json, task)
     data = task.data()
-    names = arguments.preset or [*BASELINES, *PRESETS]
+    names = arguments.preset or list(PRESETS)
     with Progress() as bar:
-        for seed in range(arguments.seeds):
-            for name in names:
-                if results.has(name, seed, steps):
-                    continue
-                line = bar.add_task(f"{name} seed {seed}", total=steps)
-                row = run_preset(task, data, name, seed, steps, lambda done, at=line: bar.update(at, completed=done))
-                bar.update(line, completed=steps, visible=False)
-                results.add(row)
-                print(
-                    f"{name} seed {seed}: loss {row['validation_loss']:.4f}, ratio {row['bytes_ratio']:.0f}", flush=True
-                )
+        for seed, name in ((seed, name) for seed in range(arguments.seeds) for name in names):
+            if results.has(name, seed, steps):
+                continue
+            line = bar.add_task(f"{name} seed {seed}", total=steps)
+            row = run_preset(task, data, name, seed, steps, partial(_show, bar, line))
+            bar.update(line, completed=steps, visible=False)
+            results.add(row)
+            print(f"{name} seed {seed}: loss {row['validation_loss']:.4f}, ratio {row['bytes_ratio']:.0f}", flush=True)
     text = table(results.rows)
     arguments.json.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     if importlib.util.find_spec("matplotlib"):
         plot(results.rows, arguments.json.with_suffix(".png"))
     print(text)
+
+
+def _show(bar: Progress, line: TaskID, done: int) -> None:
+    bar.update(line, completed=done)
 
 
 if __name__ == "__main__":

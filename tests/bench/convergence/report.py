@@ -7,7 +7,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from tests.bench.convergence.presets import ALL_REDUCE, BASELINES, PRESETS
+from dilocoxd.wire.layout import Layout
+from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -19,7 +20,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     for steps in sorted({row["steps"] for row in rows}):
         chosen = [row for row in rows if row["steps"] == steps]
         base = {row["seed"]: row["validation_loss"] for row in chosen if row["preset"] == ALL_REDUCE}
-        names = sorted({row["preset"] for row in chosen}, key=[*BASELINES, *PRESETS].index)
+        order = list(PRESETS)
+        names = sorted({row["preset"] for row in chosen}, key=lambda name: (order.index(name.split("@")[0]), name))
         lines.append(f"| **{steps} steps** | | | | | | | | | | |")
         lines += [_line(name, [row for row in chosen if row["preset"] == name], base) for name in names]
     return "\n".join(lines)
@@ -31,9 +33,9 @@ def _line(name: str, rows: list[dict[str, Any]], base: dict[int, float]) -> str:
     gap = f"{statistics.median(gaps):+.1f}%" if gaps else "n/a"
     spread = f"{max(losses) - min(losses):.3f}" if len(losses) > 1 else "n/a"
     bits = rows[0].get("bits_per_parameter_and_round")
-    preset = PRESETS.get(name)
+    preset = resolve(name)
     about = "1 | none | 0 | -"
-    if preset is not None:
+    if not preset.is_per_step:
         delay = f"streaming {preset.fragments}" if preset.fragments else preset.delay
         about = (
             f"{preset.inner_steps} | {delay} | {preset.tau:g} | {preset.optimizer} {preset.lr:g}/{preset.momentum:g}"
@@ -44,6 +46,23 @@ def _line(name: str, rows: list[dict[str, Any]], base: dict[int, float]) -> str:
         f"| {name} | {about} | {shown} | {gap} | {spread} | {rows[0]['bytes_ratio']:.0f} |"
         f" {'32 per step' if bits is None else f'{bits:.2f}'} | {len(rows)} |"
     )
+
+
+def bytes_table(layouts: dict[str, Layout]) -> str:
+    """Markdown, by formula: bits per parameter and round of one contribution, and per-step fp32 all-reduce over that.
+
+    A result of the same length comes back; an all-reduce moves every gradient twice as well.
+    """
+    columns = "".join(f" bits on {name} | ratio |" for name in layouts)
+    lines = [f"| preset | H |{columns}", "|---|---|" + "---|---|" * len(layouts)]
+    for name, preset in PRESETS.items():
+        cells = ""
+        for layout in layouts.values():
+            per_pass = preset.transform(layout).payload_table()
+            bits = 8 * sum(map(sum, per_pass)) / layout.numel
+            cells += f" {bits:.3g} | {32 * preset.inner_steps / bits:.0f} |"
+        lines.append(f"| {name} | {preset.inner_steps} |{cells}")
+    return "\n".join(lines)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +30,11 @@ VALIDATION_BATCH = 32
 class Task:
     """Model, data and inner optimizer; the same for every preset."""
 
-    hidden_size: int = 96
-    num_layers: int = 3
-    vocab_size: int = 512
-    seq_len: int = 128
-    batch_sequences: int = 4
-    inner_lr: float = 3e-3
+    hidden_size: int = 136
+    num_layers: int = 2
+    vocab_size: int = 2048
+    seq_len: int = 64
+    batch_sequences: int = 2
     corpus: str = "english"
 
     def model(self) -> ModelConfig:
@@ -46,7 +45,7 @@ class Task:
             num_layers=self.num_layers,
             num_heads=4,
             num_kv_heads=4,
-            intermediate_size=self.hidden_size * 8 // 3 // 32 * 32,
+            intermediate_size=-(-self.hidden_size * 8 // 96) * 32,
             seq_len=self.seq_len,
         )
 
@@ -74,12 +73,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the sites of one run share. `inner`: adamw, or muon for the matrices inside the blocks (torch's own)."""
+    """What the sites of one run share. `inner`: adamw, or muon for the matrices inside the blocks (torch's own).
+
+    `inner_lr` is the peak rate of both: Muon's updates are scaled to the size of AdamW's.
+    """
 
     task: Task
     data: PreparedData
     seed: int
     total_steps: int
+    inner_lr: float
     inner: str = "adamw"
 
 
@@ -93,7 +96,7 @@ class Site:
         whole = StageSpan(stage_index=0, num_stages=1, first_layer=0, end_layer=config.num_layers)
         self._model = build_stage(config, whole, device=torch.device("cpu"))
         self._params = [param for _, param in self._model.global_parameters()]
-        self._settings = OptimizerConfig(lr=task.inner_lr, total_steps=run.total_steps)
+        self._settings = OptimizerConfig(lr=run.inner_lr, total_steps=run.total_steps)
         named = dict(self._model.global_parameters())
         by_muon = [p for name, p in named.items() if run.inner == "muon" and p.dim() == 2 and ".layers." in name]
         rest = [p for p in named.values() if all(p is not other for other in by_muon)]
@@ -151,7 +154,7 @@ class Site:
         return sum(losses) / len(losses)
 
 
-def train_all_reduce(run: Run, sites: Sequence[str]) -> float:
+def train_all_reduce(run: Run, sites: Sequence[str], progress: Callable[[int], None]) -> float:
     """Validation loss of per-step data parallel training: the gradient of every step is the mean over the sites."""
     readers = [Site(run, name) for name in sites]
     leader = readers[0]
@@ -162,6 +165,7 @@ def train_all_reduce(run: Run, sites: Sequence[str]) -> float:
         for reader in readers:
             reader.accumulate(step, len(readers))
         leader.update(step)
+        progress(step + 1)
     flat = torch.empty(run.task.layout().numel)
     leader.store(flat)
     return leader.validation_loss(flat)

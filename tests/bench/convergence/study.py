@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import math
 import time
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import NotEncodableError
 from dilocoxd.compress.lowrank import LowRank
+from dilocoxd.compress.mask import RandomMask
 from dilocoxd.outer.adaptive import AdaptiveRank
 from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
@@ -23,7 +25,7 @@ from dilocoxd.outer.schedule import AdaptiveLimits
 from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
 from dilocoxd.trainer.data.prepare import PreparedData
 from dilocoxd.wire.layout import group_key
-from tests.bench.convergence.presets import BASELINES, PRESETS, Preset
+from tests.bench.convergence.presets import Preset, resolve
 from tests.bench.convergence.sites import Run, Site, Task, train_all_reduce
 
 SITES = ("a", "b", "c", "d")
@@ -37,13 +39,12 @@ def run_preset(
     started = time.process_time()
     row: dict[str, Any] = {"preset": name, "seed": seed, "steps": total_steps, "sites": len(SITES)}
     row["tokens"] = total_steps * len(SITES) * task.batch_sequences * task.seq_len
-    layout = task.layout()
-    if name in BASELINES:
-        loss = train_all_reduce(Run(task, data, seed, total_steps, BASELINES[name]), SITES)
-        row |= {"validation_loss": loss, "bytes_ratio": 1.0, "rounds": 0}
+    layout, preset = task.layout(), resolve(name)
+    run = Run(task, data, seed, total_steps, preset.inner_lr, preset.inner)
+    if preset.is_per_step:
+        row |= {"validation_loss": train_all_reduce(run, SITES, progress), "bytes_ratio": 1.0, "rounds": 0}
     else:
-        run = Run(task, data, seed, total_steps, PRESETS[name].inner)
-        engine = _train(run, PRESETS[name], progress)
+        engine = _train(run, preset, progress)
         probe = Site(run, "probe")
         row["validation_loss"] = probe.validation_loss(engine.anchor)
         row["rounds"] = max(engine.outer_steps)
@@ -84,6 +85,9 @@ def _run_phases(
     tau = round(preset.tau * preset.inner_steps)
     phases = Phases(engine, train, preset.delay, tau)
     adaptive = None
+    if isinstance(engine.recipe.transform, RandomMask):
+        mask = engine.recipe.transform
+        engine.after_commit = lambda: mask.set_round(max(engine.outer_steps))
     if preset.is_adaptive and isinstance(engine.recipe.transform, LowRank):
         transform = engine.recipe.transform
         limits = AdaptiveLimits(transform.lowrank_r_max, preset.inner_steps, lowrank_r_min=4, inner_steps_min=5)
@@ -115,24 +119,36 @@ def _run_streaming(
 
 
 class Results:
-    """Finished runs in one JSON file, replaced atomically after each: an interrupted study goes on where it was."""
+    """Finished runs in one JSON file, replaced atomically after each: an interrupted study goes on where it was.
+
+    Several processes may share the file.
+    """
 
     def __init__(self, path: Path, task: Task) -> None:
         self._path = path
         self._task = dataclasses.asdict(task)
         self.rows: list[dict[str, Any]] = []
-        if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["task"] != self._task:
-                raise SystemExit(f"{path} holds another task; choose another --json or remove it")
-            self.rows = kept["rows"]
+        self._read()
 
     def has(self, name: str, seed: int, steps: int) -> bool:
+        self._read()
         return any((r["preset"], r["seed"], r["steps"]) == (name, seed, steps) for r in self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        temporary = self._path.with_suffix(".tmp")
-        text = json.dumps({"task": self._task, "torch": torch.__version__, "rows": self.rows}, indent=1)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self._path)
+        with self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read()
+            self.rows.append(row)
+            rows = ",\n".join(json.dumps(row) for row in self.rows)
+            head = f'{{"task": {json.dumps(self._task)}, "torch": {json.dumps(torch.__version__)},\n"rows": [\n'
+            temporary = self._path.with_suffix(".tmp")
+            temporary.write_text(f"{head}{rows}\n]}}\n", encoding="utf-8")
+            temporary.replace(self._path)
+
+    def _read(self) -> None:
+        if not self._path.exists():
+            return
+        kept = json.loads(self._path.read_text(encoding="utf-8"))
+        if kept["task"] != self._task:
+            raise SystemExit(f"{self._path} holds another task; choose another --json or remove it")
+        self.rows = kept["rows"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.trainer.data.prepare import CACHE_VARIABLE
-from tests.bench.convergence.presets import ALL_REDUCE, PRESETS
-from tests.bench.convergence.report import table
+from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
+from tests.bench.convergence.report import bytes_table, table
 from tests.bench.convergence.sites import Task
 from tests.bench.convergence.study import Results, run_preset
 
@@ -46,13 +46,28 @@ def test_presets_learn_and_count_their_bytes(task: Task, tmp_path: Path) -> None
     assert rows[ALL_REDUCE]["bytes_ratio"] == 1
     assert rows["diloco-int4"]["bytes_ratio"] == pytest.approx(20 * 32 / 4.125, rel=0.02)
     assert rows["streaming"]["bytes_ratio"] == pytest.approx(20 * 32 / 4.0625, rel=0.02)
-    assert rows["default"]["rounds"] == 3
+    assert rows["default"]["rounds"] == -(-60 // resolve("default").inner_steps)
     again = Results(tmp_path / "out.json", task)
     assert again.has("default", 0, 60)
     assert not again.has("default", 1, 60)
-    assert "| default | 20 | arrival |" in table(again.rows)
+    assert f"| default | {resolve('default').inner_steps} | arrival |" in table(again.rows)
 
 
 def test_names_that_others_rely_on_exist() -> None:
     assert "default" in PRESETS
     assert sum(preset.is_control for preset in PRESETS.values()) >= 3
+
+
+def test_a_name_carries_changes_of_any_field() -> None:
+    changed = resolve("default@codec=topk:128,inner_steps=8,momentum=0.7")
+    assert (changed.codec, changed.inner_steps, changed.momentum) == ("topk:128", 8, 0.7)
+    assert changed.delay == resolve("default").delay
+    for wrong in ("unknown", "default@unknown=1"):
+        with pytest.raises(KeyError):
+            resolve(wrong)
+
+
+def test_the_table_of_bytes_has_a_line_per_preset(task: Task) -> None:
+    lines = bytes_table({"toy": task.layout()}).splitlines()
+    assert len(lines) == 2 + len(PRESETS)
+    assert any(line.startswith("| diloco-int4 | 20 | 4.1") and line.endswith("| 155 |") for line in lines), lines
