@@ -19,7 +19,7 @@ from dilocoxd.wire.layout import make_layout
 from tests.bench.convergence.presets import PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, plot, table
 from tests.bench.convergence.sites import Task
-from tests.bench.convergence.study import SITES, Results, run_preset
+from tests.bench.convergence.study import SITES, Results, Start, run_preset
 
 LARGE = ModelConfig(
     kind="native",
@@ -56,12 +56,15 @@ def main() -> None:
     results = Results(arguments.json, task)
     data = task.data()
     names = arguments.preset or list(PRESETS)
+    start = None
     with Progress() as bar:
         for seed, name in ((seed, name) for seed in range(arguments.seeds) for name in names):
             if results.has(name, seed, steps):
                 continue
+            if start is None or start.seed != seed:
+                start = Start.of(task, data, seed, arguments.json.with_suffix(""))
             line = bar.add_task(f"{name} seed {seed}", total=steps)
-            row = run_preset(task, data, name, seed, steps, partial(_show, bar, line))
+            row = run_preset(start, name, steps, partial(_show, bar, line))
             bar.update(line, completed=steps, visible=False)
             results.add(row)
             print(f"{name} seed {seed}: loss {row['validation_loss']:.4f}, ratio {row['bytes_ratio']:.0f}", flush=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.mask import RandomMask
@@ -42,7 +42,7 @@ class Preset:
     beta: float = 1.0
     fragments: int = 0
     alpha: float = 0.5
-    inner: str = "adamw"
+    inner: Literal["adamw", "muon"] = "adamw"
     inner_lr: float = 2e-3
     is_adaptive: bool = False
     is_control: bool = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,15 @@ from dilocoxd.models import ModelConfig, StageSpan, build_stage, init_parameter,
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, default_cache_dir, prepare
 from dilocoxd.trainer.optimizer import (
+    InnerOptimizer,
     OptimizerConfig,
     clip_factor,
     gradient_sum_of_squares,
-    make_adamw,
     scale_gradients,
 )
 from dilocoxd.wire.layout import Layout, make_layout
 
+Inner = Literal["adamw", "muon"]
 SEGMENT_ELEMENTS_MAX = 1 << 16
 VALIDATION_SEQUENCES = 256
 VALIDATION_BATCH = 32
@@ -28,13 +30,20 @@ VALIDATION_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Model, data and inner optimizer; the same for every preset."""
+    """Model, data and the checkpoint that all presets start from.
+
+    One machine alone trains the checkpoint, at a constant rate: the first descent is over when the sites begin, as it
+    is for all but the first minutes of a real run (DiLoCo, arXiv 2311.08105, starts from a checkpoint as well).
+    """
 
     hidden_size: int = 136
     num_layers: int = 2
     vocab_size: int = 2048
     seq_len: int = 64
     batch_sequences: int = 2
+    checkpoint_steps: int = 600
+    checkpoint_sequences: int = 8
+    checkpoint_lr: float = 2e-3
     corpus: str = "english"
 
     def model(self) -> ModelConfig:
@@ -73,17 +82,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the sites of one run share. `inner`: adamw, or muon for the matrices inside the blocks (torch's own).
-
-    `inner_lr` is the peak rate of both: Muon's updates are scaled to the size of AdamW's.
-    """
+    """What the sites of one run share. `inner_lr` is the peak rate."""
 
     task: Task
     data: PreparedData
     seed: int
     total_steps: int
     inner_lr: float
-    inner: str = "adamw"
+    inner: Inner = "adamw"
+    min_lr_ratio: float = 0.1
 
 
 class Site:
@@ -96,14 +103,10 @@ class Site:
         whole = StageSpan(stage_index=0, num_stages=1, first_layer=0, end_layer=config.num_layers)
         self._model = build_stage(config, whole, device=torch.device("cpu"))
         self._params = [param for _, param in self._model.global_parameters()]
-        self._settings = OptimizerConfig(lr=run.inner_lr, total_steps=run.total_steps)
-        named = dict(self._model.global_parameters())
-        by_muon = [p for name, p in named.items() if run.inner == "muon" and p.dim() == 2 and ".layers." in name]
-        rest = [p for p in named.values() if all(p is not other for other in by_muon)]
-        self._optimizers: list[torch.optim.Optimizer] = [make_adamw(rest, self._settings)]
-        if by_muon:
-            decay = self._settings.weight_decay
-            self._optimizers.append(torch.optim.Muon(by_muon, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        self._settings = OptimizerConfig(
+            lr=run.inner_lr, min_lr_ratio=run.min_lr_ratio, total_steps=run.total_steps, kind=run.inner
+        )
+        self._optimizer = InnerOptimizer(dict(self._model.global_parameters()), self._settings)
 
     def load(self, flat: Tensor) -> None:
         with torch.no_grad():
@@ -131,11 +134,8 @@ class Site:
     def update(self, step: int) -> None:
         """Clip and step with the rate that belongs to `step`; gradients are gone afterwards."""
         scale_gradients(self._params, clip_factor(gradient_sum_of_squares(self._params), self._settings.clip_norm))
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self._settings.learning_rate(step, step)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self._optimizer.step(self._settings.learning_rate(step, step))
+        self._optimizer.zero_grad()
 
     def train(self, theta: Tensor, first_step: int, num_steps: int) -> None:
         self.load(theta)
@@ -154,11 +154,21 @@ class Site:
         return sum(losses) / len(losses)
 
 
-def train_all_reduce(run: Run, sites: Sequence[str], progress: Callable[[int], None]) -> float:
+def checkpoint(task: Task, data: PreparedData, seed: int) -> Tensor:
+    """What all presets of one seed start from, float32[numel]."""
+    alone = replace(task, batch_sequences=task.checkpoint_sequences)
+    steps = task.checkpoint_steps
+    site = Site(Run(alone, data, seed, steps, task.checkpoint_lr, min_lr_ratio=1.0), "checkpoint")
+    theta = task.genesis(seed)
+    site.train(theta, 0, steps)
+    return theta
+
+
+def train_all_reduce(run: Run, start: Tensor, sites: Sequence[str], progress: Callable[[int], None]) -> float:
     """Validation loss of per-step data parallel training: the gradient of every step is the mean over the sites."""
     readers = [Site(run, name) for name in sites]
     leader = readers[0]
-    leader.load(run.task.genesis(run.seed))
+    leader.load(start.clone())  # parameters become views of what they are loaded from
     for reader in readers[1:]:
         reader.share_model_of(leader)
     for step in range(run.total_steps):
@@ -166,6 +176,6 @@ def train_all_reduce(run: Run, sites: Sequence[str], progress: Callable[[int], N
             reader.accumulate(step, len(readers))
         leader.update(step)
         progress(step + 1)
-    flat = torch.empty(run.task.layout().numel)
+    flat = torch.empty_like(start)
     leader.store(flat)
     return leader.validation_loss(flat)

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,48 @@ from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragm
 from dilocoxd.trainer.data.prepare import PreparedData
 from dilocoxd.wire.layout import group_key
 from tests.bench.convergence.presets import Preset, resolve
-from tests.bench.convergence.sites import Run, Site, Task, train_all_reduce
+from tests.bench.convergence.sites import Run, Site, Task, checkpoint, train_all_reduce
 
 SITES = ("a", "b", "c", "d")
 Progress = Callable[[int], None]
 
 
-def run_preset(
-    task: Task, data: PreparedData, name: str, seed: int, total_steps: int, progress: Progress
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What all presets of one seed share."""
+
+    task: Task
+    data: PreparedData
+    seed: int
+    theta: Tensor
+
+    @classmethod
+    def of(cls, task: Task, data: PreparedData, seed: int, cache: Path) -> Start:
+        """Loads the checkpoint from `cache`, a file without its ending, or trains it."""
+        path = cache.with_name(f"{cache.name}.checkpoint{seed}.pt")
+        if path.exists():
+            return cls(task, data, seed, torch.load(path))
+        start = cls(task, data, seed, checkpoint(task, data, seed))
+        torch.save(start.theta, path)
+        return start
+
+    def validation_loss(self) -> float:
+        """Loss of the checkpoint: of a preset that would learn nothing more."""
+        return Site(Run(self.task, self.data, self.seed, 1, 1e-3), "probe").validation_loss(self.theta)
+
+
+def run_preset(start: Start, name: str, total_steps: int, progress: Progress) -> dict[str, Any]:
     """Final validation loss of the shared model and bytes; `total_steps` inner steps per site."""
+    task, seed = start.task, start.seed
     started = time.process_time()
     row: dict[str, Any] = {"preset": name, "seed": seed, "steps": total_steps, "sites": len(SITES)}
     row["tokens"] = total_steps * len(SITES) * task.batch_sequences * task.seq_len
     layout, preset = task.layout(), resolve(name)
-    run = Run(task, data, seed, total_steps, preset.inner_lr, preset.inner)
+    run = Run(task, start.data, seed, total_steps, preset.inner_lr, preset.inner)
     if preset.is_per_step:
-        row |= {"validation_loss": train_all_reduce(run, SITES, progress), "bytes_ratio": 1.0, "rounds": 0}
+        row |= {"validation_loss": train_all_reduce(run, start.theta, SITES, progress), "bytes_ratio": 1.0, "rounds": 0}
     else:
-        engine = _train(run, preset, progress)
+        engine = _train(run, start.theta, preset, progress)
         probe = Site(run, "probe")
         row["validation_loss"] = probe.validation_loss(engine.anchor)
         row["rounds"] = max(engine.outer_steps)
@@ -52,17 +76,18 @@ def run_preset(
         row["payload_bytes_per_site"] = sent
         row["bytes_ratio"] = total_steps * 4 * layout.numel / sent
         row["bits_per_parameter_and_round"] = 8 * sent / max(1, row["rounds"]) / layout.numel
+    row["checkpoint_loss"] = start.validation_loss()
     row["parameters"] = layout.numel
-    row["unigram_entropy"] = data.unigram_entropy
+    row["unigram_entropy"] = start.data.unigram_entropy
     row["cpu_seconds"] = round(time.process_time() - started, 1)
     return row
 
 
-def _train(run: Run, preset: Preset, progress: Progress) -> Engine:
+def _train(run: Run, start: Tensor, preset: Preset, progress: Progress) -> Engine:
     layout = run.task.layout()
     optimizer = outer_from_name(preset.optimizer, preset.lr, preset.momentum)
     recipe = Recipe(preset.transform(layout), optimizer, preset.error_feedback, preset.feedback != "none")
-    engine = Engine.start(recipe, run.task.genesis(run.seed), SITES)
+    engine = Engine.start(recipe, start, SITES)
     sites = {name: Site(run, name) for name in SITES}
 
     def train(site: str, theta: Tensor, first_step: int, num_steps: int) -> None:

@@ -11,7 +11,7 @@ from dilocoxd.trainer.data.prepare import CACHE_VARIABLE
 from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, table
 from tests.bench.convergence.sites import Task
-from tests.bench.convergence.study import Results, run_preset
+from tests.bench.convergence.study import Results, Start, run_preset
 
 WORDS = ("the", "anchor", "moves", "when", "peers", "agree", "and", "every", "site", "trains", "on")
 
@@ -29,7 +29,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 @pytest.mark.slow
 def test_presets_learn_and_count_their_bytes(task: Task, tmp_path: Path) -> None:
     results = Results(tmp_path / "out.json", task)
-    data = task.data()
+    start = Start(task, task.data(), 0, task.genesis(0))
     for name in (
         ALL_REDUCE,
         "diloco-int4",
@@ -40,7 +40,7 @@ def test_presets_learn_and_count_their_bytes(task: Task, tmp_path: Path) -> None
         "sparseloco",
         "muon-int4",
     ):
-        results.add(run_preset(task, data, name, 0, 60, lambda done: None))
+        results.add(run_preset(start, name, 60, lambda done: None))
     rows = {row["preset"]: row for row in results.rows}
     assert all(row["validation_loss"] < math.log(280) - 0.3 for row in rows.values()), rows
     assert rows[ALL_REDUCE]["bytes_ratio"] == 1

@@ -12,7 +12,7 @@ import pytest
 from dilocoxd.config.fields import Section
 from dilocoxd.config.loading import read_toml
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
-from dilocoxd.config.presets import preset_names, preset_tables
+from dilocoxd.config.presets import preset_names, preset_tables, strategy_names
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.stability import safe_outer_lr
 from dilocoxd.errors import ConfigError
@@ -117,6 +117,20 @@ def test_preset_is_valid_survives_toml_and_warns_of_nothing(name: str, tmp_path:
     path.write_text(manifest.to_toml())
     assert load_manifest(path) == manifest
     assert load_manifest(path).run_id == manifest.run_id
+
+
+@pytest.mark.parametrize("strategy", strategy_names())
+def test_strategy_of_any_model_is_valid_and_within_its_stability_limit(strategy: str) -> None:
+    for name in preset_names():
+        manifest = manifest_from_tables(preset_tables(f"{name}:{strategy}"), source=strategy)
+        assert manifest.strategy.name == strategy
+        assert manifest.model == manifest_from_tables(preset_tables(name), source=name).model
+        assert manifest.warnings() == []
+
+
+def test_unknown_strategy_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no strategy 'fast'; use one of .*diloco, dilocox"):
+        preset_tables("tiny:fast")
 
 
 def test_unknown_preset_lists_the_known_ones() -> None:
