@@ -36,14 +36,14 @@ class Preset:
     delay: Delay = "none"
     tau: float = 0.0
     optimizer: str = "nesterov"
-    lr: float = 0.9
-    momentum: float = 0.8
+    lr: float = 1.0
+    momentum: float = 0.0
     feedback: FeedbackMode = "local"
     beta: float = 1.0
     fragments: int = 0
     alpha: float = 0.5
     inner: Literal["adamw", "muon"] = "adamw"
-    inner_lr: float = 2e-3
+    inner_lr: float = 5e-4
     is_adaptive: bool = False
     is_control: bool = False
     is_per_step: bool = False
@@ -76,37 +76,39 @@ def resolve(name: str) -> Preset:
     return replace(preset, **values)
 
 
-_STEP = Preset("fp32", inner_steps=1, is_per_step=True, feedback="none")
+_STEP = Preset("fp32", inner_steps=1, is_per_step=True, feedback="none", inner_lr=2e-3)
 _FP32 = Preset("fp32", feedback="none")
 _INT4 = Preset("int4")
 _ARRIVAL = replace(_INT4, delay="arrival", tau=0.2)
-_PHASE = Preset("int4", delay="phase", lr=0.4, momentum=0.6)
+_PHASE = Preset("int4", delay="phase", lr=0.5)
 _SPARSE = Preset("topk:64", optimizer="sgd", lr=1.0, momentum=0.0, beta=0.95)
 
 ALL_REDUCE = "allreduce"
 PRESETS: dict[str, Preset] = {
     ALL_REDUCE: replace(_STEP, note="the baseline"),
     "allreduce-muon": replace(_STEP, inner="muon"),
-    "default": replace(_ARRIVAL, codec="topk:256"),
+    "default": replace(_ARRIVAL, codec="int2", inner_steps=36),
     "diloco-fp32": replace(_FP32, lr=0.7, momentum=0.9, note="as published"),
-    "diloco-fp32-tuned": _FP32,
+    "diloco-fp32-tuned": replace(_FP32, note="the limit of what a codec can reach at this H"),
     "diloco-int8": replace(_INT4, codec="int8", feedback="none"),
     "diloco-int4": _INT4,
     "diloco-int2": replace(_INT4, codec="int2"),
     "arrival-0.05": replace(_ARRIVAL, tau=0.05),
     "arrival-0.2": _ARRIVAL,
     "arrival-0.5": replace(_ARRIVAL, tau=0.5),
-    "arrival-1": replace(_ARRIVAL, tau=1.0, lr=0.7, momentum=0.6),
+    "arrival-1": replace(_ARRIVAL, tau=1.0),
     "dilocox": replace(_PHASE, lowrank=24, note="naive delay, low rank + int4"),
     "dilocox-adaptive": replace(_PHASE, lowrank=48, is_adaptive=True, note="AdaGradCmp"),
     "dilocox-int4": replace(_PHASE, note="no low rank, as for OPT-1.3B"),
-    "dilocox-eager": replace(_PHASE, delay="eager", lr=0.7),
+    "dilocox-eager": replace(_PHASE, delay="eager"),
     "streaming": Preset("e3m0", fragments=3, tau=0.1, lr=0.4, momentum=0.9, feedback="none"),
     "streaming-int4": Preset("int4", fragments=3, tau=0.1),
     "sparseloco": _SPARSE,
     "sparseloco-arrival": replace(_SPARSE, delay="arrival", tau=0.2),
     "muon-int4": replace(_INT4, inner="muon"),
-    "muon-arrival-int2": replace(_ARRIVAL, codec="int2", inner="muon"),
+    "default-muon": replace(_ARRIVAL, codec="int2", inner_steps=36, inner="muon"),
+    "arrival-lowrank5": replace(_ARRIVAL, lowrank=5, inner_steps=5),
+    "arrival-mask16": replace(_ARRIVAL, mask=16, inner_steps=5),
     "lowrank24": replace(_INT4, lowrank=24, note="no delay"),
     "mask16-int4": replace(_INT4, mask=16, note="shared random mask"),
     "control-topk-no-feedback": replace(_SPARSE, feedback="none", beta=1.0, is_control=True),
