@@ -1,7 +1,8 @@
 """The rows of the study: each preset is a configuration of the one engine.
 
 A name may carry changes, `default@inner_steps=16,momentum=0.8`: that is how settings are tuned, and such rows are kept
-beside the others. Outer learning rate and momentum were tuned once per delay class (docs/benchmarks.md).
+beside the others. Outer settings of class `none` were tuned with one seed; the other classes follow from the stability
+limits (docs/benchmarks.md).
 """
 
 from __future__ import annotations

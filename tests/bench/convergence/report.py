@@ -14,15 +14,15 @@ from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: median loss over seeds, gap to per-step all-reduce of the same seeds, spread, bytes."""
     lines = [
-        "| preset | H | delay | tau | outer | loss | gap | spread | bytes ratio | bits/param/round | seeds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| preset | H | delay | tau | inner lr | outer | loss | gap | spread | bytes ratio | bits/round | seeds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for steps in sorted({row["steps"] for row in rows}):
         chosen = [row for row in rows if row["steps"] == steps]
         base = {row["seed"]: row["validation_loss"] for row in chosen if row["preset"] == ALL_REDUCE}
         order = list(PRESETS)
         names = sorted({row["preset"] for row in chosen}, key=lambda name: (order.index(name.split("@")[0]), name))
-        lines.append(f"| **{steps} steps** | | | | | | | | | | |")
+        lines.append(f"| **{steps} steps** | | | | | | | | | | | |")
         lines += [_line(name, [row for row in chosen if row["preset"] == name], base) for name in names]
     return "\n".join(lines)
 
@@ -34,12 +34,11 @@ def _line(name: str, rows: list[dict[str, Any]], base: dict[int, float]) -> str:
     spread = f"{max(losses) - min(losses):.3f}" if len(losses) > 1 else "n/a"
     bits = rows[0].get("bits_per_parameter_and_round")
     preset = resolve(name)
-    about = "1 | none | 0 | -"
+    about = f"1 | none | 0 | {preset.inner} {preset.inner_lr:g} | -"
     if not preset.is_per_step:
         delay = f"streaming {preset.fragments}" if preset.fragments else preset.delay
-        about = (
-            f"{preset.inner_steps} | {delay} | {preset.tau:g} | {preset.optimizer} {preset.lr:g}/{preset.momentum:g}"
-        )
+        rates = f"{preset.inner} {preset.inner_lr:g} | {preset.optimizer} {preset.lr:g}/{preset.momentum:g}"
+        about = f"{preset.inner_steps} | {delay} | {preset.tau:g} | {rates}"
     loss = statistics.median(losses)
     shown = f"{loss:.3f}" if math.isfinite(loss) else "diverged"
     return (
