@@ -1,7 +1,8 @@
 """The OpenAPI document is kept: schemathesis sends generated requests to the real view and control of a daemon.
 
 No answer is a server error, none has an undocumented status, type or shape. The daemon object is not started; its
-journal is filled. Left out: /v1/events, which never ends (tests/unit/api/test_stream.py), and /readyz, whose 503 is its "no".
+journal is filled. Left out: /v1/events, which never ends (tests/unit/api/test_stream.py), and /readyz, whose 503 is
+its "no".
 """
 
 import asyncio
