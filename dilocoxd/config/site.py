@@ -255,7 +255,7 @@ class StorageSection(Section):
             "Payloads of older entries are dropped even if a live peer has not come past them (it takes a snapshot);"
             " sooner, once our oldest snapshot and every live peer are beyond them, but never the newest 64.",
             unit="rounds",
-            cost="disk space: one payload each.",
+            cost="disk space: one payload each, and our own part of each once more (site/work).",
             ge=64,
             le=1_000_000_000,
         ),
