@@ -90,6 +90,21 @@ def overtaken_message_does_not_hide_a_commit() -> str:
     return "" if waits.startswith("recovery") else f"waits for {waits} although {second.name} says that it is ahead"
 
 
+def forged_votes_are_not_taken() -> str:
+    """Somebody who lags behind can only ask a liar, who serves forged votes; the chain stays acceptable."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = swarm.has_liar = True
+    liar, honest, lagging = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    _cut(swarm, [lagging], [liar, honest], is_cut=True)
+    swarm.world.run(swarm.world.now + 15.0)
+    liar.mischief = Mischief("never_votes", keys_of(liar.name), swarm.world.rng)
+    _cut(swarm, [lagging], [liar], is_cut=False)
+    swarm.world.run(swarm.world.now + 20.0)
+    _cut(swarm, [lagging], [honest], is_cut=False)
+    return _result(swarm)
+
+
 def false_branch_is_left_again() -> str:
     """A heavier branch on a state that never was: what we had committed is in the chain again."""
     swarm, nodes = _swarm(3)
@@ -313,6 +328,7 @@ SCENARIOS = (
     restarted_voter_asks_before_it_finishes,
     overtaken_message_does_not_hide_a_commit,
     minority_does_not_finish_a_locked_entry,
+    forged_votes_are_not_taken,
     false_branch_is_left_again,
     payloads_end_in_the_middle,
     torn_writes_are_cut_at_start,

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dilocoxd.ids import PeerId
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.rounds import commands as c, events as e
+from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.rounds.recovery import Branch, check_branch
 from dilocoxd.wire.entry import entry_hash
 from tests.simulation.arithmetic import Sums, make_sums
-from tests.simulation.disk import Disk, sha
+from tests.simulation.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Disk, sha
 from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
 from tests.simulation.node import Node
 from tests.simulation.recovering import Recovery
@@ -168,6 +171,8 @@ class Swarm:
             self.ledger.check_chain(node.name, entries)
             self.ledger.at_head(node.name, node.machine.chain.head, node.machine.chain.state_digest)
         self._check_included(live)
+        for node in live:
+            self._check_votes(node)
         if not self.may_fork and self.ledger.num_unexcused_forks():
             raise Broken(f"R-d: {self.ledger.num_unexcused_forks()} forks without a split, a lost disk or a liar")
         if self.limits.has_majority_quorum and not self.has_liar and not self.has_lost_disk:
@@ -189,6 +194,14 @@ class Swarm:
             missing = [digest for digest in commits if digest not in inside and digest not in reported]
             if missing:
                 raise Broken(f"R-d: {len(missing)} entries that {node.name} acknowledged are lost without a report")
+
+    def _check_votes(self, node: Node) -> None:
+        """What a peer serves to newcomers is acceptable to them."""
+        base = ChainView(RUN_ID, RoundIndex(0), GENESIS, GENESIS_DIGEST)
+        try:
+            check_branch(Branch(0, tuple(s.signed for s in node.disk.log)), base, self.limits, node.site.keys)
+        except WireError as error:
+            raise Broken(f"R-c: nobody can take the chain of {node.name}: {error}") from error
 
     def _check_included(self, live: list[Node]) -> None:
         if not live:
