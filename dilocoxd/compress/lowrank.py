@@ -66,6 +66,7 @@ class LowRank(Transform):
     """`lowrank_r` may be changed between rounds (`set_lowrank_r`) up to the one given here."""
 
     num_passes = 2
+    has_memory = True
 
     def __init__(
         self, layout: Layout, lowrank_r: int, dense: Codec, bits: Literal[4, 8] = 4, block: int = 128, seed: int = 0
@@ -81,7 +82,11 @@ class LowRank(Transform):
         self._plans = {segment.index: self._plan(segment) for segment in layout.segments}
         self._warm: dict[str, Tensor] = {}
         self.singular_values: dict[str, Tensor] = {}
-        """Per matrix: singular values of the last committed Delta, descending (for the adaptive schedule)."""
+        """Per matrix: singular values of the last committed Delta, descending."""
+        self.rank_eps: float | None = None
+        """Not None: `recall` also measures `ranks`."""
+        self.ranks: dict[str, int] = {}
+        """Per matrix: effective rank of the last committed Delta, the same on every machine (adaptive schedule)."""
 
     def set_lowrank_r(self, lowrank_r: int) -> None:
         """Use this low rank from the next round on; between 1 and `lowrank_r_max`. The same at all peers."""
@@ -145,11 +150,17 @@ class LowRank(Transform):
             out[start:stop].copy_(vector[first : first + stop - start])
             first += stop - start
 
-    def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
+    def tune(self, round_index: int, lowrank_r: int) -> None:
+        if lowrank_r != self.lowrank_r:
+            self.set_lowrank_r(lowrank_r)
+
+    def recall(self, segment: Segment, last: Payload) -> None:
         plan = self.plan(segment)
         vector = torch.empty(self.vector_numel(1, segment))
-        self.codec(1, segment).decode(results[1], vector)
+        self.codec(1, segment).decode(last, vector)
         for matrix, r_RN in _columns(vector, plan, is_first=False):
+            if self.rank_eps is not None:
+                self.ranks[matrix.key] = pivoted_rank(r_RN, self.rank_eps)
             gram = torch.mm(r_RN, r_RN.t())
             energies, rotation = torch.linalg.eigh(gram.double())
             self.singular_values[matrix.key] = energies.clamp_(min=0).sqrt_().flip(0)
@@ -209,6 +220,31 @@ def exact_product(p_RM: Tensor, r_RN: Tensor, out_MN: Tensor) -> None:
         if not is_bounded:
             block.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
         out_MN[row : row + ROWS_PER_PRODUCT].copy_(block)
+
+
+def pivoted_rank(r_RN: Tensor, eps: float) -> int:
+    """How many pivots of R R^T hold 1 - eps of its trace: the effective rank of Delta = P R^T with P orthonormal.
+
+    Rounded the same way on every machine: products of R columns at a time are exact in float64 (compress/columns.py),
+    everything else is one IEEE operation after the other. At least the rank that singular values would give.
+    """
+    low_rank, num_columns = r_RN.shape
+    wide = r_RN.double()
+    rest = torch.zeros(low_rank, low_rank, dtype=torch.float64)
+    for start in range(0, num_columns, low_rank):
+        block = wide[:, start : start + low_rank]
+        rest.add_(torch.mm(block, block.t()))
+    energies = [max(0.0, float(value)) for value in rest.diagonal()]
+    allowed = eps * sum(energies)
+    for count in range(low_rank):
+        if sum(energies) <= allowed:
+            return count
+        pivot = energies.index(max(energies))
+        column = rest[:, pivot].clone()
+        rest.sub_((column.unsqueeze(1) * column.unsqueeze(0)).div_(energies[pivot]))
+        energies = [max(0.0, float(value)) for value in rest.diagonal()]
+        energies[pivot] = 0.0
+    return low_rank
 
 
 def _fit(p_RM: Tensor, projected_RN: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ MASK_31 = (1 << 31) - 1
 
 
 class RandomMask(Transform):
-    """`set_round` before each round, with the same number at all peers."""
+    """`tune` before each round, with the same number at all peers."""
 
     num_passes = 1
 
@@ -34,7 +34,7 @@ class RandomMask(Transform):
         self._seed = seed
         self._round = 0
 
-    def set_round(self, round_index: int) -> None:
+    def tune(self, round_index: int, lowrank_r: int) -> None:
         self._round = round_index
 
     def codec(self, pass_index: int, segment: Segment) -> Codec:
@@ -55,9 +55,6 @@ class RandomMask(Transform):
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
         out.zero_()
         out[self.positions(segment)] = vector
-
-    def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
-        return
 
     def positions(self, segment: Segment) -> Tensor:
         """int64 positions in the segment that this round sends, ascending, one per group."""

@@ -28,9 +28,14 @@ class Transform(ABC):
     """One configured way of compressing the segments of one layout."""
 
     num_passes: int
+    has_memory: bool = False
+    """The next round starts from the last pass's results (`recall`)."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+
+    def tune(self, round_index: int, lowrank_r: int) -> None:  # noqa: B027 - most transforms do not depend on either
+        """Use what the shared state says for its next entry: number of the round, low rank. The same at all peers."""
 
     def payload_bytes(self, pass_index: int, segment: Segment) -> int:
         """Exact length of the payload of `segment` in one pass."""
@@ -87,9 +92,12 @@ class Transform(ABC):
         self.expand(segment, last, results, own)
         target.add_(own)
 
-    @abstractmethod
     def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
         """The results of all passes of `segment` committed: update what the next round starts from (warm start)."""
+        self.recall(segment, results[-1])
+
+    def recall(self, segment: Segment, last: Payload) -> None:  # noqa: B027 - most transforms keep nothing
+        """Learn from the result of the last pass alone, encoded with the low rank that `tune` set."""
 
 
 class Identity(Transform):
@@ -121,9 +129,6 @@ class Identity(Transform):
 
     def expand(self, segment: Segment, last: Payload, results: Sequence[Payload], out: Tensor) -> None:
         self._codec.decode(last, out)
-
-    def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
-        return
 
     def subtract_expanded_(self, segment: Segment, last: Payload, results: Sequence[Payload], target: Tensor) -> None:
         subtract_decoded_(self._codec, last, target)

@@ -51,12 +51,14 @@ class StrategySection(Section):
         knob("Label for people; nothing depends on it.", unit="text", cost="none.", min_length=1, max_length=64),
     ] = "dilocox"
     delay: Annotated[
-        Literal["none", "phase", "arrival"],
+        Literal["none", "phase", "eager", "arrival"],
         knob(
             "When a round's result is applied: none = wait for it (synchronous), phase = one phase later (DiLoCoX),"
+            " eager = like phase, and the site's own newest progress at once (arXiv 2502.12996),"
             " arrival = at the first inner step after it arrives, keeping own progress.",
             unit="choice",
-            cost="none idles while exchanging; phase learns a little less per token.",
+            cost="none idles while exchanging; phase learns a little less per token; eager keeps four more copies of"
+            " the parameters in the trainers, and sites differ a little.",
         ),
     ] = "arrival"
     inner_steps: Annotated[
@@ -111,11 +113,14 @@ class StrategySection(Section):
         ),
     ] = 0.5
     transform: Annotated[
-        Literal["identity", "lowrank"],
+        Literal["identity", "lowrank", "mask"],
         knob(
-            "What is done to a pseudo-gradient before the codec; lowrank sends factors of matrices in two passes.",
+            "What is done to a pseudo-gradient before the codec; lowrank sends factors of matrices in two passes"
+            " (PowerSGD, arXiv 1905.13727), mask sends one value of every mask_keep_one_in, another one each round"
+            " (CocktailSGD, PMLR 202).",
             unit="choice",
-            cost="lowrank costs three matrix products and loses more than int4 at the same bytes.",
+            cost="one more round trip per exchange; lowrank costs three matrix products and loses more than int4 at the"
+            " same bytes, mask delivers everything only over many rounds.",
         ),
     ] = "identity"
     lowrank_r: Annotated[
@@ -126,6 +131,16 @@ class StrategySection(Section):
             cost="bytes grow with it.",
             ge=0,
             le=65_536,
+        ),
+    ] = 0
+    mask_keep_one_in: Annotated[
+        int,
+        knob(
+            "Of how many values transform = mask sends one; positions come from the round's number and cost no bytes.",
+            unit="values",
+            cost="large needs many rounds to deliver everything.",
+            ge=0,
+            le=4096,
         ),
     ] = 0
     codec: Annotated[
@@ -170,6 +185,11 @@ class StrategySection(Section):
             raise ValueError(
                 f"strategy.lowrank_r = {self.lowrank_r} does not fit strategy.transform = {self.transform!r}; give"
                 " lowrank a lowrank_r of at least 1, and identity none"
+            )
+        if (self.transform == "mask") != (self.mask_keep_one_in > 0):
+            raise ValueError(
+                f"strategy.mask_keep_one_in = {self.mask_keep_one_in} does not fit strategy.transform ="
+                f" {self.transform!r}; give mask a number of at least 1, and the others none"
             )
         if self.error_feedback == "none" and self.ef_beta != 1.0:
             raise ValueError(

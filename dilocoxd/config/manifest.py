@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from dilocoxd.config.agreement import OuterSection, RoundSection, SnapshotSection, StrategySection
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import FILE_BYTES_MAX, canonical_json, read_toml, validated
+from dilocoxd.config.schedule import ScheduleSection
 from dilocoxd.config.stability import safe_outer_lr
 from dilocoxd.config.training import DataSection, InnerSection, ModelSection, SeedsSection, TokenizerSection
 from dilocoxd.errors import ConfigError
@@ -64,13 +65,20 @@ class Manifest(Section):
     inner: InnerSection
     outer: OuterSection = Field(default_factory=OuterSection)
     strategy: StrategySection
+    schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     round: RoundSection = Field(default_factory=RoundSection)
     snapshot: SnapshotSection = Field(default_factory=SnapshotSection)
     seeds: SeedsSection = Field(default_factory=SeedsSection)
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
-        longest = self.strategy.inner_steps + self.strategy.extend_steps_max
+        self._check_schedule()
+        if self.strategy.delay == "eager" and self.outer.optimizer == "adam":
+            raise ValueError(
+                "strategy.delay = 'eager' needs a linear outer optimizer, but outer.optimizer = 'adam'; choose"
+                " 'nesterov', 'heavy_ball' or 'sgd'"
+            )
+        longest = self._longest_phase
         if self.round.inner_steps_max and self.round.inner_steps_max < longest:
             raise ValueError(
                 f"round.inner_steps_max = {self.round.inner_steps_max} is below strategy.inner_steps +"
@@ -84,6 +92,38 @@ class Manifest(Section):
             )
         return self
 
+    def _check_schedule(self) -> None:
+        schedule, strategy = self.schedule, self.strategy
+        if schedule.kind == "constant" and schedule != ScheduleSection():
+            changed = next(name for name, value in schedule if value != getattr(ScheduleSection(), name))
+            raise ValueError(
+                f"schedule.{changed} means nothing to schedule.kind = 'constant'; remove it or choose another kind"
+            )
+        if schedule.kind == "adaptive" and strategy.transform != "lowrank":
+            raise ValueError(
+                f"schedule.kind = 'adaptive' measures low rank, but strategy.transform = {strategy.transform!r}; choose"
+                " 'lowrank' or another schedule"
+            )
+        if schedule.kind == "adaptive" and schedule.lowrank_r_min > strategy.lowrank_r:
+            raise ValueError(
+                f"schedule.lowrank_r_min = {schedule.lowrank_r_min} is above strategy.lowrank_r = {strategy.lowrank_r};"
+                " lower it"
+            )
+        if schedule.kind != "constant" and not schedule.inner_steps_min <= strategy.inner_steps <= self.inner_steps_max:
+            raise ValueError(
+                f"strategy.inner_steps = {strategy.inner_steps} is not within schedule.inner_steps_min ="
+                f" {schedule.inner_steps_min} and schedule.inner_steps_max = {self.inner_steps_max}; change one of them"
+            )
+
+    @property
+    def inner_steps_max(self) -> int:
+        """Most inner steps that the schedule may ask for."""
+        return self.schedule.inner_steps_max or self.strategy.inner_steps
+
+    @property
+    def _longest_phase(self) -> int:
+        return self.inner_steps_max + self.strategy.extend_steps_max
+
     @property
     def tokens_per_inner_step(self) -> int:
         """Tokens one site trains on in one inner step."""
@@ -92,7 +132,7 @@ class Manifest(Section):
     @property
     def claimed_steps_max(self) -> int:
         """Most inner steps a contribution may claim."""
-        return self.round.inner_steps_max or self.strategy.inner_steps + self.strategy.extend_steps_max
+        return self.round.inner_steps_max or self._longest_phase
 
     @property
     def claimed_tokens_max(self) -> int:
@@ -129,7 +169,7 @@ class Manifest(Section):
                 f"outer.lr = {self.outer.lr} with outer.momentum = {self.outer.momentum} and strategy.delay ="
                 f" '{self.strategy.delay}' diverges on stiff directions; stay below {limit:.3f}"
             )
-        is_coarse = self.strategy.codec in COARSE_CODECS or self.strategy.transform == "lowrank"
+        is_coarse = self.strategy.codec in COARSE_CODECS or self.strategy.transform != "identity"
         if is_coarse and self.strategy.error_feedback == "none":
             found.append(
                 f"strategy.codec = {self.strategy.codec!r} with strategy.transform = {self.strategy.transform!r} loses"

@@ -22,7 +22,7 @@ from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.join import catch_up, meet_others
 from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.parts import Daemon, MakeSite
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import finish_turn_back
 from dilocoxd.daemon.round_driver import RoundDriver
 from dilocoxd.daemon.service_manager import Address, ServiceManager
@@ -209,7 +209,7 @@ class App:
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout
-        payloads = PayloadMap(layout.payload_bytes)
+        payloads = PayloadMaps(layout.payload_bytes)
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
         snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
         for problem in await daemon.ledger.open(payloads, snapshots):

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from dilocoxd.config.manifest import Manifest
 from dilocoxd.daemon.pauses import Pauses
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import CommittedEntry, Site
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
@@ -29,6 +30,11 @@ def owned_segments(owned: Iterable[OwnedReduction]) -> tuple[OwnedSegment, ...]:
         OwnedSegment(o.pass_index, o.segment, tuple(Share(share.slot, share.tokens, share.age) for share in o.shares))
         for o in owned
     )
+
+
+def planned_by(ready: StateReady) -> tuple[int, int]:
+    """What the schedule of a state wants the next entry to announce."""
+    return ready.next_lowrank_r, ready.next_inner_steps
 
 
 class Ledger:
@@ -53,10 +59,10 @@ class Ledger:
         """Digests of the applied state; None before `open`."""
         self.own_rounds: list[int] = []
         """Rounds of the chain whose entries name us, ascending."""
-        self.payloads = PayloadMap(())
+        self.payloads = PayloadMaps({})
         self.pauses = Pauses(site)
 
-    async def open(self, payloads: PayloadMap, snapshots: list[Path]) -> list[str]:
+    async def open(self, payloads: PayloadMaps, snapshots: list[Path]) -> list[str]:
         """State k = height of the log, from the first usable of `snapshots` (newest first) or genesis, and the log.
 
         Returns one sentence per snapshot that was not usable. Raises StoreError when not even genesis leads there.
@@ -96,7 +102,7 @@ class Ledger:
         if (ready.round, ready.state_digest) != (certified_by.round, certified_by.state_digest):
             raise StoreError(f"snapshot {directory} is not the state that entry {certified_by.round} was voted on")
         for signed in skipped:
-            await asyncio.to_thread(self.log.append_bare, signed, self.payloads.lengths)
+            await asyncio.to_thread(self.log.append_bare, signed, self.payloads.at(signed.entry.lowrank_r).lengths)
         self.state = ready
         await self._set_chain(ready)
 
@@ -118,7 +124,8 @@ class Ledger:
     async def _set_chain(self, ready: StateReady) -> None:
         entries = await asyncio.to_thread(lambda: [signed.entry for signed in self.log.entries()])
         digest = Digest(ready.state_digest)
-        self.chain = view_of(replace(self._genesis, state_digest=digest), entries, digest)
+        view = view_of(replace(self._genesis, state_digest=digest), entries, digest)
+        self.chain = replace(view, planned=planned_by(ready))
         self.own_rounds = [int(entry.round) for entry in entries if self._names_us(entry)]
 
     def _names_us(self, entry: Entry) -> bool:
@@ -139,7 +146,8 @@ class Ledger:
     async def persist(self, signed: SignedEntry, result_fd: int) -> None:
         """Append entry, votes and the payload in RESULT, durably. Raises StoreError."""
         stamped = replace(signed, time=time.time_ns() // 1_000_000)
-        await asyncio.to_thread(self.log.append, stamped, Source(result_fd, 0, self.payloads.lengths))
+        lengths = self.payloads.at(signed.entry.lowrank_r).lengths
+        await asyncio.to_thread(self.log.append, stamped, Source(result_fd, 0, lengths))
 
     async def apply_voted(self, round_index: RoundIndex, settle: SettleContribution | None) -> StateReady:
         """Apply the entry of this round, whose payload is in RESULT and which is in the log."""
@@ -161,6 +169,9 @@ class Ledger:
                 f"entry {entry.round} was voted for on a state {entry.state_digest.hex()[:16]}, ours is"
                 f" {before.state_digest.hex()[:16]}"
             )
+        announced = (entry.lowrank_r, entry.next_lowrank_r, entry.next_inner_steps)
+        if announced != (before.lowrank_r, before.next_lowrank_r, before.next_inner_steps):
+            raise StoreError(f"entry {entry.round} announces another low rank or H than the schedule of its state")
         payload = await asyncio.to_thread(self.log.payload, entry.round)
         committed = replace(self._committed(entry, settle), path=payload.path, offset=payload.offset)
         return await self._site.apply_entry(committed)
@@ -174,11 +185,12 @@ class Ledger:
             settles=settle.phase if settle is not None else None,
             is_included=settle.is_included if settle is not None else False,
             owned=owned_segments(settle.owned) if settle is not None else (),
+            num_contributors=len(entry.contributions),
         )
 
     def _advance(self, entry: Entry, ready: StateReady) -> StateReady:
         self.state = ready
-        self.chain = self.chain.extended(entry, Digest(ready.state_digest))
+        self.chain = self.chain.extended(entry, Digest(ready.state_digest), planned_by(ready))
         if self._names_us(entry):
             self.own_rounds.append(int(entry.round))
         self._applied(self.chain.height)
@@ -209,3 +221,9 @@ def genesis_view(run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r:
         lowrank_r=lowrank_r,
         inner_steps=inner_steps,
     )
+
+
+def first_view(manifest: Manifest, genesis: Digest) -> ChainView:
+    """View of the empty chain of a run."""
+    strategy = manifest.strategy
+    return genesis_view(manifest.run_id, genesis, inner_steps=strategy.inner_steps, lowrank_r=strategy.lowrank_r)

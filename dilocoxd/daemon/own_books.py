@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import Site
 from dilocoxd.ids import PeerId, PhaseId
 from dilocoxd.rounds.commands import InFlight
@@ -28,11 +28,12 @@ class OwnBooks:
     kept: OwnWork
     events: EventLog
 
-    async def keep(self, entry: Entry, payloads: PayloadMap) -> None:
+    async def keep(self, entry: Entry, maps: PayloadMaps) -> None:
         """Before a vote for `entry`: keep what OUTBOX and RESULT say that we gave. Raises StoreError."""
         phase = next((c.phase for c in entry.contributions if c.peer == self.me), None)
         if phase is None or self.site.status().in_flight != phase:
             return  # a vote repeated after a restart: the first one kept it
+        payloads = maps.at(entry.lowrank_r)
         last = payloads.num_passes - 1
         outbox, result = self.site.buffers.fd(OUTBOX), self.site.buffers.fd(RESULT)
         spans = [payloads.span(index) for index in range(payloads.num_passes)]

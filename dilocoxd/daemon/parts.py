@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any, Final, get_args
 
 from dilocoxd.daemon.api_view import DaemonView
-from dilocoxd.daemon.ledger import Ledger, genesis_view
+from dilocoxd.daemon.ledger import Ledger, first_view
 from dilocoxd.daemon.library import Library, serve_bytes
 from dilocoxd.daemon.lifecycle import Lifecycle
 from dilocoxd.daemon.membership_driver import MembershipDriver
 from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.own_books import OwnBooks
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.reach import RESOURCE, DialBack
 from dilocoxd.daemon.recorder import Recorder
@@ -97,7 +97,7 @@ class Daemon:
         self.keys = vote_keys(opened.identity)
         self.log = log
         self.site = make_site(site_settings(run_dir, manifest, opened.config, self.me), self.on_site_event)
-        view = genesis_view(self.run_id, self.genesis, inner_steps=manifest.strategy.inner_steps, lowrank_r=0)
+        view = first_view(manifest, self.genesis)
         section = manifest.snapshot
         kept_work = OwnWork(run_dir.own_work)
         storage = opened.config.storage
@@ -170,10 +170,10 @@ class Daemon:
 
     # --- the round machine, once the payload sizes are known ---
 
-    async def make_rounds(self, payloads: PayloadMap) -> Transfers:
+    async def make_rounds(self, payloads: PayloadMaps) -> Transfers:
         """Machine and driver for the state that the ledger has loaded."""
         kept = await self.promises.load(self.site.buffers.fd(RESULT), payloads)
-        shape = PayloadShape(payloads.num_passes, payloads.segment_bytes)
+        shape = PayloadShape(payloads.largest.num_passes, payloads.largest.segment_bytes)
         limits = round_limits(self.opened.manifest)
         who = RoundSite(self.me, self.run_id, self.genesis, self.keys)
         self.machine = self.recorder.open_machine(who, shape, limits, self.ledger.chain, kept)

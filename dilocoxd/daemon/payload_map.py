@@ -1,8 +1,10 @@
 """Decides where a segment payload lies in OUTBOX, INBOX and RESULT (wire/local.py describes the buffers). Pure."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dilocoxd.errors import StoreError
 from dilocoxd.wire.local import INBOX, RESULT
 
 
@@ -15,14 +17,18 @@ class Place:
     length: int
 
 
-class PayloadMap:
-    """Offsets that follow from the payload sizes the outer worker described."""
+Table = tuple[tuple[int, ...], ...]
 
-    def __init__(self, payload_bytes: tuple[tuple[int, ...], ...]) -> None:
+
+class PayloadMap:
+    """Offsets that follow from payload sizes, [pass][segment]; `stride`: bytes of an INBOX slot."""
+
+    def __init__(self, payload_bytes: Table, stride: int | None = None) -> None:
         self.payload_bytes = payload_bytes
         self.lengths = tuple(itertools.chain.from_iterable(payload_bytes))
         """Bytes of each (pass, segment), in the order of an entry's result hashes."""
         self.total_bytes = sum(self.lengths)
+        self._stride = self.total_bytes if stride is None else stride
         self._offsets = tuple(itertools.accumulate(self.lengths, initial=0))
 
     @property
@@ -52,8 +58,29 @@ class PayloadMap:
     def inbox(self, slot: int, pass_index: int, segment: int) -> Place:
         """In a slot of INBOX. Raises ValueError if there is no such segment."""
         index = self._index(pass_index, segment)
-        return Place(INBOX, slot * self.total_bytes + self._offsets[index], self.lengths[index])
+        return Place(INBOX, slot * self._stride + self._offsets[index], self.lengths[index])
 
     def arrival(self, slot: int | None, pass_index: int, segment: int) -> Place:
         """Where received bytes go: a slot of INBOX, or RESULT when `slot` is None."""
         return self.own(RESULT, pass_index, segment) if slot is None else self.inbox(slot, pass_index, segment)
+
+
+class PayloadMaps:
+    """One map for each low rank that entries of the run may use."""
+
+    def __init__(self, tables: Mapping[int, Table]) -> None:
+        """`tables`: by low rank, as the outer worker described them."""
+        self._stride = max((sum(map(sum, table)) for table in tables.values()), default=0)
+        self._maps = {lowrank_r: PayloadMap(table, self._stride) for lowrank_r, table in tables.items()}
+
+    def at(self, lowrank_r: int) -> PayloadMap:
+        """Of entries with this low rank. Raises StoreError for one that the run does not use."""
+        found = self._maps.get(lowrank_r)
+        if found is None:
+            raise StoreError(f"an entry of low rank {lowrank_r} cannot be of this run, which uses {sorted(self._maps)}")
+        return found
+
+    @property
+    def largest(self) -> PayloadMap:
+        """The map of the longest payloads."""
+        return max(self._maps.values(), key=lambda each: each.total_bytes)

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.rounds.commands import KeptPromise, Promise
 from dilocoxd.store.durable import store_error, write_file
@@ -28,13 +28,13 @@ class PromiseFile:
         self._path = directory / "promise"
         self._payload_path = directory / "promise.payload"
 
-    async def save(self, promise: Promise, result_fd: int, payloads: PayloadMap) -> None:
+    async def save(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
         """Durable when this returns. Raises StoreError; the promise before it then stands."""
         await asyncio.to_thread(self._save, promise, result_fd, payloads)
 
-    def _save(self, promise: Promise, result_fd: int, payloads: PayloadMap) -> None:
+    def _save(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
         if promise.entry is not None:
-            self._copy(result_fd, payloads.total_bytes)
+            self._copy(result_fd, payloads.at(promise.entry.lowrank_r).total_bytes)
         write_file(self._path, encode_struct(promise))
 
     def _copy(self, source: int, length: int) -> None:
@@ -49,14 +49,14 @@ class PromiseFile:
             temporary.unlink(missing_ok=True)
             raise store_error("keeping the payload we vote for", self._payload_path, error) from error
 
-    async def load(self, result_fd: int, payloads: PayloadMap) -> KeptPromise | None:
+    async def load(self, result_fd: int, payloads: PayloadMaps) -> KeptPromise | None:
         """The promise of the daemon's last life; the payload that belongs to it is put back into RESULT.
 
         Raises StoreError when the file is damaged: what we promised is then unknown.
         """
         return await asyncio.to_thread(self._load, result_fd, payloads)
 
-    def _load(self, result_fd: int, payloads: PayloadMap) -> KeptPromise | None:
+    def _load(self, result_fd: int, payloads: PayloadMaps) -> KeptPromise | None:
         try:
             promise = decode_struct(Promise, self._path.read_bytes(), size_max=ENTRY_BYTES_MAX)
         except FileNotFoundError:
@@ -69,14 +69,15 @@ class PromiseFile:
             ) from error
         return KeptPromise(promise, promise.entry is not None and self._restore(promise, result_fd, payloads))
 
-    def _restore(self, promise: Promise, result_fd: int, payloads: PayloadMap) -> bool:
+    def _restore(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> bool:
         assert promise.entry is not None
-        if len(promise.entry.result_hashes) != len(payloads.lengths):
+        lengths = payloads.at(promise.entry.lowrank_r).lengths
+        if len(promise.entry.result_hashes) != len(lengths):
             return False
         try:
             with self._payload_path.open("rb") as file:
                 offset = 0
-                for length, expected in zip(payloads.lengths, promise.entry.result_hashes, strict=True):
+                for length, expected in zip(lengths, promise.entry.result_hashes, strict=True):
                     data = file.read(length)
                     if hashlib.sha256(data).digest() != expected:
                         return False

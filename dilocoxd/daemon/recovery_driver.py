@@ -219,12 +219,13 @@ class RecoveryDriver:
             raise WireError("bad_hash", f"entry {index} was voted for on another state than its chain leads to")
         self.text = f"the payload of entry {index}"
         reasons: list[str] = []
-        lengths = parts.ledger.payloads.lengths
+        payloads = parts.ledger.payloads.at(signed.entry.lowrank_r)
+        lengths = payloads.lengths
         fd = os.memfd_create(f"payload-{index}", os.MFD_CLOEXEC)
         try:
             for donor in donors:
                 try:
-                    region = Region(fd, 0, parts.ledger.payloads.total_bytes)
+                    region = Region(fd, 0, payloads.total_bytes)
                     await parts.client.fetch_region(donor, f"payload/{index}", region)
                     await asyncio.to_thread(check_payload, fd, lengths, signed.entry)
                 except (PeerError, WireError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
-from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.ledger import Ledger, planned_by
 from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recorder import Recorder
@@ -249,7 +249,7 @@ class RoundDriver:
 
         Nothing arrives either: while this is awaited, the machine cannot take part in the next exchange.
         """
-        punch, size = self._parts.site.buffers.punch, self._parts.ledger.payloads.total_bytes
+        punch, size = self._parts.site.buffers.punch, self._parts.ledger.payloads.largest.total_bytes
         await asyncio.to_thread(punch, RESULT, 0, size)
         for slot in self._machine.slots_over():
             await asyncio.to_thread(punch, INBOX, slot * size, size)
@@ -297,4 +297,4 @@ class RoundDriver:
     async def _apply(self, order: ApplyEntry, settle: SettleContribution | None) -> None:
         ready = await self._parts.ledger.apply_voted(order.round, settle)
         self._parts.moved()
-        self.tell(EntryApplied(order.round, Digest(ready.state_digest)))
+        self.tell(EntryApplied(order.round, Digest(ready.state_digest), planned_by(ready)))

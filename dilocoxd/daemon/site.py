@@ -201,9 +201,9 @@ class LocalSite:
 
     def outer_described(self, description: local.Described) -> None:
         """Sizes are known, buffers exist."""
-        total = sum(sum(lengths) for lengths in description.payload_bytes)
-        slots = self.buffers.size(local.INBOX) // total if total else 0
-        self._layout = SiteLayout(description.numel, description.payload_bytes, slots)
+        slots = self.buffers.size(local.INBOX) // self.buffers.size(local.OUTBOX)
+        tables = {each.lowrank_r: each.payload_bytes for each in description.payloads}
+        self._layout = SiteLayout(description.numel, tables, slots)
         self._described.set()
 
     def outer_started(self, state: local.StateReady) -> None:

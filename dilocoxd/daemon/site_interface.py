@@ -24,7 +24,7 @@ from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.wire.local import OwnedSegment, PassPrepared, Reduced, Share, SnapshotWritten, StateReady
 
-Delay = Literal["none", "phase", "arrival"]
+Delay = Literal["none", "phase", "eager", "arrival"]
 WorkerState = Literal["starting", "running", "lost", "stopped"]
 
 
@@ -74,8 +74,9 @@ class SiteLayout:
     """Sizes that follow from the manifest, as the outer worker described them."""
 
     numel: int
-    payload_bytes: tuple[tuple[int, ...], ...]
-    """[pass][segment] bytes of a payload; OUTBOX and RESULT are the concatenation, INBOX one such block per slot."""
+    payload_bytes: Mapping[int, tuple[tuple[int, ...], ...]]
+    """By low rank: [pass][segment] bytes of a payload; OUTBOX and RESULT hold the concatenation, INBOX one block per
+    slot with room for the longest."""
     inbox_slots: int
     """Number of contributions that INBOX has room for."""
 
@@ -97,6 +98,7 @@ class CommittedEntry:
     """The entry names (our peer, `settles`)."""
     owned: tuple[OwnedSegment, ...] = ()
     """Segments that this site reduced in the committed attempt."""
+    num_contributors: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dilocoxd.daemon.payload_map import PayloadMap, Place
+from dilocoxd.daemon.payload_map import PayloadMaps, Place
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.rounds.commands import CancelTransfers, SendSegment
@@ -70,7 +70,7 @@ class Transfers:
         self,
         run_id: RunId,
         buffers: Descriptors,
-        payloads: PayloadMap,
+        payloads: PayloadMaps,
         bulk: tuple[BulkSender, BulkReceiver],
         tell: Callable[[Event], None],
     ) -> None:
@@ -124,7 +124,7 @@ class Transfers:
 
     async def _send(self, order: SendSegment) -> None:
         buffer = OUTBOX if order.key.kind == KIND_CONTRIBUTION else RESULT
-        place = self._payloads.own(buffer, order.key.pass_index, order.key.segment)
+        place = self._payloads.at(order.lowrank_r).own(buffer, order.key.pass_index, order.key.segment)
         gate = self._gates.setdefault(order.peer, asyncio.Semaphore(SENDS_PER_PEER))
         try:
             async with gate:
@@ -144,7 +144,8 @@ class Transfers:
                 raise AlreadyHeld
             raise WireError(NOT_YET if found.is_transient else NOT_WANTED, found.reason)
         try:
-            return self.region(self._payloads.arrival(found.slot, found.pass_index, found.segment))
+            payloads = self._payloads.at(found.lowrank_r)
+            return self.region(payloads.arrival(found.slot, found.pass_index, found.segment))
         except ValueError as error:
             raise WireError(NOT_WANTED, str(error)) from error
 

@@ -137,7 +137,7 @@ class StatusView:
         layout = self._from.layout()
         if layout is None:
             return None
-        payload_bytes = sum(sum(lengths) for lengths in layout.payload_bytes)
+        payload_bytes = max(sum(map(sum, table)) for table in layout.payload_bytes.values())
         return {
             "parameters": layout.numel,
             "fp32_bytes": 4 * layout.numel,

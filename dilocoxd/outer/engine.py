@@ -55,6 +55,8 @@ class Engine:
     """The committed mean of the last round, decoded; zero where nothing was committed yet."""
     outer_steps: list[int]
     """Committed entries per segment."""
+    last_results: dict[int, bytes] = field(default_factory=dict)
+    """By segment: committed result of the last pass, from which a transform with memory starts the next round."""
     payload_bytes_sent: int = 0
     """Bytes of all contributions so far, all sites; results take as much again per result and receiver."""
     last_bytes_per_site: int = 0
@@ -144,6 +146,7 @@ class Engine:
         for site, share in zip(sites, shares, strict=True):
             self._settle_site(last, site, share, delta)
         transform.learn(segment, results)
+        self.last_results[segment.index] = bytes(results[-1])
         slots = [slot[here] for slot in self.slots]
         recipe.optimizer.step_(self.anchor[here], slots, delta, self.outer_steps[segment.index])
         self.outer_steps[segment.index] += 1

@@ -38,6 +38,8 @@ class Buffers:
         self.feedback = self._floats(local.FEEDBACK)
         self.owner_feedback = self._floats(local.OWNER_FEEDBACK)
         self.undo = self._floats(local.UNDO)
+        self.lowrank_r = plan.schedule.start.lowrank_r
+        """Of the entry that OUTBOX, INBOX and RESULT are used for now: says where payloads lie."""
         self._outbox = memoryview(maps[local.OUTBOX])
         self._inbox = memoryview(maps[local.INBOX])
         self._result = memoryview(maps[local.RESULT])
@@ -84,15 +86,20 @@ class Buffers:
         return memoryview(self._maps[name]) if name in self._maps else memoryview(bytearray())
 
     def _payload(self, view: memoryview, base: int, pass_index: int, segment: int) -> memoryview:
-        start = base + self._plan.payload_offsets[pass_index][segment]
-        return view[start : start + self._plan.payload_bytes[pass_index][segment]]
+        start, length = self._place(pass_index, segment)
+        return view[base + start : base + start + length]
+
+    def _place(self, pass_index: int, segment: int) -> tuple[int, int]:
+        offsets = self._plan.payload_offsets_at(self.lowrank_r)
+        return offsets[pass_index][segment], self._plan.payload_bytes_at(self.lowrank_r)[pass_index][segment]
 
     def release_share(self, share: Share, pass_index: int, segment: int) -> None:
         """Give the pages of a used INBOX payload back to the system (only whole pages inside it)."""
         if share.slot < 0:
             return
-        start = share.slot * self._plan.payload_total + self._plan.payload_offsets[pass_index][segment]
-        self._release(local.INBOX, start, start + self._plan.payload_bytes[pass_index][segment])
+        offset, length = self._place(pass_index, segment)
+        start = share.slot * self._plan.payload_total + offset
+        self._release(local.INBOX, start, start + length)
 
     def release_owner_feedback(self, segment: Segment) -> None:
         """Give back what a residual of zeros takes."""

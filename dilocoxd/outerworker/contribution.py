@@ -71,7 +71,7 @@ class SiteContribution:
             fresh = {"partial_norm_square": 0.0, "partial_residual_square": 0.0}
             core.begin(Operation.FORM, request.phase, **fresh)
             self._form()
-            if core.plan.manifest.strategy.delay != "phase":
+            if core.plan.manifest.strategy.delay not in ("phase", "eager"):
                 # PHASE is filled again only after the exchange: until then its pages would be idle memory.
                 core.buffers.clear(local.PHASE)
         state = core.state

@@ -15,8 +15,10 @@ from torch import Tensor
 from dilocoxd.outerworker.buffers import Buffers
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import Journal, JournalState, Operation, Saved
+from dilocoxd.outerworker.memory import Memory
 from dilocoxd.outerworker.plan import Plan
 from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 
 
@@ -28,16 +30,23 @@ class Core:
     buffers: Buffers
     journal: Journal
     report: Reporter
+    memory: Memory = field(init=False)
     scratch: Tensor = field(init=False)
     """float32[largest segment]: values of the segment being worked on."""
 
     def __post_init__(self) -> None:
+        self.memory = Memory(self.plan, self.buffers.raw(local.MEMORY))
         self.scratch = torch.empty(self.plan.segment_numel_max)
 
     @property
     def state(self) -> JournalState:
         """The journal's newest contents."""
         return self.journal.state
+
+    def tune(self, *, is_fresh: bool = False) -> None:
+        """Transform and payload places follow the state now loaded; `is_fresh`: nobody has learnt its results yet."""
+        (self.memory.restore if is_fresh else self.memory.tune)(self.state.round)
+        self.buffers.lowrank_r = self.memory.header(self.state.round).schedule.lowrank_r
 
     def scratch_of(self, segment: Segment) -> Tensor:
         """Scratch of the segment's length; contents undefined."""

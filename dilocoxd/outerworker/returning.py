@@ -14,6 +14,7 @@ from dilocoxd.errors import StoreError, WireError
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import Operation, Saved
+from dilocoxd.outerworker.plan import Table
 from dilocoxd.store.own_work import KeptWork, check_work
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import ReturnWork, WorkReturned
@@ -24,6 +25,7 @@ class Returning:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._table: Table = ()
 
     def handle(self, request: ReturnWork) -> WorkReturned:
         """FEEDBACK <- FEEDBACK +- what the contribution carried. Repeated: no effect.
@@ -43,19 +45,27 @@ class Returning:
         except (OSError, StoreError) as error:
             raise RequestFailed("store", f"the work of phase {request.phase}: {error}") from error
         try:
-            if kept.body_bytes != self._body_bytes():
-                raise RequestFailed("bad_payload", f"{request.path} does not belong to this run")
+            lengths = self._lengths(kept, request.path)
+            # What it carried is said in the terms of the entry that it was given to.
+            core.plan.transform.tune(kept.round, lengths[0])
+            self._table = lengths[1]
             self._check(fd, kept)
             if not is_resumed:
                 core.begin(Operation.RETURN, request.request)
             self._move(fd, kept, is_withdrawn=request.is_withdrawn)
         finally:
             os.close(fd)
+            if core.state.is_loaded:
+                core.tune()
         core.journal.write(operation=Operation.NONE, returned_request=request.request)
         return answer
 
-    def _body_bytes(self) -> int:
-        return self._core.plan.payload_total
+    def _lengths(self, kept: KeptWork, path: str) -> tuple[int, Table]:
+        """Low rank and payload lengths of the entry it was given to; lengths rise with the low rank."""
+        for lowrank_r, table in self._core.plan.payload_tables.items():
+            if sum(map(sum, table)) == kept.body_bytes:
+                return lowrank_r, table
+        raise RequestFailed("bad_payload", f"{path} does not belong to this run")
 
     def _check(self, fd: int, kept: KeptWork) -> None:
         """It was hashed when it was formed, but results of earlier passes came from others."""
@@ -90,7 +100,7 @@ class Returning:
 
     def _payloads(self, fd: int, kept: KeptWork, segment: Segment) -> tuple[memoryview, tuple[memoryview, ...]]:
         """Own payload of the last pass, and the results of the passes before it, of one segment."""
-        lengths = self._core.plan.payload_bytes
+        lengths = self._table
         rows = [lengths[-1], *lengths[:-1]]
         starts = itertools.accumulate(map(sum, rows), initial=kept.offset)
         parts = [

@@ -20,7 +20,7 @@ from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import PATH_BYTES_MAX, Operation, Saved
-from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.plan import Table
 from dilocoxd.wire import local
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import ApplyEntry, BaseCopied, CopyBase, StateReady
@@ -44,10 +44,10 @@ class Digests:
         self._anchor.update(tensor_bytes(core.anchor_of(segment)))
         self._momentum.update(tensor_bytes(core.buffers.momentum_of(segment)))
 
-    def finish(self) -> tuple[bytes, bytes]:
-        """(anchor_sha256, state_digest)."""
+    def finish(self, memory: bytes = b"") -> tuple[bytes, bytes]:
+        """(anchor_sha256, state_digest); `memory`: digest of MEMORY, empty for runs without."""
         anchor = self._anchor.digest()
-        return anchor, hashlib.sha256(anchor + self._momentum.digest()).digest()
+        return anchor, hashlib.sha256(anchor + self._momentum.digest() + memory).digest()
 
 
 class SharedState:
@@ -59,7 +59,8 @@ class SharedState:
 
     def ready(self, request: int, started: float) -> StateReady:
         """The answer that says what the buffers hold."""
-        state = self._core.state
+        core, state = self._core, self._core.state
+        schedule = core.memory.header(state.round).schedule if state.is_loaded else core.plan.schedule.start
         return StateReady(
             request,
             state.is_loaded,
@@ -67,11 +68,19 @@ class SharedState:
             state.anchor_sha256,
             state.state_digest,
             time.monotonic() - started,
+            schedule.lowrank_r,
+            schedule.inner_steps,
+            schedule.next_lowrank_r,
+            schedule.next_inner_steps,
+            schedule.shared_steps,
         )
 
     def resume(self) -> None:
-        """After a restart: finish an interrupted ApplyEntry or CopyBase."""
+        """After a restart: learn again what the state says, and finish an interrupted ApplyEntry or CopyBase."""
         state = self._core.state
+        if state.is_loaded:
+            # Where an update was interrupted some results are new already: what is learnt of them here is learnt again.
+            self._core.tune(is_fresh=state.operation != Operation.APPLY)
         if state.operation == Operation.COPY_BASE:
             self._copy_base()
         elif state.operation == Operation.APPLY:
@@ -95,6 +104,7 @@ class SharedState:
             progress = partial(core.report.step, span.start)
             init_parameter(param.name, param.shape, seed, out, std=std, progress=progress)
         core.buffers.clear(local.MOMENTUM)
+        core.memory.begin()
         self.finish_replace(0)
 
     def begin_replace(self) -> None:
@@ -111,7 +121,7 @@ class SharedState:
         for segment in core.plan.segments:
             digests.add(core, segment)
             core.report.step(segment.index)
-        anchor, digest = digests.finish()
+        anchor, digest = digests.finish(core.memory.digest(round_index))
         if expected_digest is not None and digest != expected_digest:
             raise RequestFailed(
                 "corrupt_snapshot",
@@ -119,6 +129,7 @@ class SharedState:
                 f" {expected_digest.hex()[:16]}; use another snapshot (no state is loaded now)",
             )
         core.journal.write(is_loaded=True, round=round_index, anchor_sha256=anchor, state_digest=digest)
+        core.tune(is_fresh=True)
 
     def apply(self, request: ApplyEntry) -> None:
         """Outer step: state `round` -> `round + 1`. An undecodable payload is found before anything changes."""
@@ -130,6 +141,7 @@ class SharedState:
             core.state.round == request.round,
             f"entry {request.round} does not apply to state {core.state.round}",
         )
+        self._require_lowrank(request)
         core.require(len(request.path.encode()) <= PATH_BYTES_MAX, "the payload's path is too long; shorten it")
         try:
             self._check_payload(request.path, request.offset)
@@ -137,6 +149,13 @@ class SharedState:
             self._apply()
         except OSError as error:
             raise RequestFailed("store", f"payload of entry {request.round}: {error}") from error
+
+    def _require_lowrank(self, request: ApplyEntry) -> None:
+        expected = self._core.buffers.lowrank_r
+        self._core.require(
+            request.lowrank_r == expected,
+            f"entry {request.round} has low rank {request.lowrank_r}, the state before it says {expected}",
+        )
 
     def _check_payload(self, path: str, offset: int) -> None:
         core = self._core
@@ -172,10 +191,11 @@ class SharedState:
                 core.plan.transform.learn(segment, results)
                 digests.add(core, segment)
                 core.report.step(segment.index)
-        anchor, digest = digests.finish()
-        core.journal.write(
-            operation=Operation.NONE, round=core.state.argument + 1, anchor_sha256=anchor, state_digest=digest
-        )
+        entry = core.state.argument
+        core.memory.advance(entry)
+        anchor, digest = digests.finish(core.memory.digest(entry + 1))
+        core.journal.write(operation=Operation.NONE, round=entry + 1, anchor_sha256=anchor, state_digest=digest)
+        core.tune()
 
     def _step(self, segment: Segment, results: Sequence[memoryview]) -> None:
         core = self._core
@@ -186,6 +206,7 @@ class SharedState:
         def change() -> dict[str, object]:
             slots = core.buffers.slots_of(segment)
             core.plan.optimizer.step_(core.anchor_of(segment), slots, delta, core.state.argument)
+            core.memory.keep(segment, [memoryview(result) for result in results])
             hold_thread("apply")
             return {}
 
@@ -200,7 +221,9 @@ class SharedState:
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield (_read_results(fd, offset, plan, segment.index) for segment in plan.segments)
+            lowrank_r = self._core.buffers.lowrank_r
+            tables = (plan.payload_bytes_at(lowrank_r), plan.payload_offsets_at(lowrank_r))
+            yield (_read_results(fd, offset, tables, segment.index) for segment in plan.segments)
         finally:
             os.close(fd)
 
@@ -221,9 +244,9 @@ class SharedState:
         core.journal.write(operation=Operation.NONE)
 
 
-def _read_results(fd: int, offset: int, plan: Plan, segment: int) -> tuple[memoryview, ...]:
+def _read_results(fd: int, offset: int, tables: tuple[Table, Table], segment: int) -> tuple[memoryview, ...]:
     results = []
-    for lengths, starts in zip(plan.payload_bytes, plan.payload_offsets, strict=True):
+    for lengths, starts in zip(*tables, strict=True):
         buffer = memoryview(bytearray(lengths[segment]))
         results.append(_read_exactly(fd, buffer, offset + starts[segment]))
     return tuple(results)

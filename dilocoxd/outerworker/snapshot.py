@@ -21,13 +21,7 @@ from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import JournalState
-from dilocoxd.outerworker.tensor_file import (
-    TensorEntry,
-    anchor_entries,
-    encode_header,
-    momentum_entries,
-    read_header,
-)
+from dilocoxd.outerworker.tensor_file import TensorEntry, encode_header, read_header, snapshot_files
 from dilocoxd.store import snapshots
 from dilocoxd.store.durable import SteadyWriter, store_error, write_all
 from dilocoxd.wire import local
@@ -91,10 +85,7 @@ class _Job:
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary.mkdir(parents=True)
         metadata = {"run_id": plan.run_id, "round": str(self._state.round)}
-        files = [(snapshots.ANCHOR_NAME, anchor_entries(plan))]
-        if plan.num_slots:
-            files.append((snapshots.MOMENTUM_NAME, momentum_entries(plan)))
-        for name, entries in files:
+        for name, entries in snapshot_files(plan):
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             fd = os.open(self._temporary / name, flags, 0o644)
             self._fds.append(fd)
@@ -102,6 +93,9 @@ class _Job:
             header = encode_header(entries, metadata)
             os.posix_fallocate(fd, 0, len(header) + sum(entry.num_bytes for entry in entries))
             self._data_offsets.append(write_all(fd, header, 0))
+        if plan.has_memory:
+            before_regions = bytes(self._core.memory.header_bytes(self._state.round))
+            self._data_offsets[-1] = write_all(self._fds[-1], before_regions, self._data_offsets[-1])
 
     def start(self) -> None:
         self._thread.start()
@@ -127,6 +121,9 @@ class _Job:
         if core.plan.num_slots:
             momentum = tensor_bytes(core.buffers.momentum_of(segment))
             self._writers[1].write(momentum, self._data_offsets[1] + start * core.plan.num_slots)
+        if core.plan.memory_bytes(segment):
+            offset = self._data_offsets[-1] + core.memory.region_start(segment)
+            self._writers[-1].write(core.memory.region(segment), offset)
 
     def _run(self) -> None:
         try:
@@ -156,7 +153,7 @@ class _Job:
             raise self._error
         for fd in self._fds:
             os.fsync(fd)
-        names = [snapshots.ANCHOR_NAME, snapshots.MOMENTUM_NAME][: len(self._fds)]
+        names = [name for name, _ in snapshot_files(self._core.plan)]
         index = snapshots.SnapshotIndex(
             self._core.plan.run_id,
             self._state.round,
@@ -197,14 +194,18 @@ def load_snapshot(core: Core, directory: Path, begin_replace: Callable[[], None]
         index = snapshots.verify(directory, lambda done: core.report.step(0))
         if index.run_id != core.plan.run_id:
             raise RequestFailed("corrupt_snapshot", f"{directory} is of run {index.run_id}, not {core.plan.run_id}")
-        files = [(snapshots.ANCHOR_NAME, anchor_entries(core.plan), local.ANCHOR)]
-        if core.plan.num_slots:
-            files.append((snapshots.MOMENTUM_NAME, momentum_entries(core.plan), local.MOMENTUM))
-        offsets = [_data_offset(directory / name, entries) for name, entries, _ in files]
+        files = snapshot_files(core.plan)
+        offsets = [_data_offset(directory / name, entries) for name, entries in files]
         begin_replace()
         core.report.begin("load", len(files))
-        for (name, _, buffer), offset in zip(files, offsets, strict=True):
-            _read_into(directory / name, offset, core.buffers.raw(buffer), core)
+        for (name, _), offset in zip(files, offsets, strict=True):
+            if name == snapshots.MEMORY_NAME:
+                header = core.memory.header_bytes(index.round)
+                _read_into(directory / name, offset, header, core)
+                _read_into(directory / name, offset + header.nbytes, core.memory.regions, core)
+            else:
+                buffer = local.ANCHOR if name == snapshots.ANCHOR_NAME else local.MOMENTUM
+                _read_into(directory / name, offset, core.buffers.raw(buffer), core)
     except StoreError as error:
         raise RequestFailed("corrupt_snapshot", str(error)) from error
     except OSError as error:

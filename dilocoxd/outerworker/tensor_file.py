@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.plan import HEADER_BYTES, Plan
+from dilocoxd.store import snapshots
 from dilocoxd.store.durable import Corrupt
 
 HEADER_BYTES_MAX = 64 << 20
@@ -69,6 +70,21 @@ def read_header(path: Path) -> tuple[int, list[TensorEntry], dict[str, str]]:
 def anchor_entries(plan: Plan) -> list[TensorEntry]:
     """The parameters under their canonical names: exactly ANCHOR's bytes."""
     return [TensorEntry(param.name, param.shape) for param in plan.layout.params]
+
+
+def memory_entries(plan: Plan) -> list[TensorEntry]:
+    """One header of MEMORY and all its regions."""
+    return [TensorEntry("memory", (plan.memory_total - HEADER_BYTES,), "U8")]
+
+
+def snapshot_files(plan: Plan) -> list[tuple[str, list[TensorEntry]]]:
+    """Names and contents of the files of a snapshot of this run."""
+    files = [(snapshots.ANCHOR_NAME, anchor_entries(plan))]
+    if plan.num_slots:
+        files.append((snapshots.MOMENTUM_NAME, momentum_entries(plan)))
+    if plan.has_memory:
+        files.append((snapshots.MEMORY_NAME, memory_entries(plan)))
+    return files
 
 
 def momentum_entries(plan: Plan) -> list[TensorEntry]:

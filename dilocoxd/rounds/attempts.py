@@ -280,8 +280,8 @@ def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
         observers=tuple(observers),
         owners=owners or assign_owners(sizes, bandwidths, previous),
         lowrank_r=core.chain.lowrank_r,
-        next_lowrank_r=core.chain.lowrank_r,
-        next_inner_steps=core.chain.inner_steps,
+        next_lowrank_r=core.chain.announced[0],
+        next_inner_steps=core.chain.announced[1],
     )
 
 

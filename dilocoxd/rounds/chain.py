@@ -35,8 +35,15 @@ class ChainView:
     """Low rank for the next entry's payloads (the last entry's `next_lowrank_r`, or the manifest's)."""
     inner_steps: int = 0
     """H decided by the last entry (or the manifest's)."""
+    planned: tuple[int, int] | None = None
+    """(next_lowrank_r, next_inner_steps) that the schedule of the applied state wants; None: as they are now."""
 
-    def extended(self, entry: Entry, state_digest: Digest) -> "ChainView":
+    @property
+    def announced(self) -> tuple[int, int]:
+        """What the next entry must say about the one after it."""
+        return self.planned or (self.lowrank_r, self.inner_steps)
+
+    def extended(self, entry: Entry, state_digest: Digest, planned: tuple[int, int] | None = None) -> "ChainView":
         """The view after `entry` was applied. AssertionError if it does not belong on this tip (our bug)."""
         assert entry.round == self.height and entry.parent == self.head, "entry does not belong on this tip"
         head = entry_hash(entry)
@@ -53,6 +60,7 @@ class ChainView:
             heads=(*self.heads, head)[-HEADS_KEPT:],
             lowrank_r=entry.next_lowrank_r,
             inner_steps=entry.next_inner_steps,
+            planned=planned,
         )
 
     def hash_at(self, round_index: int) -> Digest | None:

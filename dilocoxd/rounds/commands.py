@@ -54,6 +54,8 @@ class SendSegment:
     peer: PeerId
     key: SegmentKey
     sha256: Digest
+    lowrank_r: int = 0
+    """Of the round's entry: says where its payloads lie."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,9 +215,9 @@ def proposal_problem(propose: Propose, chain: ChainView, shape: PayloadShape, li
         return f"{len(peers)} contributors, at most {limits.contributors_max}"
     if len(propose.owners) != shape.num_segments or any(owner >= len(peers) for owner in propose.owners):
         return "owners do not fit the segments or the contributors"
-    if (propose.lowrank_r, propose.next_lowrank_r) != (chain.lowrank_r, chain.lowrank_r):
+    if propose.lowrank_r != chain.lowrank_r:
         return "low rank is not what the chain says"
-    if propose.next_inner_steps != chain.inner_steps:
-        return "inner steps are not what the chain says"
+    if (propose.next_lowrank_r, propose.next_inner_steps) != chain.announced:
+        return "low rank or inner steps of the next entry are not what the schedule says"
     problems = (contribution_problem(c, chain, limits) for c in propose.contributions)
     return next((problem for problem in problems if problem), "")

@@ -70,6 +70,7 @@ class Destination:
     slot: int | None
     pass_index: int
     segment: int
+    lowrank_r: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +198,14 @@ class StoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class EntryApplied:
-    """Answer to ApplyEntry: the buffers hold shared state `round + 1` with this digest."""
+    """Answer to ApplyEntry: the buffers hold shared state `round + 1` with this digest.
+
+    `planned`: (next_lowrank_r, next_inner_steps) that its schedule wants in the next entry; None: as they are.
+    """
 
     round: RoundIndex
     state_digest: Digest
+    planned: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Exchange:
         if (peer, key) in self.transfers or (peer, key) in self.delivered:
             return []
         self.transfers[peer, key] = (sha256, None)
-        return [SendSegment(peer, key, sha256)]
+        return [SendSegment(peer, key, sha256, self.propose.lowrank_r)]
 
     def _send_contribution(self, pass_index: int) -> list[Command]:
         commands: list[Command] = []
@@ -169,13 +169,13 @@ class Exchange:
                 return Refusal("not the owner of this segment", is_transient=False)
             if place in self.results:
                 return Refusal("here already", is_transient=False, is_held=True)
-            return Destination(None, key.pass_index, key.segment)
+            return Destination(None, key.pass_index, key.segment, self.propose.lowrank_r)
         contribution = self.by_peer.get(peer)
         if owner != self.me or contribution is None or contribution.phase != key.phase or peer == self.me:
             return Refusal("this contribution is not wanted here", is_transient=False)
         if self._has_input(key.pass_index, key.segment, peer):
             return Refusal("here already", is_transient=False, is_held=True)
-        return Destination(self.inbox.slots[peer], key.pass_index, key.segment)
+        return Destination(self.inbox.slots[peer], key.pass_index, key.segment, self.propose.lowrank_r)
 
     def on_segment(self, peer: PeerId, key: SegmentKey, sha256: Digest, now: Monotonic) -> list[Command]:
         """A segment of this attempt was stored. Late and double ones change nothing."""
@@ -238,7 +238,7 @@ class Exchange:
         due = [(p, k, sha) for (p, k), (sha, at) in self.transfers.items() if at is not None and at <= now]
         for peer, key, sha256 in due:
             self.transfers[peer, key] = (sha256, None)
-        return [SendSegment(peer, key, sha256) for peer, key, sha256 in due]
+        return [SendSegment(peer, key, sha256, self.propose.lowrank_r) for peer, key, sha256 in due]
 
     def next_retry(self) -> Monotonic | None:
         return min((at for _, at in self.transfers.values() if at is not None), default=None)

@@ -3,11 +3,12 @@
 Source: protocol/06-rounds.md.
 """
 
-from dilocoxd.ids import Attempt, Digest
+from dilocoxd.ids import Attempt
 from dilocoxd.rounds.attempts import enter_attempt
 from dilocoxd.rounds.commands import RoundFinished, RoundSummary, SettleContribution
 from dilocoxd.rounds.coordinator import contribution_problem
 from dilocoxd.rounds.core import Core, Times
+from dilocoxd.rounds.events import EntryApplied
 from dilocoxd.rounds.votes import AcceptBox, VoteBox
 
 
@@ -30,7 +31,7 @@ def arrive(core: Core) -> None:
     enter_attempt(core, Attempt(0))
 
 
-def finish_round(core: Core, state_digest: Digest) -> None:
+def finish_round(core: Core, applied: EntryApplied) -> None:
     """The entry is applied: report the round, stand at the next one."""
     ballot = core.ballot
     assert ballot is not None, "applied an entry that nobody committed"
@@ -50,6 +51,6 @@ def finish_round(core: Core, state_digest: Digest) -> None:
         applied_at=core.now,
         failures=tuple(core.failures),
     )
-    core.chain = core.chain.extended(entry, state_digest)
+    core.chain = core.chain.extended(entry, applied.state_digest, applied.planned)
     core.emit(RoundFinished(summary))
     arrive(core)

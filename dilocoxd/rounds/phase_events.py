@@ -37,7 +37,7 @@ from dilocoxd.wire.local import (
     WorkReturned,
 )
 
-Delay = Literal["none", "phase", "arrival"]
+Delay = Literal["none", "phase", "eager", "arrival"]
 OuterRequest = ApplyEntry | LoadState | CopyBase | FormContribution | Settle | SaveSite | RestoreSite | ReturnWork
 OuterAnswer = StateReady | BaseCopied | ContributionFormed | Settled | SiteDone | WorkReturned
 TrainerMessage = (
@@ -146,6 +146,7 @@ class EntryCommitted:
     settles: PhaseId | None = None
     is_included: bool = False
     owned: tuple[OwnedSegment, ...] = ()
+    num_contributors: int = 0
 
 
 @dataclass(frozen=True, slots=True)

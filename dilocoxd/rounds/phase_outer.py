@@ -122,6 +122,8 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
 
 def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) -> None:
     m.shared = answer
+    # H changes only here, so at the next boundary of the trainers; a newcomer gets it with its first state.
+    m.inner_steps, m.lowrank_r = answer.inner_steps or m.settings.inner_steps, answer.lowrank_r
     if isinstance(operation.request, local.LoadState):
         m.expected = answer.round
         # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one.

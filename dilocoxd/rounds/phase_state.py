@@ -27,6 +27,8 @@ class PhaseState:
     """Newest shared state in the buffers; None before the first load."""
     expected: RoundIndex | None = None
     """Shared state after everything that is queued; None while a load is queued."""
+    num_contributors: int = 0
+    """Of the newest entry that is queued or applied; 0 before the first."""
     pause_reason: str = ""
     has_outer: bool = False
     is_begun: bool = False

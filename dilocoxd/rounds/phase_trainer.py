@@ -1,7 +1,7 @@
 """The phase machine's trainer side: what the trainers' messages mean, and what they are told next.
 
-Delays: `none` closes with `wait` and resumes from the applied result; `phase` (DiLoCoX, ALGORITHMS 1.3) closes with
-`replace`, one phase late; `arrival` (ALGORITHMS 7) closes with `keep` and merges when the result is there.
+Delays: `none` closes with `wait` and resumes from the applied result; `phase` (DiLoCoX, ALGORITHMS 1.3) and `eager`
+close with `replace`, one phase late; `arrival` (ALGORITHMS 7) closes with `keep` and merges when the result is there.
 """
 
 from typing import assert_never
@@ -12,7 +12,7 @@ from dilocoxd.rounds.trainer_track import TrainerState
 from dilocoxd.wire import local
 
 EXTENSIONS_PER_PHASE = 20
-_CLOSE_THEN = {"none": "wait", "phase": "replace", "arrival": "keep"}
+_CLOSE_THEN = {"none": "wait", "phase": "replace", "eager": "replace", "arrival": "keep"}
 
 
 def on_trainer(m: PhaseState, event: ev.TrainerConnected | ev.TrainerSaid | ev.TrainerLost) -> None:
@@ -114,7 +114,8 @@ def boundary_obstacle(m: PhaseState) -> str:
         return f"Waiting for the contribution of phase {flight.phase} to {stage}."
     if trainer.taking or trainer.needs_merge or trainer.must_replace:
         return "Waiting for the trainers to take the newest anchor."
-    if trainer.state is TrainerState.WAITING or (m.settings.delay == "phase" and m.queue.is_changing_anchor):
+    takes_anchor = _CLOSE_THEN[m.settings.delay] == "replace"
+    if trainer.state is TrainerState.WAITING or (takes_anchor and m.queue.is_changing_anchor):
         return "Waiting for the committed entry to be applied."
     if trainer.base_round is None or m.queue.is_copying:
         return "Waiting for the base of the phase to be copied."
@@ -151,7 +152,11 @@ def _start(m: PhaseState) -> bool:
     if not m.is_begun or m.pause_reason or not m.has_outer or m.shared is None or m.queue.is_changing_anchor:
         return False
     phase = m.take_phase_number()
-    m.tell(local.StartTraining(phase, m.shared.round, m.inner_steps, m.settings.checkpoint_directory))
+    m.tell(
+        local.StartTraining(
+            phase, m.shared.round, m.inner_steps, m.settings.checkpoint_directory, m.shared.shared_steps
+        )
+    )
     m.trainer.begin_phase(phase, m.inner_steps)
     m.trainer.state = TrainerState.STARTING
     return True
@@ -168,7 +173,7 @@ def _take(m: PhaseState) -> bool:
         how = "merge"
     else:
         return False
-    m.tell(local.TakeAnchor(m.shared.round, how))
+    m.tell(local.TakeAnchor(m.shared.round, how, m.shared.shared_steps))
     trainer.taking = how
     return True
 
@@ -210,8 +215,13 @@ def _close(m: PhaseState) -> None:
     trainer = m.trainer
     assert m.shared is not None and trainer.base_round is not None
     closing = local.CloseBoundary(
-        _CLOSE_THEN[m.settings.delay], m.shared.round, m.take_phase_number(), m.inner_steps
-    )  # fmt: skip
+        _CLOSE_THEN[m.settings.delay],
+        m.shared.round,
+        m.take_phase_number(),
+        m.inner_steps,
+        m.shared.shared_steps,
+        m.num_contributors,
+    )
     m.tell(closing)
     trainer.closing, trainer.closing_base = closing, trainer.base_round
     trainer.state, trainer.base_round = TrainerState.CLOSING, None

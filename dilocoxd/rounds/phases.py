@@ -145,7 +145,7 @@ class PhaseMachine:
         m.settle(event.settles, event.round, owned=event.owned if event.is_included else None)
         m.queue.add(local.ApplyEntry(0, event.round, event.path, event.offset, event.lowrank_r), order=event.order)
         m.expected = RoundIndex(event.round + 1)
-        m.inner_steps, m.lowrank_r = event.next_inner_steps, event.next_lowrank_r
+        m.num_contributors = event.num_contributors
 
     def _on_abandoned(self, order: int, phase: PhaseId) -> None:
         m = self.state

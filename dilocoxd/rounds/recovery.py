@@ -44,6 +44,8 @@ def check_branch(branch: Branch, base: ChainView, limits: RoundLimits, keys: Vot
         entry = signed.entry
         if entry.run_id != view.run_id or entry.parent != view.head or entry.round != view.height:
             raise WireError("malformed", f"entry {entry.round} does not continue the chain")
+        if entry.lowrank_r != view.lowrank_r:
+            raise WireError("malformed", f"entry {entry.round} uses a low rank that the entry before did not announce")
         _check_claims(entry, view.last_phases, limits)
         _check_votes(signed, keys)
         if limits.has_majority_quorum:

@@ -212,7 +212,7 @@ class RoundMachine:
                     on_persisted(core)
             case EntryApplied():
                 if core.state == states.APPLYING and event.round == core.round:
-                    finish_round(core, event.state_digest)
+                    finish_round(core, event)
             case StoreFailed():
                 core.state = states.FAILED
                 core.waiting_for = f"the operator: {event.detail}"

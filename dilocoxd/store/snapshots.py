@@ -1,6 +1,7 @@
 """Snapshot directories: what belongs to one, whether it is whole, and how one appears without ever being half there.
 
-`snapshots/<round>/` holds anchor.safetensors, momentum.safetensors (if the outer optimizer has state) and index.json
+`snapshots/<round>/` holds anchor.safetensors, momentum.safetensors (if the outer optimizer has state),
+memory.safetensors (if the run has a schedule or low rank: outerworker/memory.py) and index.json
 with the sha256 of every 4 MiB chunk, so that newcomers fetch chunks from several peers and check each. Torch-free: the
 outer worker writes the tensors, the daemon serves and fetches the files. Source: docs/internals.md section 5.
 """
@@ -25,7 +26,8 @@ CHUNK_BYTES: Final = 4 << 20
 INDEX_NAME: Final = "index.json"
 ANCHOR_NAME: Final = "anchor.safetensors"
 MOMENTUM_NAME: Final = "momentum.safetensors"
-FILE_NAMES: Final = (ANCHOR_NAME, MOMENTUM_NAME)
+MEMORY_NAME: Final = "memory.safetensors"
+OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 FILE_BYTES_MAX: Final = 1 << 42
 _FORMAT: Final = 1
@@ -99,7 +101,7 @@ def _is_sound(index: SnapshotIndex) -> bool:
         type(index.round) is int
         and index.round >= 0
         and isinstance(index.run_id, str)
-        and names in (list(FILE_NAMES), [ANCHOR_NAME])
+        and names == [ANCHOR_NAME, *(name for name in OPTIONAL_NAMES if name in names)]
         and all(0 < file.size <= FILE_BYTES_MAX for file in index.files)
         and all(len(file.chunks) == -(-file.size // CHUNK_BYTES) for file in index.files)
         and all(len(bytes.fromhex(text)) == 32 for text in hashes)

@@ -42,6 +42,10 @@ class FlatParameters:
             param.copy_(anchor[start:stop].view(param.shape))
             base.copy_(param)
 
+    def begin(self, anchor: Tensor, num_contributors: int) -> None:
+        """A phase begins from this anchor; `num_contributors` of its entry matter to eager updates only."""
+        self.replace(anchor)
+
     @torch.no_grad()
     def merge(self, anchor: Tensor) -> None:
         """Parameters <- anchor + (parameters - base): the new anchor, own progress kept. Then base <- anchor.

@@ -30,13 +30,11 @@ from dilocoxd.trainer.pipeline import Pipeline
 class InnerTraining:
     """The part of an inner step that is this rank's own; sums over ranks are the caller's."""
 
-    def __init__(self, pipeline: Pipeline, config: OptimizerConfig, *, inner_steps: int) -> None:
-        """``inner_steps``: of a phase, turns a round into a place on the schedule."""
+    def __init__(self, pipeline: Pipeline, config: OptimizerConfig) -> None:
         self.pipeline = pipeline
         self.progress = Progress()
         self.checkpoints = CheckpointWriter(pipeline.rank, pipeline.config.num_ranks)
         self._config = config
-        self._inner_steps = inner_steps
         self._named = dict(pipeline.parameters())
         self._params = list(self._named.values())
         self._optimizer = InnerOptimizer(self._named, config)
@@ -64,9 +62,9 @@ class InnerTraining:
             position=self.progress.position + self.pipeline.config.batch_sequences,
         )
 
-    def join_schedule(self, round_index: int) -> None:
-        """The run is at this round: a site that was away takes the run's place on the cosine, never an earlier one."""
-        shared = max(self.progress.shared_step, round_index * self._inner_steps)
+    def join_schedule(self, shared_steps: int) -> None:
+        """The run is here: a site that was away takes the run's place on the cosine, never an earlier one."""
+        shared = max(self.progress.shared_step, shared_steps)
         self.progress = replace(self.progress, shared_step=shared)
 
     def save(self, directory: Path) -> None:

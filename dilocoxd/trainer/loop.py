@@ -158,7 +158,7 @@ class TrainingLoop:
         self._flat.replace(self._anchor)
         if self._checkpoints is not None:
             self._training.restore(self._checkpoints, self._channel)
-        self._hold(command.round)
+        self._hold(command.round, command.shared_steps)
         self._begin(command.phase, command.inner_steps)
         self._channel.barrier()
         self._tell(local.AnchorTaken(round=command.round, how="start", phase=command.phase, inner_step=0))
@@ -167,9 +167,9 @@ class TrainingLoop:
         self._phase = PhaseProgress(phase, max(1, inner_steps))
         self._is_boundary_due = False
 
-    def _hold(self, round_index: RoundIndex) -> None:
+    def _hold(self, round_index: RoundIndex, shared_steps: int) -> None:
         self._round = round_index
-        self._training.join_schedule(round_index)
+        self._training.join_schedule(shared_steps)
 
     def _on_extend(self, command: local.Extend) -> None:
         phase = self._running("Extend")
@@ -183,8 +183,8 @@ class TrainingLoop:
         self._flat.subtract_from(self._phase_buffer)
         self._flat.mark_base()
         if command.then == "replace":
-            self._flat.replace(self._anchor)
-            self._hold(command.round)
+            self._flat.begin(self._anchor, command.num_contributors)
+            self._hold(command.round, command.shared_steps)
         self._needs_anchor = command.then == "wait"
         self._channel.barrier()
         self._tell(
@@ -208,7 +208,7 @@ class TrainingLoop:
             self._flat.merge(self._anchor)
         else:
             raise WorkerError(f"TakeAnchor.how is {command.how!r}")
-        self._hold(command.round)
+        self._hold(command.round, command.shared_steps)
         self._needs_anchor = False
         self._channel.barrier()
         self._tell(

@@ -27,10 +27,11 @@ from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
+from dilocoxd.trainer.overlay import EagerParameters
 from dilocoxd.trainer.pipeline import Pipeline
 from dilocoxd.trainer.settings import TrainerSettings, device_of, load_settings
 from dilocoxd.wire import local
-from dilocoxd.wire.layout import make_layout
+from dilocoxd.wire.layout import Layout, make_layout
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
     prepared = _prepare_data(link, settings)
     pipeline = _join_pipeline(settings, environment)
     layout = make_layout(param_specs(settings.model), settings.segment_elements_max)
-    flat = FlatParameters(pipeline.parameters(), layout)
+    flat = _flat_parameters(pipeline, layout, settings)
     order = BatchOrder(prepared, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
     batch_sequences = settings.pipeline.batch_sequences
     validation = order.validation_batches(settings.validation_sequences, batch_sequences)
@@ -88,12 +89,18 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
         link.receive()
     channel = CommandChannel(link, pipeline.control)
     channel.barrier()
-    training = InnerTraining(pipeline, settings.optimizer, inner_steps=settings.inner_steps)
+    training = InnerTraining(pipeline, settings.optimizer)
     log.info("rank %d of %d is ready", rank, num_ranks)
     if rank == 0:
         link.send(local.TrainerReady())
     TrainingLoop(link, channel, training, flat, order, validation).run()
     channel.barrier()
+
+
+def _flat_parameters(pipeline: Pipeline, layout: Layout, settings: TrainerSettings) -> FlatParameters:
+    if settings.eager_optimizer is None:
+        return FlatParameters(pipeline.parameters(), layout)
+    return EagerParameters(pipeline.parameters(), layout, settings.eager_optimizer)
 
 
 def _prepare_data(link: Connection, settings: TrainerSettings) -> PreparedData:

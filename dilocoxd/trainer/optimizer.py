@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.outer.schedule import cosine_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,7 @@ class OptimizerConfig:
 
         A site that joins late starts with empty moments but at the run's place on the cosine.
         """
-        progress = min(1.0, shared_step / self.total_steps)
-        cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
-        rate = self.lr * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * cosine)
+        rate = cosine_rate(self.lr, self.min_lr_ratio, self.total_steps, shared_step)
         return rate * min(1.0, (own_step + 1) / (self.warmup_steps + 1))
 
 

@@ -13,6 +13,7 @@ from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig
+from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.trainer.data import DataConfig, TokenizerConfig, default_cache_dir
 from dilocoxd.trainer.optimizer import OptimizerConfig
 from dilocoxd.trainer.pipeline import PipelineConfig
@@ -35,8 +36,8 @@ class TrainerSettings:
     data_stream: str
     """Names this site's order of the data; no two sites share one."""
     validation_sequences: int
-    inner_steps: int
-    """Of a phase, as the run was created: turns a round into a place on the learning rate's cosine."""
+    eager_optimizer: OuterOptimizer | None
+    """Moves the site's overlay (trainer/overlay.py); None unless strategy.delay = eager."""
     segment_elements_max: int
     backend: str
     device: str
@@ -86,12 +87,18 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         data_seed=manifest.seeds.data,
         data_stream=data_stream,
         validation_sequences=manifest.data.validation_sequences,
-        inner_steps=manifest.strategy.inner_steps,
+        eager_optimizer=eager_optimizer(manifest),
         segment_elements_max=manifest.strategy.segment_elements_max,
         backend=site.parallel.backend,
         device=site.parallel.device,
         num_threads=site.parallel.threads_per_rank,
     )
+
+
+def eager_optimizer(manifest: Manifest) -> OuterOptimizer | None:
+    """What moves the overlay of `delay = eager`: the run's outer optimizer."""
+    outer = manifest.outer
+    return outer_from_name(outer.optimizer, outer.lr, outer.momentum) if manifest.strategy.delay == "eager" else None
 
 
 def device_of(settings: TrainerSettings) -> str:

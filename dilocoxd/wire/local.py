@@ -10,6 +10,21 @@ from typing import Annotated
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
+from dilocoxd.wire.local_buffers import (
+    ANCHOR as ANCHOR,
+    FEEDBACK as FEEDBACK,
+    INBOX as INBOX,
+    JOURNAL as JOURNAL,
+    MEMORY as MEMORY,
+    MOMENTUM as MOMENTUM,
+    OUTBOX as OUTBOX,
+    OWNER_FEEDBACK as OWNER_FEEDBACK,
+    PHASE as PHASE,
+    RESULT as RESULT,
+    UNDO as UNDO,
+    Buffer as Buffer,
+    PayloadTable as PayloadTable,
+)
 from dilocoxd.wire.local_trainer import (
     AnchorTaken as AnchorTaken,
     BoundaryClosed as BoundaryClosed,
@@ -32,28 +47,6 @@ LOCAL_MESSAGE_BYTES_MAX = 16 << 20
 
 Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
 Phase = Annotated[PhaseId, Bounds(0, 2**63 - 1)]
-
-ANCHOR = "anchor"
-"""float32[numel]: shared parameters x_k. Written by the outer worker only, read by trainers."""
-MOMENTUM = "momentum"
-"""float32[numel * slots]: state of the outer optimizer."""
-PHASE = "phase"
-"""float32[numel]: the base anchor while a phase trains; trainers subtract their parameters in place at the boundary, so
-that it becomes the pseudo-gradient u = base - params; free again once the contribution is formed."""
-FEEDBACK = "feedback"
-"""float32[numel]: error feedback e; while a contribution is in flight d = beta e + u itself."""
-OWNER_FEEDBACK = "owner_feedback"
-"""float32[numel], sparse: residual of results this site encoded as owner."""
-UNDO = "undo"
-"""One segment of everything an update changes in place, so that a SIGKILL in the middle can be redone."""
-JOURNAL = "journal"
-"""4096 bytes: which state the buffers hold and how far an in-place update came."""
-OUTBOX = "outbox"
-"""Own encoded payload: all passes, all segments, back to back in (pass, segment) order."""
-INBOX = "inbox"
-"""Sparse: `slot * payload_bytes_total + offset(pass, segment)` = payload of the contributor in that slot."""
-RESULT = "result"
-"""Result payload, laid out like the outbox."""
 
 
 # --- any worker -> daemon -------------------------------------------------------------------------------------------
@@ -107,21 +100,18 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
-    """Name and size in bytes of one shared buffer that the outer worker needs."""
-
-    name: Name
-    size: Uint
-
-
-@dataclass(frozen=True, slots=True)
 class Described:
     """Sent right after WorkerHello by the outer worker: the layout that follows from the manifest."""
 
     numel: Uint
     buffers: Annotated[tuple[Buffer, ...], Length(1, 32)]
-    payload_bytes: Annotated[tuple[tuple[Uint, ...], ...], Length(1, 4)]
-    """[pass][segment] payload length in bytes at the largest low rank."""
+    payloads: Annotated[tuple[PayloadTable, ...], Length(1, 32)]
+    """One for each low rank that the run may use, ascending; without low rank a single one."""
+
+    @property
+    def payload_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """[pass][segment] at the largest low rank."""
+        return self.payloads[-1].payload_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +141,15 @@ class StateReady:
     state_digest: Sha256
     """sha256(anchor_sha256 + sha256(momentum bytes)): what votes certify."""
     seconds: float
+    lowrank_r: Uint = 0
+    """Of the next entry's payloads."""
+    inner_steps: Uint = 0
+    """Of phases that begin at this state."""
+    next_lowrank_r: Uint = 0
+    """What the next entry must announce for the one after it, and likewise `next_inner_steps`."""
+    next_inner_steps: Uint = 0
+    shared_steps: Uint = 0
+    """Inner steps that the entries so far stand for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class StartTraining:
     round: Round
     inner_steps: Uint
     checkpoint_directory: Text
+    shared_steps: Uint = 0
+    """The run's place on the learning rate's cosine at this anchor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ class CloseBoundary:
     round: Round
     next_phase: Phase
     inner_steps: Uint
+    shared_steps: Uint = 0
+    num_contributors: Uint = 0
+    """Of the newest entry, 0 if it is not known: how much of the mean was ours (eager updates)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class TakeAnchor:
 
     round: Round
     how: Name
+    shared_steps: Uint = 0
 
 
 @dataclass(frozen=True, slots=True)

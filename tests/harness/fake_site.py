@@ -50,6 +50,7 @@ class FakeSite:
         self._rng = random.Random(str(settings.run_directory))
         self.buffers = Buffers()
         self.buffers.provide([Buffer(OUTBOX, TOTAL), Buffer(RESULT, TOTAL), Buffer(INBOX, SLOTS * TOTAL)])
+        self._inner_steps = settings.inner_steps
         self._round = RoundIndex(0)
         self._digest = GENESIS
         self._phase = PhaseId(settings.run_directory.stat().st_ino % 1000)
@@ -63,10 +64,10 @@ class FakeSite:
         await self._is_over.wait()
 
     async def ready(self) -> SiteLayout:
-        return SiteLayout(numel=TOTAL, payload_bytes=(LENGTHS,), inbox_slots=SLOTS)
+        return SiteLayout(numel=TOTAL, payload_bytes={0: (LENGTHS,)}, inbox_slots=SLOTS)
 
     def _state(self) -> StateReady:
-        return StateReady(0, True, self._round, self._digest, self._digest, 0.0)
+        return StateReady(0, True, self._round, self._digest, self._digest, 0.0, next_inner_steps=self._inner_steps)
 
     async def load_state(
         self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False

@@ -21,6 +21,7 @@ from dilocoxd.wire.local import (
     ContributionFormed,
     CopyBase,
     FormContribution,
+    OpenState,
     OwnedSegment,
     PreparePass,
     Reduce,
@@ -59,12 +60,14 @@ def exchange(
     ordered = sorted(sites, key=lambda site: site.peer)
     described = ordered[0].worker.described
     assert described is not None
+    lowrank_r = lowrank_of(ordered[0])
     owned: dict[str, list[OwnedSegment]] = {site.peer: [] for site in ordered}
     offset = 0
-    for pass_index, lengths in enumerate(described.payload_bytes):
+    table = next(each for each in described.payloads if each.lowrank_r == lowrank_r)
+    for pass_index, lengths in enumerate(table.payload_bytes):
         if pass_index:
             for site in ordered:
-                site.worker.do(PreparePass, pass_index, 0)
+                site.worker.do(PreparePass, pass_index, lowrank_r)
         for segment, length in enumerate(lengths):
             owner = ordered[owners[segment % len(owners)]]
             shares = _collect(ordered, owner, (offset, length), tokens)
@@ -72,7 +75,7 @@ def exchange(
                 dataclasses.replace(share, age=ages.get(site.peer, 0))
                 for share, site in zip(shares, ordered, strict=True)
             )
-            owner.worker.do(Reduce, pass_index, segment, shares, 0)
+            owner.worker.do(Reduce, pass_index, segment, shares, lowrank_r)
             owned[owner.peer].append(OwnedSegment(pass_index, segment, shares))
             result = owner.worker.read(local.RESULT, offset, length)
             for site in ordered:
@@ -81,10 +84,19 @@ def exchange(
     return {peer: tuple(items) for peer, items in owned.items()}
 
 
+def lowrank_of(site: Site) -> int:
+    """Low rank of the next entry, as the site's state says."""
+    assert site.worker.described is not None
+    if len(site.worker.described.payloads) == 1:
+        return site.worker.described.payloads[0].lowrank_r
+    ready: StateReady = site.worker.do(OpenState)
+    return ready.lowrank_r
+
+
 def _collect(ordered: Sequence[Site], owner: Site, piece: tuple[int, int], tokens: dict[str, int]) -> tuple[Share, ...]:
     """Bring one segment of everybody to its owner."""
     assert owner.worker.described is not None
-    total = sum(map(sum, owner.worker.described.payload_bytes))
+    total = max(sum(map(sum, each.payload_bytes)) for each in owner.worker.described.payloads)
     shares = []
     for number, site in enumerate(ordered):
         slot = -1 if site is owner else owner.slots.get(site.peer, number)
@@ -101,7 +113,7 @@ def commit(
     answers = []
     for site in sites:
         site.worker.do(Settle, phase, round_index, True, owned[site.peer])
-        answers.append(site.worker.do(ApplyEntry, round_index, "", 0, 0))
+        answers.append(site.worker.do(ApplyEntry, round_index, "", 0, lowrank_of(site)))
     return answers
 
 

@@ -14,11 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dilocoxd.compress.deferred import Deferred
+from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.models import build_stage, cut_stages, init_parameter, init_std
-from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.outer.engine import Engine, Offer, Recipe
 from dilocoxd.outer.rounding import age_factor
+from dilocoxd.outer.schedule import measured_rank
 from dilocoxd.outerworker.buffers import tensor_bytes
+from dilocoxd.outerworker.memory import Header
 from dilocoxd.outerworker.plan import Plan, make_plan
 from dilocoxd.swarm.identity import load
 from dilocoxd.trainer.data import prepare
@@ -46,12 +50,11 @@ class ReferenceTrainer:
         self._settings = settings
         self._step = self._shared_step = 0
 
-    def update_of_phase(self, anchor: Tensor, contribution: Contribution) -> Tensor:
-        """Pseudo-gradient of `contribution.inner_steps` steps from `anchor`; phases of a site come in their order."""
+    def update_of_phase(self, anchor: Tensor, shared_steps: int, inner_steps: int) -> Tensor:
+        """Pseudo-gradient of `inner_steps` steps from `anchor`; phases of a site come in their order."""
         self._flat.replace(anchor)
-        at_start = contribution.base_round * self._settings.inner_steps
-        self._shared_step = max(self._shared_step, at_start)
-        for _ in range(contribution.inner_steps):
+        self._shared_step = max(self._shared_step, shared_steps)
+        for _ in range(inner_steps):
             self._train_step()
         update = anchor.clone()
         self._flat.subtract_from(update)
@@ -79,21 +82,52 @@ class ReferenceTrainer:
         self._shared_step += 1
 
 
+class ScheduledEngine:
+    """The engine with all that the shared state of a run has: anchor, slots, schedule, what low rank remembers."""
+
+    def __init__(self, plan: Plan, anchor: Tensor, peers: Iterable[str]) -> None:
+        recipe = Recipe(plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none")
+        self.engine = Engine.start(recipe, anchor, list(peers))
+        self.state = plan.schedule.start
+        self._plan = plan
+        self._height = 0
+        self._header = Header(self.state)
+        plan.transform.tune(0, self.state.lowrank_r)
+
+    def commit(self, offer: Offer, excluded: frozenset[str] = frozenset()) -> None:
+        """One entry."""
+        transform, lowrank_r = self._plan.transform, self.state.lowrank_r
+        self.engine.commit(offer, excluded)
+        measured = None
+        if isinstance(transform, Deferred) and isinstance(transform.inner, LowRank) and transform.inner.ranks:
+            measured = measured_rank(transform.inner.ranks.values(), transform.inner.lowrank_r_max)
+            transform.inner.ranks.clear()
+        self.state = self._plan.schedule.advance(self.state, measured)
+        self._header = Header(self.state, lowrank_r)
+        self._height += 1
+        transform.tune(self._height, self.state.lowrank_r)
+
+    def digest(self) -> bytes:
+        """What `Entry.state_digest` of the next entry must be."""
+        engine = self.engine
+        momentum = hashlib.sha256(b"".join(tensor_bytes(slot) for slot in engine.slots)).digest()
+        memory = b""
+        if self._plan.has_memory:
+            results = engine.last_results if self._plan.transform.has_memory else {}
+            memory = hashlib.sha256(self._header.encode() + b"".join(results[s] for s in sorted(results))).digest()
+        return hashlib.sha256(hashlib.sha256(tensor_bytes(engine.anchor)).digest() + momentum + memory).digest()
+
+
 class ReferenceRun:
     """The shared state of a run, moved on entry by entry."""
 
     def __init__(self, manifest: Manifest, sites: dict[str, Path]) -> None:
         """`sites`: run directory by peer id, for the settings of its trainers and the name of its data order."""
         self._plan = plan = make_plan(manifest)
-        recipe = Recipe(plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none")
-        self.engine = Engine.start(recipe, genesis(manifest, plan), list(sites))
+        self._shared = ScheduledEngine(plan, genesis(manifest, plan), sites)
         self._trainers = {peer: ReferenceTrainer(run_dir, plan) for peer, run_dir in sites.items()}
-        self._anchors = [self.engine.anchor.clone()]
-
-    def digest(self) -> bytes:
-        """What `Entry.state_digest` of the next entry must be."""
-        momentum = hashlib.sha256(b"".join(tensor_bytes(slot) for slot in self.engine.slots)).digest()
-        return hashlib.sha256(hashlib.sha256(tensor_bytes(self.engine.anchor)).digest() + momentum).digest()
+        self._states = [(self._shared.engine.anchor.clone(), 0)]
+        self.digest = self._shared.digest
 
     def commit(self, entry: Entry) -> None:
         """Train what `entry` names, and exchange and apply it."""
@@ -101,12 +135,15 @@ class ReferenceRun:
         tokens = {c.peer: c.tokens for c in entry.contributions}
         ages = {c.peer: entry.round - c.base_round for c in entry.contributions}
         late = {peer: age_factor(age, self._plan.age_decay, self._plan.age_expected) for peer, age in ages.items()}
-        self.engine.commit(self.engine.offer(updates, tokens, factors=late))
-        self._anchors.append(self.engine.anchor.clone())
+        state = self._shared.state
+        assert (entry.lowrank_r, entry.next_lowrank_r) == (state.lowrank_r, state.next_lowrank_r)
+        assert entry.next_inner_steps == state.next_inner_steps
+        self._shared.commit(self._shared.engine.offer(updates, tokens, factors=late))
+        self._states.append((self._shared.engine.anchor.clone(), self._shared.state.shared_steps))
 
     def _update(self, contribution: Contribution) -> Tensor:
-        anchor = self._anchors[contribution.base_round]
-        return self._trainers[contribution.peer].update_of_phase(anchor, contribution)
+        anchor, shared_steps = self._states[contribution.base_round]
+        return self._trainers[contribution.peer].update_of_phase(anchor, shared_steps, contribution.inner_steps)
 
 
 def genesis(manifest: Manifest, plan: Plan) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recovery_driver import finish_turn_back
 from dilocoxd.rounds.commands import Promise
@@ -34,7 +34,8 @@ class FileDisk(Disk):
         where = MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else None
         self.directory = Path(tempfile.mkdtemp(prefix=f"simulation-{name}-", dir=where))
         self._places = [(index, segment) for index, row in enumerate(table) for segment in range(len(row))]
-        self._map = PayloadMap(table)
+        self._maps = PayloadMaps({0: table})
+        self._map = self._maps.at(0)
         self._fd = os.memfd_create(f"simulation-{name}", os.MFD_CLOEXEC)
         self._promises = PromiseFile(self.directory)
         self._log: EntryLog | None = None
@@ -45,7 +46,7 @@ class FileDisk(Disk):
         finish_turn_back(self._log, self._aside)
         assert not self._log.verify(), "a log that was opened is sound"
         self._read_log()
-        kept = self._promises._load(self._fd, self._map)
+        kept = self._promises._load(self._fd, self._maps)
         self.promise, self.promise_payload = None, {}
         if kept is not None:
             self.promise = kept.promise
@@ -103,7 +104,7 @@ class FileDisk(Disk):
     def save_promise(self, promise: Promise, payload: Payload) -> None:
         os.pwrite(self._fd, self._to_bytes(payload).ljust(self._map.total_bytes, b"\0"), 0)
         with _full(os, self.is_full, "fsync"):
-            self._promises._save(promise, self._fd, self._map)
+            self._promises._save(promise, self._fd, self._maps)
         self.promise, self.promise_payload = promise, payload
 
     def _read(self, index: int) -> Payload:

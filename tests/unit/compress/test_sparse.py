@@ -77,7 +77,7 @@ def test_mask_positions_are_known_everywhere_and_change_every_round() -> None:
     segment = layout.segments[1]
     seen = []
     for round_index in (0, 1, 0):
-        mask.set_round(round_index)
+        mask.tune(round_index, 0)
         positions = mask.positions(segment)
         groups = torch.arange(mask.vector_numel(0, segment))
         assert bool((positions // 10 == groups).all())
@@ -87,7 +87,7 @@ def test_mask_positions_are_known_everywhere_and_change_every_round() -> None:
     assert float((seen[0] == seen[1]).float().mean()) < 0.3
     counts = torch.zeros(10)
     for round_index in range(200):
-        mask.set_round(round_index)
+        mask.tune(round_index, 0)
         counts += torch.bincount(mask.positions(layout.segments[0]) % 10, minlength=10)
     assert float(counts.amin() / counts.amax()) > 0.9
     with pytest.raises(ConfigError, match="keep_one_in"):
@@ -109,7 +109,7 @@ def test_sparse_with_feedback_delivers_everything_in_the_end(kind: str) -> None:
         engine = Engine.start(recipe, torch.zeros(9000), ("a", "b"))
         for step in range(80):
             if isinstance(transform, RandomMask):
-                transform.set_round(step)
+                transform.tune(step, 0)
             engine.commit(engine.offer(dict.fromkeys(("a", "b"), update)))
         missing[mode] = float((engine.anchor + 80 * update).norm() / (80 * update).norm())
     assert missing["local"] < 0.35

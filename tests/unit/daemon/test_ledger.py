@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.daemon.ledger import Ledger, genesis_view
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import SiteSettings
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PeerId, RoundIndex
@@ -56,7 +56,7 @@ def make(folder: Path) -> tuple[Ledger, fake_site.FakeSite]:
 async def opened(folder: Path, entries: list[SignedEntry]) -> tuple[Ledger, fake_site.FakeSite]:
     ledger, site = make(folder)
     append(ledger.log, entries)
-    assert await ledger.open(PayloadMap((fake_site.LENGTHS,)), []) == []
+    assert await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), []) == []
     return ledger, site
 
 
@@ -85,7 +85,7 @@ async def test_entry_voted_on_other_bits_is_not_applied(tmp_path: Path) -> None:
     ledger.log.append(replace(entries[0], entry=wrong), Source(fd, 0, fake_site.LENGTHS))
     os.close(fd)
     with pytest.raises(StoreError, match="voted for on a state"):
-        await ledger.open(PayloadMap((fake_site.LENGTHS,)), [])
+        await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), [])
 
 
 async def test_applying_moves_the_view_and_settles(tmp_path: Path) -> None:
@@ -119,6 +119,6 @@ async def test_newcomer_that_lost_its_snapshot_starts_again(tmp_path: Path) -> N
     ledger, _ = make(tmp_path)
     for signed in entries[:3]:
         ledger.log.append_bare(signed, fake_site.LENGTHS)
-    problems = await ledger.open(PayloadMap((fake_site.LENGTHS,)), [])
+    problems = await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), [])
     assert "cut at 0" in problems[0]
     assert ledger.chain.height == 0

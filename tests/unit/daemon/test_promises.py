@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.rounds.commands import Promise
 from tests.unit.daemon.chain_maker import GENESIS, LENGTHS, chain, payload_of
 
-MAP = PayloadMap((LENGTHS,))
+MAP = PayloadMaps({0: (LENGTHS,)})
 
 
 def memfd(data: bytes) -> int:

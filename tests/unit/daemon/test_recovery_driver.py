@@ -9,7 +9,7 @@ from pathlib import Path
 from dilocoxd.daemon.ledger import Ledger, genesis_view
 from dilocoxd.daemon.library import Library
 from dilocoxd.daemon.own_books import OwnBooks
-from dilocoxd.daemon.payload_map import PayloadMap
+from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.site_interface import SiteSettings
 from dilocoxd.ids import Digest, PeerId, RoundIndex
@@ -124,7 +124,7 @@ class World:
 
     async def open(self) -> None:
         """As a daemon does at start."""
-        assert await self.ledger.open(PayloadMap((fake_site.LENGTHS,)), []) == []
+        assert await self.ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), []) == []
 
     async def recover(self) -> Event:
         """One ordered recovery."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.columns import ColumnInt, spread_for
-from dilocoxd.compress.lowrank import exact_product
+from dilocoxd.compress.lowrank import exact_product, pivoted_rank
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
 from dilocoxd.outer.reduce import reduce_segment, settle_residual_
 from dilocoxd.outer.rounding import mean_weights
@@ -67,6 +67,7 @@ def main() -> None:
         codec.decode(result, delta)
         print(label, digest(*payloads), digest(values, residual, result, delta))
     print("low rank product", digest(*lowrank_product(updates[0])))
+    print("effective ranks", [pivoted_rank(noise(30 + n)[:20_000].view(20, 1000), 0.3) for n in range(4)])
     for name in ("sgd", "heavy_ball", "nesterov", "adam"):
         optimizer = outer_from_name(name, 0.4, 0.0 if name == "sgd" else 0.9)
         anchor, slots = noise(20), zero_slots(optimizer, NUMEL)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from dilocoxd.compress.lowrank import LowRank
+from dilocoxd.compress.lowrank import LowRank, pivoted_rank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.adaptive import AdaptiveRank
 from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.schedule import (
+    Adaptive,
     AdaptiveLimits,
     AdaptiveState,
+    Qsr,
     RankMeter,
+    cosine_rate,
     effective_rank,
     inner_steps_in_time,
+    measured_rank,
     qsr_inner_steps,
     straggler_inner_steps,
 )
@@ -131,3 +137,49 @@ def test_i15_qsr_floor_and_monotony() -> None:
 def test_contradictory_limits_are_config_errors(bad: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         AdaptiveLimits(64, 100, **bad)  # type: ignore[arg-type]
+
+
+def test_adaptive_schedule_is_announced_one_entry_ahead_and_rounded_up_to_a_level() -> None:
+    schedule = Adaptive(AdaptiveLimits(lowrank_r=64, inner_steps=100, window=2, lowrank_r_min=8))
+    assert schedule.lowrank_levels == tuple(range(8, 65, 4))
+    state, seen = schedule.start, []
+    for measured in (16, 16, 16, 64, 64):
+        state = schedule.advance(state, measured)
+        seen.append((state.lowrank_r, state.inner_steps, state.next_lowrank_r, state.next_inner_steps))
+    assert seen[0] == (64, 100, 64, 100)
+    assert seen[1] == (64, 100, 20, 31), "ceil(1.1 * 16) = 18, the next level is 20"
+    assert seen[2] == (20, 31, 20, 31)
+    assert seen[3] == (20, 31, 44, 69)
+    assert state.shared_steps == 100 + 100 + 100 + 31 + 31
+    assert state.measured == (64, 64)
+
+
+def test_qsr_schedule_follows_the_inner_rate_between_its_limits() -> None:
+    rate = partial(cosine_rate, 4e-3, 0.1, 1000)
+    schedule = Qsr(0, (10, 5, 400), 0.02, rate)
+    state, steps = schedule.start, []
+    while state.shared_steps < 1200:
+        state = schedule.advance(state)
+        steps.append(state.inner_steps)
+    assert steps[:3] == [10, 25, 25]
+    assert steps[1:] == sorted(steps[1:])
+    assert steps[-1] == 400
+
+
+def test_mean_of_measured_ranks_is_a_ratio_of_integers() -> None:
+    assert measured_rank([], 8) == 64
+    assert measured_rank([8, 8], 8) == 64
+    assert measured_rank([4, 1, 1], 8) == 16
+    assert measured_rank([9], 8) == 64
+
+
+@pytest.mark.parametrize("rank", [1, 3, 7])
+def test_pivoted_rank_finds_a_planted_rank_and_is_never_below_the_one_of_singular_values(rank: int) -> None:
+    generator = torch.Generator().manual_seed(rank)
+    planted = torch.randn(16, rank, generator=generator) @ torch.randn(rank, 96, generator=generator)
+    assert pivoted_rank(planted, 1e-6) == rank
+    noisy = planted + 0.05 * torch.randn(16, 96, generator=generator)
+    for eps in (0.5, 0.1, 0.01):
+        found = pivoted_rank(noisy, eps)
+        assert effective_rank(torch.linalg.svdvals(noisy).tolist(), eps) <= found <= 16
+    assert pivoted_rank(torch.zeros(4, 9), 0.1) == 0

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from dilocoxd.compress.lowrank import LowRank
-from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
-from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.rounding import age_factor
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire import local
-from dilocoxd.wire.layout import Layout
 from dilocoxd.wire.local import ApplyEntry, CopyBase, FormContribution, LoadState, PreparePass, Settle, WorkerFailed
 from tests.harness.inner_worker import InnerWorker
 from tests.harness.outer_daemon import tiny_manifest
 from tests.harness.outer_swarm import Site, commit, exchange, form
+from tests.harness.reference import ScheduledEngine
 
-ROUNDS = 5
+ROUNDS = 6
 NAMES = ("Qma", "Qmb", "Qmc")
 TOKENS = {"Qma": 100, "Qmb": 250, "Qmc": 70}
-TransformMaker = Callable[[Layout], Transform]
+LOW_RANK = {"transform": "lowrank", "lowrank_r": 8, "codec": "int4"}
+Changes = dict[str, dict[str, Any]]
 
 
-def identity(codec: str) -> TransformMaker:
-    return lambda layout: Identity(layout, codec_from_name(codec))
-
-
-def low_rank(layout: Layout) -> Transform:
-    return LowRank(layout, 4, codec_from_name("int4"))
-
-
-def make_sites(maker: TransformMaker, mode: str) -> list[Site]:
-    plan = make_plan(tiny_manifest(strategy={"error_feedback": mode}))
+def make_sites(changes: Changes) -> list[Site]:
     sites = []
     for name in NAMES:
-        worker = InnerWorker(dataclasses.replace(plan, transform=maker(plan.layout)))
+        worker = InnerWorker(make_plan(tiny_manifest(**changes)))
         worker.do(LoadState, "")
         sites.append(Site(name, worker))
     return sites
@@ -50,16 +38,22 @@ def update(name: str, index: int, numel: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("maker", "mode"),
-    [(identity("fp32"), "local"), (identity("int4"), "local"), (identity("int8"), "paper"), (low_rank, "local")],
-    ids=["fp32", "int4", "int8-paper", "lowrank"],
+    "changes",
+    [
+        {"strategy": {"codec": "fp32"}},
+        {"strategy": {"codec": "int4"}},
+        {"strategy": {"codec": "int8", "error_feedback": "paper"}},
+        {"strategy": LOW_RANK},
+        {"strategy": {"transform": "mask", "mask_keep_one_in": 8, "codec": "int8"}},
+        {"strategy": LOW_RANK, "schedule": {"kind": "adaptive", "window": 2, "energy_left": 0.5}},
+    ],
+    ids=["fp32", "int4", "int8-paper", "lowrank", "mask", "adaptive"],
 )
-def test_workers_and_engine_agree(maker: TransformMaker, mode: str) -> None:
+def test_workers_and_engine_agree(changes: Changes) -> None:
     """Rounds in which everybody takes part, except one that leaves out a site and one to which a site comes late."""
-    sites = make_sites(maker, mode)
-    plan = make_plan(tiny_manifest(strategy={"error_feedback": mode}))
-    anchor = sites[0].worker.floats(local.ANCHOR)
-    engine = Engine.start(Recipe(maker(plan.layout), plan.optimizer, plan.feedback), anchor, NAMES)
+    sites = make_sites(changes)
+    plan = make_plan(tiny_manifest(**changes))
+    engine = ScheduledEngine(plan, sites[0].worker.floats(local.ANCHOR), NAMES)
     for index in range(ROUNDS):
         updates = {name: update(name, index, plan.layout.numel) for name in NAMES}
         excluded = frozenset({"Qmb"}) if index == 2 else frozenset()
@@ -72,31 +66,40 @@ def test_workers_and_engine_agree(maker: TransformMaker, mode: str) -> None:
             if site.peer in excluded:
                 site.worker.write(local.RESULT, included[0].worker.read(local.RESULT))
                 site.worker.do(Settle, index, index, False, ())
-                site.worker.do(ApplyEntry, index, "", 0, 0)
-        commit(included, index, index, owned)
+                site.worker.do(ApplyEntry, index, "", 0, engine.state.lowrank_r)
+        ready = commit(included, index, index, owned)[0]
         for site in sites:
             site.worker.do(CopyBase)
         late = {"Qmc": age_factor(2, plan.age_decay, plan.age_expected)} if index == 3 else {}
-        engine.commit(engine.offer(updates, TOKENS, factors=late), excluded)
+        engine.commit(engine.engine.offer(updates, TOKENS, factors=late), excluded)
         for site in sites:
-            assert torch.equal(site.worker.floats(local.ANCHOR), engine.anchor), (index, site.peer)
-            assert torch.equal(site.worker.floats(local.FEEDBACK), engine.feedback[site.peer]), (index, site.peer)
-        assert torch.equal(sites[0].worker.floats(local.OWNER_FEEDBACK), engine.owner_residual), index
+            assert torch.equal(site.worker.floats(local.ANCHOR), engine.engine.anchor), (index, site.peer)
+            assert torch.equal(site.worker.floats(local.FEEDBACK), engine.engine.feedback[site.peer]), (
+                index,
+                site.peer,
+            )
+        assert torch.equal(sites[0].worker.floats(local.OWNER_FEEDBACK), engine.engine.owner_residual), index
+        assert ready.state_digest == engine.digest()
+        found = (ready.lowrank_r, ready.inner_steps, ready.next_lowrank_r, ready.next_inner_steps, ready.shared_steps)
+        assert found == dataclasses.astuple(engine.state)[:5]
+    if "schedule" in changes:
+        assert engine.state.lowrank_r < 8, "random updates have no rank that half of the energy needs in full"
+        assert engine.state.inner_steps < 10
 
 
 def test_two_passes_are_prepared_in_order_and_hostile_factors_are_named() -> None:
-    (site, *_) = make_sites(low_rank, "local")
+    (site, *_) = make_sites({"strategy": LOW_RANK})
     worker = site.worker
     assert worker.described is not None
-    assert len(worker.described.payload_bytes) == 2
-    assert worker.ask(PreparePass, 1, 0).kind == "bad_request"
+    assert len(worker.described.payload_bytes) == 3
+    assert worker.ask(PreparePass, 1, 8).kind == "bad_request"
     form(site, update(site.peer, 0, worker.described.numel), 0)
-    first = sum(worker.described.payload_bytes[0])
+    first = sum(map(sum, worker.described.payload_bytes[:2]))
     worker.write(local.RESULT, b"\xff" * first)
-    answer = worker.ask(PreparePass, 1, 0)
+    answer = worker.ask(PreparePass, 2, 8)
     assert isinstance(answer, WorkerFailed)
     assert answer.kind == "bad_payload"
     owned = exchange([site], (0,), {})
-    worker.do(PreparePass, 2, 0)
+    worker.do(PreparePass, 3, 8)
     commit([site], 0, 0, {site.peer: owned[site.peer]})
     assert worker.ask(FormContribution, 0, 0).kind == "bad_request"

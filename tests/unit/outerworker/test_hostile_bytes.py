@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
+from typing import Any
 
 import pytest
 import torch
 
-from dilocoxd.compress.lowrank import LowRank
-from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire import local
-from dilocoxd.wire.layout import Layout
 from dilocoxd.wire.local import ApplyEntry, CopyBase, LoadState, PreparePass, Reduce, Share, StateReady, WorkerFailed
 from tests.harness.inner_worker import InnerWorker
 from tests.harness.outer_daemon import tiny_manifest
@@ -23,10 +19,12 @@ TRIALS = 40
 REFUSALS = ("bad_payload", "bad_result")
 
 
-def transform_of(name: str, layout: Layout) -> Transform:
+def strategy_of(name: str) -> dict[str, Any]:
     if name == "lowrank":
-        return LowRank(layout, 4, codec_from_name("int4"))
-    return Identity(layout, codec_from_name(name))
+        return {"codec": "int4", "transform": "lowrank", "lowrank_r": 4}
+    if name == "mask":
+        return {"codec": "int4", "transform": "mask", "mask_keep_one_in": 4}
+    return {"codec": name}
 
 
 def hostile(rng: random.Random, length: int) -> bytes:
@@ -42,30 +40,33 @@ def hostile(rng: random.Random, length: int) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4", "e3m0", "topk", "lowrank"])
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4", "e3m0", "topk", "lowrank", "mask"])
 def test_hostile_payloads_never_end_the_worker(name: str) -> None:
     rng = random.Random(5)
-    plan = make_plan(tiny_manifest())
-    worker = InnerWorker(dataclasses.replace(plan, transform=transform_of(name, plan.layout)))
+    plan = make_plan(tiny_manifest(strategy=strategy_of(name)))
+    worker = InnerWorker(plan)
     worker.do(LoadState, "")
     worker.do(CopyBase)
     form(Site("Qma", worker), torch.randn(plan.layout.numel, generator=torch.Generator().manual_seed(1)), 0)
     assert worker.described is not None
     total = sum(map(sum, worker.described.payload_bytes))
+    lowrank_r = plan.schedule.start.lowrank_r
     num_passes = len(worker.described.payload_bytes)
     state_round = 0
     for _ in range(TRIALS):
         worker.write(local.INBOX, hostile(rng, total))
         worker.write(local.RESULT, hostile(rng, total))
+        if num_passes > 1:
+            worker.write(local.RESULT, bytes(len(plan.segments)))  # announcements that pass, so that the rest is read
         for pass_index in range(num_passes):
             segment = rng.randrange(len(plan.segments))
-            answer = worker.ask(Reduce, pass_index, segment, (Share(-1, 10), Share(0, 2**40)), 0)
+            answer = worker.ask(Reduce, pass_index, segment, (Share(-1, 10), Share(0, 2**40)), lowrank_r)
             assert not isinstance(answer, WorkerFailed) or answer.kind in REFUSALS, answer
         for pass_index in range(1, num_passes + 1):
-            answer = worker.ask(PreparePass, pass_index, 0)
+            answer = worker.ask(PreparePass, pass_index, lowrank_r)
             assert not isinstance(answer, WorkerFailed) or answer.kind in REFUSALS, answer
         before = worker.read(local.ANCHOR)
-        answer = worker.ask(ApplyEntry, state_round, "", 0, 0)
+        answer = worker.ask(ApplyEntry, state_round, "", 0, lowrank_r)
         if isinstance(answer, StateReady):
             state_round += 1
             assert worker.floats(local.ANCHOR).isfinite().all()

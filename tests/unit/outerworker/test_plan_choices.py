@@ -25,7 +25,7 @@ def test_manifests_name_exactly_the_codecs_that_exist() -> None:
 def test_every_codec_and_transform_makes_a_plan(codec: str, lowrank_r: int) -> None:
     transform = "lowrank" if lowrank_r else "identity"
     plan = make_plan(tiny_manifest(strategy={"codec": codec, "transform": transform, "lowrank_r": lowrank_r}))
-    assert plan.num_passes == (2 if lowrank_r else 1)
+    assert plan.num_passes == (3 if lowrank_r else 1)
     assert all(size >= 1 for row in plan.payload_bytes for size in row)
     assert plan.payload_total == sum(map(sum, plan.transform.payload_table()))
 
@@ -35,10 +35,43 @@ def test_topk_takes_its_number_from_the_manifest() -> None:
     assert many > 30 * few
 
 
-@pytest.mark.parametrize("strategy", [{"transform": "lowrank"}, {"lowrank_r": 4}, {"codec": "topk", "topk": 7}])
-def test_contradictions_are_config_errors(strategy: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("section", "fields"),
+    [
+        ("strategy", {"transform": "lowrank"}),
+        ("strategy", {"lowrank_r": 4}),
+        ("strategy", {"codec": "topk", "topk": 7}),
+        ("strategy", {"transform": "mask"}),
+        ("strategy", {"mask_keep_one_in": 4}),
+        ("schedule", {"kind": "adaptive"}),
+        ("schedule", {"window": 3}),
+        ("schedule", {"kind": "qsr", "inner_steps_min": 11}),
+        ("schedule", {"kind": "qsr", "inner_steps_max": 9}),
+        ("inner", {"muon_momentum": 0.9}),
+    ],
+)
+def test_contradictions_are_config_errors(section: str, fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        tiny_manifest(strategy=strategy)
+        tiny_manifest(**{section: fields})
+
+
+def test_eager_needs_a_linear_outer_optimizer() -> None:
+    eager = {"delay": "eager", "codec": "int4"}
+    assert make_plan(tiny_manifest(strategy=eager)).age_expected == 1
+    with pytest.raises(ConfigError, match="linear"):
+        tiny_manifest(strategy=eager, outer={"optimizer": "adam", "lr": 0.1, "momentum": 0.9})
+
+
+def test_adaptive_runs_know_the_payloads_of_every_low_rank_they_may_use() -> None:
+    strategy = {"codec": "int4", "transform": "lowrank", "lowrank_r": 8}
+    plan = make_plan(tiny_manifest(strategy=strategy, schedule={"kind": "adaptive", "lowrank_r_min": 3}))
+    assert sorted(plan.payload_tables) == [3, 4, 5, 6, 7, 8]
+    totals = [sum(map(sum, table)) for table in plan.payload_tables.values()]
+    assert totals == sorted(set(totals))
+    assert plan.payload_total == totals[-1]
+    assert [each.lowrank_r for each in plan.described().payloads] == [3, 4, 5, 6, 7, 8]
+    assert plan.has_memory
+    assert not make_plan(tiny_manifest()).has_memory
 
 
 def test_coarse_codecs_without_feedback_are_warned_about() -> None:

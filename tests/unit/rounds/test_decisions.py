@@ -9,13 +9,14 @@ from dilocoxd.rounds.coordinator import (
     coordinator_order,
     decide_group,
     missing_majority,
+    proposal_problem,
     without_conflicts,
 )
 from dilocoxd.rounds.drift import AHEAD, BEHIND, FORK, SAME, Drift, relation
-from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.rounds.limits import PayloadShape, RoundLimits
 from dilocoxd.rounds.votes import resolve_locks
 from dilocoxd.wire.entry import Contribution
-from dilocoxd.wire.messages import Lock
+from dilocoxd.wire.messages import Lock, Propose
 
 RUN = RunId("run-0123456789abcdef")
 A, B, C, D = (PeerId(name) for name in "ABCD")
@@ -201,3 +202,21 @@ def test_an_overtaken_message_does_not_take_back_a_claim() -> None:
 
 def _fields(value: Gathered) -> dict[str, object]:
     return {name: getattr(value, name) for name in Gathered.__dataclass_fields__}
+
+
+def test_proposal_must_announce_what_the_schedule_of_the_state_wants() -> None:
+    chain = ChainView(RUN, RoundIndex(0), HEAD, Digest(bytes(32)), lowrank_r=16, inner_steps=50, planned=(12, 40))
+    shape = PayloadShape(3, (10, 10))
+
+    def problem(lowrank_r: int, next_lowrank_r: int, next_inner_steps: int) -> str:
+        propose = Propose(
+            round=RoundIndex(0), attempt=Attempt(0), parent=HEAD, state_digest=bytes(32),
+            contributions=(contribution(A),), observers=(), owners=(0, 0),
+            lowrank_r=lowrank_r, next_lowrank_r=next_lowrank_r, next_inner_steps=next_inner_steps,
+        )  # fmt: skip
+        return proposal_problem(propose, chain, shape, LIMITS)
+
+    assert problem(16, 12, 40) == ""
+    for wrong in ((12, 12, 40), (16, 16, 40), (16, 12, 50)):
+        assert "what the" in problem(*wrong)
+    assert ChainView(RUN, RoundIndex(0), HEAD, HEAD, lowrank_r=4, inner_steps=9).announced == (4, 9)

@@ -1,0 +1,69 @@
+"""Eager updates: what a site adds to the shared anchor for itself, so that its own newest progress is not a phase late.
+
+    u^t = theta at the start of the phase - theta at its end        what is offered, and shared one phase later
+    overlay <- Outer(overlay, (u^t - u^{t-1}) / M)                   the same linear outer optimizer, M contributors
+    theta <- anchor + overlay
+The shared anchor stays bit-identical everywhere; only the overlay differs. It starts from zero whenever the trainers
+start, or take an anchor out of turn. Source: Eager Updates, arXiv 2502.12996; ALGORITHMS 4.3; the engine's form is
+outer/phases.py, delay `eager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
+from dilocoxd.outer.rounding import fp32
+from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.wire.layout import Layout
+
+
+class EagerParameters(FlatParameters):
+    """Flat parameters of one rank with its slices of the overlay (on the CPU; five copies of the parameters in all)."""
+
+    def __init__(
+        self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout, optimizer: OuterOptimizer
+    ) -> None:
+        super().__init__(parameters, layout)
+        self._optimizer = optimizer
+        self._num_updates = 0
+        self._overlays = [torch.zeros(stop - start) for _, start, stop in self._slots]
+        self._states = [zero_slots(optimizer, overlay.numel()) for overlay in self._overlays]
+        self._last_updates = [torch.zeros_like(overlay) for overlay in self._overlays]
+        self._updates = [torch.zeros_like(overlay) for overlay in self._overlays]
+
+    def replace(self, anchor: Tensor) -> None:
+        """Parameters and base <- anchor, without overlay."""
+        for tensors in (self._overlays, self._last_updates, self._updates, *self._states):
+            for tensor in tensors:
+                tensor.zero_()
+        super().replace(anchor)
+
+    @torch.no_grad()
+    def subtract_from(self, phase: Tensor) -> None:
+        """phase <- (phase + overlay) - parameters: the phase began at anchor + overlay."""
+        for (_, start, stop), overlay in zip(self._slots, self._overlays, strict=True):
+            phase[start:stop].add_(overlay)
+        super().subtract_from(phase)
+        for (_, start, stop), update in zip(self._slots, self._updates, strict=True):
+            update.copy_(phase[start:stop])
+
+    @torch.no_grad()
+    def begin(self, anchor: Tensor, num_contributors: int) -> None:
+        """Move the overlay by the phase just closed; then parameters and base <- anchor + overlay.
+
+        `num_contributors`: of the newest entry; 0 if it is not known, then the overlay only coasts.
+        """
+        weight = fp32(1.0 / num_contributors) if num_contributors else 0.0
+        own = zip(self._slots, self._base, self._overlays, self._states, self._updates, self._last_updates, strict=True)
+        for (param, start, stop), base, overlay, state, update, last in own:
+            fresh = (update - last).mul_(weight)
+            self._optimizer.step_(overlay, state, fresh, self._num_updates)
+            if num_contributors:
+                last.copy_(update)
+            param.copy_((anchor[start:stop] + overlay).view(param.shape))
+            base.copy_(param)
+        self._num_updates += 1
