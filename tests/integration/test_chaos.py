@@ -1,0 +1,29 @@
+"""The short form of the soak: three minutes of kills, frosts, cuts and wiped disks on four real sites (tests/chaos)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.sites import ROOT
+
+MINUTES, SEED = 3, 2
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def test_soak_of_three_minutes_keeps_every_promise(tmp_path: Path) -> None:
+    options = ["--minutes", str(MINUTES), "--seed", str(SEED), "--no-reference", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", *options],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=1100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert sum(report["faults"].values()) > 15
+    assert report["rounds"] > 10
+    assert report["loss_excess"].startswith("not compared")
