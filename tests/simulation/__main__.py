@@ -1,96 +1,12 @@
-"""Run seeded schedules: `python -m tests.simulation --first-seed S --num-seeds N [--jobs J]`; exit 1 if any fails.
-
-A failing seed prints the invariant, one line that repeats it, and leaves its transcript in a file.
-"""
+"""Run seeded schedules: `python -m tests.simulation --first-seed S --num-seeds N [--jobs J]`; exit 1 if any fails."""
 
 import argparse
 import collections
-import gc
-import multiprocessing
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from tests.simulation.schedule import Outcome, run_seed
-
-CHUNK = 20
-"""Seeds that a process takes at a time."""
-PROGRESS_S = 15.0
-
-
-def run_quietly(seed: int) -> Outcome:
-    """`run_seed`; an exception in the machines or in the simulation is a finding too."""
-    try:
-        return run_seed(seed)
-    except Exception as error:
-        return Outcome(seed, f"{type(error).__name__}: {error}", 0, 0, 0, 0, 0, ())
-
-
-def run_chunk(seeds: range) -> list[Outcome]:
-    """Seeds one after the other. Garbage is collected between schedules: their parts refer to each other in circles."""
-    gc.disable()
-    try:
-        outcomes = []
-        for seed in seeds:
-            outcomes.append(replace(run_quietly(seed), transcript=()))
-            gc.collect(1)
-        gc.collect()
-        return outcomes
-    finally:
-        gc.enable()
-
-
-@contextmanager
-def outcomes_of(chunks: list[range], jobs: int) -> Iterator[Iterable[list[Outcome]]]:
-    """Results of all chunks in order, computed by `jobs` processes."""
-    if jobs == 1:
-        yield map(run_chunk, chunks)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield pool.imap(run_chunk, chunks)
-
-
-def run_many(
-    first: int, count: int, *, jobs: int = 1, stops_early: bool = False
-) -> tuple[list[Outcome], list[Outcome]]:
-    """(failed, all) of `count` seeds; tells about progress and failures on standard output."""
-    chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
-    failed: list[Outcome] = []
-    done: list[Outcome] = []
-    started = told_at = time.monotonic()
-    with outcomes_of(chunks, jobs) as results:
-        for outcomes in results:
-            done += outcomes
-            for outcome in [one for one in outcomes if one.problem]:
-                failed.append(outcome)
-                report(outcome)
-            if time.monotonic() - told_at > PROGRESS_S:
-                told_at = time.monotonic()
-                rate = len(done) / (told_at - started)
-                print(f"{len(done)} of {count} seeds, {len(failed)} failed, {rate:.1f} a second", flush=True)
-            if failed and stops_early:
-                break
-    return failed, done
-
-
-def report(outcome: Outcome) -> None:
-    """What broke, how to repeat it, and the transcript in a file."""
-    path = Path(tempfile.gettempdir()) / f"simulation-{outcome.seed}.txt"
-    print(f"seed {outcome.seed}: {outcome.problem}")
-    print(f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --transcript {path}", flush=True)
-    write_transcript(outcome.seed, path)
-
-
-def write_transcript(seed: int, path: Path) -> None:
-    with path.open("w") as file:
-        try:
-            file.writelines(f"{line}\n" for line in run_seed(seed, keeps_transcript=True).transcript)
-        except Exception as error:
-            file.write(f"{type(error).__name__}: {error}\n")
+from tests.simulation.batches import run_many, write_transcript
 
 
 def main() -> int:

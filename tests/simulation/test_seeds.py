@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.__main__ import run_many
+from tests.simulation.batches import run_many
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
 
