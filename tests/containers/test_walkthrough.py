@@ -27,7 +27,7 @@ exec {client} "$@"
 """
 COUNT_THREE = (
     "import json,urllib.request as u;"
-    "rows=json.load(u.urlopen('http://127.0.0.1:8080/v1/rounds?limit=1000'));"
+    "rows=json.load(u.urlopen('http://127.0.0.1:8080/v1/rounds?from=0&limit=1000'));"
     "print(max((len(r['contributors']) for r in rows), default=0))"
 )
 

@@ -45,7 +45,7 @@ def contributors(row: dict[str, Any]) -> set[str]:
 
 
 def rows_of(site: NamespacedSite) -> list[dict[str, Any]]:
-    rows = site.get("/v1/rounds?limit=1000") or []
+    rows = site.get("/v1/rounds?from=0&limit=1000") or []
     return [row for row in rows if row["committed_at"]]
 
 

@@ -51,11 +51,11 @@ def exposure(machine: Machine, unit: str) -> float:
 
 def test_units_are_valid_and_little_exposed_with_and_without_gpus(machine: Machine) -> None:
     units = "dilocoxd.service dilocoxd@any.service"
-    assert machine.sh(f"cd /etc/systemd/system && systemd-analyze verify {units} 2>&1") == ""
+    assert machine.sh(f"cd /etc/systemd/system && systemd-analyze verify --man=no {units} 2>&1") == ""
     figures = {"plain": exposure(machine, UNIT), "template": exposure(machine, SECOND)}
     drop_in = "/etc/systemd/system/dilocoxd@gpu.service.d/gpu.conf"
     machine.sh(f"install -D -m 0644 /srv/dilocoxd/systemd/gpu.conf {drop_in} && systemctl daemon-reload")
-    assert machine.sh("cd /etc/systemd/system && systemd-analyze verify dilocoxd@gpu.service 2>&1") == ""
+    assert machine.sh("cd /etc/systemd/system && systemd-analyze verify --man=no dilocoxd@gpu.service 2>&1") == ""
     figures["with GPUs"] = exposure(machine, "dilocoxd@gpu.service")
     say(f"exposure: {figures}")
     assert max(figures.values()) <= EXPOSURE_MAX
@@ -118,7 +118,7 @@ def test_configuration_error_is_told_once_and_not_tried_again(machine: Machine) 
     assert machine.show(UNIT, "ExecMainStatus") == "78"
     assert machine.show(UNIT, "SubState") == "failed", "not waiting for a restart"
     assert machine.show(UNIT, "NRestarts") in (restarts, "0")
-    assert "unknown field log.colour" in machine.journal(UNIT)
+    assert re.search(r"unknown field \w+\.colour", machine.journal(UNIT))
     machine.sh(f"cp -p /srv/site.toml {RUN_DIR}/site.toml && systemctl reset-failed dilocoxd")
 
 
@@ -145,7 +145,7 @@ def wait_joint(node: Node) -> None:
     """Until one entry names both sites, and both show the same bits."""
 
     def is_joint() -> bool:
-        rows = node.get("/v1/rounds?limit=1000") or []
+        rows = node.get("/v1/rounds?from=0&limit=1000") or []
         return any(len(row["contributors"]) == 2 for row in rows[-3:])
 
     wait_until(is_joint, "an entry of both", PATIENCE_S, lambda: node.describe() + node.describe(SECOND_API))
@@ -174,7 +174,7 @@ def test_reboot_goes_on_from_snapshot_and_log(machine: Machine) -> None:
     machine.wait_height(before, PATIENCE_S, SECOND_API)
     back_s = time.monotonic() - started
     wait_joint(machine)
-    rounds = machine.get("/v1/rounds?limit=1000") or []
+    rounds = machine.get("/v1/rounds?from=0&limit=1000") or []
     assert [row["round"] for row in rounds[:3]] == [0, 1, 2], "the log of before is there"
     say(f"rebooted: both train again at height {before} after {back_s:.1f} s; snapshots were {snapshots}")
     machine.exec("systemctl", "stop", UNIT, SECOND)
