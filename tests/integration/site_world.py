@@ -115,13 +115,13 @@ class World:
             offer = await self.offers.get()
             self.is_committing = True
             shares = (local.Share(-1, offer.tokens),)
-            for segment in range(len(layout.payload_bytes[0])):
+            for segment in range(len(layout.payload_bytes[0][0])):
                 await self.site.reduce(0, segment, shares, 0)
                 self.on_commit("reduce", round_index)
             await self.site.prepare_pass(1, 0)
             payload = self.site.buffers.read(local.RESULT, 0, self.site.buffers.size(local.RESULT))
             owned = tuple(
-                local.OwnedSegment(0, segment, shares) for segment in range(len(layout.payload_bytes[0]))
+                local.OwnedSegment(0, segment, shares) for segment in range(len(layout.payload_bytes[0][0]))
             )  # fmt: skip
             entry = CommittedEntry(
                 RoundIndex(round_index), 0, self.settings.inner_steps, 0,
