@@ -118,3 +118,24 @@ def plain(value):
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def genesis(run_id, manifest):
+    """Chapter 02: the chain head of a run without entries."""
+    return sha256(b"dilocoxd/1/genesis\0" + run_id.encode() + b"\0" + sha256(manifest))
+
+
+def entry_hash(fields):
+    """Chapter 02."""
+    return sha256(b"dilocoxd/1/entry\0" + pack(fields))
+
+
+def signed_vote(key, digest, run_id):
+    """Chapter 02: SignedVote over an entry's hash."""
+    return [key.peer, key.public, key.sign(b"dilocoxd/1/vote\0" + run_id.encode() + b"\0" + digest)]
+
+
+def coordinator_order(run_id, peers, round_index, attempt):
+    """Chapter 06, R4."""
+    prefix = b"dilocoxd/1/coordinator\0" + f"{run_id}\0{round_index}\0{attempt}\0".encode()
+    return sorted(peers, key=lambda peer: sha256(prefix + peer.encode()))

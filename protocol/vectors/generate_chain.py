@@ -9,7 +9,18 @@ import json
 import struct
 import sys
 
-from canonical import REGISTRY, frame, keys, pack, plain, sha256
+from canonical import (
+    REGISTRY,
+    coordinator_order,
+    entry_hash,
+    frame,
+    genesis,
+    keys,
+    pack,
+    plain,
+    sha256,
+    signed_vote,
+)
 
 MANIFEST = b'{"run":{"name":"golden"}}'
 RUN_ID = "golden-" + hashlib.sha256(MANIFEST).hexdigest()[:16]
@@ -77,7 +88,7 @@ def broken_records():
     yield "too large", pack([record_body(), KEYS[0].public, bytes(9000)]), "too_large"
 
 
-GENESIS = sha256(b"dilocoxd/1/genesis\0" + RUN_ID.encode() + b"\0" + sha256(MANIFEST))
+GENESIS = genesis(RUN_ID, MANIFEST)
 
 
 def contribution(key, phase, base, tokens):
@@ -91,12 +102,8 @@ def entry(round_index, parent, contributions):
     return [RUN_ID, round_index, parent, digest, contributions, results, 0, 0, 25]
 
 
-def entry_hash(fields):
-    return sha256(b"dilocoxd/1/entry\0" + pack(fields))
-
-
 def vote(key, digest, run_id=RUN_ID):
-    return [key.peer, key.public, key.sign(b"dilocoxd/1/vote\0" + run_id.encode() + b"\0" + digest)]
+    return signed_vote(key, digest, run_id)
 
 
 def chain():
@@ -165,8 +172,7 @@ def broken_branches():
 def coordinators():
     peers = [key.peer for key in KEYS]
     for round_index, attempt in ((0, 0), (0, 1), (1, 0), (7, 3), (1000, 64)):
-        prefix = b"dilocoxd/1/coordinator\0" + f"{RUN_ID}\0{round_index}\0{attempt}\0".encode()
-        order = sorted(peers, key=lambda peer: sha256(prefix + peer.encode()))
+        order = coordinator_order(RUN_ID, peers, round_index, attempt)
         yield {"round": round_index, "attempt": attempt, "order": order}
 
 

@@ -8,10 +8,11 @@ which it may repeat, and MUST do exactly `does`, in this order. Written from the
 import json
 import sys
 
-from canonical import REGISTRY, keys, pack, sha256
+import canonical
+from canonical import REGISTRY, coordinator_order, genesis, keys, pack, sha256, signed_vote
 
 RUN_ID = "golden-transcripts"
-GENESIS = sha256(b"dilocoxd/1/genesis\0" + RUN_ID.encode() + b"\0" + sha256(b"{}"))
+GENESIS = genesis(RUN_ID, b"{}")
 STATE = sha256(b"state 0")
 NEXT_STATE = sha256(b"state 1")
 KEYS = keys()
@@ -26,8 +27,7 @@ def message(name, **fields):
 
 
 def coordinators(peers, round_index, attempt):
-    prefix = b"dilocoxd/1/coordinator\0" + f"{RUN_ID}\0{round_index}\0{attempt}\0".encode()
-    return sorted(peers, key=lambda peer: sha256(prefix + peer.encode()))
+    return coordinator_order(RUN_ID, peers, round_index, attempt)
 
 
 def shares(peer, phase=0):
@@ -59,13 +59,12 @@ def entry(members):
 
 
 def entry_hash(members):
-    return sha256(b"dilocoxd/1/entry\0" + pack(entry(members)))
+    return canonical.entry_hash(entry(members))
 
 
 def vote(peer, digest, attempt=0):
     (key,) = (key for key in KEYS if key.peer == peer)
-    text = b"dilocoxd/1/vote\0" + RUN_ID.encode() + b"\0" + digest
-    return message("Vote", round=0, attempt=attempt, entry_hash=digest, vote=[peer, key.public, key.sign(text)])
+    return message("Vote", round=0, attempt=attempt, entry_hash=digest, vote=signed_vote(key, digest, RUN_ID))
 
 
 class Transcript:

@@ -59,7 +59,7 @@ def start(member: NamespacedSite, step_s: float) -> None:
 
 def rounds_of(site: NamespacedSite) -> list[dict[str, Any]]:
     """Applied rounds that the site lived through."""
-    return [r for r in site.get("/v1/rounds?from=0&limit=1000") or [] if r["applied_at"] and r["attempts"]]
+    return [r for r in site.rounds() if r["applied_at"] and r["attempts"]]
 
 
 def spacing(rows: list[dict[str, Any]]) -> list[float]:

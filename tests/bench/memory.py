@@ -94,7 +94,7 @@ class Watch:
     def report(self, parameter_bytes: int) -> dict[str, Any]:
         """Figures for people and for the test."""
         peaks = self.peaks
-        rows = self.site.get("/v1/rounds?from=0&limit=1000") or []
+        rows = self.site.rounds()
         times = [row["applied_at"] - row["started_at"] for row in rows if row["applied_at"] and row["started_at"]]
         return {
             "site": self.site.name,

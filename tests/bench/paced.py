@@ -87,7 +87,7 @@ class Pair:
         self.first_round = max(site.status()["height"] for site in self.members) + 1
 
     def _is_joint(self) -> bool:
-        rows = self.members[0].get("/v1/rounds?from=0&limit=1000") or []
+        rows = self.members[0].rounds()
         done = [row for row in rows if row["applied_at"]]
         return bool(done) and len(done[-1]["contributors"]) == len(self.members)
 

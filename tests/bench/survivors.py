@@ -74,7 +74,7 @@ def wait_joint(members: list[NamespacedSite], rounds: int = 2) -> None:
     """Until the newest rounds name everybody, as everybody says."""
 
     def is_joint() -> bool:
-        newest = [(m.get("/v1/rounds?from=0&limit=1000") or []) for m in members]
+        newest = [m.rounds() for m in members]
         done = [[row for row in rows if row["applied_at"] and row["attempts"]][-rounds:] for rows in newest]
         return all(len(rows) == rounds and all(len(r["contributors"]) == len(members) for r in rows) for rows in done)
 
@@ -83,7 +83,7 @@ def wait_joint(members: list[NamespacedSite], rounds: int = 2) -> None:
 
 def phase_seconds(site: NamespacedSite) -> float:
     """Median time from one joint round to the next."""
-    rows = [r for r in site.get("/v1/rounds?from=0&limit=1000") or [] if r["applied_at"] and r["attempts"]]
+    rows = [r for r in site.rounds() if r["applied_at"] and r["attempts"]]
     times = [
         b["applied_at"] - a["applied_at"]
         for a, b in itertools.pairwise(rows)
@@ -94,7 +94,7 @@ def phase_seconds(site: NamespacedSite) -> float:
 
 def exchange_seconds(site: NamespacedSite) -> float:
     """Median length of the newest joint exchanges."""
-    rows = [r for r in site.get("/v1/rounds?from=0&limit=1000") or [] if r["applied_at"] and r["attempts"]]
+    rows = [r for r in site.rounds() if r["applied_at"] and r["attempts"]]
     times = [r["times"]["exchange_s"] for r in rows if len(r["contributors"]) == len(NAMES)]
     return statistics.median(times[-5:]) if times else 0.0
 

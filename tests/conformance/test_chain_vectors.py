@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,18 +21,12 @@ from dilocoxd.wire.entry import decode_entry, encode_entry, entry_hash, genesis_
 from dilocoxd.wire.frames import FrameDecoder, FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello
 from dilocoxd.wire.records import decode_signed, encode_record, encode_signed
+from tests.conformance.vectors import from_json, loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
-LOADED: dict[str, Any] = json.loads((VECTORS / "chain.json").read_text(encoding="utf-8"))
+LOADED: dict[str, Any] = loaded("chain")
 RUN_ID = RunId(LOADED["run_id"])
 GENESIS = Digest(bytes.fromhex(LOADED["genesis"]))
 LIMITS = RoundLimits(tokens_max=10**6, inner_steps_max=1000)
-
-
-def from_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return bytes.fromhex(value["hex"])
-    return [from_json(item) for item in value] if isinstance(value, list) else value
 
 
 def label(row: dict[str, Any]) -> str:

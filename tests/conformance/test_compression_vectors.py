@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from dilocoxd.compress.registry import codec_from_name, codec_names
 from dilocoxd.errors import WireError
+from tests.conformance.vectors import floats, loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
-LOADED: dict[str, list[dict[str, Any]]] = json.loads((VECTORS / "compression.json").read_text(encoding="utf-8"))
+LOADED: dict[str, list[dict[str, Any]]] = loaded("compression")
 
 
 def label(row: dict[str, Any]) -> str:
     return f"{row['codec']}-{row['numel']}-{row.get('reason', 'valid')}".replace(" ", "_")
-
-
-def floats(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.float32)
 
 
 @pytest.mark.parametrize("row", LOADED["valid"], ids=label)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,19 +9,13 @@ import pytest
 from dilocoxd.errors import WireError
 from dilocoxd.wire.codec import _flatten
 from dilocoxd.wire.messages import PEER_MESSAGES
+from tests.conformance.vectors import from_json, loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
-LOADED: dict[str, Any] = json.loads((VECTORS / "encoding.json").read_text(encoding="utf-8"))
+LOADED: dict[str, Any] = loaded("encoding")
 
 
 def label(row: dict[str, Any]) -> str:
     return f"{row.get('message', 'bytes')}-{row.get('broken', len(row['bytes']))}".replace(" ", "_")
-
-
-def from_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return bytes.fromhex(value["hex"])
-    return [from_json(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("row", LOADED["valid"], ids=label)

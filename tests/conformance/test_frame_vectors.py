@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dilocoxd.errors import WireError
 from dilocoxd.wire.frames import PAYLOAD_BYTES_MAX, PRELUDE_BYTES, FrameDecoder, FrameKind, encode
+from tests.conformance.vectors import loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
-LOADED: dict[str, Any] = json.loads((VECTORS / "frames.json").read_text(encoding="utf-8"))
+LOADED: dict[str, Any] = loaded("frames")
 
 
 def decoded(data: bytes, cut: int) -> list[list[str]]:

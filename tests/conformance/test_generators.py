@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
+from tests.conformance.vectors import VECTORS
+
 NAMES = sorted(path.stem for path in VECTORS.glob("*.json"))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +12,10 @@ from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
 from dilocoxd.outer.reduce import reduce_segment, weighted_mean_
 from dilocoxd.outer.rounding import mean_weights
+from tests.conformance.vectors import floats, loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
-LOADED: dict[str, Any] = json.loads((VECTORS / "outer.json").read_text(encoding="utf-8"))
+LOADED: dict[str, Any] = loaded("outer")
 OPTIONS = ("lr", "momentum", "beta2", "eps")
-
-
-def floats(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.float32)
 
 
 def bits(tensor: Tensor) -> str:

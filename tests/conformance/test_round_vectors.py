@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ from dilocoxd.swarm.identity import Identity, _wrap_protobuf, load
 from dilocoxd.wire.codec import decode_struct
 from dilocoxd.wire.entry import Contribution, entry_hash
 from dilocoxd.wire.messages import PEER_MESSAGES, Ready
+from tests.conformance.vectors import VECTORS, loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
-LOADED: dict[str, Any] = json.loads((VECTORS / "rounds.json").read_text(encoding="utf-8"))
+LOADED: dict[str, Any] = loaded("rounds")
 RUN_ID = RunId(LOADED["run_id"])
 GENESIS = Digest(bytes.fromhex(LOADED["genesis"]))
 SHAPE = PayloadShape(1, tuple(LOADED["segment_bytes"]))

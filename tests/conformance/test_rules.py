@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.conformance.vectors import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 CITED = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
@@ -20,8 +21,7 @@ def rules_of_the_chapters() -> list[str]:
 
 
 def rules_of_the_transcripts() -> set[str]:
-    loaded = json.loads((ROOT / "protocol" / "vectors" / "rounds.json").read_text(encoding="utf-8"))
-    return {rule for row in loaded["transcripts"] for rule in row["rules"].split()}
+    return {rule for row in loaded("rounds")["transcripts"] for rule in row["rules"].split()}
 
 
 def test_rules_have_numbers_of_their_own() -> None:

@@ -54,6 +54,10 @@ class Node:
         found = self.get("/v1/status", port)
         return found if isinstance(found, dict) else {}
 
+    def rounds(self, port: int = 8080) -> list[dict[str, Any]]:
+        """The newest rounds, up to a thousand, ascending; [] while nobody answers."""
+        return (self.get("/v1/rounds?limit=1000", port) or [])[::-1]
+
     def wait_height(self, height: int, timeout_s: float, port: int = 8080) -> dict[str, Any]:
         """Status once the site has at least this height and trains."""
 

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.dashboard.browser import Page, chromium
 from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites
+from tests.harness.sites import sites
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 PATIENCE_S = 90
 
 
-def start(site: SiteProcess) -> None:
-    site.environment["FAKE_PHASE_S"] = "1.5"
-    site.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(site.run_dir)])
-
-
 def test_page_follows_a_real_run_and_notices_a_killed_site(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a), chromium(tmp_path / "profile") as browser:
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         b = join_run(tmp_path, "b", a)
         with sites(b):
-            start(b)
+            b.start_without_model()
             page = Page(browser)
             page.open(f"http://127.0.0.1:{a.port}/")
             page.until_loaded()

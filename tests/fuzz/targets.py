@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ from dilocoxd.wire.frames import FrameDecoder
 from dilocoxd.wire.layout import ParamSpec, make_layout
 from dilocoxd.wire.local import LOCAL_MESSAGES
 from dilocoxd.wire.messages import PEER_MESSAGES
+from tests.conformance.vectors import loaded
 
-VECTORS = Path(__file__).resolve().parents[2] / "protocol" / "vectors"
 ALLOWED = (WireError, StoreError)
 """What a decoder may raise; everything else is a crash."""
 
@@ -39,10 +38,6 @@ class Target:
     name: str
     decode: Callable[[bytes], object]
     corpus: tuple[bytes, ...]
-
-
-def vectors(name: str) -> Any:
-    return json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def hexes(rows: list[dict[str, Any]], key: str = "bytes", longest: int = 20_000) -> tuple[bytes, ...]:
@@ -59,7 +54,7 @@ def whole_stream(data: bytes) -> None:
 
 
 def chain_answer() -> bytes:
-    entries = hexes(vectors("chain")["entries"])
+    entries = hexes(loaded("chain")["entries"])
     return b"".join(len(data).to_bytes(4, "little") + data for data in entries)
 
 
@@ -69,7 +64,7 @@ def index() -> bytes:
 
 
 def log_record() -> bytes:
-    signed = decode_entry(hexes(vectors("chain")["entries"])[0])
+    signed = decode_entry(hexes(loaded("chain")["entries"])[0])
     return encode_front(signed, (3, 4, 5), has_payload=True) + bytes(12)
 
 
@@ -86,7 +81,7 @@ def bitmap(data: bytes) -> None:
 
 def segment_targets() -> list[Target]:
     """One target per codec: the first two bytes choose one of its vectors, the rest is the payload."""
-    rows = vectors("compression")
+    rows = loaded("compression")
     found: dict[str, list[dict[str, Any]]] = {}
     for row in (*rows["valid"], *rows["failing"]):
         if row["numel"] <= 6000:
@@ -131,7 +126,7 @@ def message_target(name: str, registry: Registry, corpus: tuple[bytes, ...]) -> 
 
 def all_targets() -> list[Target]:
     """Every decoder, in the order of the protocol's chapters."""
-    encoding, frames, chain = vectors("encoding"), vectors("frames"), vectors("chain")
+    encoding, frames, chain = loaded("encoding"), loaded("frames"), loaded("chain")
     run_id = RunId(chain["run_id"])
     messages = hexes([*encoding["valid"], *encoding["failing"]])
     return [

@@ -53,6 +53,11 @@ class SiteProcess:
         """Run `dilocoxd ARGUMENTS` (default: run RUN_DIR) in its own process group."""
         self.start_command([sys.executable, "-m", "dilocoxd", *(arguments or ("run", str(self.run_dir)))])
 
+    def start_without_model(self, phase_s: float = 1.5) -> None:
+        """Run the daemon with tests/harness/fake_site.py in place of workers; a phase takes `phase_s` seconds."""
+        self.environment["FAKE_PHASE_S"] = str(phase_s)
+        self.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(self.run_dir)])
+
     def start_command(self, command: list[str]) -> None:
         """Run any command as this site's daemon."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **self.environment}
@@ -73,6 +78,10 @@ class SiteProcess:
         """GET /v1/status, or {} while nobody answers."""
         found = self.get("/v1/status")
         return found if isinstance(found, dict) else {}
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The newest rounds, up to a thousand, ascending; [] while nobody answers."""
+        return (self.get("/v1/rounds?limit=1000") or [])[::-1]
 
     def tree(self) -> list[psutil.Process]:
         """The daemon and all its descendants that live now."""

@@ -58,7 +58,7 @@ def trained(folder: Path, settings: dict[str, str]) -> Trained:
             wait_joint_round([a, b])
             height = b.status()["height"]
             b.wait_height(height + JOINT_ROUNDS, PATIENCE_S)
-            rows = [{row["round"]: row for row in site.get("/v1/rounds?from=0&limit=1000") or []} for site in (a, b)]
+            rows = [{row["round"]: row for row in site.rounds()} for site in (a, b)]
             assert [b.stop(), a.stop()] == [0, 0]
     plain = [{n for n, row in each.items() if row["is_contributor"] and row["attempts"] == 1} for each in rows]
     return Trained((a, b), {n: rows[0][n]["bytes_sent"] + rows[1][n]["bytes_sent"] for n in plain[0] & plain[1]})

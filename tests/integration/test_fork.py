@@ -39,7 +39,7 @@ def events(site: SiteProcess, name: str) -> list[dict[str, Any]]:
 
 def own_phases(site: SiteProcess, peer: str) -> set[int]:
     """Phases of `peer` in the site's chain."""
-    rows = site.get("/v1/rounds?from=0&limit=1000") or []
+    rows = site.rounds()
     return {c["phase"] for row in rows for c in row["contributors"] if c["peer"] == peer}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def contributors(row: dict[str, Any]) -> set[str]:
 
 
 def rows_of(site: NamespacedSite) -> list[dict[str, Any]]:
-    rows = site.get("/v1/rounds?from=0&limit=1000") or []
+    rows = site.rounds()
     return [row for row in rows if row["committed_at"]]
 
 
@@ -67,8 +66,7 @@ def test_minority_waits_with_a_reason_and_catches_up_by_entries_alone(tmp_path: 
     alone = members[3]
     with sites(*members):
         for member in members:
-            member.environment["FAKE_PHASE_S"] = "1.5"
-            member.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(member.run_dir)])
+            member.start_without_model()
         peers = [peer_of(member) for member in members]
         wait_entry(members[0], set(peers))
         network.cut(alone.name)

@@ -34,11 +34,6 @@ uvloop.run(main())
 """
 
 
-def start(site: SiteProcess) -> None:
-    site.environment["FAKE_PHASE_S"] = "1.5"
-    site.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(site.run_dir)])
-
-
 def stop_held(site: SiteProcess, fault: Fault) -> psutil.Process:
     """SIGTERM, and everything but the network is over; its p2pd, which must live on until the goodbye is said."""
     p2pd = psutil.Process(site.status()["workers"]["p2pd"]["pid"])
@@ -54,13 +49,13 @@ def stop_held(site: SiteProcess, fault: Fault) -> psutil.Process:
 def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         b = join_run(tmp_path, "b", a)
         fault = Fault(b)
         with sites(b):
             for is_killed in (False, True):
-                start(b)
+                b.start_without_model()
                 wait_until(lambda: b.status().get("state") == "training", "b in the run", PATIENCE_S, b.describe)
                 began = now()
                 p2pd = stop_held(b, fault)
@@ -79,7 +74,7 @@ def test_daemon_told_to_stop_while_it_starts_leaves_cleanly(tmp_path: Path) -> N
     a = found_run(tmp_path, "a")
     with sites(a):
         began = now()
-        start(a)
+        a.start_without_model()
         wait_until(a.status, "the API", PATIENCE_S, a.describe)
         tree = a.tree()
         assert a.stop() == 0

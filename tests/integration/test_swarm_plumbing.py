@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import psutil
@@ -21,11 +20,6 @@ pytestmark = pytest.mark.processes
 PATIENCE_S = 90
 
 
-def start(site: SiteProcess, phase_s: float = 1.5) -> None:
-    site.environment["FAKE_PHASE_S"] = str(phase_s)
-    site.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(site.run_dir)])
-
-
 def contributors(site: SiteProcess, round_index: int) -> list[str]:
     rows = site.get(f"/v1/rounds?from={round_index}&limit=1") or [{"contributors": []}]
     return sorted(c["peer"] for c in rows[0]["contributors"])
@@ -36,7 +30,7 @@ def wait_joint_round(members: list[SiteProcess]) -> None:
     ids = {wait_until(lambda m=m: m.status().get("peer_id"), m.name, PATIENCE_S, m.describe) for m in members}
 
     def is_joint() -> bool:
-        rows = members[0].get("/v1/rounds?from=0&limit=1000") or []
+        rows = members[0].rounds()
         return bool(rows) and any({c["peer"] for c in row["contributors"]} == ids for row in rows[-3:])
 
     wait_until(is_joint, f"a round of {len(ids)} sites", PATIENCE_S, members[0].describe)
@@ -60,11 +54,11 @@ def assert_same_chain(members: list[SiteProcess]) -> None:
 def test_two_sites_commit_rounds_together_and_leave_cleanly(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         b = join_run(tmp_path, "b", a)
         with sites(b):
-            start(b)
+            b.start_without_model()
             wait_joint_round([a, b])
             status = b.status()
             assert status["peers"]["live"] == 1
@@ -82,21 +76,21 @@ def test_two_sites_commit_rounds_together_and_leave_cleanly(tmp_path: Path) -> N
 def test_founder_dies_the_others_go_on_and_it_comes_back(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         b = join_run(tmp_path, "b", a)
         with sites(b):
-            start(b)
+            b.start_without_model()
             b.wait_height(2, PATIENCE_S)
             c = join_run(tmp_path, "c", b)
             with sites(c):
-                start(c)
+                c.start_without_model()
                 wait_joint_round([a, b, c])
                 a.kill_tree()
                 height = b.status()["height"]
                 b.wait_height(height + 3, PATIENCE_S)
                 wait_joint_round([b, c])
-                start(a)
+                a.start_without_model()
                 wait_joint_round([c, a, b])
                 assert c.stop() == 0
                 assert b.stop() == 0
@@ -107,7 +101,7 @@ def test_founder_dies_the_others_go_on_and_it_comes_back(tmp_path: Path) -> None
 def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         tree = a.tree()
         assert len(tree) > 1
@@ -118,11 +112,11 @@ def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
 def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         b = join_run(tmp_path, "b", a)
         with sites(b):
-            start(b)
+            b.start_without_model()
             wait_joint_round([a, b])
             p2pd = a.status()["workers"]["p2pd"]["pid"]
             next(p for p in a.tree() if p.pid == p2pd).kill()
@@ -135,14 +129,14 @@ def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
 def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(2, PATIENCE_S)
         assert a.process is not None
         # An entry on disk is larger than this, every shared buffer that is written is smaller.
         psutil.Process(a.process.pid).rlimit(psutil.RLIMIT_FSIZE, (4500, 4500))
         assert a.process.wait(PATIENCE_S) == 1
         before = log_heads(a)
-        start(a)
+        a.start_without_model()
         a.wait_height(len(before) + 1, PATIENCE_S)
         assert a.stop() == 0
         assert log_heads(a)[: len(before)] == before
@@ -151,11 +145,11 @@ def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -
 def test_second_daemon_on_a_run_directory_is_refused(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        start(a)
+        a.start_without_model()
         a.wait_height(1, PATIENCE_S)
         second = SiteProcess("second", a.run_dir, a.port)
         with sites(second):
-            start(second)
+            second.start_without_model()
             assert second.process is not None
             assert second.process.wait(PATIENCE_S) == 78
             assert "another daemon" in second.log_path.read_text()
@@ -168,7 +162,7 @@ def test_ports_in_use_are_named(tmp_path: Path) -> None:
     with socket.socket() as taken, sites(a):
         taken.bind(("127.0.0.1", a.port))
         taken.listen()
-        start(a)
+        a.start_without_model()
         assert a.process is not None
         assert a.process.wait(PATIENCE_S) == 78
         assert f"port {a.port}" in a.log_path.read_text()
@@ -176,6 +170,6 @@ def test_ports_in_use_are_named(tmp_path: Path) -> None:
     with socket.socket() as taken, sites(a):
         taken.bind(("127.0.0.1", site.network.port))
         taken.listen()
-        start(a)
+        a.start_without_model()
         assert a.process.wait(PATIENCE_S) == 78
         assert f"port {site.network.port}" in a.log_path.read_text()

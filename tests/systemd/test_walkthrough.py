@@ -61,7 +61,7 @@ def test_every_command_of_the_quickstart_for_systemd_leads_to_three_sites(machin
         assert "training" in node.sh("systemctl show --value -p StatusText dilocoxd") or node.wait_height(0, PATIENCE_S)
 
     def has_three() -> bool:
-        rows = machines["two"].get("/v1/rounds?from=0&limit=1000") or []
+        rows = machines["two"].rounds()
         return any(len(row["contributors"]) == 3 for row in rows)
 
     wait_until(has_three, "an entry of three", PATIENCE_S, lambda: "\n".join(m.describe() for m in machines.values()))
