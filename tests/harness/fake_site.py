@@ -112,7 +112,7 @@ class FakeSite:
             asyncio.get_running_loop().call_later(self.phase_s, self._offer)
 
     def _offer(self) -> None:
-        if self._is_over.is_set() or self._in_flight is not None:
+        if self._is_over.is_set() or self._in_flight is not None or not self._is_training:
             return
         self._phase = PhaseId(self._phase + 1)
         self._in_flight = self._phase
@@ -138,6 +138,7 @@ class FakeSite:
 
     def resume(self) -> None:
         self._is_training = True
+        self._offer_soon()
 
     def beat(self) -> int:
         self.num_beats += 1

@@ -1,0 +1,240 @@
+"""The API of real daemons: its contract under generated requests, control with real effects, a peer that dials back.
+
+Models and workers are left out (tests/harness/fake_site); network, rounds, log and API are real.
+"""
+
+import datetime
+import ipaddress
+import json
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import TypeAdapter
+
+from dilocoxd.api.endpoints import ENDPOINTS
+from dilocoxd.api.models import Problem
+from dilocoxd.cli.main import cli
+from dilocoxd.cli.watch import messages
+from tests.harness.runs import found_run, join_run
+from tests.harness.sites import SiteProcess, sites, wait_until
+
+pytestmark = pytest.mark.processes
+PATIENCE_S = 150.0
+PHASE_S = 1.0
+SETTINGS = """
+[[operations]]
+include-path = "/readyz"
+checks.not_a_server_error.expected-statuses = ["2xx", "4xx", 503]
+"""
+"""For schemathesis: "not ready" is an answer of /readyz, not a fault of the server."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SiteProcess, SiteProcess]]:
+    """Two daemons that commit rounds together."""
+    folder = tmp_path_factory.mktemp("api")
+    a = found_run(folder, "a")
+    with sites(a):
+        a.start_without_model(PHASE_S)
+        b = join_run(folder, "b", a)
+        with sites(b):
+            b.start_without_model(PHASE_S)
+            wait_until(lambda: took_part(a) >= 2, "a joint round", PATIENCE_S, a.describe)
+            yield a, b
+
+
+def took_part(site: SiteProcess) -> int:
+    peers = site.status().get("peers") or {}
+    return int(peers.get("took_part_last_round", 0))
+
+
+def token(site: SiteProcess) -> str:
+    return (site.run_dir / "api.token").read_text("ascii").strip()
+
+
+def post(site: SiteProcess, name: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+    """Status and JSON answer of a control request."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{site.port}/v1/control/{name}",
+        data=json.dumps(body or {}).encode(),
+        headers={"Authorization": f"Bearer {token(site)}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command."""
+    done = CliRunner().invoke(cli, list(arguments), standalone_mode=False, env={"COLUMNS": "200"})
+    if done.exception is not None:
+        raise done.exception
+    return int(done.return_value), done.output
+
+
+def test_answers_have_their_documented_shapes(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    site, _ = pair
+    assert oct((site.run_dir / "api.token").stat().st_mode)[-3:] == "600"
+    for endpoint in ENDPOINTS:
+        if endpoint.method == "GET" and not isinstance(endpoint.answer, str):
+            found = site.get(endpoint.path.replace("{round}", "0"))
+            TypeAdapter(endpoint.answer).validate_json(json.dumps(found))
+
+
+def test_generated_requests_meet_no_server_error_and_no_other_shape(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    """By schemathesis; /v1/events never ends and leave ends the daemon, so they have tests of their own."""
+    site, _ = pair
+    settings = site.run_dir.parent / "schemathesis.toml"
+    settings.write_text(SETTINGS)
+    command = [
+        sys.executable, "-m", "schemathesis.cli", "--config-file", str(settings), "run", f"http://127.0.0.1:{site.port}/v1/openapi.json",
+        "--exclude-path", "/v1/events", "--exclude-path", "/v1/control/leave", "--exclude-path", "/v1/control/reach",
+        "-H", f"Authorization: Bearer {token(site)}", "--phases", "coverage,fuzzing", "--max-examples", "8",
+        "--seed", "1", "--request-timeout", "20", "--no-color",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=site.run_dir.parent)
+    print(done.stdout[-600:])
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "generated" in done.stdout
+    post(site, "resume")
+    wait_until(lambda: site.status().get("state") == "training", "training", PATIENCE_S, site.describe)
+
+
+def test_pause_stops_contributions_and_others_go_on(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    a, b = pair
+    assert run("pause", str(b.run_dir), "--reason", "a disk is exchanged")[0] == 0
+    wait_until(lambda: b.status().get("state") == "paused", "b paused", PATIENCE_S, b.describe)
+    before = wait_until(lambda: a.status().get("height"), "height", PATIENCE_S)
+
+    def goes_on_without_b() -> bool:
+        rows = a.get(f"/v1/rounds?from={before + 2}&limit=100") or []
+        return any(row["entry_hash"] and len(row["contributors"]) == 1 for row in rows)
+
+    wait_until(goes_on_without_b, "rounds without b", PATIENCE_S, a.describe)
+    follows = wait_until(lambda: a.status().get("height"), "height", PATIENCE_S)
+    b.wait_height(follows, PATIENCE_S)  # a paused site still follows the shared state
+    assert run("resume", str(b.run_dir))[0] == 0
+    assert post(b, "resume") == (409, Problem(
+        type="about:blank", title="Conflict", status=409, detail="the site is not paused").model_dump())  # fmt: skip
+    wait_until(lambda: took_part(a) >= 2, "b contributes again", PATIENCE_S, a.describe)
+
+
+def test_log_level_and_events(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    site, _ = pair
+    with urllib.request.urlopen(f"http://127.0.0.1:{site.port}/v1/events", timeout=PATIENCE_S) as stream:
+        found = messages(stream)
+        assert [next(found)[0] for _ in range(2)] == ["reset", "status"]
+        assert run("log-level", "error", str(site.run_dir))[0] == 0
+        names = []
+        for kind, ident, data in found:
+            names += [data["event"]] if kind == "event" else []
+            if "log.level_changed" in names and "round.committed" in names:
+                assert ident or kind == "status"
+                break
+    shown = site.log_path.read_text()
+    written = (site.run_dir / "logs/events.jsonl").read_text()
+    assert shown.count("round.committed") < written.count("round.committed")
+    run("log-level", "info", str(site.run_dir))
+
+
+def test_terminal_shows_tables_and_json(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    a, b = pair
+    me = b.status()["peer_id"]
+    assert me[-12:] in run("peers", str(a.run_dir))[1]
+    assert json.loads(run("peers", "--json", str(a.run_dir))[1])[0]["peer_id"] == me
+    assert "exchange" in run("rounds", "--last", "3", str(a.run_dir))[1]
+    assert len(json.loads(run("rounds", "--last", "3", "--json", str(a.run_dir))[1])) == 3
+    assert json.loads(run("snapshots", "--json", str(a.run_dir))[1]) == []
+    assert "payload" in run("log", "show", str(a.run_dir))[1]
+    assert json.loads(run("log", "show", "--last", "2", "--json", str(a.run_dir))[1])[0]["votes"]
+    code, text = run("watch", "--once", str(a.run_dir))
+    assert code == 0 and "events" in text
+
+
+def test_doctor_asks_a_peer_to_dial_back(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    a, b = pair
+    code, text = run("doctor", "--json", str(a.run_dir))
+    found = json.loads(text)
+    by_check = {one["check"]: one for one in found["findings"]}
+    print(json.dumps(found["findings"], indent=1))
+    assert (by_check["reach"]["level"], by_check["port_network"]["level"]) == ("ok", "ok")
+    assert b.status()["peer_id"] in by_check["reach"]["text"]
+    assert by_check["announce"]["level"] == "warning" and by_check["announce"]["remedy"]
+    assert by_check["port_api"]["text"].endswith("the daemon listens")
+    assert code == (0 if found["ok"] else 1)
+    status, refusal = post(a, "reach")
+    assert status == 409 and "one try per" in refusal["detail"]
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key, as PEM files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "site")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+    )
+    certificate, private = folder / "site.pem", folder / "site.key"
+    certificate.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, private
+
+
+def test_certificate_gives_https_and_a_missing_one_is_a_configuration_error(tmp_path: Path) -> None:
+    certificate, private = self_signed(tmp_path)
+    tls = ["--set", f'api.tls_certificate="{certificate}"', "--set", f'api.tls_key="{private}"']
+    site = found_run(tmp_path, "t", *tls)
+    with sites(site):
+        site.start_without_model(PHASE_S)
+
+        def health() -> str:
+            context = ssl.create_default_context(cafile=str(certificate))
+            try:
+                with urllib.request.urlopen(f"https://127.0.0.1:{site.port}/healthz", context=context) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.URLError as error:
+                assert not isinstance(error.reason, ssl.SSLError), error
+                return ""
+
+        assert json.loads(wait_until(health, "HTTPS answers", PATIENCE_S, site.describe)) == {"ok": True}
+        assert run("status", "--json", str(site.run_dir))[0] == 0
+        with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            urllib.request.urlopen(f"https://127.0.0.1:{site.port}/healthz")
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{site.port}/healthz")
+        assert site.stop() == 0
+        certificate.unlink()
+        site.start_without_model(PHASE_S)
+        assert site.process is not None and site.process.wait(PATIENCE_S) == 78
+    said = [line for line in site.log_path.read_text().splitlines() if "api.tls_certificate" in line]
+    assert said and "cannot be used" in said[-1] and "Traceback" not in site.log_path.read_text()
+
+
+def test_leave_is_clean(tmp_path: Path) -> None:
+    site = found_run(tmp_path, "c")
+    with sites(site):
+        site.start_without_model(PHASE_S)
+        site.wait_height(1, PATIENCE_S)
+        assert run("leave", str(site.run_dir))[0] == 0
+        assert site.process is not None and site.process.wait(30) == 0
+        last = json.loads((site.run_dir / "logs/events.jsonl").read_text().splitlines()[-1])
+        assert (last["event"], last["reason"]) == ("daemon.stopped", "asked for over the API")
