@@ -79,6 +79,8 @@ class _Rounds:
     usual_s: float = 0.0
     own: int = -1
     height_at_own: int = 0
+    was_training: bool = False
+    """At the look before; what was caught up with until then counts as no missed entry."""
 
 
 @dataclass(slots=True)
@@ -144,8 +146,9 @@ class AlertWatch:
                 took_s = (now - rounds.changed_at) / (height - rounds.height)
                 rounds.usual_s += 0.2 * (took_s - rounds.usual_s) if rounds.usual_s else took_s
             rounds.height, rounds.changed_at = height, now
-        if own != rounds.own or not is_training:
+        if own != rounds.own or not (is_training and rounds.was_training):
             rounds.own, rounds.height_at_own = own, height
+        rounds.was_training = is_training
 
     def _alone(self, status: Mapping[str, Any], now: float) -> str:
         known = status["peers"]["known"]

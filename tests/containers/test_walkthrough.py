@@ -1,6 +1,7 @@
 """The container half of docs/operations/quickstart.md, typed as it stands there, against our own engine."""
 
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -44,6 +45,7 @@ def terminal(image: str, tmp_path: Path) -> Iterator[dict[str, str]]:
         "DOCKER_HOST": f"unix://{FOLDER}/sock",
         "DILOCOXD_PRESET": "tiny",
         "DILOCOXD_PORT": "31997",
+        "DILOCOXD_FILES": str(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         "COMPOSE_HTTP_TIMEOUT": "600",
     }
     yield environment

@@ -111,6 +111,19 @@ def test_left_out_after_five_entries_without_us() -> None:
     assert world.look() == set()
 
 
+def test_what_a_newcomer_caught_up_with_was_not_missed() -> None:
+    world = World()
+    world.status.update(state="catching_up", height=0)
+    world.look()
+    world.status.update(state="training", height=158)
+    assert world.look() == set()
+    for _ in range(4):
+        world.commit(is_own=False)
+        assert world.look() == set()
+    world.commit(is_own=False)
+    assert world.look() == {"left_out"}
+
+
 def test_behind_a_live_peer() -> None:
     world = World()
     world.peers = [{"peer_id": "B", "is_live": True, "height": 14}, {"peer_id": "C", "is_live": False, "height": 99}]
