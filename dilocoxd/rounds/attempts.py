@@ -50,6 +50,7 @@ def enter_attempt(core: Core, attempt: Attempt) -> None:
     core.coordinator = None
     core.decided_since = None
     core.outside_since = None
+    core.promised_to = None
     core.state = states.GATHERING
     if attempt > 0:
         # At a new height what observers still get from the round before goes on until RESULT is needed again (_accept).
@@ -124,7 +125,8 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
         if message.attempt > core.attempt + core.limits.attempt_jump_max:
             raise ProtocolViolation(peer, "attempt_jump", f"proposal for attempt {message.attempt}")
         enter_attempt(core, message.attempt)
-    if message.attempt == core.attempt and core.state == states.GATHERING:
+    # What is promised to one proposal of this attempt cannot go to another one, nor to a second of the same peer.
+    if message.attempt == core.attempt and core.state == states.GATHERING and core.promised_to is None:
         known = core.pending.get(peer)
         received = known.received_at if known is not None else core.now
         core.pending[peer] = Pending(message, received)
@@ -139,26 +141,49 @@ def gather(core: Core) -> None:
         core.waiting_for = f"recovery: {', '.join(sorted(core.drift.claims)[:3])} stand elsewhere"
         return
     if core.outstanding:
+        _promise_only(core)
         core.waiting_for = "the outer worker, which finishes an order of an abandoned attempt"
         return
     order = core.candidates()
-    for peer in coordinator_order(core.site.run_id, core.round, core.attempt, core.pending):
-        if core.state == states.GATHERING and peer in core.pending and _is_legitimate(core, peer, order):
-            try:
-                _consider(core, peer, core.pending[peer].message)
-            except ProtocolViolation as violation:
-                core.pending.pop(peer, None)
-                core.emit(ReportPeer(peer, violation.rule, violation.detail))
+    _consider_pending(core, order)
     if core.state != states.GATHERING:
         return
     locks = _locks(core)
     decision = _decide(core)
-    if order[0] == core.me and core.outside_since is None:
+    if order[0] == core.me and core.outside_since is None and core.promised_to is None:
         _coordinate(core, locks, decision)
     else:
         core.waiting_for = f"a proposal of {order[0]} ({locks.reason if not locks.is_free else decision.reason})"
     if core.state == states.GATHERING:
         _watch_silence(core, locks, decision, order[0])
+
+
+def _consider_pending(core: Core, order: list[PeerId]) -> None:
+    for peer in coordinator_order(core.site.run_id, core.round, core.attempt, core.pending):
+        is_elsewhere = core.promised_to is not None and core.promised_to[0] != peer
+        if is_elsewhere or core.state != states.GATHERING or peer not in core.pending:
+            continue
+        if core.promised_to is not None or _is_legitimate(core, peer, order):
+            try:
+                _consider(core, peer, core.pending[peer].message)
+            except ProtocolViolation as violation:
+                core.pending.pop(peer, None)
+                core.emit(ReportPeer(peer, violation.rule, violation.detail))
+
+
+def _promise_only(core: Core) -> None:
+    """We cannot receive yet (our outer worker may be starting), but the members of a proposal that we only observe need
+    not wait for that: what they want of us is that we take part in nothing else."""
+    order = core.candidates()
+    for peer in coordinator_order(core.site.run_id, core.round, core.attempt, core.pending):
+        message = core.pending[peer].message
+        if core.promised_to is not None or not isinstance(message, Propose) or core.me not in message.observers:
+            continue
+        problem = proposal_problem(message, core.chain, core.shape, core.limits)
+        problem = problem or _quorum_problem(core, (c.peer for c in message.contributions))
+        if not problem and _is_legitimate(core, peer, order) and _locks(core).is_free:
+            core.promised_to = (peer, message)
+            send_accept(core)
 
 
 def _locks(core: Core) -> LockDecision:
@@ -321,10 +346,15 @@ def _accept(core: Core, peer: PeerId, propose: Propose) -> None:
 def send_accept(core: Core) -> None:
     """As an observer: promise the members to take part in nothing else in this attempt."""
     exchange = core.exchange
-    if exchange is None or exchange.is_contributor or core.coordinator is None:
+    if exchange is not None and core.coordinator is not None:
+        coordinator, propose = core.coordinator, exchange.propose
+    elif core.promised_to is not None:
+        coordinator, propose = core.promised_to
+    else:
         return
-    for peer in exchange.members:
-        core.send(peer, Accept(core.round, core.attempt, core.coordinator))
+    if core.me in propose.observers:
+        for peer in (*(c.peer for c in propose.contributions), *propose.observers):
+            core.send(peer, Accept(core.round, core.attempt, coordinator))
 
 
 def _consider_commit(core: Core, peer: PeerId, message: ProposeCommit) -> None:

@@ -285,6 +285,24 @@ def observer_in_another_group_stops_the_commit() -> str:
     return _result(swarm)
 
 
+def observer_whose_worker_hangs_accepts() -> str:
+    """A site whose outer worker hangs observes the next attempt: the others need not wait for its acceptance."""
+    swarm, nodes = _swarm(3)
+    victim, others = nodes[0], nodes[1:]
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    core = victim.machine._core
+    _until(swarm, lambda: core.state == "exchanging" and len(core.parties()) == 3 and not core.outstanding)
+    victim.worker.free_at = swarm.world.now + 40.0
+    height = victim.machine.chain.height
+    _until(swarm, lambda: any(n.machine.status.state == "voting" and len(n.machine.status.group) == 2 for n in others))
+    voted_at = swarm.world.now
+    _until(swarm, lambda: any(len(node.disk.log) > height for node in others))
+    waited = swarm.world.now - voted_at
+    if waited > swarm.limits.vote_timeout_s / 2:
+        return f"committed {waited:.2f} s after the vote: it was not accepted"
+    return _result(swarm)
+
+
 def phase_of_the_chain_is_refused() -> str:
     """A proposal that names a contribution which the chain holds already is refused and reported."""
     swarm, nodes = _swarm(2)
@@ -336,6 +354,7 @@ SCENARIOS = (
     silent_peer_refutes_its_death,
     observer_is_asked_first,
     observer_in_another_group_stops_the_commit,
+    observer_whose_worker_hangs_accepts,
     phase_of_the_chain_is_refused,
     split_and_heal,
     majority_of_three_and_one,
