@@ -121,6 +121,11 @@ class Manifest(Section):
         return self.schedule.inner_steps_max or self.strategy.inner_steps
 
     @property
+    def site_steps_min(self) -> int:
+        """Fewest inner steps of a slow site; 0 where all sites plan the same number."""
+        return self.schedule.inner_steps_min if self.schedule.kind == "per_site" else 0
+
+    @property
     def _longest_phase(self) -> int:
         return self.inner_steps_max + self.strategy.extend_steps_max
 

@@ -9,11 +9,12 @@ class ScheduleSection(Section):
     """Who decides the low rank and the inner steps of the next rounds: always the shared state, the same everywhere."""
 
     kind: Annotated[
-        Literal["constant", "adaptive", "qsr"],
+        Literal["constant", "adaptive", "qsr", "per_site"],
         knob(
             "constant = strategy.lowrank_r and strategy.inner_steps for ever; adaptive = both follow the effective rank"
             " of the committed results (AdaGradCmp, arXiv 2506.21263); qsr = inner steps (qsr_alpha / inner lr)^2,"
-            " more as the learning rate falls (arXiv 2310.14423).",
+            " more as the learning rate falls (arXiv 2310.14423); per_site = strategy.inner_steps at the site of median"
+            " speed, fewer at slower ones, so that all reach the boundary together (arXiv 2606.11081).",
             unit="choice",
             cost="adaptive measures every result: r^3 operations per matrix and round.",
         ),
@@ -56,7 +57,9 @@ class ScheduleSection(Section):
     ] = 1
     inner_steps_min: Annotated[
         int,
-        knob("adaptive, qsr: fewest inner steps.", unit="inner steps", cost="few send often.", ge=1, le=100_000),
+        knob(
+            "adaptive, qsr, per_site: fewest inner steps.", unit="inner steps", cost="few send often.", ge=1, le=100_000
+        ),
     ] = 1
     inner_steps_max: Annotated[
         int,

@@ -102,7 +102,8 @@ class RoundDriver:
         self._is_recovering = False
         self._held_offer: PhaseOffered | None = None
         """Formed while recovery was settling the one before it; the machine hears of that first."""
-        self._others_due: Monotonic | None = None
+        self._others: tuple[Monotonic | None, tuple[float, ...]] = (None, ())
+        """When they are due, and the times of their inner steps, as the site was told last."""
         self._live: tuple[PeerId, ...] = ()
         self._group: asyncio.TaskGroup | None = None
         self.transfers: Transfers | None = None
@@ -150,7 +151,7 @@ class RoundDriver:
                     self._held_offer = event
                 else:
                     await self._handle(event, Monotonic(clock()), transfers)
-                self._tell_others_due(Monotonic(clock()))
+                self._tell_of_others(Monotonic(clock()))
                 event = await self._next_event()
 
     async def _handle(self, event: Event, now: Monotonic, transfers: Transfers) -> None:
@@ -161,11 +162,13 @@ class RoundDriver:
             self.tell(self._held_offer)
             self._held_offer = None
 
-    def _tell_others_due(self, now: Monotonic) -> None:
-        due = self._machine.others_due(now)
-        if due != self._others_due:
-            self._others_due = due
-            self._parts.site.others_due(due)
+    def _tell_of_others(self, now: Monotonic) -> None:
+        paces = self._machine.paces()
+        own_step_s = self._parts.site.status().step_seconds if paces else 0.0
+        told = (self._machine.others_due(now, own_step_s), paces)
+        if told != self._others:
+            self._others = told
+            self._parts.site.others_due(*told)
 
     async def _next_event(self) -> Event:
         # A queue that is never empty must not starve the deadline: the machine is told whenever it has passed.

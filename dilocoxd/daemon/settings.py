@@ -22,6 +22,7 @@ def round_limits(manifest: Manifest) -> RoundLimits:
         grace_min_s=section.grace_min_s,
         grace_max_s=section.grace_max_s,
         progress_timeout_s=section.progress_timeout_s,
+        site_steps_min=manifest.site_steps_min,
     )
 
 
@@ -34,6 +35,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         peer_id=peer,
         delay=strategy.delay,
         inner_steps=strategy.inner_steps,
+        site_steps_min=manifest.site_steps_min,
         extend_steps_max=strategy.extend_steps_max if strategy.late_policy == "extend" else 0,
         evaluate_every_rounds=manifest.data.evaluate_every_rounds,
         num_stages=site.parallel.stages,

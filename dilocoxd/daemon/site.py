@@ -299,9 +299,9 @@ class LocalSite:
             self._inbox.put_nowait(ev.DeadlineReached())  # before the deadline it changes nothing
         return self._num_handled
 
-    def others_due(self, at: float | None) -> None:
+    def others_due(self, at: float | None, step_seconds: tuple[float, ...] = ()) -> None:
         """See Site."""
-        self._post(ev.OthersDue(None if at is None else Monotonic(at)))
+        self._post(ev.OthersDue(None if at is None else Monotonic(at), step_seconds))
 
     async def reduce(
         self,

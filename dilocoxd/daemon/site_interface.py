@@ -44,6 +44,8 @@ class SiteSettings:
     """Names this site in the logs of its workers, and the order in which its trainers read the text."""
     lowrank_r: int = 0
     """Of the first contribution; later ones follow the newest entry's `next_lowrank_r`."""
+    site_steps_min: int = 0
+    """Fewest inner steps of a slow site with schedule per_site, else 0."""
     num_stages: int = 1
     is_training: bool = True
     """False: observer, an outer worker without trainers."""
@@ -369,8 +371,8 @@ class Site(Protocol):
         """How many events the site's driver has handled; asks it to handle one more. For the watchdog."""
         ...
 
-    def others_due(self, at: float | None) -> None:
-        """When (loop time) the other sites of the next group are due: a site that is ahead trains on until then."""
+    def others_due(self, at: float | None, step_seconds: tuple[float, ...] = ()) -> None:
+        """When (loop time) the other sites are due, and with per_site their step times (rounds/site_steps.py)."""
         ...
 
     async def reduce(

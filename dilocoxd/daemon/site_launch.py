@@ -22,6 +22,7 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
     return PhaseSettings(
         delay=settings.delay,
         inner_steps=settings.inner_steps,
+        site_steps_min=settings.site_steps_min,
         extend_steps_max=settings.extend_steps_max,
         evaluate_every_rounds=settings.evaluate_every_rounds,
         lowrank_r=settings.lowrank_r,

@@ -1,8 +1,9 @@
 """Single-process engine: M sites over tensors, with the real transforms, codecs, reduce, feedback and outer step.
 
 Used by tests of the invariants and by the convergence study. It is what the daemons compute, without processes: one
-segment after the other, contributions in sorted order of the site names, one owner residual per segment. Phases and
-delays are in outer/phases.py. Source: ALGORITHMS 4, docs/internals.md section 2.
+segment after the other, contributions in sorted order of the site names, one owner residual per segment, or one per
+segment and owner where a log says who owned what. Phases and delays are in outer/phases.py. Source: ALGORITHMS 4,
+docs/internals.md sections 2 and 4.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch import Tensor
 from dilocoxd.compress.transform import Transform
 from dilocoxd.outer.feedback import ErrorFeedback, check_offerable
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
-from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_
-from dilocoxd.outer.rounding import mean_weights
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_, take_over_
+from dilocoxd.outer.rounding import fp32, mean_weights
 from dilocoxd.wire.layout import Segment
 
 
@@ -42,6 +43,22 @@ class Offer:
     first_payloads: dict[str, dict[int, bytearray]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Who takes part in a round that commits; `owners` by segment, empty: the engine itself reduces everything."""
+
+    sites: Sequence[str]
+    tokens: Mapping[str, int]
+    weights: Sequence[float]
+    owners: Sequence[str]
+
+    def owner(self, segment: Segment) -> str:
+        return self.owners[segment.index] if self.owners else ""
+
+    def own_weight(self, site: str) -> float:
+        return fp32(self.tokens[site] / sum(self.tokens[each] for each in self.sites))
+
+
 @dataclass(slots=True)
 class Engine:
     """Shared state (anchor, slots), per-site feedback and owner residuals of one run."""
@@ -51,6 +68,7 @@ class Engine:
     slots: list[Tensor]
     feedback: dict[str, Tensor]
     owner_residual: Tensor
+    """Where no owners are named."""
     delta: Tensor
     """The committed mean of the last round, decoded; zero where nothing was committed yet."""
     outer_steps: list[int]
@@ -60,6 +78,8 @@ class Engine:
     payload_bytes_sent: int = 0
     """Bytes of all contributions so far, all sites; results take as much again per result and receiver."""
     last_bytes_per_site: int = 0
+    residuals_of: dict[str, Tensor] = field(default_factory=dict)
+    """By owner, where owners are named."""
     after_commit: Callable[[], None] | None = None
     """Called when a round has been applied, before anything else is offered: schedules change low rank here."""
 
@@ -106,29 +126,33 @@ class Engine:
             offer.first_payloads[site] = payloads
         return offer
 
-    def commit(self, offer: Offer, excluded: frozenset[str] = frozenset()) -> None:
+    def commit(self, offer: Offer, excluded: frozenset[str] = frozenset(), owners: Sequence[str] = ()) -> None:
         """Exchange and apply one round; the contributions of `excluded` sites stay in their feedback.
 
-        If all are excluded the round is void: nothing but their feedback has changed.
+        If all are excluded the round is void: nothing but their feedback has changed. `owners`: site that reduces each
+        segment of the layout; what it still owed of segments that it reduces no more goes into its own feedback.
         """
         included = [site for site in offer.tokens if site not in excluded]
         self.last_bytes_per_site = 0
         if not included:
             return
         weights = mean_weights([offer.tokens[s] for s in included], [offer.factors[s] for s in included])
+        group = _Group(included, offer.tokens, weights, owners)
         for segment in offer.segments:
-            shares = [offer.first_payloads[site][segment.index] for site in included]
-            self._exchange(segment, included, shares, weights)
+            self._exchange(segment, group, [offer.first_payloads[site][segment.index] for site in included])
         self.payload_bytes_sent += self.last_bytes_per_site * len(included)
         if self.after_commit is not None:
             self.after_commit()
 
-    def _exchange(
-        self, segment: Segment, sites: Sequence[str], shares: list[bytearray], weights: Sequence[float]
-    ) -> None:
-        recipe, transform = self.recipe, self.recipe.transform
+    def _residual(self, owner: str) -> Tensor:
+        if not owner:
+            return self.owner_residual
+        return self.residuals_of.setdefault(owner, torch.zeros_like(self.owner_residual))
+
+    def _exchange(self, segment: Segment, group: _Group, shares: list[bytearray]) -> None:
+        recipe, transform, sites, weights = self.recipe, self.recipe.transform, group.sites, group.weights
         here = slice(segment.start, segment.stop)
-        residual = self.owner_residual[here] if recipe.has_owner_feedback else None
+        residual = self._residual(group.owner(segment))[here] if recipe.has_owner_feedback else None
         results: list[bytearray] = []
         for index in range(transform.num_passes):
             at = SegmentPass(transform, index, segment, tuple(results))
@@ -145,6 +169,8 @@ class Engine:
             settle_residual_pass_(last, shares, weights, residual, results[-1])
         for site, share in zip(sites, shares, strict=True):
             self._settle_site(last, site, share, delta)
+            if residual is not None and site in group.owners and site != group.owner(segment):
+                take_over_(self.feedback[site][here], self._residual(site)[here], group.own_weight(site))
         transform.learn(segment, results)
         self.last_results[segment.index] = bytes(results[-1])
         slots = [slot[here] for slot in self.slots]

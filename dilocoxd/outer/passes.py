@@ -63,3 +63,10 @@ def settle_residual_pass_(
     at.transform.expand_vector(at.segment, mean, at.results, expanded)
     residual.add_(expanded).clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
     at.transform.subtract_expanded_(at.segment, result, at.results, residual)
+
+
+def take_over_(e: Tensor, residual: Tensor, own_weight: float) -> None:
+    """Former owner: what it owed the mean goes into its own feedback, which the mean takes with `own_weight`."""
+    if bool(residual.any().item()):
+        e.add_(residual.mul_(1.0 / own_weight))
+        residual.zero_()

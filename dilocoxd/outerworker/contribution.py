@@ -19,7 +19,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import NotEncodableError, chunks
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
-from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_, take_over_
 from dilocoxd.outer.reduce import BadShareError
 from dilocoxd.outer.rounding import age_factor, fp32, mean_weights
 from dilocoxd.outerworker.core import Core
@@ -221,12 +221,12 @@ class SiteContribution:
         for segment in core.plan.segments[core.state.position :]:
             is_former = duty.weight > 0 and segment.index not in duty.segments
             is_former = is_former and self._has_owner_feedback and core.buffers.has_owner_feedback(segment)
-            self._settle_segment(segment, 1.0 / duty.weight if is_former else 0.0)
+            self._settle_segment(segment, duty.weight if is_former else 0.0)
             core.report.step(segment.index)
 
     def _settle_segment(self, segment: Segment, takes_over: float) -> None:
-        """`takes_over` > 0: this site owns the segment no more; so many times what it still owed the mean as owner
-        goes into its own feedback, which the mean will take with this site's weight: once in all."""
+        """`takes_over` > 0: this site, with that weight in the mean, owns the segment no more; what it still owed the
+        mean as owner goes into its own feedback, so that the mean takes it once in all."""
         core = self._core
         transform, mode = core.plan.transform, core.plan.feedback.mode
         last = core.plan.num_passes - 1
@@ -244,9 +244,7 @@ class SiteContribution:
                 transform.subtract_expanded_(segment, payload, results, e)
             core.plan.feedback.include_(e, own, delta)
             if takes_over:
-                residual = core.owner_feedback_of(segment)
-                e.add_(residual.mul_(takes_over))
-                residual.zero_()
+                take_over_(e, core.owner_feedback_of(segment), takes_over)
                 core.buffers.release_owner_feedback(segment)
             return {}
 

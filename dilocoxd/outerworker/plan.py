@@ -200,7 +200,7 @@ def make_schedule(manifest: Manifest) -> Schedule:
     """How low rank and inner steps of the run change. Raises ConfigError."""
     strategy, section, inner = manifest.strategy, manifest.schedule, manifest.inner
     match section.kind:
-        case "constant":
+        case "constant" | "per_site":
             return Constant(strategy.lowrank_r, strategy.inner_steps)
         case "adaptive":
             limits = AdaptiveLimits(

@@ -12,6 +12,7 @@ from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.coordinator import Gathered, contribution_problem
 from dilocoxd.rounds.events import PeerView
 from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.rounds.site_steps import site_inner_steps
 from dilocoxd.wire.messages import Ready
 
 PACE_NEW = 0.5
@@ -189,20 +190,39 @@ class Gathering:
         ready = self.readies.get(peer)
         return ready is not None and ready.attempt >= attempt
 
-    def others_due(self, chain: ChainView, views: Mapping[PeerId, PeerView], now: Monotonic) -> Monotonic | None:
+    def paces(self, views: Mapping[PeerId, PeerView]) -> dict[PeerId, float]:
+        """Step times of the other sites that train, as far as they are known; empty unless sites do their own number of
+        steps."""
+        if not self.limits.site_steps_min:
+            return {}
+        return {p: v.step_seconds for p, v in views.items() if v.is_live and v.is_training and v.step_seconds}
+
+    def _planned_steps(self, peer: PeerId, inner_steps: int, paces: Mapping[PeerId, float], own: float) -> int:
+        others = [*(seconds for other, seconds in paces.items() if other != peer), *([own] if own else [])]
+        return site_inner_steps(inner_steps, paces.get(peer, 0.0), others, self.limits.site_steps_min)
+
+    def others_due(
+        self, chain: ChainView, views: Mapping[PeerId, PeerView], now: Monotonic, own_step_s: float = 0.0
+    ) -> Monotonic | None:
         """When the last of those that the group would wait for anyway is due; None if nobody is worth training on for.
 
         A site that is ahead of the others trains on until then instead of letting its contribution age. Counted from
         *planned* phases: with measured ones, two sites that wait for each other would both expect the other even later.
         """
         latest = now + self.pace.grace(self.limits)
+        paces = self.paces(views)
         due = [
             expected
             for peer, view in views.items()
             if view.is_live
             and self._is_expected(peer, view, chain)
             and (peer not in self.readies or self.readies[peer].contribution is None)
-            and (expected := self.pace.planned(peer, chain.inner_steps, view.step_seconds)) is not None
+            and (
+                expected := self.pace.planned(
+                    peer, self._planned_steps(peer, chain.inner_steps, paces, own_step_s), view.step_seconds
+                )
+            )
+            is not None
             and now < expected <= latest
         ]
         return max(due, default=None)

@@ -56,6 +56,8 @@ class RoundLimits:
     """A leaving peer finishes a running attempt for at most this long."""
     attempt_jump_max: int = 64
     """A Ready that is further ahead of every attempt we know than this is not believed."""
+    site_steps_min: int = 0
+    """`schedule.kind = per_site`: fewest inner steps of a slow site; 0: all sites plan the same number."""
 
 
 @dataclass(frozen=True, slots=True)

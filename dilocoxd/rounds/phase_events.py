@@ -56,6 +56,8 @@ class PhaseSettings:
     evaluate_every_rounds: int
     lowrank_r: int = 0
     save_every_rounds: int = 1
+    site_steps_min: int = 0
+    """Fewest inner steps if this site is slower than the others; 0: it does as many as they."""
     checkpoint_directory: str = ""
     feedback_path: str = ""
     own_work_directory: str = ""
@@ -202,6 +204,8 @@ class OthersDue:
     """When the other sites of the next group are expected to have a contribution; None: nobody is worth waiting for."""
 
     at: Monotonic | None
+    step_seconds: tuple[float, ...] = ()
+    """Times of their inner steps, where that matters (rounds/site_steps.py)."""
 
 
 @dataclass(frozen=True, slots=True)

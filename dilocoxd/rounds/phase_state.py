@@ -7,6 +7,7 @@ from typing import Any
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
 from dilocoxd.rounds import phase_events as ev
 from dilocoxd.rounds.outer_queue import OuterQueue
+from dilocoxd.rounds.site_steps import site_inner_steps
 from dilocoxd.rounds.trainer_track import NEVER, TrainerState, TrainerTrack
 from dilocoxd.wire.local import Settle, StateReady
 
@@ -45,6 +46,7 @@ class PhaseState:
     has_failed: bool = False
     evaluation_due: bool = False
     others_due_at: Monotonic | None = None
+    others_pace: tuple[float, ...] = ()
     now: Monotonic = NEVER
     out: list[ev.PhaseCommand] = field(default_factory=list)
 
@@ -91,6 +93,12 @@ class PhaseState:
         self.flight = None
         if is_poisoned and self.trainer.needs_merge:
             self.trainer.needs_merge, self.trainer.must_replace = False, True
+
+    @property
+    def planned_steps(self) -> int:
+        """Inner steps of a phase that begins now."""
+        at_least = self.settings.site_steps_min
+        return site_inner_steps(self.inner_steps, self.trainer.step_seconds, self.others_pace, at_least)
 
     @property
     def is_trainer_active(self) -> bool:

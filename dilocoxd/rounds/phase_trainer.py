@@ -151,13 +151,9 @@ def _stop(m: PhaseState) -> bool:
 def _start(m: PhaseState) -> bool:
     if not m.is_begun or m.pause_reason or not m.has_outer or m.shared is None or m.queue.is_changing_anchor:
         return False
-    phase = m.take_phase_number()
-    m.tell(
-        local.StartTraining(
-            phase, m.shared.round, m.inner_steps, m.settings.checkpoint_directory, m.shared.shared_steps
-        )
-    )
-    m.trainer.begin_phase(phase, m.inner_steps)
+    phase, steps = m.take_phase_number(), m.planned_steps
+    m.tell(local.StartTraining(phase, m.shared.round, steps, m.settings.checkpoint_directory, m.shared.shared_steps))
+    m.trainer.begin_phase(phase, steps)
     m.trainer.state = TrainerState.STARTING
     return True
 
@@ -218,7 +214,7 @@ def _close(m: PhaseState) -> None:
         _CLOSE_THEN[m.settings.delay],
         m.shared.round,
         m.take_phase_number(),
-        m.inner_steps,
+        m.planned_steps,
         m.shared.shared_steps,
         m.num_contributors,
     )

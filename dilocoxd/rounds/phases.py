@@ -61,8 +61,8 @@ class PhaseMachine:
                 phase_returned.on_moved(m, event)
             case ev.PauseOrdered() | ev.ResumeOrdered():
                 m.pause_reason = (event.reason or "the operator") if isinstance(event, ev.PauseOrdered) else ""
-            case ev.OthersDue(at):
-                m.others_due_at = at
+            case ev.OthersDue(at, step_seconds):
+                m.others_due_at, m.others_pace = at, step_seconds
             case ev.LeaveOrdered():
                 m.is_leaving = True
             case ev.TimeLost(seconds):

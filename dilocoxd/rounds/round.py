@@ -267,13 +267,18 @@ class RoundMachine:
         """INBOX slots whose memory may be given back. A pure query."""
         return self._core.inbox.over(self._core.chain.last_phases)
 
-    def others_due(self, now: Monotonic) -> Monotonic | None:
+    def others_due(self, now: Monotonic, own_step_s: float = 0.0) -> Monotonic | None:
         """When the others of the next group are due with their contributions (rounds/gathering.py); None: now or never.
 
-        A pure query for the phase machine, which decides whether to train on until then.
+        A pure query for the phase machine, which decides whether to train on until then. `own_step_s`: time of one of
+        our inner steps, 0 = unknown.
         """
         core = self._core
-        return core.gathering.others_due(core.chain, core.views, now) if core.offer is None else None
+        return core.gathering.others_due(core.chain, core.views, now, own_step_s) if core.offer is None else None
+
+    def paces(self) -> tuple[float, ...]:
+        """Times of an inner step at the other sites, ascending, where sites do as many steps as fit. A pure query."""
+        return tuple(sorted(self._core.gathering.paces(self._core.views).values()))
 
     def _can_leave(self) -> bool:
         core = self._core

@@ -144,7 +144,7 @@ class FakeSite:
         self.num_beats += 1
         return self.num_beats
 
-    def others_due(self, at: float | None) -> None:
+    def others_due(self, at: float | None, step_seconds: tuple[float, ...] = ()) -> None:
         """It offers by the clock, whatever the others do."""
 
     async def reduce(

@@ -1,14 +1,16 @@
 """A whole run again in one process: trainers without pipeline or daemon, the engine of outer/engine.py, no network.
 
-What was decided (who took part in which entry, with how many inner steps from which anchor) comes from a log; every
-number is derived again from the manifest's seeds. So equal digests show that daemons, exchange, outer workers and
-pipelines compute what the engine computes, bit for bit (issue 4, shown 5).
+What was decided (who took part in which entry, with how many inner steps from which anchor) comes from a log, who
+reduced which segment from the recordings; every number is derived again from the manifest's seeds. So equal digests
+show that daemons, exchange, outer workers and pipelines compute what the engine computes, bit for bit (issue 4, shown
+5).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,9 +31,20 @@ from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.optimizer import InnerOptimizer, clip_factor, gradient_sum_of_squares, scale_gradients
+from dilocoxd.trainer.overlay import EagerParameters
 from dilocoxd.trainer.pipeline import cross_entropy
 from dilocoxd.trainer.settings import PEER_VARIABLE, RUN_DIR_VARIABLE, load_settings
 from dilocoxd.wire.entry import Contribution, Entry
+from tests.harness.owners import Owners
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStep:
+    """What a phase starts from. `num_contributors`: of the entry that made it, 0 at genesis."""
+
+    anchor: Tensor
+    shared_steps: int
+    num_contributors: int
 
 
 class ReferenceTrainer:
@@ -43,17 +56,24 @@ class ReferenceTrainer:
         spans = cut_stages(settings.model, settings.pipeline.num_stages)
         self._stages = [build_stage(settings.model, span, device=torch.device("cpu")) for span in spans]
         self._params = [[param for _, param in stage.global_parameters()] for stage in self._stages]
-        self._flat = FlatParameters([pair for stage in self._stages for pair in stage.global_parameters()], plan.layout)
+        own = [pair for stage in self._stages for pair in stage.global_parameters()]
+        self._flat = FlatParameters(own, plan.layout)
+        if plan.manifest.strategy.delay == "eager":
+            self._flat = EagerParameters(own, plan.layout, plan.optimizer)
         self._optimizers = [InnerOptimizer(dict(s.global_parameters()), settings.optimizer) for s in self._stages]
         data = prepare(settings.data, settings.tokenizer, settings.cache_dir, lambda text: None)
         self._order = BatchOrder(data, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
         self._settings = settings
         self._step = self._shared_step = 0
 
-    def update_of_phase(self, anchor: Tensor, shared_steps: int, inner_steps: int) -> Tensor:
-        """Pseudo-gradient of `inner_steps` steps from `anchor`; phases of a site come in their order."""
-        self._flat.replace(anchor)
-        self._shared_step = max(self._shared_step, shared_steps)
+    def update_of_phase(self, state: SharedStep, inner_steps: int) -> Tensor:
+        """Pseudo-gradient of `inner_steps` steps from `state`; phases of a site come in their order."""
+        anchor = state.anchor
+        if self._step:
+            self._flat.begin(anchor, state.num_contributors)
+        else:
+            self._flat.replace(anchor)
+        self._shared_step = max(self._shared_step, state.shared_steps)
         for _ in range(inner_steps):
             self._train_step()
         update = anchor.clone()
@@ -94,10 +114,10 @@ class ScheduledEngine:
         self._header = Header(self.state)
         plan.transform.tune(0, self.state.lowrank_r)
 
-    def commit(self, offer: Offer, excluded: frozenset[str] = frozenset()) -> None:
-        """One entry."""
+    def commit(self, offer: Offer, excluded: frozenset[str] = frozenset(), owners: Sequence[str] = ()) -> None:
+        """One entry. `owners`: of each segment."""
         transform, lowrank_r = self._plan.transform, self.state.lowrank_r
-        self.engine.commit(offer, excluded)
+        self.engine.commit(offer, excluded, owners)
         measured = None
         if isinstance(transform, Deferred) and isinstance(transform.inner, LowRank) and transform.inner.ranks:
             measured = measured_rank(transform.inner.ranks.values(), transform.inner.lowrank_r_max)
@@ -121,12 +141,13 @@ class ScheduledEngine:
 class ReferenceRun:
     """The shared state of a run, moved on entry by entry."""
 
-    def __init__(self, manifest: Manifest, sites: dict[str, Path]) -> None:
+    def __init__(self, manifest: Manifest, sites: dict[str, Path], owners: Owners) -> None:
         """`sites`: run directory by peer id, for the settings of its trainers and the name of its data order."""
+        self._owners = owners
         self._plan = plan = make_plan(manifest)
         self._shared = ScheduledEngine(plan, genesis(manifest, plan), sites)
         self._trainers = {peer: ReferenceTrainer(run_dir, plan) for peer, run_dir in sites.items()}
-        self._states = [(self._shared.engine.anchor.clone(), 0)]
+        self._states = [SharedStep(self._shared.engine.anchor.clone(), 0, 0)]
         self.digest = self._shared.digest
 
     def commit(self, entry: Entry) -> None:
@@ -138,12 +159,15 @@ class ReferenceRun:
         state = self._shared.state
         assert (entry.lowrank_r, entry.next_lowrank_r) == (state.lowrank_r, state.next_lowrank_r)
         assert entry.next_inner_steps == state.next_inner_steps
-        self._shared.commit(self._shared.engine.offer(updates, tokens, factors=late))
-        self._states.append((self._shared.engine.anchor.clone(), self._shared.state.shared_steps))
+        owner = self._owners[entry.round]
+        owners = [owner[segment.index] for segment in self._plan.segments]
+        self._shared.commit(self._shared.engine.offer(updates, tokens, factors=late), owners=owners)
+        steps = self._shared.state.shared_steps
+        self._states.append(SharedStep(self._shared.engine.anchor.clone(), steps, len(entry.contributions)))
 
     def _update(self, contribution: Contribution) -> Tensor:
-        anchor, shared_steps = self._states[contribution.base_round]
-        return self._trainers[contribution.peer].update_of_phase(anchor, shared_steps, contribution.inner_steps)
+        state = self._states[contribution.base_round]
+        return self._trainers[contribution.peer].update_of_phase(state, contribution.inner_steps)
 
 
 def genesis(manifest: Manifest, plan: Plan) -> Tensor:

@@ -20,6 +20,8 @@ from tests.harness.reference import ScheduledEngine
 ROUNDS = 6
 NAMES = ("Qma", "Qmb", "Qmc")
 TOKENS = {"Qma": 100, "Qmb": 250, "Qmc": 70}
+OWNERS = ((0,), (0, 1), (1, 0), (2, 1, 0), (2,), (0, 1, 2))
+"""By round: which of the sites that take part, in the order of their names, reduce the segments in turn."""
 LOW_RANK = {"transform": "lowrank", "lowrank_r": 8, "codec": "int4"}
 Changes = dict[str, dict[str, Any]]
 
@@ -54,14 +56,14 @@ def test_workers_and_engine_agree(changes: Changes) -> None:
     sites = make_sites(changes)
     plan = make_plan(tiny_manifest(**changes))
     engine = ScheduledEngine(plan, sites[0].worker.floats(local.ANCHOR), NAMES)
+    nothing = torch.zeros(plan.layout.numel)
     for index in range(ROUNDS):
         updates = {name: update(name, index, plan.layout.numel) for name in NAMES}
         excluded = frozenset({"Qmb"}) if index == 2 else frozenset()
         for site in sites:
             form(site, updates[site.peer], index)
         included = [site for site in sites if site.peer not in excluded]
-        # The owner of a segment stays the same, as the engine has one residual per segment.
-        owned = exchange(included, (0,), TOKENS, {"Qmc": 2} if index == 3 else {})
+        owned = exchange(included, OWNERS[index], TOKENS, {"Qmc": 2} if index == 3 else {})
         for site in sites:
             if site.peer in excluded:
                 site.worker.write(local.RESULT, included[0].worker.read(local.RESULT))
@@ -71,14 +73,16 @@ def test_workers_and_engine_agree(changes: Changes) -> None:
         for site in sites:
             site.worker.do(CopyBase)
         late = {"Qmc": age_factor(2, plan.age_decay, plan.age_expected)} if index == 3 else {}
-        engine.commit(engine.engine.offer(updates, TOKENS, factors=late), excluded)
+        owners = [included[OWNERS[index][s.index % len(OWNERS[index])]].peer for s in plan.segments]
+        engine.commit(engine.engine.offer(updates, TOKENS, factors=late), excluded, owners)
         for site in sites:
             assert torch.equal(site.worker.floats(local.ANCHOR), engine.engine.anchor), (index, site.peer)
             assert torch.equal(site.worker.floats(local.FEEDBACK), engine.engine.feedback[site.peer]), (
                 index,
                 site.peer,
             )
-        assert torch.equal(sites[0].worker.floats(local.OWNER_FEEDBACK), engine.engine.owner_residual), index
+            owed = engine.engine.residuals_of.get(site.peer, nothing)
+            assert torch.equal(site.worker.floats(local.OWNER_FEEDBACK), owed), (index, site.peer)
         assert ready.state_digest == engine.digest()
         found = (ready.lowrank_r, ready.inner_steps, ready.next_lowrank_r, ready.next_inner_steps, ready.shared_steps)
         assert found == dataclasses.astuple(engine.state)[:5]

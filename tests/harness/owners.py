@@ -1,0 +1,48 @@
+"""Who reduced which segment in which round: from the sites' recordings, played again (`dilocoxd replay`).
+
+The log does not name owners, and need not: a result is the same whoever reduced it, but for what the owner still owed
+the mean. So whoever computes a run with error feedback again needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dilocoxd.cli.replay import pairs
+from dilocoxd.rounds.commands import SettleContribution
+from dilocoxd.rounds.transcript import Opening, Player, decode
+from dilocoxd.store.recording import read_records, recordings
+from dilocoxd.store.rundir import RunDir
+from dilocoxd.swarm.identity import is_signed_by_its_peer
+
+Owners = dict[int, dict[int, str]]
+"""Round -> segment -> peer id."""
+
+
+def settlements(run_dir: Path) -> list[SettleContribution]:
+    """What a stopped site's round machine ordered in its only life about its own contributions."""
+    (path,) = recordings(RunDir(run_dir).logs)
+    records = (decode(data) for data in read_records(path))
+    opening = next(records)
+    assert isinstance(opening, Opening)
+    player = Player(opening, is_signed_by_its_peer)
+    found = []
+    for given, outcome in pairs(records):
+        ordered, is_same = player.play(given, outcome)
+        assert is_same, f"{path}: played again, the machine ordered something else"
+        found += [command for command in ordered if isinstance(command, SettleContribution)]
+    return found
+
+
+def owners_of(members: Mapping[str, Path]) -> Owners:
+    """By run directory of each peer, as far as the log tells everything: up to a contribution that came to nothing."""
+    owners: Owners = {}
+    lost = []
+    for peer, run_dir in members.items():
+        for settled in settlements(run_dir):
+            if settled.is_included:
+                owners.setdefault(settled.round, {}).update(dict.fromkeys((o.segment for o in settled.owned), peer))
+            else:
+                lost.append(settled.round)
+    return {number: owned for number, owned in owners.items() if number < min(lost, default=number + 1)}
