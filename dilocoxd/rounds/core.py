@@ -174,6 +174,7 @@ class Core:
     def see(self, views: Iterable[PeerView]) -> None:
         """What membership says now."""
         self.views = {view.peer: view for view in views if view.peer != self.me}
+        self.gathering.pace.gone(peer for peer, view in self.views.items() if not view.is_live)
         self.known_live = None
 
     def goodbye(self, peer: PeerId, *, is_gone: bool) -> None:

@@ -50,16 +50,21 @@ class Pace:
         known = self.seconds.get(peer)
         self.seconds[peer] = measured if known is None else known + PACE_NEW * (measured - known)
 
+    def gone(self, peers: Iterable[PeerId]) -> None:
+        """The time until the next contribution of such a peer says how long it was away: that is no phase time."""
+        for peer in peers:
+            self.seen_at.pop(peer, None)
+
     def expected(self, peer: PeerId) -> Monotonic | None:
         """When the peer's next contribution is due; None while its pace is unknown."""
-        seconds = self.seconds.get(peer)
-        return None if seconds is None else Monotonic(self.seen_at[peer] + seconds)
+        seconds, seen_at = self.seconds.get(peer), self.seen_at.get(peer)
+        return None if seconds is None or seen_at is None else Monotonic(seen_at + seconds)
 
     def planned(self, peer: PeerId, inner_steps: int, step_seconds: float | None) -> Monotonic | None:
-        """When the peer has done `inner_steps` since its last contribution; None before its first one."""
-        if peer not in self.phase_of or step_seconds is None:
-            return None
-        return Monotonic(self.seen_at[peer] + inner_steps * step_seconds)
+        """When the peer has done `inner_steps` since its last contribution; None before its first one and after an
+        absence."""
+        seen_at = self.seen_at.get(peer)
+        return None if seen_at is None or step_seconds is None else Monotonic(seen_at + inner_steps * step_seconds)
 
     def grace(self, limits: RoundLimits) -> float:
         """How long stragglers are waited for; the longest grace while nothing has been measured."""

@@ -14,8 +14,9 @@ from tests.harness.zygote import Zygote
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-GROWTH_MIB_MAX = 6.0
-"""Over 200 rounds: what the allocator rounds up; one leaked segment a round would be 25 times as much."""
+GROWTH_MIB_MAX = {"tiny": 6.0, "10m": 12.0}
+"""Median of the last third of the rounds less that of the first: what the allocator keeps or gives back from one round
+to the next is up to two segments. One leaked segment a round would be 25 times as much for tiny, 43 MiB for 10m."""
 SHARED_X_MAX = 4.75
 """Three sites: anchor, momentum, phase, feedback, a third of owner feedback, an int4 result and UNDO."""
 PRIVATE_MIB_MAX = 260.0
@@ -28,14 +29,14 @@ def zygote() -> Iterator[Zygote]:
         yield started
 
 
-@pytest.mark.parametrize(("model", "rounds"), [("tiny", 200), ("10m", 4)])
+@pytest.mark.parametrize(("model", "rounds"), [("tiny", 200), ("10m", 16)])
 def test_memory_is_bounded_and_flat(tmp_path: Path, zygote: Zygote, model: str, rounds: int) -> None:
     manifest = bench_manifest(model, "int4", 65536 if model == "tiny" else 1 << 20)
     plan = make_plan(manifest)
     with OuterDaemon(tmp_path / "site", manifest, zygote.spawn) as worker:
         worker.start()
         found = report(plan, Bench(worker, plan, 3).run(rounds, tmp_path))
-    assert found["private_growth_mib"] < GROWTH_MIB_MAX, found
+    assert found["private_growth_mib"] < GROWTH_MIB_MAX[model], found
     assert found["private_mib"] < PRIVATE_MIB_MAX, found
     if model != "tiny":
         assert found["shared_x"] < SHARED_X_MAX, found

@@ -25,9 +25,14 @@ from tests.harness.training import (
     wait_joint_round,
     write_corpus,
 )
+from tests.harness.waits import Wait, waits
 
 EXCHANGE = ("exchanging", "voting")
 FROZEN_S = 30.0
+GONE_S = 10.0
+"""Until a peer that says nothing counts as dead."""
+LATE_S = 5.0
+"""By how much a busy machine may be late."""
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -42,7 +47,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def founder(tmp_path: Path, shared: Path) -> Iterator[SiteProcess]:
     """A site that has committed a round alone."""
-    site = found_run(tmp_path, "a", *founder_options(shared))
+    site = found_run(tmp_path, "a", *founder_options(shared), "--set", "log.recording_mib=16")
     with sites(site):
         site.start()
         site.wait_height(1, PATIENCE_S)
@@ -106,6 +111,7 @@ def test_frozen_site_holds_up_nobody_and_a_killed_daemon_takes_its_tree_with_it(
         frozen_at, height = time.monotonic(), founder.status()["height"]
         founder.wait_height(height + 3, PATIENCE_S)
         wait_until(lambda: time.monotonic() - frozen_at > FROZEN_S, "the end of the frost", FROZEN_S + 1)
+        thawed_at = time.monotonic()
         b.signal_tree(signal.SIGCONT)
         wait_contributions_after(b, founder.status()["height"])
         assert_states_agree(founder, b)
@@ -121,6 +127,35 @@ def test_frozen_site_holds_up_nobody_and_a_killed_daemon_takes_its_tree_with_it(
         assert_states_agree(founder, b)
         assert [b.stop(), founder.stop()] == [0, 0]
         assert_logs_agree(founder, b)
+        frost = [wait for wait in waits(founder.run_dir) if frozen_at < wait.ended_at < thawed_at]
+        assert_waits_are_within_the_grace(frost)
+
+
+def assert_waits_are_within_the_grace(frost: list[Wait]) -> None:
+    """What a site waited for while the other one was frozen, and what it would have waited at most.
+
+    For a contribution: the grace, which follows the phases that it measured; for a proposal, segments or votes of a
+    frozen coordinator or owner: until that one counts as gone. Then nothing.
+    """
+    rounds = sorted({wait.round for wait in frost})
+    held_up = [(n, [w for w in frost if w.round == n and is_for_others(w)]) for n in rounds]
+    for number, waited in held_up:
+        told = (f"{wait.seconds:.2f} s (grace {wait.grace_s:.2f} s) {wait.reason}" for wait in waited)
+        print(f"round {number}: {'; '.join(told)}")
+    assert len(rounds) >= 3
+    for wait in frost:
+        if "are not ready" in wait.reason:
+            assert wait.seconds < wait.grace_s + LATE_S, wait
+    for number, waited in held_up:
+        grace_s = max((w.grace_s for w in waited), default=0.0)
+        assert sum(w.seconds for w in waited) < grace_s + GONE_S + LATE_S, number
+    assert sum(w.seconds for w in held_up[-2][1]) < LATE_S
+
+
+def is_for_others(wait: Wait) -> bool:
+    """Not for the own phase, outer worker or disk."""
+    own = ("no live peer has a contribution yet", "the outer worker", "the log, which stores")
+    return not any(reason in wait.reason for reason in own)
 
 
 def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Path, shared: Path) -> None:

@@ -26,3 +26,17 @@ def test_skipped_phases_share_the_time_and_repeated_news_counts_once() -> None:
     pace.contributed(A, 3, Monotonic(14.0))
     assert pace.seconds[A] == 4.0
     assert pace.expected(A) == 16.0
+
+
+def test_the_time_that_a_peer_was_away_is_no_phase_time() -> None:
+    pace = Pace()
+    for phase, at in ((0, 0.0), (1, 2.0)):
+        pace.contributed(A, phase, Monotonic(at))
+    pace.gone([A])
+    assert pace.expected(A) is None
+    assert pace.planned(A, 10, 0.1) is None
+    pace.contributed(A, 2, Monotonic(40.0))
+    assert pace.seconds[A] == 2.0
+    assert pace.expected(A) == 42.0
+    pace.contributed(A, 3, Monotonic(44.0))
+    assert pace.seconds[A] == 3.0
