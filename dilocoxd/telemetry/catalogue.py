@@ -149,6 +149,7 @@ class PhaseExtended(Event):
     """The previous round is late, so the phase goes on (late_policy = extend)."""
 
     name: ClassVar[str] = "phase.extended"
+    level: ClassVar[Level] = "debug"
     phase: int
     inner_steps: int
     reason: str

@@ -21,7 +21,12 @@ POLL_S = 0.1
 
 
 def wait_until(
-    condition: Callable[[], Any], what: str, timeout_s: float, explain: Callable[[], str] | None = None
+    condition: Callable[[], Any],
+    what: str,
+    timeout_s: float,
+    explain: Callable[[], str] | None = None,
+    *,
+    poll_s: float = POLL_S,
 ) -> Any:
     """First true value of `condition`; AssertionError with an explanation after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
@@ -31,7 +36,7 @@ def wait_until(
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what}\n{explain() if explain else ''}")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 @dataclass

@@ -31,7 +31,7 @@ class Machine(Node):
         """Until systemd has started everything."""
         states = ("running", "degraded")
         script = "systemctl is-system-running || true"
-        wait_until(lambda: self.sh(script).strip() in states, "the machine has booted", 120, self.logs)
+        wait_until(lambda: self.sh(script).strip() in states, "the machine has booted", 300, self.logs, poll_s=0.5)
 
     def show(self, unit: str, field: str) -> str:
         """One property of a unit."""

@@ -58,13 +58,16 @@ def test_every_command_of_the_quickstart_for_systemd_leads_to_three_sites(machin
         if printed is not None and not address:
             address = printed[1]
     for node in machines.values():
-        assert "training" in node.sh("systemctl show --value -p StatusText dilocoxd") or node.wait_height(0, PATIENCE_S)
+        node.wait_height(0, PATIENCE_S)
 
     def has_three() -> bool:
         rows = machines["two"].rounds()
         return any(len(row["contributors"]) == 3 for row in rows)
 
-    wait_until(has_three, "an entry of three", PATIENCE_S, lambda: "\n".join(m.describe() for m in machines.values()))
+    def explain() -> str:
+        return "\n".join(machine.describe() for machine in machines.values())
+
+    wait_until(has_three, "an entry of three", PATIENCE_S, explain, poll_s=1.0)
     say(f"quickstart with systemd: an entry of three sites {time.monotonic() - started:.0f} s after the first command")
     run_step(last, machines, address)
     for node in machines.values():
