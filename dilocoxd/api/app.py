@@ -1,6 +1,6 @@
 """Puts the API together: routes from the table of endpoints, handlers, and what stands before them.
 
-Order of the middlewares, outermost first: problem documents, bookkeeping of connections, guard.
+Order of the middlewares, outermost first: counting, problem documents, bookkeeping of connections, guard.
 """
 
 from typing import Final
@@ -19,6 +19,7 @@ from dilocoxd.api.problems import Handler, problems
 from dilocoxd.api.reading import Reading
 from dilocoxd.api.settings import ApiSettings
 from dilocoxd.api.stream import EventStream
+from dilocoxd.api.usage import Usage
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 
@@ -30,9 +31,10 @@ class Api:
         self.connections = Connections(settings.section.connections_max)
         self.stream = EventStream(view.status, settings.section.streams_max)
         cache = BodyCache()
-        self._reading = Reading(view, document(ENDPOINTS), cache)
+        usage = Usage()
+        self._reading = Reading(view, document(ENDPOINTS), cache, usage)
         self._controlling = Controlling(control, cache.clear)
-        middlewares = [problems, self.connections.middleware, Guard(settings).middleware]
+        middlewares = [usage.middleware, problems, self.connections.middleware, Guard(settings).middleware]
         self.app = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
         self.app.add_routes([web.route(e.method, e.path, self._handler(e.name, e.method)) for e in ENDPOINTS])
         self.app.add_routes(Dashboard().routes())

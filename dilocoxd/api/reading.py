@@ -9,6 +9,7 @@ from dilocoxd.api import endpoints
 from dilocoxd.api.caching import BodyCache
 from dilocoxd.api.interface import View
 from dilocoxd.api.problems import ProblemError, problem
+from dilocoxd.api.usage import Usage
 
 
 def thinned(points: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
@@ -25,10 +26,11 @@ def thinned(points: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
 class Reading:
     """The handlers; names are those of the endpoints."""
 
-    def __init__(self, view: View, document: dict[str, Any], cache: BodyCache) -> None:
+    def __init__(self, view: View, document: dict[str, Any], cache: BodyCache, usage: Usage) -> None:
         self._view = view
         self._document = document
         self._cache = cache
+        self._usage = usage
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
         if self._view.is_healthy:
@@ -43,7 +45,7 @@ class Reading:
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(text=self._view.metrics(), headers=kind)
+        return web.Response(text=self._view.metrics() + self._usage.exposition(), headers=kind)
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(lambda: self._document))

@@ -49,6 +49,10 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
 )
 
 Labelled = tuple[Literal["gauge", "counter", "histogram"], str, tuple[str, ...], str]
+API_REQUESTS: Final[Labelled] = ("counter", "dilocoxd_api_requests", ("status",), "HTTP requests by class of status")
+API_REQUEST_SECONDS: Final[Labelled] = (
+    "histogram", "dilocoxd_api_request_seconds", (), "Time from an HTTP request to its answer, event streams left out",
+)  # fmt: skip
 LABELLED: Final[tuple[Labelled, ...]] = (
     ("gauge", "dilocoxd_info", ("peer_id", "run_id", "version"), "Always 1; who this is"),
     ("gauge", "dilocoxd_state", ("state",), "1 for what the daemon does now, 0 for the other states"),
@@ -59,6 +63,8 @@ LABELLED: Final[tuple[Labelled, ...]] = (
     ("gauge", "dilocoxd_peer_height", ("peer",), "Committed outer steps of the peer"),
     ("gauge", "dilocoxd_peer_link_bytes_per_second", ("peer",), "Measured speed of payloads sent to the peer"),
     ("histogram", "dilocoxd_round_part_seconds", ("part",), "Duration of the parts of a round"),
+    API_REQUESTS,
+    API_REQUEST_SECONDS,
 )
 STATES: Final = ("starting", "joining", "catching_up", "training", "leaving", "paused", "failed")
 PEERS_SHOWN: Final = 200

@@ -31,7 +31,20 @@ async def test_documented_path_answers_in_its_shape(endpoint: Any) -> None:
 async def test_metrics_are_text() -> None:
     async with served() as api:
         answer = await api.ask("/metrics")
-        assert (answer.status, answer.kind, answer.body) == (200, "text/plain", "dilocoxd_height 3\n")
+        assert (answer.status, answer.kind) == (200, "text/plain")
+        assert answer.body.startswith("dilocoxd_height 3\n")
+
+
+async def test_the_api_counts_its_own_requests() -> None:
+    async with served() as api:
+        await api.ask("/v1/status")
+        await api.ask("/v1/nothing")
+        await api.ask("/v1/rounds?limit=0")
+        shown = (await api.ask("/metrics")).body.splitlines()
+        assert 'dilocoxd_api_requests_total{status="2xx"} 1.0' in shown
+        assert 'dilocoxd_api_requests_total{status="4xx"} 2.0' in shown
+        assert "dilocoxd_api_request_seconds_count 3.0" in shown
+        assert 'dilocoxd_api_request_seconds_bucket{le="+Inf"} 3.0' in shown
 
 
 async def test_not_ready_says_what_is_awaited() -> None:
