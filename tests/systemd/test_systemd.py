@@ -71,6 +71,8 @@ def test_start_is_ready_when_the_api_answers_and_says_what_it_does(machine: Mach
     text = wait_until(lambda: pattern.match(machine.show(UNIT, "StatusText")), "status text", 60, machine.describe)
     user = machine.sh("stat -c %U /proc/$(systemctl show --value -p MainPID dilocoxd)").strip()
     assert user == "dilocoxd"
+    fields = machine.sh("journalctl -u dilocoxd -o json -n 1 DILOCOXD_EVENT=round.committed DILOCOXD_ROUND=0")
+    assert json.loads(fields)["DILOCOXD_ENTRY_HASH"], "one journal field per value of an event"
     say(f"ready after {ready_s:.1f} s, seen starting {counts['before']} times; status text: {text[0]}")
 
 
