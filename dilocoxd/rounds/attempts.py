@@ -134,9 +134,10 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
 
 def gather(core: Core) -> None:
     """Take up a proposal, make one if that is our role, or say what is missing."""
-    attempts = [r.attempt for p, r in core.gathering.readies.items() if core.is_live(p)]
-    if max(attempts, default=core.attempt) > core.attempt:
-        enter_attempt(core, max(attempts))
+    live = core.live()
+    latest = max([r.attempt for p, r in core.gathering.readies.items() if p in live], default=core.attempt)
+    if latest > core.attempt:
+        enter_attempt(core, latest)
     if core.drift.claims:
         core.waiting_for = f"recovery: {', '.join(sorted(core.drift.claims)[:3])} stand elsewhere"
         return
@@ -145,7 +146,8 @@ def gather(core: Core) -> None:
         core.waiting_for = "the outer worker, which finishes an order of an abandoned attempt"
         return
     order = core.candidates()
-    _consider_pending(core, order)
+    if core.pending:
+        _consider_pending(core, order)
     if core.state != states.GATHERING:
         return
     locks = _locks(core)
@@ -221,8 +223,9 @@ def _all_views(core: Core) -> dict[PeerId, PeerView]:
     trains = core.is_training and core.leave_by is None
     own = PeerView(core.me, is_live=True, is_training=trains, height=core.round, head=core.chain.head)
     present = core.present()
-    others = {peer: view for peer, view in core.views.items() if peer in present}
-    return {**others, core.me: own}
+    views = {peer: view for peer, view in core.views.items() if peer in present}
+    views[core.me] = own
+    return views
 
 
 def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:

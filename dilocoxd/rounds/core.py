@@ -199,16 +199,13 @@ class Core:
 
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""
-        here = {
-            peer
-            for peer in self.present()
-            if peer == self.me or peer in self.gathering.readies or self.views[peer].head == self.chain.head
-        }
+        me, readies, head = self.me, self.gathering.readies, self.chain.head
+        here = [peer for peer in self.present() if peer == me or peer in readies or self.views[peer].head == head]
         return coordinator_order(self.site.run_id, self.round, self.attempt, here)
 
     def locks(self) -> dict[PeerId, Lock | None]:
         """Locks of those who are ready in this attempt, ours included."""
-        found = {p: r.lock for p, r in self.gathering.readies.items() if r.attempt == self.attempt and p != self.me}
+        found = {p: r.lock for p, r in self.gathering.readies.items() if r.attempt == self.attempt}
         found[self.me] = self.lock.on_wire if self.lock is not None else None
         return found
 

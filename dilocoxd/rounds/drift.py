@@ -100,8 +100,10 @@ class Drift:
         return dict(self.claims)
 
     def next_due(self) -> Monotonic | None:
-        first = min((c.since for c in self.claims.values()), default=None)
-        return None if first is None else Monotonic(max(self.retry_at, first + self.limits.behind_grace_s))
+        if not self.claims:
+            return None
+        first = min([c.since for c in self.claims.values()])
+        return Monotonic(max(self.retry_at, first + self.limits.behind_grace_s))
 
     def finished(self, chain: ChainView, asked: dict[PeerId, Claim], now: Monotonic, *, has_moved: bool) -> None:
         """Recovery is over: whatever of `asked` still differs was not better than what we have.
@@ -126,7 +128,6 @@ class Drift:
 
     def wrong_bits(self, chain: ChainView) -> bool:
         """Whether too many peers at our own head hold other bits, so that ours must be rebuilt (once per head)."""
-        others = list(self.digests.values())
-        agreeing = 1 + sum(digest == chain.state_digest for digest in others)
-        differing = len(others) + 1 - agreeing
+        differing = sum([digest != chain.state_digest for digest in self.digests.values()])
+        agreeing = 1 + len(self.digests) - differing
         return differing >= agreeing and differing > 0 and self.rebuilt_head != chain.head

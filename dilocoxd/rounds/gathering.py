@@ -31,6 +31,8 @@ class Pace:
     seen_at: dict[PeerId, Monotonic] = field(default_factory=dict)
     phase_of: dict[PeerId, int] = field(default_factory=dict)
     seconds: dict[PeerId, float] = field(default_factory=dict)
+    typical: float | None = None
+    """Median of `seconds`; None while nothing has been measured."""
 
     def contributed(self, peer: PeerId, phase: int, now: Monotonic) -> None:
         """Take note of a contribution; the time since the one before is a phase.
@@ -49,6 +51,7 @@ class Pace:
         measured = (now - since) / (phase - before)
         known = self.seconds.get(peer)
         self.seconds[peer] = measured if known is None else known + PACE_NEW * (measured - known)
+        self.typical = median(self.seconds.values())
 
     def gone(self, peers: Iterable[PeerId]) -> None:
         """The time until the next contribution of such a peer says how long it was away: that is no phase time."""
@@ -68,9 +71,9 @@ class Pace:
 
     def grace(self, limits: RoundLimits) -> float:
         """How long stragglers are waited for; the longest grace while nothing has been measured."""
-        if not self.seconds:
+        if self.typical is None:
             return limits.grace_max_s
-        return min(limits.grace_max_s, max(limits.grace_min_s, limits.grace_factor * median(self.seconds.values())))
+        return min(limits.grace_max_s, max(limits.grace_min_s, limits.grace_factor * self.typical))
 
 
 @dataclass(slots=True)
@@ -85,7 +88,8 @@ class Conflicts:
                 self.until[complains, peer] = RoundIndex(round_index + CONFLICT_ROUNDS)
 
     def pairs(self, round_index: RoundIndex) -> frozenset[tuple[PeerId, PeerId]]:
-        self.until = {pair: last for pair, last in self.until.items() if last >= round_index}
+        if self.until:
+            self.until = {pair: last for pair, last in self.until.items() if last >= round_index}
         return frozenset(self.until)
 
 
@@ -156,29 +160,27 @@ class Gathering:
         mute: Set[PeerId],
     ) -> Gathered:
         """Input of `decide_group` for this attempt, as far as we know."""
-        live = {peer for peer, view in views.items() if view.is_live} | {self.me}
+        live = {peer: view for peer, view in views.items() if view.is_live}
+        readies = self.readies
         contributions = {
             peer: ready.contribution
-            for peer, ready in self.readies.items()
-            if peer in live
-            and ready.attempt == attempt
+            for peer, ready in readies.items()
+            if ready.attempt == attempt
             and ready.contribution is not None
+            and (peer in live or peer == self.me)
             and not contribution_problem(ready.contribution, chain, self.limits)
         }
-        steady = {p: c for p, c in contributions.items() if not self.is_left_out(p)}
+        steady = {p: c for p, c in contributions.items() if not self.is_left_out(p)} if self.abandons else contributions
         pairs = self.conflicts.pairs(chain.height)
         accused = {about for _, about in pairs}
         awaited = {
             peer: self.pace.expected(peer)
-            for peer, view in views.items()
-            if view.is_live
-            and peer not in contributions
-            and peer not in accused
-            and self._is_expected(peer, view, chain)
+            for peer, view in live.items()
+            if peer not in contributions and peer not in accused and self._is_expected(peer, view, chain)
         }
-        missing = {p: v for p, v in views.items() if v.is_live and not self._has_joined(p, attempt) and p not in mute}
-        unready = frozenset(p for p, v in missing.items() if p in self.readies or v.head == chain.head)
-        absent = frozenset(p for p, v in missing.items() if v.height < chain.height) - unready
+        missing = {p: v for p, v in live.items() if p not in mute and not self._has_joined(p, attempt)}
+        unready = frozenset([p for p, v in missing.items() if p in readies or v.head == chain.head])
+        absent = frozenset([p for p, v in missing.items() if v.height < chain.height and p not in unready])
         return Gathered(
             contributions=steady or contributions,
             awaited=awaited,
@@ -249,4 +251,6 @@ def merged(known: Ready, newer: Ready) -> Ready:
     lock = newer.lock
     if lock is None or (known.lock is not None and known.lock.attempt > lock.attempt):
         lock = known.lock
+    if contribution is newer.contribution and lock is newer.lock:
+        return newer
     return replace(newer, contribution=contribution, lock=lock)

@@ -180,6 +180,8 @@ class RoundMachine:
     def _take_early(self) -> None:
         """What others said about this height while we still applied the entry before it."""
         core = self._core
+        if not core.early:
+            return
         due = {peer: ready for peer, ready in core.early.items() if ready.round <= core.round}
         if not due or core.state not in OPEN:
             return

@@ -43,6 +43,8 @@ Sha256 = Annotated[bytes, Length(32, 32)]
 Name = Annotated[str, Length(0, 256)]
 Text = Annotated[str, Length(0, TEXT_MAX)]
 
+_PLAIN = frozenset({int, bytes, str, bool, float, type(None)})
+
 T = TypeVar("T")
 Checker = Callable[[Any, str], Any]
 
@@ -152,9 +154,15 @@ def _names(kind: type) -> tuple[str, ...] | None:
 
 
 def _flatten(value: Any) -> Any:
-    names = _names(value.__class__)
+    kind = value.__class__
+    if kind in _PLAIN:
+        return value
+    if kind is tuple:
+        return [item if item.__class__ in _PLAIN else _flatten(item) for item in value]
+    names = _names(kind)
     if names is not None:
-        return [_flatten(getattr(value, name)) for name in names]
+        values = [getattr(value, name) for name in names]
+        return [item if item.__class__ in _PLAIN else _flatten(item) for item in values]
     if isinstance(value, tuple):
         return [_flatten(item) for item in value]
     return value

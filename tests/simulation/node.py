@@ -6,6 +6,7 @@ find it full, be paused. Its clock has its own zero and its own speed.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, Monotonic, PeerId, PhaseId
 from dilocoxd.rounds import commands as c, events as e
+from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.wire.entry import SignedVote, entry_hash
@@ -73,6 +75,8 @@ class Node:
         """Where in its next write to the log the process dies (disk.CRASHES)."""
         self.backlog: list[Callable[[], None]] = []
         self.machine: RoundMachine
+        self.checked: ChainView | None = None
+        """What was compared with the chains of all others last."""
 
     # --- life
 
@@ -138,21 +142,19 @@ class Node:
         self.world.after(seconds, self.guarded(action))
 
     def guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        epoch = self.epoch
+        return functools.partial(self._run, self.epoch, action)
 
-        def run() -> None:
-            if not self.is_up or self.epoch != epoch:
-                return
-            if self.is_paused:
-                self.backlog.append(run)
-                return
-            action()
-
-        return run
+    def _run(self, epoch: int, action: Callable[[], None]) -> None:
+        if not self.is_up or self.epoch != epoch:
+            return
+        if self.is_paused:
+            self.backlog.append(functools.partial(self._run, epoch, action))
+            return
+        action()
 
     def is_idle(self) -> bool:
         """Between two rounds, with nothing of ours on its way."""
-        return self.machine.status.state == "gathering" and self.offered is None and not self.is_recovering
+        return self.machine._core.state == "gathering" and self.offered is None and not self.is_recovering
 
     # --- the driver
 
@@ -181,10 +183,12 @@ class Node:
     def _check(self) -> None:
         """After every event: R-a, R-e and the machine's own invariants."""
         self.machine.check()
-        chain = self.machine.chain
-        self.swarm.ledger.at_head(self.name, chain.head, chain.state_digest)
-        deadline = self.machine.next_deadline()
-        is_open = self.machine.status.state in ("gathering", "exchanging", "voting")
+        core = self.machine._core
+        if core.chain is not self.checked:  # a view never changes
+            self.checked = core.chain
+            self.swarm.ledger.at_head(self.name, core.chain.head, core.chain.state_digest)
+        deadline = core.next_wake
+        is_open = core.state in ("gathering", "exchanging", "voting")
         assert not is_open or (deadline is not None and deadline - self.clock() <= DEADLINE_MAX_S), "R-e: no deadline"
 
     def _count_down(self) -> None:

@@ -50,7 +50,7 @@ def run_seed(seed: int, *, keeps_transcript: bool = False) -> Outcome:
         world.log(problem)
     finally:
         swarm.close()
-    return Outcome(
+    outcome = Outcome(
         seed,
         problem,
         max((len(n.disk.log) for n in swarm.nodes.values()), default=0),
@@ -60,6 +60,8 @@ def run_seed(seed: int, *, keeps_transcript: bool = False) -> Outcome:
         world.num_events,
         tuple(world.transcript),
     )
+    swarm.dismantle()
+    return outcome
 
 
 def _run(swarm: Swarm) -> None:

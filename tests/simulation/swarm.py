@@ -80,6 +80,13 @@ class Swarm:
         for node in self.nodes.values():
             node.disk.close()
 
+    def dismantle(self) -> None:
+        """All parts refer to each other in circles: taken apart, they go without the garbage collector."""
+        for node in self.nodes.values():
+            vars(node).clear()
+        self.nodes.clear()
+        self.world.heap.clear()
+
     # --- network
 
     def post(self, source: PeerId, target: PeerId, message: e.RoundMessage) -> None:
@@ -87,7 +94,10 @@ class Swarm:
         if node is None or self.is_dropped(source, message):
             return
         mischief = self.nodes[source].mischief
-        for said in [message] if mischief is None else mischief.messages(self.nodes[source], target, message):
+        if mischief is None:
+            self.world.deliver(source, target, functools.partial(self._arrives, source, node, message))
+            return
+        for said in mischief.messages(self.nodes[source], target, message):
             self.world.deliver(source, target, functools.partial(self._arrives, source, node, said))
 
     def _arrives(self, source: PeerId, node: Node, message: e.RoundMessage) -> None:
@@ -101,8 +111,10 @@ class Swarm:
             and not self.world.link(node.name, source).is_cut
         ):
             sender.presence.heard(node.name)
-        event = e.MessageReceived(source, message)
-        node.guarded(functools.partial(node.feed, event))()
+        if node.is_paused:
+            node.guarded(functools.partial(node.feed, e.MessageReceived(source, message)))()
+        else:
+            node.feed(e.MessageReceived(source, message))
 
     def transfer(self, source: Node, command: c.SendSegment) -> None:
         target = self.nodes[command.peer]

@@ -3,6 +3,7 @@
 Nothing here knows the protocol. The same seed gives the same history.
 """
 
+import functools
 import heapq
 import random
 from collections.abc import Callable
@@ -50,7 +51,10 @@ class World:
         self.at(self.now + seconds, action)
 
     def link(self, source: str, target: str) -> Link:
-        return self.links.setdefault((source, target), Link())
+        link = self.links.get((source, target))
+        if link is None:
+            link = self.links[source, target] = Link()
+        return link
 
     def deliver(self, source: str, target: str, action: Action) -> None:
         """Carry a message: maybe lost, delayed, doubled; reordering follows from the delays."""
@@ -59,11 +63,7 @@ class World:
         for _ in range(copies):
             if link.is_cut or self.rng.random() < link.loss:
                 continue
-            self.after(self.rng.uniform(link.delay_min, link.delay_max), lambda: self._arrive(link, action))
-
-    def _arrive(self, link: Link, action: Action) -> None:
-        if not link.is_cut:
-            action()
+            self.after(self.rng.uniform(link.delay_min, link.delay_max), functools.partial(_arrive, link, action))
 
     def log(self, text: str) -> None:
         if self.keeps_transcript:
@@ -90,3 +90,8 @@ class World:
         """Run to the limit; stop earlier when `is_over` holds, looked at twice in simulated seconds."""
         while self.now < limit and not is_over():
             self.run(min(limit, self.now + 0.5))
+
+
+def _arrive(link: Link, action: Action) -> None:
+    if not link.is_cut:
+        action()
