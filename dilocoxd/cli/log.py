@@ -41,7 +41,13 @@ def rows(chain: EntryLog, last: int) -> list[dict[str, Any]]:
             "round": signed.entry.round,
             "entry_hash": entry_hash(signed.entry).hex(),
             "contributors": [
-                {"peer": c.peer, "phase": c.phase, "tokens": c.tokens, "inner_steps": c.inner_steps}
+                {
+                    "peer": c.peer,
+                    "phase": c.phase,
+                    "tokens": c.tokens,
+                    "inner_steps": c.inner_steps,
+                    "base_round": c.base_round,
+                }
                 for c in signed.entry.contributions
             ],
             "votes": [vote.peer for vote in signed.votes],
@@ -52,17 +58,42 @@ def rows(chain: EntryLog, last: int) -> list[dict[str, Any]]:
     ]
 
 
+def note_returned(run_dir: RunDir, chain: EntryLog, found: list[dict[str, Any]]) -> None:
+    """Add `carries` to contributions of this site: its phases that a lost fork had taken out of the chain, and that
+    came late, with this one (docs/internals.md section 4, ReturnWork). What others carry only they know."""
+    from dilocoxd.daemon.site_record import load_record
+    from dilocoxd.swarm.identity import load
+
+    returned = load_record(run_dir.path).returned
+    if not returned:
+        return
+    _, site = run_dir.load()
+    me = load(run_dir.identity(site)).peer_id
+    own = [c.phase for signed in chain.entries() for c in signed.entry.contributions if c.peer == me]
+    carried: dict[int, list[int]] = {}
+    for phase, first_carrier in returned:
+        carrier = next((number for number in own if number >= first_carrier), None)
+        if carrier is not None:
+            carried.setdefault(carrier, []).append(phase)
+    for contribution in (c for row in found for c in row["contributors"]):
+        if contribution["peer"] == me and contribution["phase"] in carried:
+            contribution["carries"] = carried[contribution["phase"]]
+
+
 def found_rows(target: str | None, last: int) -> list[dict[str, Any]]:
     """From the disk of a stopped site, else from the API of a running one."""
+    found: list[dict[str, Any]] = []
     if target is not None and Path(target).is_dir():
         run_dir = open_run_dir(Path(target))
         try:
             with run_dir.locked():
-                return rows(opened(run_dir), last)
+                chain = opened(run_dir)
+                found = rows(chain, last)
+                note_returned(run_dir, chain, found)
+                return found
         except ConfigError:  # a daemon holds it
             pass
     client, page = client_for(target), f"limit={min(last or PAGE_MAX, PAGE_MAX)}"
-    found: list[dict[str, Any]] = []
     while not last or len(found) < last:
         answer = client.ask(f"/v1/log?{page}")
         found += answer
@@ -88,12 +119,19 @@ def show(target: str | None, last: int, as_json: bool) -> int:
         table.add_row(
             str(row["round"]),
             row["entry_hash"][:12],
-            ", ".join(f"{short(c['peer'], 6)} ({c['tokens']:,})" for c in row["contributors"]),
+            ", ".join(contributor_text(c) for c in row["contributors"]),
             str(len(row["votes"])),
             in_bytes(row["payload_bytes"]) if row["payload_bytes"] is not None else "dropped",
         )
     Console(highlight=False).print(table)
     return 0
+
+
+def contributor_text(contribution: dict[str, Any]) -> str:
+    """Who, how much, and what work of a lost fork came with it."""
+    late = ", ".join(str(phase) for phase in contribution.get("carries", ()))
+    late = f"; late: phases {late} of a lost fork" if late else ""
+    return f"{short(contribution['peer'], 6)} ({contribution['tokens']:,}{late})"
 
 
 @log.command()

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dilocoxd.cli.log import log, opened
+from dilocoxd.cli.log import contributor_text, log, opened
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.daemon.site_record import save_record
 from dilocoxd.errors import ConfigError
+from dilocoxd.ids import PhaseId
+from dilocoxd.rounds.phase_events import SiteRecord
 from dilocoxd.store.rundir import RunDir, create_run_dir
+from dilocoxd.swarm.identity import load_or_create
+from dilocoxd.wire.entry import SignedEntry, SignedVote
 from tests.unit.store.chains import payload_file, signed
 
 
@@ -37,11 +42,33 @@ def invoke(*arguments: str) -> Result:
 def test_show_tells_who_contributed_what(run_dir: RunDir) -> None:
     found = json.loads(invoke("show", "--json", "--last", "2", str(run_dir.path)).output)
     assert [row["round"] for row in found] == [1, 2]
-    assert found[1]["contributors"] == [{"peer": "QmA", "phase": 2, "tokens": 100, "inner_steps": 10}]
+    expected = {"peer": "QmA", "phase": 2, "tokens": 100, "inner_steps": 10, "base_round": 2}
+    assert found[1]["contributors"] == [expected]
     assert found[1]["payload_bytes"] == 3000 + 17 + 4096
     table = invoke("show", str(run_dir.path)).output
     assert "QmA (100)" in table
     assert found[0]["entry_hash"][:12] in table
+
+
+def test_show_tells_what_of_a_lost_fork_came_late(tmp_path: Path, run_dir: RunDir) -> None:
+    manifest, site = run_dir.load()
+    me = load_or_create(run_dir.identity(site)).peer_id
+    chain = opened(run_dir)
+    for phase in (4, 7):
+        entry = signed(chain.height, chain.head).entry
+        ours = dataclasses.replace(entry.contributions[0], peer=me, phase=phase)
+        vote = SignedVote(me, b"key", b"signature")
+        entry = dataclasses.replace(entry, run_id=manifest.run_id, contributions=(ours,))
+        with payload_file(chain.height) as source:
+            chain.append(SignedEntry(entry, (vote,), 0), source)
+    record = SiteRecord(returned=((PhaseId(2), PhaseId(5)), (PhaseId(3), PhaseId(5)), (PhaseId(9), PhaseId(10))))
+    save_record(run_dir.path, record)
+    (last,) = json.loads(invoke("show", "--json", "--last", "1", str(run_dir.path)).output)
+    assert last["contributors"][0]["carries"] == [2, 3]
+    rest = json.loads(invoke("show", "--json", str(run_dir.path)).output)[:-1]
+    assert not any("carries" in c for row in rest for c in row["contributors"])
+    assert contributor_text(last["contributors"][0]).endswith("(100; late: phases 2, 3 of a lost fork)")
+    assert invoke("show", str(run_dir.path)).output.count("late:") == 1
 
 
 def test_verify_of_a_sound_log_exits_0_with_the_head(run_dir: RunDir) -> None:
