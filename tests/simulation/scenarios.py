@@ -1,6 +1,5 @@
 """Directed schedules for moments that random ones rarely hit. Each returns the broken invariant, or an empty text."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from dilocoxd.ids import PeerId, RoundIndex
@@ -10,30 +9,15 @@ from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import Accept, Committed, Propose, Vote
 from tests.simulation.byzantine import Mischief
 from tests.simulation.disk import CRASHES, sha
-from tests.simulation.ledger import Broken
 from tests.simulation.node import Node, keys_of
+from tests.simulation.scenario_tools import _cut, _result, _swarm, _until
+from tests.simulation.scenarios_exchange import (
+    broken_streams_are_repeated,
+    observer_whose_worker_hangs_accepts,
+    results_of_an_abandoned_attempt_are_refused,
+)
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
-
-
-def _swarm(count: int) -> tuple[Swarm, list[Node]]:
-    swarm = Swarm(World(7))
-    nodes = [swarm.add(f"p{index}", 4.0) for index in range(count)]
-    for node in nodes:
-        swarm.world.at(0.0, node.start)
-    return swarm, nodes
-
-
-def _until(swarm: Swarm, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
-    while not condition():
-        assert swarm.world.step() and swarm.world.now < limit_s, "the scenario's moment never came"
-
-
-def _cut(swarm: Swarm, left: list[Node], right: list[Node], *, is_cut: bool) -> None:
-    for a in left:
-        for b in right:
-            swarm.world.link(a.name, b.name).is_cut = is_cut
-            swarm.world.link(b.name, a.name).is_cut = is_cut
 
 
 def _has_voted(node: Node) -> bool:
@@ -285,24 +269,6 @@ def observer_in_another_group_stops_the_commit() -> str:
     return _result(swarm)
 
 
-def observer_whose_worker_hangs_accepts() -> str:
-    """A site whose outer worker hangs observes the next attempt: the others need not wait for its acceptance."""
-    swarm, nodes = _swarm(3)
-    victim, others = nodes[0], nodes[1:]
-    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
-    core = victim.machine._core
-    _until(swarm, lambda: core.state == "exchanging" and len(core.parties()) == 3 and not core.outstanding)
-    victim.worker.free_at = swarm.world.now + 40.0
-    height = victim.machine.chain.height
-    _until(swarm, lambda: any(n.machine.status.state == "voting" and len(n.machine.status.group) == 2 for n in others))
-    voted_at = swarm.world.now
-    _until(swarm, lambda: any(len(node.disk.log) > height for node in others))
-    waited = swarm.world.now - voted_at
-    if waited > swarm.limits.vote_timeout_s / 2:
-        return f"committed {waited:.2f} s after the vote: it was not accepted"
-    return _result(swarm)
-
-
 def phase_of_the_chain_is_refused() -> str:
     """A proposal that names a contribution which the chain holds already is refused and reported."""
     swarm, nodes = _swarm(2)
@@ -330,17 +296,6 @@ def phase_of_the_chain_is_refused() -> str:
     return "" if is_reported else "a phase that is in the chain was accepted again"
 
 
-def _result(swarm: Swarm) -> str:
-    try:
-        swarm.world.run(swarm.world.now + 60.0)
-        swarm.is_training = False
-        swarm.world.run(swarm.world.now + 40.0)
-        swarm.check_quiet()
-    except (Broken, AssertionError) as error:
-        return str(error)
-    return ""
-
-
 SCENARIOS = (
     voter_restarts_after_a_lone_commit,
     restarted_voter_asks_before_it_finishes,
@@ -354,8 +309,10 @@ SCENARIOS = (
     silent_peer_refutes_its_death,
     observer_is_asked_first,
     observer_in_another_group_stops_the_commit,
-    observer_whose_worker_hangs_accepts,
     phase_of_the_chain_is_refused,
+    observer_whose_worker_hangs_accepts,
+    broken_streams_are_repeated,
+    results_of_an_abandoned_attempt_are_refused,
     split_and_heal,
     majority_of_three_and_one,
 )

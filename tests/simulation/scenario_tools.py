@@ -1,0 +1,39 @@
+"""What directed schedules begin and end with: a swarm without faults, waiting for a moment, cuts, the final checks."""
+
+from collections.abc import Callable
+
+from tests.simulation.ledger import Broken
+from tests.simulation.node import Node
+from tests.simulation.swarm import Swarm
+from tests.simulation.world import World
+
+
+def _swarm(count: int) -> tuple[Swarm, list[Node]]:
+    swarm = Swarm(World(7))
+    nodes = [swarm.add(f"p{index}", 4.0) for index in range(count)]
+    for node in nodes:
+        swarm.world.at(0.0, node.start)
+    return swarm, nodes
+
+
+def _until(swarm: Swarm, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    while not condition():
+        assert swarm.world.step() and swarm.world.now < limit_s, "the scenario's moment never came"
+
+
+def _cut(swarm: Swarm, left: list[Node], right: list[Node], *, is_cut: bool) -> None:
+    for a in left:
+        for b in right:
+            swarm.world.link(a.name, b.name).is_cut = is_cut
+            swarm.world.link(b.name, a.name).is_cut = is_cut
+
+
+def _result(swarm: Swarm) -> str:
+    try:
+        swarm.world.run(swarm.world.now + 60.0)
+        swarm.is_training = False
+        swarm.world.run(swarm.world.now + 40.0)
+        swarm.check_quiet()
+    except (Broken, AssertionError) as error:
+        return str(error)
+    return ""
