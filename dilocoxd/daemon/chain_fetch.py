@@ -1,54 +1,25 @@
-"""Fetches the part of a peer's chain that we lack, and proves it: hashes, votes, caps, no contribution twice.
-
-The answer to `chain/<from>` is believed only after `check_branch`; payloads are bound by the entries' hashes.
+"""Fetches entries and payloads of a peer's chain. Entries are believed only after `check_branch`; payloads are bound by
+the entries' hashes. Which to ask for is decided by the recovery machine.
 """
 
 import asyncio
 import hashlib
-import itertools
 import os
 from typing import Final
 
 from dilocoxd.daemon.library import CHAIN_BYTES_MAX, parse_chain
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.rounds.recovery import Branch
-from dilocoxd.store.log import EntryLog
 from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.wire.entry import ENTRY_BYTES_MAX, Entry, SignedEntry, entry_hash
+from dilocoxd.wire.entry import ENTRY_BYTES_MAX, Entry, SignedEntry
 
-BRANCH_ENTRIES_MAX: Final = 1 << 20
-FIRST_STEP_BACK: Final = 16
 BYTES_MAX: Final = CHAIN_BYTES_MAX + ENTRY_BYTES_MAX + 4
 
 
-async def fetch_branch(client: FetchClient, peer: PeerId, log: EntryLog, start: int) -> Branch:
-    """The peer's branch. Raises PeerError, WireError."""
-    step = FIRST_STEP_BACK
-    first = min(start, log.height)
-    while True:
-        found = await _fetch_from(client, peer, first)
-        if found and found[0].entry.parent == log.hash_at(first):
-            break
-        if first == 0:
-            if not found:
-                return Branch(0, ())
-            raise WireError("malformed", "its first entry does not start from the genesis of this run")
-        first = max(0, first - step)
-        step *= 4
-    while (more := await _fetch_from(client, peer, first + len(found))) and len(found) < BRANCH_ENTRIES_MAX:
-        found += more
-    same = itertools.takewhile(
-        lambda pair: pair[0] < log.height and entry_hash(pair[1].entry) == log.hash_at(pair[0] + 1),
-        enumerate(found, first),
-    )
-    num_same = sum(1 for _ in same)
-    return Branch(first + num_same, tuple(found[num_same:]))
-
-
-async def _fetch_from(client: FetchClient, peer: PeerId, first: int) -> list[SignedEntry]:
+async def fetch_entries(client: FetchClient, peer: PeerId, first: int) -> tuple[SignedEntry, ...]:
+    """The peer's entries from `first` on, as many as fit into one answer. Raises PeerError, WireError."""
     data = await client.fetch_bytes(peer, f"chain/{first}", bytes_max=BYTES_MAX)
-    return await asyncio.to_thread(parse_chain, data, first)
+    return tuple(await asyncio.to_thread(parse_chain, data, first))
 
 
 def check_payload(fd: int, lengths: tuple[int, ...], entry: Entry) -> None:

@@ -93,14 +93,23 @@ class Ledger:
     def _first_bare(self) -> int | None:
         return next((index for index in range(self.log.height) if not self.log.has_payload(index)), None)
 
-    async def adopt(self, directory: str, certified_by: Entry, skipped: list[SignedEntry]) -> None:
+    async def adopt(
+        self,
+        directory: str,
+        certified_by: Entry,
+        skipped: list[SignedEntry],
+        settle: SettleContribution | None = None,
+    ) -> None:
         """Take over a downloaded snapshot instead of replaying `skipped`; `certified_by` was voted for on its state.
 
-        Raises StoreError or WorkerError when it is not that state; the log is unchanged then, our state is gone.
+        `settle`: our contribution that one of `skipped` names. Raises StoreError or WorkerError when it is not that
+        state; the log is unchanged then, our state is gone.
         """
         ready = await self._site.load_state(directory)
         if (ready.round, ready.state_digest) != (certified_by.round, certified_by.state_digest):
             raise StoreError(f"snapshot {directory} is not the state that entry {certified_by.round} was voted on")
+        if settle is not None:  # only now: a contribution that was settled for a false snapshot would be lost
+            ready = await self._site.load_state(directory, settles=settle.phase, is_included=True)
         for signed in skipped:
             await asyncio.to_thread(self.log.append_bare, signed, self.payloads.at(signed.entry.lowrank_r).lengths)
         self.state = ready

@@ -1,14 +1,16 @@
-"""Downloads a snapshot from all peers that have it, chunk by chunk, resumable, and lets it appear when it is whole.
+"""What other peers say of their snapshots, and a download on our disk: kept over restarts, published when it is whole.
 
-What makes it trustworthy is not its donor: its digest must be the one that the next entry of the chain was voted for.
+What makes a snapshot trustworthy is not its donor: its digest must be the one that the next entry of the chain was
+voted for. Who is asked for which chunk is decided by the recovery machine (rounds/chunks.py).
 """
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.snapshots import (
     INDEX_BYTES_MAX,
@@ -18,7 +20,7 @@ from dilocoxd.store.snapshots import (
     decode_index,
     publish,
 )
-from dilocoxd.swarm.download import Download, Downloader
+from dilocoxd.swarm.download import ChunkFetcher, Download
 from dilocoxd.swarm.fetch import FetchClient
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.wire.entry import Entry
@@ -48,60 +50,50 @@ async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry) ->
     return index
 
 
-async def download_snapshot(client: FetchClient, donors: list[PeerId], index: SnapshotIndex, root: Path) -> Path:
-    """The directory of the complete snapshot. What an earlier try brought is kept. Raises PeerError, StoreError."""
-    directory = root / str(index.round)
-    partial = root / f".{index.round}.download"
-    await asyncio.to_thread(partial.mkdir, parents=True, exist_ok=True)
-    fds = []
-    try:
-        for file in index.files:
-            fds.append(await asyncio.to_thread(os.open, partial / file.name, _OPEN_FLAGS, 0o644))
-        plans = [_plan(index.round, file, fd) for file, fd in zip(index.files, fds, strict=True)]
-        await Downloader(client, *plans).run(donors)
+class SnapshotDownload:
+    """One snapshot on its way to `root`/<round>, in a directory beside it that survives restarts."""
+
+    def __init__(self, client: FetchClient, index: SnapshotIndex, root: Path) -> None:
+        self._client = client
+        self._index = index
+        self.directory = root / str(index.round)
+        self._partial = root / f".{index.round}.download"
+        self._fds: list[int] = []
+        self.chunks = ChunkFetcher(client)
+
+    async def open(self) -> frozenset[int]:
+        """The chunks that an earlier try has brought. Raises StoreError."""
+        try:
+            await asyncio.to_thread(self._partial.mkdir, parents=True, exist_ok=True)
+            for file in self._index.files:
+                self._fds.append(await asyncio.to_thread(os.open, self._partial / file.name, _OPEN_FLAGS, 0o644))
+        except OSError as error:
+            raise self._failed(error) from error
+        plans = [_plan(self._index.round, *pair) for pair in zip(self._index.files, self._fds, strict=True)]
+        self.chunks = ChunkFetcher(self._client, *plans)
+        return await self.chunks.present()
+
+    async def publish(self) -> None:
+        """All chunks are there: let it appear, durably. Raises StoreError."""
+        try:
+            for fd in self._fds:
+                await asyncio.to_thread(os.fsync, fd)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.close()
+        await asyncio.to_thread(publish, self._partial, self.directory, self._index)
+
+    def close(self) -> None:
+        """What is there stays on disk."""
+        fds, self._fds = self._fds, []
         for fd in fds:
-            await asyncio.to_thread(os.fsync, fd)
-    except OSError as error:
-        raise StoreError(f"downloading snapshot {index.round}: {error.strerror}; check the disk") from error
-    finally:
-        for fd in fds:
-            os.close(fd)
-    await asyncio.to_thread(publish, partial, directory, index)
-    return directory
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(f"downloading snapshot {self._index.round}: {error.strerror}; check the disk")
 
 
 def _plan(round_index: int, file: SnapshotFile, fd: int) -> Download:
     hashes = tuple(bytes.fromhex(chunk) for chunk in file.chunks)
     return Download(f"snapshot/{round_index}/{file.name}", Region(fd, 0, file.size, is_on_disk=True), hashes)
-
-
-async def newest_certified(
-    client: FetchClient, donors: list[PeerId], certified: dict[int, Entry]
-) -> tuple[SnapshotIndex, list[PeerId]] | None:
-    """The newest snapshot that an entry of the chain certifies, and who has it. None if nobody has one."""
-    holders: dict[int, list[PeerId]] = {}
-    for donor in donors:
-        try:
-            for number in await list_of(client, donor):
-                holders.setdefault(number, []).append(donor)
-        except (PeerError, WireError):
-            continue
-    for number in sorted(holders.keys() & certified.keys(), reverse=True):
-        found = await _indexes(client, holders[number], certified[number])
-        if found:
-            # A fork that lost may lie under the same number at others: its chunks would be wrong.
-            index = found[0][1]
-            return index, [donor for donor, other in found if other.files == index.files]
-    return None
-
-
-async def _indexes(
-    client: FetchClient, donors: list[PeerId], certified_by: Entry
-) -> list[tuple[PeerId, SnapshotIndex]]:
-    found = []
-    for donor in donors:
-        try:
-            found.append((donor, await fetch_index(client, donor, certified_by)))
-        except (PeerError, WireError, StoreError):
-            continue
-    return found

@@ -3,6 +3,7 @@
 Decides when that is reason enough to start recovery. Source: docs/internals.md 3.10, protocol/06-rounds.md.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,6 +20,8 @@ REFUTED_MAX: Final = 128
 """After a claim that recovery could not confirm, the peer's claims are ignored for this many `recovery_retry_s`: twice
 as long after each such claim, forgotten once a claim of it proves true. The first time it is enough that the peer
 stands where we stand; one that says so between its claims would else keep us busy for ever."""
+BROKEN_MAX: Final = 5
+"""A branch that breaks off so often is not waited for any more."""
 CLAIMS_MAX: Final = 1024
 NEVER: Final = Monotonic(0.0)
 
@@ -55,6 +58,8 @@ class Drift:
     """Stand on a chain that recovery could not take, as far as we know."""
     ignored: dict[PeerId, tuple[Monotonic, int]] = field(default_factory=dict)
     """Until when claims of a peer are ignored, and the length of that in `recovery_retry_s`."""
+    num_broken: dict[PeerId, int] = field(default_factory=dict)
+    """How often recovery has seen a branch of this peer that broke off; forgotten once a claim of it proves true."""
     retry_at: Monotonic = NEVER
     digests: dict[PeerId, Digest] = field(default_factory=dict)
     """State digests of peers at our head."""
@@ -116,15 +121,27 @@ class Drift:
         for peer, claim in asked.items():
             if relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
                 self.ignored.pop(peer, None)
+                self.num_broken.pop(peer, None)
                 continue
-            length = min(REFUTED_MAX, 2 * self.ignored.get(peer, (now, REFUTED_FIRST // 2))[1])
-            self.ignored[peer] = (Monotonic(now + length * self.limits.recovery_retry_s), length)
-            if self.claims.pop(peer, None) is not None:
-                self.refuted.add(peer)
+            self._refute(peer, now)
 
-    def failed(self, now: Monotonic) -> None:
-        """Recovery could not be done: keep the claims, try again later."""
+    def _refute(self, peer: PeerId, now: Monotonic) -> None:
+        length = min(REFUTED_MAX, 2 * self.ignored.get(peer, (now, REFUTED_FIRST // 2))[1])
+        self.ignored[peer] = (Monotonic(now + length * self.limits.recovery_retry_s), length)
+        if self.claims.pop(peer, None) is not None:
+            self.refuted.add(peer)
+
+    def failed(self, refuted: Iterable[PeerId], broken: Iterable[PeerId], now: Monotonic) -> None:
+        """Recovery could not be done: try again later. Claims of peers that it did not reach stay.
+
+        Those of `refuted` (false, or refused by all who could give it) are not confirmed, nor are those of `broken`
+        after a few times: a branch that can be seen but not had would else keep us waiting for ever.
+        """
         self.retry_at = Monotonic(now + self.limits.recovery_retry_s)
+        for peer in broken:
+            self.num_broken[peer] = self.num_broken.get(peer, 0) + 1
+        for peer in {*refuted, *(peer for peer in broken if self.num_broken[peer] >= BROKEN_MAX)}:
+            self._refute(peer, now)
 
     def wrong_bits(self, chain: ChainView) -> bool:
         """Whether too many peers at our own head hold other bits, so that ours must be rebuilt (once per head)."""

@@ -222,6 +222,10 @@ class RecoveryFailed:
     """Answer to StartRecovery: nothing changed; the machine goes on and asks again when it sees the need."""
 
     reason: str
+    refuted: tuple[PeerId, ...] = ()
+    """Peers whose branch was seen, and is false or refused by all who could give it: claims that are not confirmed."""
+    broken: tuple[PeerId, ...] = ()
+    """Peers whose branch was seen, and broke off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,7 +318,7 @@ class RoundMachine:
         if core.state != states.CATCHING_UP:
             return
         if isinstance(event, RecoveryFailed):
-            core.drift.failed(core.now)
+            core.drift.failed(event.refuted, event.broken, core.now)
             enter_attempt(core, Attempt(core.attempt + 1))
             return
         is_same = event.chain.head == core.chain.head

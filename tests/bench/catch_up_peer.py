@@ -16,7 +16,6 @@ from pathlib import Path
 import uvloop
 
 from dilocoxd.daemon.library import Library
-from dilocoxd.daemon.snapshot_fetch import download_snapshot
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import ANCHOR_NAME, MOMENTUM_NAME, SnapshotIndex, hash_chunks, publish, read_index
@@ -24,6 +23,7 @@ from dilocoxd.swarm.addresses import parse_address
 from dilocoxd.swarm.bootstrap import reach
 from dilocoxd.swarm.fetch import Served
 from dilocoxd.wire.entry import genesis_hash
+from tests.harness.downloading import download_snapshot
 from tests.harness.namespaces import PORT
 from tests.integration.swarm.members import Member, a_manifest, running
 

@@ -23,7 +23,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
-from dilocoxd.daemon.recovery_driver import REPLAY_MAX
+from dilocoxd.rounds.recovery_events import RecoveryLimits
 from tests.bench.memory import manifest_options
 from tests.chaos.judge import read_events
 from tests.harness.namespaces import API_PORT, NamespacedSite, Network
@@ -142,7 +142,7 @@ def main() -> int:
                 for member in members[:-1]:
                     start(member, arguments.step_s)
                 for member in members[:-1]:
-                    member.wait_height(REPLAY_MAX + 2, PATIENCE_S)
+                    member.wait_height(RecoveryLimits().replay_max + 2, PATIENCE_S)
                 for _ in range(arguments.joins):
                     rows.append(join_once(members, folder, arguments.step_s))
                     print(json.dumps(rows[-1]), flush=True)

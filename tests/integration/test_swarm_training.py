@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dilocoxd.daemon.recovery_driver import REPLAY_MAX
+from dilocoxd.rounds.recovery_events import RecoveryLimits
 from tests.harness.runs import found_run, join_run
 from tests.harness.sites import SiteProcess, sites, wait_until
 from tests.harness.training import (
@@ -162,7 +162,7 @@ def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Pa
     a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=15))
     with sites(a):
         a.start()
-        a.wait_height(REPLAY_MAX + 8, PATIENCE_S)
+        a.wait_height(RecoveryLimits().replay_max + 8, PATIENCE_S)
         b = join_run(tmp_path, "b", a, *site_options(shared))
         with sites(b):
             b.start()

@@ -36,7 +36,12 @@ KINDS = (
     "blames_everybody",
     "invents_locks",
     "forges_a_branch",
+    "withholds",
 )
+
+
+FORGERS = ("forges_a_branch", "withholds")
+"""The second does not give the payloads of what it has made up."""
 
 
 class Mischief:
@@ -61,7 +66,7 @@ class Mischief:
     def log(self, node: Node) -> list[Stored]:
         """The chain it serves to those who catch up: cut, forged or with other payloads."""
         log = node.disk.log
-        if self.kind == "forges_a_branch":
+        if self.kind in FORGERS:
             return self.forged or log
         if not log:
             return log
@@ -109,11 +114,14 @@ class Mischief:
             self.forged = [*self.forged, Stored(SignedEntry(entry, (vote,), time=0), payload)]
 
     def messages(self, node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
-        if self.kind == "forges_a_branch" and isinstance(message, Ready):
+        if self.kind in FORGERS and isinstance(message, Ready):
             if self.rng.random() < 0.1 or not self.forged:
                 self.forge(node)
             tip = self.forged[-1].signed.entry
-            return [message, Committed(tip.round, entry_hash(tip))] if self.rng.random() < 0.3 else [message]
+            claim = Committed(tip.round, entry_hash(tip))
+            if self.kind == "withholds":
+                return [claim]
+            return [message, claim] if self.rng.random() < 0.3 else [message]
         self.seen = [*self.seen[-50:], message]
         method = getattr(self, f"_{self.kind}", None)
         return [message] if method is None else method(target, message)

@@ -55,6 +55,8 @@ class Disk:
     is_full: bool = False
     aside: list[Stored] = field(default_factory=list)
     """The own branch, while a better one is taken (store/aside.py)."""
+    chunks: dict[bytes, set[int]] = field(default_factory=dict)
+    """Of snapshots that are being downloaded; kept over restarts."""
 
     def open(self) -> None:
         """A process starts: what is here now is what the last one left; the better of two branches stays."""

@@ -12,19 +12,21 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from dilocoxd.rounds import attempts, ballots, committing, round as round_module
+from dilocoxd.rounds import attempts, ballots, committing, recovery_machine, round as round_module
 from dilocoxd.rounds.chain import ChainView
+from dilocoxd.rounds.chunks import ChunkPool
 from dilocoxd.rounds.core import Core
 from dilocoxd.rounds.drift import Drift
 from dilocoxd.rounds.events import Destination, Refusal
 from dilocoxd.rounds.exchange import Exchange, Inbox
 from dilocoxd.rounds.membership import DEAD, Membership
+from dilocoxd.rounds.recovery_machine import RecoveryMachine
+from dilocoxd.rounds.requests import Desk
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.rounds.votes import AcceptBox, LockDecision, Tally, VoteBox
 from tests.simulation import recovering
+from tests.simulation.directed import SCENARIOS
 from tests.simulation.node import Node
-from tests.simulation.recovering import Recovery
-from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import run_seed
 from tests.simulation.worker import Worker
 
@@ -91,6 +93,32 @@ def stays_dead(self: Membership, record: Any, *, now: Any, is_news: bool) -> boo
 _seen = Membership.seen
 
 
+def liar_is_asked_again(self: ChunkPool, peer: Any, number: Any, reason: Any, *, is_final: bool) -> None:
+    _failed(self, peer, number, reason, is_final=False)
+
+
+_failed = ChunkPool.failed
+
+
+def snapshot_settles_nothing(entry: Any, in_flight: Any) -> Any:
+    caller = sys._getframe(1).f_code.co_name
+    return None if caller in ("<genexpr>", "_adopt") else _settlement(entry, in_flight)
+
+
+_settlement = recovery_machine.settlement
+
+
+def claims_stay(self: Drift, refuted: Any, broken: Any, now: Any) -> None:
+    _drift_failed(self, (), (), now)
+
+
+_drift_failed = Drift.failed
+
+
+def is_shorter(branch: Any, own: Any) -> bool:
+    return len(branch.entries) < len(own)
+
+
 def wakes_nobody(self: Core, at: float) -> bool:
     return self.now >= at
 
@@ -107,8 +135,10 @@ BUGS: dict[str, Bug] = {
     "results of an abandoned attempt are stored": replaced(RoundMachine, "destination", any_attempt),
     "owner keeps another result than it sends": replaced(Worker, "reduce", own_result_is_finer),
     "entry is applied without settling": replaced(Node, "_settle", lambda self, command: None),
-    "any other chain is better": replaced(recovering, "is_better", lambda branch, own: bool(branch.entries)),
-    "shorter chain is better": replaced(recovering, "is_better", lambda branch, own: len(branch.entries) < len(own)),
+    "any other chain is better": replaced(recovery_machine, "is_better", lambda branch, own: bool(branch.entries)),
+    "shorter chain is better": replaced(
+        recovery_machine, "is_better", lambda branch, own: len(branch.entries) < len(own)
+    ),
     "foreign chains are not checked": replaced(recovering, "check_branch", lambda *a: None),
     "Ready is said once": replaced(round_module, "announce", lambda core: setattr(core, "repeat_at", core.now + 1.0)),
     "lost transfers are not repeated": replaced(Exchange, "retry", lambda self, now: []),
@@ -116,7 +146,11 @@ BUGS: dict[str, Bug] = {
     "nobody notices who is ahead": replaced(round_module, "look_at_drift", lambda core: None),
     "an older message takes back a claim": replaced(Drift, "note", is_taken_back),
     "a restarted voter asks nobody": replaced(attempts, "_unheard_voters", lambda core, locks: ""),
-    "a false branch is not left": replaced(Recovery, "_turn_back", lambda self, reason: self.ask_next()),
+    "a false branch is not left": replaced(RecoveryMachine, "_abort", lambda self, reason: self._fail_peer(reason)),
+    "who gave a wrong chunk is asked again": replaced(ChunkPool, "failed", liar_is_asked_again),
+    "a snapshot settles nothing that it skips": replaced(recovery_machine, "settlement", snapshot_settles_nothing),
+    "a branch that cannot be had is waited for": replaced(Drift, "failed", claims_stay),
+    "questions have no deadline": replaced(Desk, "expired", lambda self: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
     "a vote goes out without its lock": replaced(ballots, "persist_promise", lambda core: None),
 }

@@ -24,6 +24,7 @@ from tests.simulation.worker import Worker
 
 if TYPE_CHECKING:
     from tests.simulation.byzantine import Mischief
+    from tests.simulation.recovering import Recovery
     from tests.simulation.swarm import Swarm
 
 CLOCK_GRAIN_S = 1e-6
@@ -96,6 +97,7 @@ class Node:
         self.offered: PhaseId | None = None
         self.wake_at = float("inf")
         self.is_recovering = False
+        self.recovery: Recovery | None = None
         self.site = Site(self.name, RUN_ID, GENESIS, keys_of(self.name))
         chain, kept = self.disk.chain(self.sums), self.disk.kept()
         self.machine = RoundMachine(self.site, self.sums.shape, self.swarm.limits, chain, kept)

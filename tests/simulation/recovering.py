@@ -1,7 +1,9 @@
-"""The simulated recovery driver: asks peers for their chain, believes what rounds/recovery.py allows, applies by steps.
+"""The simulated driver of the real recovery machine (rounds/recovery_machine.py): questions to peers, steps on disk.
 
-Like the real driver: payloads are fetched one by one while the source may fail, a crash between two steps leaves a
-valid chain, and a branch that turns out to be false is left again for our own.
+Answers are what the source has when they leave; they are lost, late, or from a liar; sources die, are cut off, stand
+still. The process can crash between any two effects; what is on disk, chunks included, is there in its next life. A
+simulated snapshot is the payloads that lead to its state: all peers keep them, but serve only the newest
+(`Swarm.serves_last`), as after retention.
 """
 
 from __future__ import annotations
@@ -10,17 +12,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ids import Digest, PhaseId, RoundIndex, RunId
-from dilocoxd.rounds import commands as c, events as e
+from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
+from dilocoxd.rounds import commands as c, events as e, recovery_events as r
 from dilocoxd.rounds.chain import ChainView, view_of
-from dilocoxd.rounds.recovery import Branch, check_branch, dropped_phases, is_better, settlement
-from tests.simulation.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Disk, Payload, Stored, hashes
+from dilocoxd.rounds.recovery import Branch, check_branch, dropped_phases, settlement
+from dilocoxd.rounds.recovery_machine import RecoveryMachine
+from dilocoxd.wire.entry import entry_hash
+from tests.simulation.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Crashed, Disk, Payload, Stored, hashes, sha
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
     from tests.simulation.swarm import Swarm
 
 STEP_S = 0.05
+CLOCK_GRAIN_S = 1e-6
+DEADLINE_MAX_S = 60.0
+SNAPSHOT_EVERY = 2
+NUM_CHUNKS = 6
+CHUNK_BYTES = 20
 
 
 class Recovery:
@@ -30,154 +39,293 @@ class Recovery:
         self.swarm = swarm
         self.node = node
         self.order = order
-        self.sources = list(order.peers)
-        self.settled: PhaseId | None = None
-        self.has_answer = False
-        self.fork = 0
+        self.rng = swarm.world.rng
+        heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in node.disk.log)]
+        self.machine = RecoveryMachine(order, heads, node.machine.chain.state_digest, swarm.recovery_limits)
+        self.digest = node.machine.chain.state_digest
         self.own: list[Stored] = []
         """What we gave up for the branch that is being taken."""
-        self.digest = node.machine.chain.state_digest
+        self.waiting: set[int] = set()
+        self.payloads: dict[int, Payload] = {}
+        self.contents: dict[bytes, list[Stored]] = {}
+        """By key of an offer: what the snapshot holds."""
+        self.key = b""
+        self.chunk_of: dict[int, int] = {}
+        self.liars: set[PeerId] = set()
+        """Gave a wrong chunk: must not be asked for another."""
+        self.wake_at = float("inf")
 
-    def ask_next(self) -> None:
-        """One source after the other; each answer takes a round trip."""
-        if not self.sources and not self.has_answer:
-            self._finish(e.RecoveryFailed("nobody answers"))
-            return
-        if not self.sources:
-            self._finish(e.RecoveryFinished(self.node.disk.chain(self.node.sums), self.settled))
-            return
-        source = self.swarm.nodes.get(self.sources.pop(0))
-        self.node.later(self.swarm.world.rng.uniform(0.1, 0.6), lambda: self._take_from(source))
+    # --- the machine
 
-    def _take_from(self, source: Node | None) -> None:
-        if source is None or not self._is_reachable(source):
-            self.ask_next()
+    def start(self) -> None:
+        self._carry_out(self.machine.start(now=self.node.clock()))
+
+    def _feed(self, event: r.RecoveryEvent) -> None:
+        if not self.node.is_recovering:
             return
-        self.has_answer = True
-        disk = self.node.disk
-        theirs = _log_of(source)
-        fork = shared(disk.log, theirs)
-        branch = Branch(fork, tuple(stored.signed for stored in theirs[fork:]))
-        own = disk.log[fork:]
+        if self.swarm.world.keeps_transcript:
+            self.swarm.world.log(f"{self.node.name} recovery {event}")
+        self._carry_out(self.machine.handle(event, now=self.node.clock()))
+
+    def _carry_out(self, effects: list[r.Effect]) -> None:
         try:
-            check_branch(branch, _view_at(disk, fork), self.swarm.limits, self.node.site.keys)
-        except WireError:
-            self.ask_next()
+            for effect in effects:
+                if self.swarm.world.keeps_transcript:
+                    self.swarm.world.log(f"{self.node.name} recovery  -> {effect}")
+                self.node._count_down()
+                self._one(effect)
+        except Crashed:
+            self.node.crash()
             return
-        if not is_better(branch, [stored.signed.entry for stored in own]):
-            self.ask_next()
-            return
-        self.fork, self.own = fork, own
-        if own:
-            self._leave_own(branch)
-        self._append(source, [stored.signed.entry.round for stored in theirs[fork:]], theirs)
-
-    def _leave_own(self, branch: Branch) -> None:
-        entries = [stored.signed.entry for stored in self.own]
-        in_flight = self.order.in_flight.contribution.phase if self.order.in_flight is not None else None
-        for phase in dropped_phases(self.node.name, entries, branch):
-            if phase != in_flight or phase == self.settled:
-                self.swarm.ledger.reclaimed(self.node.name, phase)
-        self.swarm.world.log(f"{self.node.name} rolls back {len(entries)} entries")
-        self.swarm.ledger.rolls_back(self.node.name, entries, [signed.entry for signed in branch.entries])
-        self.node.disk.set_aside(self.fork)
-        self.digest = Digest(entries[0].state_digest)
-
-    def _append(self, source: Node, left: list[RoundIndex], theirs: list[Stored]) -> None:
-        if not left:
-            self._complete()
-            self.ask_next()
-            return
-        signed = theirs[left[0]].signed
-        try:
-            payload = self._fetch(source, theirs[left[0]])
-            if signed.entry.state_digest != self.digest:
-                raise WireError("bad_digest", "voted for on another state")
-            digest = self.node.sums.applied(self.digest, payload)
-        except (WireError, ValueError) as error:
-            self._turn_back(str(error))
-            return
-        if self._store(Stored(signed, payload)):
-            self.digest = digest
-            self._settle(signed.entry.round)
-            self.node.later(STEP_S, lambda: self._append(source, left[1:], theirs))
-
-    def _fetch(self, source: Node, stored: Stored) -> Payload:
-        """Payload from the source or from anybody else who has this entry."""
-        index = stored.signed.entry.round
-        others = [self.swarm.nodes[peer] for peer in self.order.peers if peer in self.swarm.nodes]
-        for donor in [source, *others]:
-            log = _log_of(donor) if self._is_reachable(donor) else []
-            if donor is source and self._is_reachable(donor):
-                log = [*log[:index], stored]
-            if len(log) > index and hashes(log[index].payload) == stored.signed.entry.result_hashes:
-                return log[index].payload
-        raise WireError("unavailable", f"payload of entry {index}")
-
-    def _store(self, stored: Stored) -> bool:
-        try:
-            self.node.disk.append(stored)
         except StoreError as error:
             self._finish(e.StoreFailed(str(error)))
-            return False
-        self.swarm.ledger.committed(self.node.name, stored.signed.entry)
-        self.swarm.ledger.taken(self.node.name, stored.signed.entry)
-        return True
+            return
+        self.machine.check()
+        self._arm()
 
-    def _settle(self, index: RoundIndex) -> None:
-        settle = settlement(self.node.disk.log[index].signed.entry, self.order.in_flight)
+    def _arm(self) -> None:
+        """R-e: a step of our own is under way, or there is a deadline."""
+        node, deadline = self.node, self.machine.next_deadline()
+        if deadline is None:
+            return
+        assert deadline - node.clock() <= DEADLINE_MAX_S, "R-e: recovery waits too long"
+        at = (deadline - node.clock_zero) / node.clock_rate + CLOCK_GRAIN_S
+        if at < self.wake_at or self.wake_at <= node.world.now:
+            self.wake_at = at
+            node.later(max(0.0, at - node.world.now), lambda: self._on_wake(at))
+
+    def _on_wake(self, at: float) -> None:
+        if at == self.wake_at:
+            self.wake_at = float("inf")
+            self._feed(r.Tick())
+
+    def _one(self, effect: r.Effect) -> None:
+        match effect:
+            case r.AskEntries() | r.AskSnapshots() | r.AskOffer() | r.AskChunk() | r.AskPayload():
+                self._ask(effect)
+            case r.Cancel():
+                self.waiting.discard(effect.request)
+            case r.SourceDropped():
+                self.liars.add(effect.peer)
+            case r.ForgetOwn():
+                self._complete()
+            case r.Done():
+                self._done(effect)
+            case r.PauseTrainers() | r.CloseDownload():
+                pass
+            case _:
+                answer = self._step(effect)
+                seconds = STEP_S if isinstance(effect, r.TakeEntry | r.AdoptSnapshot) else 0.0
+                self.node.later(seconds, lambda: self._feed(answer))
+
+    # --- questions
+
+    def _ask(self, question: r.Ask) -> None:
+        source = self.swarm.nodes.get(question.peer)
+        self.waiting.add(question.request)
+        is_chunk = isinstance(question, r.AskChunk)
+        assert not (is_chunk and question.peer in self.liars), "who gave a wrong chunk is asked again"
+        if source is None:
+            self._answer(0.1, r.AskFailed(question.request, "unknown peer"))
+            return
+        seconds = self.rng.uniform(0.02, 0.3)
+        if is_chunk:
+            seconds += CHUNK_BYTES / self.swarm.world.link(source.name, self.node.name).bytes_per_s
+        self.node.later(seconds, lambda: self._arrives(source, question))
+
+    def _arrives(self, source: Node, question: r.Ask) -> None:
+        world, me = self.swarm.world, self.node.name
+        there, back = world.link(me, source.name), world.link(source.name, me)
+        if there.is_cut or back.is_cut or source.is_paused or self.rng.random() < back.loss:
+            if self.rng.random() < 0.5:
+                self._answer(1.0, r.AskFailed(question.request, "stream broke"))
+            return  # else silence: the deadline ends it
+        if source.is_up:
+            self._answer(0.0, self._truth(source, question))
+        else:
+            self._answer(0.1, r.AskFailed(question.request, "not there"))
+
+    def _answer(self, seconds: float, answer: r.Answer) -> None:
+        if seconds:
+            self.node.later(seconds, lambda: self._answer(0.0, answer))
+        elif answer.request in self.waiting:
+            self.waiting.discard(answer.request)
+            if isinstance(answer, r.ChunkCame):
+                self.node.disk.chunks[self.key].add(self.chunk_of[answer.request])
+            self._feed(answer)
+
+    def _truth(self, source: Node, question: r.Ask) -> r.Answer:
+        number, log, is_liar = question.request, _log_of(source), source.mischief is not None
+        match question:
+            case r.AskEntries():
+                found = log[question.first : question.first + 8]
+                return r.EntriesCame(number, tuple(stored.signed for stored in found))
+            case r.AskSnapshots():
+                return r.SnapshotsListed(number, self._snapshots_of(log))
+            case r.AskOffer():
+                return self._offer(question, log, is_liar=is_liar)
+            case r.AskChunk() if is_liar and self.rng.random() < 0.5:
+                return r.AskFailed(number, "wrong hash", is_final=True, is_wrong=True)
+            case r.AskChunk():
+                self.chunk_of[number] = question.number
+                return r.ChunkCame(number)
+            case r.AskPayload():
+                return self._payload(question, log)
+
+    def _snapshots_of(self, log: list[Stored]) -> tuple[int, ...]:
+        kept = self.swarm.serves_last
+        return () if kept is None else tuple(n for n in range(SNAPSHOT_EVERY, len(log) + 1, SNAPSHOT_EVERY))[-2:]
+
+    def _offer(self, question: r.AskOffer, log: list[Stored], *, is_liar: bool) -> r.Answer:
+        entry = question.certified_by
+        height = int(entry.round)
+        head = entry_hash(log[height - 1].signed.entry) if 0 < height <= len(log) else b""
+        if head != entry.parent:
+            return r.AskFailed(question.request, "of another chain", is_final=True)
+        content = log[:height]
+        if is_liar and self.rng.random() < 0.5:
+            last = content[-1]
+            content = [*content[:-1], Stored(last.signed, {place: data[::-1] for place, data in last.payload.items()})]
+        key = sha(b"".join(hashes_ for stored in content for hashes_ in hashes(stored.payload)))
+        self.contents[key] = content
+        return r.OfferCame(question.request, r.Offer(height, key, (CHUNK_BYTES,) * NUM_CHUNKS))
+
+    def _payload(self, question: r.AskPayload, log: list[Stored]) -> r.Answer:
+        entry, kept = question.signed.entry, self.swarm.serves_last
+        mischief = self.swarm.nodes[question.peer].mischief
+        is_withheld = mischief is not None and mischief.kind == "withholds"
+        is_kept = not is_withheld and (kept is None or entry.round >= len(log) - kept)
+        if is_kept and entry.round < len(log) and hashes(log[entry.round].payload) == entry.result_hashes:
+            self.payloads[question.request] = log[entry.round].payload
+            return r.PayloadCame(question.request)
+        return r.AskFailed(question.request, "not_found", is_final=True)
+
+    # --- steps
+
+    def _step(self, step: r.Step) -> r.StepDone:
+        disk = self.node.disk
+        match step:
+            case r.Rebuild():
+                self.digest = disk.chain(self.node.sums).state_digest
+                return r.Rebuilt(self.digest)
+            case r.ReadOwn():
+                kept = self.swarm.serves_last
+                own = tuple(stored.signed.entry for stored in disk.log[step.fork :])
+                can_replay = kept is None or step.fork >= len(disk.log) - kept
+                return r.OwnRead(own, can_replay, _view_at(disk, step.fork))
+            case r.CheckBranch():
+                return r.BranchChecked(self._problem_of(step))
+            case r.LeaveOwn():
+                self._leave_own(step)
+                return r.OwnLeft()
+            case r.OpenDownload():
+                self.key, self.chunk_of = step.offer.key, {}
+                return r.DownloadOpened(frozenset(disk.chunks.setdefault(step.offer.key, set())))
+            case r.PublishSnapshot():
+                assert len(disk.chunks.pop(self.key)) == NUM_CHUNKS, "published before it was whole"
+                return r.SnapshotPublished()
+            case r.AdoptSnapshot():
+                return self._adopt(step)
+            case r.TakeEntry():
+                return self._take(step)
+            case r.TurnBack():
+                return self._turn_back(step)
+
+    def _problem_of(self, step: r.CheckBranch) -> str:
+        try:
+            check_branch(step.branch, step.base, self.swarm.limits, self.node.site.keys)
+        except WireError as error:
+            return str(error)
+        return ""
+
+    def _leave_own(self, step: r.LeaveOwn) -> None:
+        node, branch = self.node, step.branch
+        self.own = node.disk.log[branch.fork :]
+        entries = [stored.signed.entry for stored in self.own]
+        in_flight = step.in_flight.contribution.phase if step.in_flight is not None else None
+        for phase in dropped_phases(node.name, entries, branch):
+            if phase != in_flight:
+                self.swarm.ledger.reclaimed(node.name, phase)
+        self.swarm.world.log(f"{node.name} rolls back {len(entries)} entries")
+        self.swarm.ledger.rolls_back(node.name, entries, [signed.entry for signed in branch.entries])
+        node.disk.set_aside(branch.fork)
+        self.digest = Digest(entries[0].state_digest)
+
+    def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
+        """The digest of what was downloaded must be the one that was voted on."""
+        content = self.contents[step.offer.key][-len(step.skipped) :]
+        digest = self.digest
+        for stored in content:
+            digest = self.node.sums.applied(digest, stored.payload)
+        if digest != step.certified_by.state_digest:
+            return r.AdoptRefused(f"snapshot {step.offer.round} is not the state that was voted on")
+        for signed, stored in zip(step.skipped, content, strict=True):
+            self._append(Stored(signed, stored.payload), settlement(signed.entry, step.in_flight))
+        self.digest = digest
+        return r.Adopted()
+
+    def _take(self, step: r.TakeEntry) -> r.StepDone:
+        payload = self.payloads.pop(step.request)
+        try:
+            digest = self.node.sums.applied(self.digest, payload)
+        except ValueError as error:
+            return r.EntryRefused(str(error))
+        self._append(Stored(step.signed, payload), step.settle)
+        self.digest = digest
+        return r.EntryTaken(digest)
+
+    def _append(self, stored: Stored, settle: c.SettleContribution | None) -> None:
+        name, entry = self.node.name, stored.signed.entry
+        honest = {node.name: node for node in self.swarm.nodes.values() if node.mischief is None}
+        if all(len(node.disk.log) <= entry.round for node in honest.values()):
+            # A liar that never votes ends rounds too: the others get them from it, with their own work in them.
+            self.swarm.rounds_finished += any(contribution.peer in honest for contribution in entry.contributions)
+        self.node.disk.append(stored)
+        self.swarm.ledger.committed(name, entry)
+        self.swarm.ledger.taken(name, entry)
         if settle is not None:
-            self.settled = settle.phase
-            self.swarm.ledger.settled(self.node.name, settle.phase, is_included=True)
+            self.swarm.ledger.settled(name, settle.phase, is_included=True)
             self.node.offered = None
 
-    def _turn_back(self, reason: str) -> None:
-        """The branch cannot be had: ours again, unless what we have of the other one is better anyway."""
+    def _turn_back(self, step: r.TurnBack) -> r.StepDone:
         node, ledger = self.node, self.swarm.ledger
-        taken = node.disk.log[self.fork :]
-        own, self.own = self.own, []
-        self.swarm.world.log(f"{node.name} gives up the branch: {reason}")
-        part = Branch(self.fork, tuple(stored.signed for stored in taken))
-        entries = [stored.signed.entry for stored in own]
-        if own and not is_better(part, entries):
-            ledger.returns(node.name, entries, [stored.signed.entry for stored in taken])
-            node.disk.roll_back(self.fork)
-            node.disk.put_back()
-            self.digest = node.disk.chain(node.sums).state_digest
-        elif own:
-            for phase in dropped_phases(node.name, entries, part):
+        taken = node.disk.log[step.fork :]
+        assert [stored.signed for stored in taken] == list(step.taken), "the machine and the log differ"
+        entries = [stored.signed.entry for stored in self.own]
+        self.swarm.world.log(f"{node.name} gives up the branch: {self.machine.status.problems[-1:]}")
+        if step.is_kept:
+            for phase in dropped_phases(node.name, entries, Branch(step.fork, step.taken)):
                 ledger.reclaimed(node.name, phase)
+        else:
+            ledger.returns(node.name, entries, [stored.signed.entry for stored in taken])
+            node.disk.roll_back(step.fork)
+            node.disk.put_back()
+        self.digest = node.disk.chain(node.sums).state_digest
         self._complete()
-        self.ask_next()
+        return r.TurnedBack(self.digest)
 
     def _complete(self) -> None:
         self.own = []
         self.node.disk.clear_aside()
         self.swarm.ledger.recovered(self.node.name, [stored.signed.entry for stored in self.node.disk.log])
 
+    # --- the end
+
+    def _done(self, done: r.Done) -> None:
+        if done.failure:
+            self._finish(e.RecoveryFailed(done.failure, done.refuted, done.broken))
+            return
+        self._complete()
+        self._finish(e.RecoveryFinished(self.node.disk.chain(self.node.sums), done.settled))
+
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False
         self.node.feed(event)
-
-    def _is_reachable(self, source: Node) -> bool:
-        world, me = self.swarm.world, self.node.name
-        is_cut = world.link(source.name, me).is_cut or world.link(me, source.name).is_cut
-        return source.is_up and not source.is_paused and not is_cut
 
 
 def _log_of(source: Node) -> list[Stored]:
     """What this peer serves."""
     return source.disk.log if source.mischief is None else source.mischief.log(source)
-
-
-def shared(mine: list[Stored], theirs: list[Stored]) -> int:
-    """Length of the common beginning of two logs."""
-    count = 0
-    for a, b in zip(mine, theirs, strict=False):
-        if a.signed.entry != b.signed.entry:
-            break
-        count += 1
-    return count
 
 
 def _view_at(disk: Disk, height: int) -> ChainView:

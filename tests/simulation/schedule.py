@@ -12,6 +12,8 @@ from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
 FAULTS_S = (15.0, 25.0, 40.0)
+SNAPSHOTS_PART = 0.4
+"""Schedules in which payloads of old entries are gone and snapshots are offered."""
 REAL_PART = 0.02
 """Schedules with the real codecs; with logs on real files; with 8 to 12 peers; with up to 50."""
 FILES_PART = 0.05
@@ -102,6 +104,9 @@ def _populate(swarm: Swarm, rng: random.Random) -> None:
         count, phase_s = rng.choice([16, 24, 50]), 12.0
     if rng.random() < 0.2:
         swarm.limits = replace(swarm.limits, has_majority_quorum=True)
+    if rng.random() < SNAPSHOTS_PART:
+        swarm.serves_last = rng.choice([2, 4, 8])
+        swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=rng.choice([1, 3, 16]))
     swarm.limits = replace(swarm.limits, ready_repeat_s=rng.choice([1.0, 2.0]) if count < 16 else 4.0)
     for index in range(count):
         slow = rng.choice([1.0, 1.0, 1.0, 1.3, 2.5])

@@ -14,6 +14,7 @@ from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.rounds.recovery import Branch, check_branch
+from dilocoxd.rounds.recovery_events import RecoveryLimits
 from dilocoxd.wire.entry import entry_hash
 from tests.simulation.arithmetic import Sums, make_sums
 from tests.simulation.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Disk, sha
@@ -37,6 +38,10 @@ def default_limits() -> RoundLimits:
     )
 
 
+def quick_recovery() -> RecoveryLimits:
+    return RecoveryLimits(answer_timeout_s=3.0, slowest_bytes_per_s=1e6, late_first_s=1.0)
+
+
 @dataclass
 class Swarm:
     """One simulation."""
@@ -47,6 +52,9 @@ class Swarm:
     has_files: bool = False
     """Logs and promises are real files."""
     limits: RoundLimits = field(default_factory=default_limits)
+    recovery_limits: RecoveryLimits = field(default_factory=quick_recovery)
+    serves_last: int | None = None
+    """Payloads of so many newest entries are served, and snapshots; None: all payloads, no snapshots."""
     nodes: dict[PeerId, Node] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     is_training: bool = True
@@ -159,7 +167,8 @@ class Swarm:
     def recover(self, node: Node, order: c.StartRecovery) -> None:
         self.recoveries += 1
         node.is_recovering = True
-        Recovery(self, node, order).ask_next()
+        node.recovery = Recovery(self, node, order)
+        node.recovery.start()
 
     def reported(self, by: PeerId, command: c.ReportPeer) -> None:
         self.reports.append((by, command))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.batches import run_many
-from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.directed import SCENARIOS
 from tests.simulation.schedule import run_seed
 
 CI_SEEDS = (range(400), range(1000, 1600))

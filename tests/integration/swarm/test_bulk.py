@@ -15,12 +15,13 @@ from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm import bulk
 from dilocoxd.swarm.bulk import AlreadyHeld, BulkReceiver, BulkSender
-from dilocoxd.swarm.download import CHUNK_BYTES, Download, Downloader
+from dilocoxd.swarm.download import CHUNK_BYTES, ChunkFetcher, Download
 from dilocoxd.swarm.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.swarm.streams import PROTOCOL_BULK, PROTOCOL_FETCH, Refused
 from dilocoxd.wire.frames import PIECE_BYTES
 from dilocoxd.wire.messages import SegmentHeader
+from tests.harness.downloading import download
 from tests.integration.swarm.sites import Site, header_of, memory, sites, until
 
 pytestmark = pytest.mark.processes
@@ -262,14 +263,15 @@ async def test_download_survives_dead_and_lying_donors(tmp_path: Path) -> None:
             regions = [Region(truth.fd, n * CHUNK_BYTES, min(CHUNK_BYTES, length - n * CHUNK_BYTES)) for n in range(6)]
             plan = Download("snapshot", target, tuple([await region.sha256() for region in regions]))
             os.kill(dying.node.p2pd_pid, signal.SIGKILL)
-            run = Downloader(FetchClient(me.gate), plan)
-            await run.run([liar.peer_id, dying.peer_id, empty.peer_id, good.peer_id])
+            client, named = FetchClient(me.gate), set[PeerId]()
+            client.on_bad = lambda peer, error: named.add(peer)
+            given = await download(
+                ChunkFetcher(client, plan), [liar.peer_id, dying.peer_id, empty.peer_id, good.peer_id]
+            )
             assert await target.sha256() == await truth.sha256()
-            assert run.bad_chunks.keys() <= {liar.peer_id}
-            assert run.chunks_from == {good.peer_id: 6}
-            again = Downloader(FetchClient(me.gate), plan)
-            await again.run([])
-            assert again.chunks_from == {}, "what is right already is not fetched again"
+            assert named <= {liar.peer_id}
+            assert given == {good.peer_id: 6}
+            assert not await download(ChunkFetcher(client, plan), []), "what is right already is not fetched again"
 
 
 async def test_download_without_any_good_donor_says_why(tmp_path: Path) -> None:
@@ -277,9 +279,9 @@ async def test_download_without_any_good_donor_says_why(tmp_path: Path) -> None:
         with memory(CHUNK_BYTES, seed=5) as lie, memory(CHUNK_BYTES) as target:
             await liar.serve(PROTOCOL_FETCH, Library(snapshot=lie).server.serve)
             await me.meet(liar)
-            run = Downloader(FetchClient(me.gate), Download("snapshot", target, (bytes(32),)))
+            chunks = ChunkFetcher(FetchClient(me.gate), Download("snapshot", target, (bytes(32),)))
             with pytest.raises(PeerError, match=f"1 of 1 chunks missing: {liar.peer_id}: bad_hash"):
-                await run.run([liar.peer_id])
+                await download(chunks, [liar.peer_id])
 
 
 async def test_donor_that_stalls_does_not_hold_up_the_end_and_a_liar_is_named(tmp_path: Path) -> None:
@@ -296,8 +298,7 @@ async def test_donor_that_stalls_does_not_hold_up_the_end_and_a_liar_is_named(tm
             os.kill(frozen.node.p2pd_pid, signal.SIGSTOP)
             started = asyncio.get_running_loop().time()
             try:
-                run = Downloader(client, plan)
-                await run.run([frozen.peer_id, liar.peer_id, good.peer_id])
+                given = await download(ChunkFetcher(client, plan), [frozen.peer_id, liar.peer_id, good.peer_id])
             finally:
                 os.kill(frozen.node.p2pd_pid, signal.SIGCONT)
             assert asyncio.get_running_loop().time() - started < me.gate.progress_timeout_s, (
@@ -305,4 +306,4 @@ async def test_donor_that_stalls_does_not_hold_up_the_end_and_a_liar_is_named(tm
             )
             assert await target.sha256() == await truth.sha256()
             assert set(named) == {f"{liar.peer_id} bad_hash"}
-            assert run.chunks_from == {good.peer_id: 6}
+            assert given == {good.peer_id: 6}

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.chain_fetch import check_payload, fetch_branch
+from dilocoxd.daemon.chain_fetch import check_payload, fetch_entries
 from dilocoxd.daemon.library import Library, parse_chain, write_chain
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.rounds.branch_search import BranchSearch
 from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.rounds.recovery import Branch, check_branch, is_better
 from dilocoxd.store.log import EntryLog, Source
@@ -43,6 +44,14 @@ def log_of(path: Path, entries: list[SignedEntry], salt: bytes = b"") -> EntryLo
         log.append(signed, Source(fd, 0, LENGTHS))
         os.close(fd)
     return log
+
+
+async def branch_of(client: LibraryClient, log: EntryLog) -> Branch:
+    """What the machine's search finds over the driver's fetches."""
+    search = BranchSearch([log.hash_at(height) for height in range(log.height + 1)], 1 << 20)
+    while (branch := search.take(await fetch_entries(client, PeerId("B"), search.next_from))) is None:  # type: ignore[arg-type]
+        pass
+    return branch
 
 
 def test_good_branch_passes() -> None:
@@ -107,7 +116,6 @@ def test_chain_answer_survives_the_way_and_is_checked(tmp_path: Path) -> None:
 
 
 async def test_branch_behind_us_in_front_of_us_and_beside_us(tmp_path: Path) -> None:
-    peer = PeerId("B")
     common = chain(20)
     theirs = [*common, *chain(3, peers=("B",), start=20, parent=entry_hash(common[-1].entry), salt=b"x")]
     salted = log_of(tmp_path / "theirs", common)
@@ -118,14 +126,14 @@ async def test_branch_behind_us_in_front_of_us_and_beside_us(tmp_path: Path) -> 
         os.close(fd)
     client = LibraryClient(Library(b"manifest", salted, tmp_path / "snapshots"))
     behind = log_of(tmp_path / "behind", common[:15])
-    branch = await fetch_branch(client, peer, behind, behind.height)  # type: ignore[arg-type]
+    branch = await branch_of(client, behind)
     assert (branch.fork, branch.tip) == (15, 23)
     assert client.asked[0] == "chain/15"
     forked = log_of(tmp_path / "forked", [*common, *chain(1, start=20, parent=entry_hash(common[-1].entry))])
-    branch = await fetch_branch(client, peer, forked, forked.height)  # type: ignore[arg-type]
+    branch = await branch_of(client, forked)
     assert (branch.fork, branch.tip) == (20, 23)
     ahead = log_of(tmp_path / "ahead", chain(40))
-    branch = await fetch_branch(client, peer, ahead, ahead.height)  # type: ignore[arg-type]
+    branch = await branch_of(client, ahead)
     assert branch.fork == 20
 
 
@@ -134,7 +142,7 @@ async def test_chain_from_another_genesis_is_refused(tmp_path: Path) -> None:
     other = EntryLog(tmp_path / "other", RUN, entry_hash(chain(1)[0].entry))
     client = LibraryClient(Library(b"manifest", log, tmp_path / "snapshots"))
     with pytest.raises(WireError, match="genesis"):
-        await fetch_branch(client, PeerId("B"), other, 0)  # type: ignore[arg-type]
+        await branch_of(client, other)
 
 
 def test_payload_is_bound_by_the_entry() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,29 @@ async def test_snapshot_that_nobody_voted_for_is_refused_and_the_log_stays(tmp_p
     append(ledger.log, entries[3:])
     await ledger.apply_logged(RoundIndex(3), None)
     assert ledger.chain.height == 4
+
+
+async def test_contribution_that_a_snapshot_skips_is_settled_only_once_the_snapshot_has_proved_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = true_chain(4)
+    ledger, site = await opened(tmp_path, [])
+    site.snapshots["good"] = (RoundIndex(3), Digest(entries[3].entry.state_digest))
+    site.snapshots["bad"] = (RoundIndex(3), Digest(b"x" * 32))
+    settle = SettleContribution(entries[1].entry.contributions[0].phase, RoundIndex(1), True, ())
+    settled: list[int] = []
+    load = site.load_state
+
+    async def noting(directory: str, **rest: Any) -> Any:
+        settled.extend([rest["settles"]] if rest.get("settles") is not None else [])
+        return await load(directory, **rest)
+
+    monkeypatch.setattr(site, "load_state", noting)
+    with pytest.raises(StoreError, match="voted on"):
+        await ledger.adopt("bad", entries[3].entry, entries[:3], settle)
+    assert settled == []
+    await ledger.adopt("good", entries[3].entry, entries[:3], settle)
+    assert settled == [settle.phase] and ledger.chain.height == 3
 
 
 async def test_newcomer_that_lost_its_snapshot_starts_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dilocoxd.rounds.coordinator import (
     proposal_problem,
     without_conflicts,
 )
-from dilocoxd.rounds.drift import AHEAD, BEHIND, FORK, SAME, Drift, relation
+from dilocoxd.rounds.drift import AHEAD, BEHIND, BROKEN_MAX, FORK, SAME, Drift, relation
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits
 from dilocoxd.rounds.votes import resolve_locks
 from dilocoxd.wire.entry import Contribution
@@ -184,6 +184,19 @@ def test_claim_that_recovery_could_not_confirm_is_ignored_for_longer_and_longer(
         now = drift.ignored[B][0]
     drift.note(chain, B, RoundIndex(3), HEADS[2], Monotonic(now))
     assert not drift.refuted
+
+
+def test_claim_of_a_branch_that_could_not_be_had_is_not_waited_for_for_ever() -> None:
+    drift, now, chain = Drift(LIMITS), 10.0, chain_of(3)
+    for peer in (A, B):
+        drift.note(chain, peer, RoundIndex(7), HEAD, Monotonic(now))
+    drift.failed([A], [B], Monotonic(now))
+    assert list(drift.claims) == [B], "a stream that broke is no reason to take B for a liar"
+    assert drift.refuted == {A} and drift.ignored[A][0] == now + 2 * LIMITS.recovery_retry_s
+    for _ in range(BROKEN_MAX - 1):
+        assert drift.claims
+        drift.failed([], [B], Monotonic(now))
+    assert not drift.claims and drift.refuted == {A, B}
 
 
 def test_an_overtaken_message_does_not_take_back_a_claim() -> None:

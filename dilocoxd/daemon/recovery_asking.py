@@ -1,0 +1,135 @@
+"""Carries out the recovery machine's questions to other peers: each a task, each answered once.
+
+Bytes that arrive are checked here against the hashes that name them; what follows from an answer is not decided here.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from dilocoxd.daemon.chain_fetch import check_payload, fetch_entries
+from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.snapshot_fetch import SnapshotDownload, fetch_index, list_of
+from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.rounds import recovery_events as r
+from dilocoxd.store.snapshots import SnapshotIndex
+from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.swarm.pieces import Region
+from dilocoxd.swarm.streams import Refused
+
+
+class Questions:
+    """Questions of one recovery, and what their answers left here: payloads in memory, the open download."""
+
+    def __init__(self, group: asyncio.TaskGroup, client: FetchClient, ledger: Ledger, snapshots: Path) -> None:
+        self._group = group
+        self._client = client
+        self._ledger = ledger
+        self._snapshots = snapshots
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._indexes: dict[bytes, SnapshotIndex] = {}
+        self._payloads: dict[int, int] = {}
+        self.answers: asyncio.Queue[r.RecoveryEvent] = asyncio.Queue()
+        self.download: SnapshotDownload | None = None
+
+    def ask(self, question: r.Ask) -> None:
+        """Its answer comes to `answers`."""
+        task = self._group.create_task(self._answer(question), name=f"recovery asks {question.peer}")
+        self._tasks[question.request] = task
+
+    def cancel(self, request: int) -> None:
+        """No answer is wanted."""
+        task = self._tasks.pop(request, None)
+        if task is not None:
+            task.cancel()
+
+    async def _answer(self, question: r.Ask) -> None:
+        """Raises StoreError when our own disk fails."""
+        try:
+            answer = await self._work(question)
+        except (PeerError, WireError) as error:
+            is_wrong = isinstance(question, r.AskChunk) and isinstance(error, WireError)
+            answer = r.AskFailed(question.request, str(error), isinstance(error, Refused | WireError), is_wrong)
+        if self._tasks.pop(question.request, None) is not None:
+            self.answers.put_nowait(answer)
+
+    def _work(self, question: r.Ask) -> Coroutine[Any, Any, r.Answer]:
+        match question:
+            case r.AskEntries():
+                return self._entries(question)
+            case r.AskSnapshots():
+                return self._rounds(question)
+            case r.AskOffer():
+                return self._offer(question)
+            case r.AskChunk():
+                return self._chunk(question)
+            case r.AskPayload():
+                return self._payload(question)
+
+    async def _entries(self, question: r.AskEntries) -> r.Answer:
+        return r.EntriesCame(question.request, await fetch_entries(self._client, question.peer, question.first))
+
+    async def _rounds(self, question: r.AskSnapshots) -> r.Answer:
+        return r.SnapshotsListed(question.request, tuple(await list_of(self._client, question.peer)))
+
+    async def _offer(self, question: r.AskOffer) -> r.Answer:
+        try:
+            index = await fetch_index(self._client, question.peer, question.certified_by)
+        except StoreError as error:  # decode_index: what the peer sent is damaged
+            return r.AskFailed(question.request, str(error), is_final=True)
+        key = hashlib.sha256(repr(index.files).encode()).digest()
+        self._indexes.setdefault(key, index)
+        sizes = tuple(file.chunk_length(chunk) for file in index.files for chunk in range(len(file.chunks)))
+        return r.OfferCame(question.request, r.Offer(index.round, key, sizes))
+
+    async def _chunk(self, question: r.AskChunk) -> r.Answer:
+        assert self.download is not None
+        await self.download.chunks.fetch(question.peer, question.number, lambda: question.request in self._tasks)
+        return r.ChunkCame(question.request)
+
+    async def _payload(self, question: r.AskPayload) -> r.Answer:
+        entry = question.signed.entry
+        payloads = self._ledger.payloads.at(entry.lowrank_r)
+        fd = os.memfd_create(f"payload-{entry.round}", os.MFD_CLOEXEC)
+        try:
+            region = Region(fd, 0, payloads.total_bytes)
+            await self._client.fetch_region(question.peer, f"payload/{entry.round}", region)
+            await asyncio.to_thread(check_payload, fd, payloads.lengths, entry)
+            self._payloads[question.request], fd = fd, -1
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return r.PayloadCame(question.request)
+
+    @contextlib.contextmanager
+    def payload(self, request: int) -> Any:
+        """Descriptor of the payload that this question brought; closed afterwards."""
+        fd = self._payloads.pop(request)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def open_download(self, offer: r.Offer) -> SnapshotDownload:
+        """The download of what this offer describes."""
+        self.close_download()
+        self.download = SnapshotDownload(self._client, self._indexes[offer.key], self._snapshots)
+        return self.download
+
+    def close_download(self) -> None:
+        if self.download is not None:
+            self.download.close()
+            self.download = None
+
+    def close(self) -> None:
+        """The recovery is over, or our own site has failed."""
+        for request in list(self._tasks):
+            self.cancel(request)
+        self.close_download()
+        for request in list(self._payloads):
+            with self.payload(request):
+                pass

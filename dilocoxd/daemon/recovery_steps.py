@@ -1,0 +1,182 @@
+"""Carries out the recovery machine's steps on our own log, state and books, one at a time.
+
+Entries are durable in the log before they are applied (docs/internals.md 3.10); what cannot be applied does not stay.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.outer_worker import RequestRefused
+from dilocoxd.daemon.own_books import OwnBooks
+from dilocoxd.daemon.recovery_asking import Questions
+from dilocoxd.daemon.snapshot_keeper import usable_snapshots
+from dilocoxd.errors import StoreError, WireError, WorkerError
+from dilocoxd.ids import Digest, RoundIndex
+from dilocoxd.rounds import recovery_events as r
+from dilocoxd.rounds.limits import RoundLimits, VoteKeys
+from dilocoxd.rounds.recovery import Branch, check_branch
+from dilocoxd.store.aside import Aside
+from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.events import EventLog
+from dilocoxd.wire.entry import SignedEntry, entry_hash
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryParts:
+    """What the driver works with."""
+
+    books: OwnBooks
+    ledger: Ledger
+    client: FetchClient
+    keys: VoteKeys
+    limits: RoundLimits
+    snapshots: Path
+    events: EventLog
+    moved: Callable[[], None]
+    """Told when the chain head has changed."""
+    took: Callable[[SignedEntry], None]
+    """Told each entry that was applied here without our taking part."""
+    aside: Aside
+    """Our own branch, until the better one is taken."""
+
+    @property
+    def log(self) -> EntryLog:
+        return self.ledger.log
+
+
+class OwnSteps:
+    """Steps of one recovery. All raise StoreError or WorkerError when our own disk or worker fails."""
+
+    def __init__(self, parts: RecoveryParts, questions: Questions) -> None:
+        self._parts = parts
+        self._questions = questions
+
+    async def carry_out(self, step: r.Step) -> r.StepDone:
+        """Its answer."""
+        match step:
+            case r.Rebuild():
+                return r.Rebuilt(await self._rebuild())
+            case r.ReadOwn():
+                return await asyncio.to_thread(self._read_own, step.fork)
+            case r.CheckBranch():
+                return r.BranchChecked(await asyncio.to_thread(self._problem_of, step))
+            case r.LeaveOwn():
+                await self._leave_own(step)
+                return r.OwnLeft()
+            case r.OpenDownload():
+                return r.DownloadOpened(await self._questions.open_download(step.offer).open())
+            case r.PublishSnapshot():
+                assert self._questions.download is not None
+                await self._questions.download.publish()
+                return r.SnapshotPublished()
+            case _:
+                return await self._change(step)
+
+    async def _change(self, step: r.AdoptSnapshot | r.TakeEntry | r.TurnBack) -> r.StepDone:
+        match step:
+            case r.AdoptSnapshot():
+                return await self._adopt(step)
+            case r.TakeEntry():
+                return await self._take(step)
+            case r.TurnBack():
+                return r.TurnedBack(await self._turn_back(step))
+
+    def _read_own(self, fork: int) -> r.OwnRead:
+        """Blocks."""
+        parts = self._parts
+        own = tuple(signed.entry for signed in parts.log.entries(fork))
+        return r.OwnRead(own, not own or self._can_replay(fork), parts.ledger.view_at(fork))
+
+    def _can_replay(self, height: int) -> bool:
+        """Whether our disk leads to this state: a snapshot at or below it, or genesis, and payloads. Blocks."""
+        log = self._parts.log
+        rounds = [int(path.name) for path in usable_snapshots(self._parts.snapshots, log)]
+        start = next((number for number in rounds if number <= height), 0)
+        return all(log.has_payload(index) for index in range(start, height))
+
+    def _problem_of(self, step: r.CheckBranch) -> str:
+        try:
+            check_branch(step.branch, step.base, self._parts.limits, self._parts.keys)
+        except WireError as error:
+            return str(error)
+        return ""
+
+    async def _rebuild(self) -> Digest:
+        """The state of our log from the newest usable snapshot, else from genesis."""
+        parts = self._parts
+        usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
+        for directory in [*map(str, usable), ""]:
+            try:
+                await parts.ledger.rebuild(directory)
+            except (StoreError, WorkerError):
+                if not directory:
+                    raise
+            else:
+                break
+        return parts.ledger.chain.state_digest
+
+    async def _leave_own(self, step: r.LeaveOwn) -> None:
+        """First our books, then the log."""
+        parts, fork = self._parts, step.branch.fork
+        await parts.books.leave_chain(list(step.own), step.branch, step.in_flight)
+        parts.events.emit(
+            catalogue.ForkResolved(
+                fork_height=fork,
+                kept=entry_hash(step.branch.entries[-1].entry).hex()[:16],
+                dropped=entry_hash(step.own[-1]).hex()[:16],
+                is_rolled_back=True,
+            )
+        )
+        await asyncio.to_thread(parts.aside.keep, parts.log, fork)
+        await asyncio.to_thread(parts.log.roll_back, fork)
+
+    async def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
+        parts, directory = self._parts, self._parts.snapshots / str(step.offer.round)
+        try:
+            await parts.ledger.adopt(str(directory), step.certified_by, list(step.skipped), step.settle)
+        except (StoreError, WorkerError) as error:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            if await asyncio.to_thread(self._can_replay, parts.log.height):
+                await self._rebuild()
+            return r.AdoptRefused(f"snapshot {step.offer.round}: {error}")
+        await parts.books.enter_chain((signed.entry for signed in step.skipped), step.in_flight)
+        for signed in step.skipped:
+            parts.took(signed)
+        return r.Adopted()
+
+    async def _take(self, step: r.TakeEntry) -> r.StepDone:
+        """Log, state, books. What cannot be applied is not left in the log."""
+        parts, entry = self._parts, step.signed.entry
+        lengths = parts.ledger.payloads.at(entry.lowrank_r).lengths
+        with self._questions.payload(step.request) as fd:
+            await asyncio.to_thread(parts.log.append, step.signed, Source(fd, 0, lengths))
+        try:
+            ready = await parts.ledger.apply_logged(RoundIndex(entry.round), step.settle)
+        except RequestRefused as refused:
+            if refused.kind != "bad_payload":
+                raise
+            await asyncio.to_thread(parts.log.roll_back, entry.round)
+            return r.EntryRefused(f"bad_payload: entry {entry.round}: {refused.detail}")
+        parts.took(step.signed)
+        await parts.books.enter_chain([entry], step.in_flight)
+        return r.EntryTaken(Digest(ready.state_digest))
+
+    async def _turn_back(self, step: r.TurnBack) -> Digest:
+        parts = self._parts
+        taken, flying = Branch(step.fork, step.taken), step.in_flight
+        if step.is_kept:
+            await parts.books.leave_chain(list(step.own), taken, flying)
+        else:
+            await parts.books.leave_chain([signed.entry for signed in step.taken], Branch(step.fork, ()), flying)
+            await asyncio.to_thread(parts.log.roll_back, step.fork)
+            await asyncio.to_thread(parts.aside.put_back, parts.log)
+            await parts.books.enter_chain(step.own, flying)
+        digest = await self._rebuild()
+        await asyncio.to_thread(parts.aside.clear)
+        return digest

@@ -1,0 +1,90 @@
+"""Directed schedules for catching up, and all directed schedules together."""
+
+from dataclasses import replace
+
+from dilocoxd.rounds.chain import entry_tokens
+from dilocoxd.wire.messages import Committed, Vote
+from tests.simulation import scenarios
+from tests.simulation.byzantine import Mischief
+from tests.simulation.node import keys_of
+from tests.simulation.scenarios import _result, _swarm, _until
+
+
+def newcomer_gets_a_snapshot_in_spite_of_all() -> str:
+    """One source lies about chunks, one dies, the newcomer is killed in the middle and goes on with what is on disk."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = swarm.has_liar = True
+    swarm.serves_last = 2
+    swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=1)
+    liar, dying, good = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 4 for node in nodes), 90.0)
+    liar.mischief = Mischief("drops nothing", keys_of(liar.name), swarm.world.rng)
+    swarm.is_training = False  # the newest snapshot stays the same
+    _until(swarm, swarm.is_settled, 150.0)
+    newcomer = swarm.add("newcomer", 4.0)
+    for node in nodes:
+        swarm.world.link(node.name, newcomer.name).bytes_per_s = 20.0
+    newcomer.start()
+
+    def on_disk() -> set[int]:
+        return set[int]().union(*newcomer.disk.chunks.values())
+
+    _until(swarm, lambda: len(on_disk()) > 1, 250.0)
+    dying.crash()
+    newcomer.crash()
+    before = on_disk()
+    newcomer.start()
+    _until(swarm, lambda: len(on_disk()) > len(before), 350.0)
+    assert newcomer.recovery is not None
+    again = before & set(newcomer.recovery.chunk_of.values())
+    if again:
+        return f"chunks {again} were on disk and are fetched again"
+    _until(swarm, lambda: len(newcomer.disk.log) == len(good.disk.log), 450.0)
+    dying.start()
+    return _result(swarm)
+
+
+def branch_that_nobody_gives_is_not_waited_for() -> str:
+    """A liar shows a heavier branch and withholds its payloads: the others go on."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = swarm.has_liar = True
+    liar, *honest = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    mischief = Mischief("withholds", keys_of(liar.name), swarm.world.rng)
+    while sum(entry_tokens(stored.signed.entry) for stored in mischief.forged[len(liar.disk.log) :]) < 5000:
+        mischief.forge(liar)
+    mischief.forge = lambda node: None  # type: ignore[method-assign]
+    liar.mischief = mischief
+    before = min(node.machine.chain.height for node in honest)
+    swarm.world.run(swarm.world.now + 60.0)
+    after = min(node.machine.chain.height for node in honest)
+    return _result(swarm) or ("" if after > before + 2 else f"height {before} -> {after} in 60 s")
+
+
+def contribution_that_a_snapshot_skips_counts_once() -> str:
+    """A peer stands still after its vote; the entry that names it is far below the tip when it goes on."""
+    swarm, nodes = _swarm(2)
+    swarm.may_fork = True
+    swarm.serves_last = 2
+    swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=1)
+    other, still = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    swarm.is_dropped = lambda source, message: source == other.name and isinstance(message, Vote | Committed)
+    _until(swarm, lambda: still.machine.status.state == "voting" and still.offered is not None)
+    height = len(still.disk.log)
+    _until(swarm, lambda: len(other.disk.log) > height)
+    still.pause()
+    _until(swarm, lambda: len(other.disk.log) > height + 6, 200.0)
+    if not any(c.peer == still.name for c in other.disk.log[height].signed.entry.contributions):
+        return "the schedule's moment never came"
+    swarm.is_dropped = lambda source, message: False
+    still.resume()
+    return _result(swarm)
+
+
+SCENARIOS = (
+    *scenarios.SCENARIOS,
+    newcomer_gets_a_snapshot_in_spite_of_all,
+    branch_that_nobody_gives_is_not_waited_for,
+    contribution_that_a_snapshot_skips_counts_once,
+)

@@ -1,0 +1,226 @@
+"""The recovery machine by table and by chance: which way it takes, and that it ends well whatever the sources do."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dilocoxd.rounds import recovery_events as r
+from dilocoxd.rounds.commands import InFlight
+from dilocoxd.rounds.recovery import Branch, is_better
+from dilocoxd.wire.entry import SignedEntry
+from tests.unit.rounds.recovery_world import NUM_CHUNKS, Donor, World, grown
+
+COMMON = grown([], 4, b"common")
+AHEAD_1 = grown(COMMON, 1, b"x")
+AHEAD_3 = grown(COMMON, 3, b"x")
+FAR = grown(COMMON, 20, b"x")
+FORK = grown(COMMON[:2], 4, b"fork", tokens=100)
+FAR_FORK = grown(COMMON[:2], 20, b"fork", tokens=100)
+LIGHT_FORK = grown(COMMON[:2], 1, b"fork")
+FALSE_AT_ONCE = grown(COMMON[:2], 4, b"fork", tokens=15, lies_at=2)
+FALSE_LATER = grown(COMMON[:2], 4, b"fork", tokens=15, lies_at=3)
+FALSE_BUT_BETTER = grown(COMMON[:2], 4, b"fork", tokens=100, lies_at=4)
+
+ENTRY = ["fetching_payload", "applying"]
+SNAPSHOT = ["choosing", "fetching_chunks", "adopting"]
+COMPARED = ["comparing", "weighing"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: who stands where, the states that follow, the log at the end."""
+
+    name: str
+    donors: dict[str, Donor]
+    states: list[str]
+    log: list[SignedEntry]
+    failure: str = ""
+    can_replay: bool = True
+    is_rebuild: bool = False
+
+
+TABLE = [
+    Row("nothing new", {"D": Donor(COMMON)}, ["comparing", "done"], COMMON),
+    Row("one entry behind", {"D": Donor(AHEAD_1)}, [*COMPARED, *ENTRY, "done"], AHEAD_1),
+    Row("three entries behind", {"D": Donor(AHEAD_3)}, [*COMPARED, *ENTRY * 3, "done"], AHEAD_3),
+    Row(
+        "far behind, with a snapshot", {"D": Donor(FAR, 20, (4, 22))},
+        [*COMPARED, *SNAPSHOT, *ENTRY * 2, "done"], FAR,
+    ),
+    Row("far behind, nobody has a snapshot", {"D": Donor(FAR)}, [*COMPARED, "choosing", *ENTRY * 20, "done"], FAR),
+    Row("heavier fork", {"D": Donor(FORK)}, [*COMPARED, "leaving", "rebuilding", *ENTRY * 4, "done"], FORK),
+    Row("lighter fork", {"D": Donor(LIGHT_FORK)}, [*COMPARED, "done"], COMMON),
+    Row(
+        "fork below what our disk can rebuild", {"D": Donor(FAR_FORK, 20, (20,))},
+        [*COMPARED, "choosing", "fetching_chunks", "leaving", "adopting", *ENTRY * 2, "done"], FAR_FORK,
+        can_replay=False,
+    ),
+    Row(
+        "fork that can neither be rebuilt nor skipped", {"D": Donor(FORK)},
+        [*COMPARED, "choosing", "done"], COMMON, "nobody offers a snapshot", can_replay=False,
+    ),
+    Row(
+        "payload that nobody has", {"D": Donor(AHEAD_3, 6)},
+        [*COMPARED, "fetching_payload", "choosing", "done"], COMMON, "payload of entry 4",
+    ),
+    Row(
+        "payload that nobody has, a snapshot behind it", {"D": Donor(AHEAD_3, 6, (6,))},
+        [*COMPARED, "fetching_payload", *SNAPSHOT, *ENTRY, "done"], AHEAD_3,
+    ),
+    Row(
+        "payload that only another has", {"D": Donor(AHEAD_1, 9), "E": Donor(AHEAD_1)},
+        [*COMPARED, *ENTRY, "done"], AHEAD_1,
+    ),
+    Row(
+        "branch on a false state", {"D": Donor(FALSE_AT_ONCE)},
+        [*COMPARED, "leaving", "rebuilding", "turning_back", "done"], COMMON, "another state",
+    ),
+    Row(
+        "branch that turns out to be false", {"D": Donor(FALSE_LATER)},
+        [*COMPARED, "leaving", "rebuilding", *ENTRY, "turning_back", "done"], COMMON, "another state",
+    ),
+    Row(
+        "the true part of a false branch is better", {"D": Donor(FALSE_BUT_BETTER)},
+        [*COMPARED, "leaving", "rebuilding", *ENTRY * 2, "turning_back", "done"], FALSE_BUT_BETTER[:4],
+    ),
+    Row("our bits are wrong", {"D": Donor(COMMON)}, ["rebuilding", "comparing", "done"], COMMON, is_rebuild=True),
+    Row(
+        "silent peers", {"D": Donor(FAR, is_silent=True), "E": Donor(FAR, is_silent=True)},
+        ["comparing", "done"], COMMON, "no answer about its entries",
+    ),
+    Row(
+        "the first is silent", {"D": Donor(FAR, is_silent=True), "E": Donor(AHEAD_1)},
+        [*COMPARED, *ENTRY, "done"], AHEAD_1,
+    ),
+    Row("nobody to ask", {}, ["done"], COMMON, "no peer to ask"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_states_of_the_table(row: Row) -> None:
+    world = World(COMMON, row.donors, can_replay=row.can_replay, is_rebuild=row.is_rebuild)
+    done = world.run()
+    assert world.states == row.states
+    assert world.log == row.log and world.digest == world.digest_of(row.log) and not world.aside
+    assert row.failure in done.failure and bool(row.failure) == bool(done.failure)
+
+
+def test_chunks_come_from_all_who_have_them_and_a_liar_is_named() -> None:
+    donors = {name: Donor(FAR, 20, (22,)) for name in "DEF"}
+    donors["E"].lies_about_chunks = True
+    world = World(COMMON, donors)
+    assert not world.run().failure
+    assert {question.peer for question in world.questions(r.AskChunk)} == {"D", "E", "F"}
+    (dropped,) = world.ordered(r.SourceDropped)
+    assert isinstance(dropped, r.SourceDropped) and dropped.peer == "E"
+    num_asked = len([question for question in world.questions(r.AskChunk) if question.peer == "E"])
+    assert num_asked == world.limits.window, "who gave a wrong chunk is not asked again"
+    assert any("E: wrong hash" in text for text in world.machine.status.problems)
+
+
+def test_download_that_was_cut_off_goes_on_with_the_missing_chunks() -> None:
+    world = World(COMMON, {"D": Donor(FAR, 20, (22,))}, present=frozenset({0, 1, 2, 5}))
+    assert not world.run().failure
+    assert {q.number for q in world.questions(r.AskChunk) if isinstance(q, r.AskChunk)} == {3, 4, 6}
+
+
+def test_source_that_falls_silent_in_the_middle_delays_only_its_own_chunks() -> None:
+    donors = {name: Donor(FAR, 20, (22,)) for name in "DE"}
+    world = World(COMMON, donors)
+    world.twist = lambda question, answer: (
+        None if isinstance(question, r.AskChunk) and question.peer == "D" and question.number > 0 else answer
+    )
+    started = world.now
+    assert not world.run().failure
+    assert world.now - started < 5.0, "nobody waited for the silent one's deadline"
+    assert {q.number for q in world.questions(r.AskChunk) if q.peer == "E"} >= set(range(1, NUM_CHUNKS))  # type: ignore[union-attr]
+
+
+def test_every_wait_says_for_whom_and_until_when() -> None:
+    world = World(COMMON, {"D": Donor(FAR, is_silent=True)})
+    world._carry_out(world.machine.start(now=world.now))
+    status = world.machine.status
+    assert status.state == "comparing" and status.sources == ("D",) and "the chain of D" in status.waiting_for
+    assert status.deadline is not None and status.patience_s is not None
+    assert status.deadline == world.now + status.patience_s
+
+
+@pytest.mark.parametrize("index", [10, 22])
+def test_contribution_in_flight_is_settled_once_by_whatever_brings_its_entry(index: int) -> None:
+    ours = FAR[index].entry.contributions[0]
+    flying = InFlight(ours, None, ())
+    world = World(COMMON, {"D": Donor(FAR, 20, (22,))}, in_flight=flying)
+    done = world.run()
+    assert done.settled == ours.phase
+    steps = [*world.ordered(r.AdoptSnapshot), *world.ordered(r.TakeEntry)]
+    settled = [step.settle for step in steps if isinstance(step, r.AdoptSnapshot | r.TakeEntry) and step.settle]
+    assert [settle.phase for settle in settled] == [ours.phase]
+    num_before = 1 if index == 10 else 2
+    assert all(getattr(step, "in_flight") is None for step in steps[num_before:]), "it flies no more"  # noqa: B009
+
+
+def test_failure_says_whose_branch_is_false_and_whose_broke_off() -> None:
+    false, silent = Donor(FALSE_AT_ONCE), Donor(FAR, is_silent=True)
+    done = World(COMMON, {"D": false, "E": silent}).run()
+    assert done.failure and done.refuted == ("D",) and done.broken == (), "of E nothing was seen"
+    world = World(COMMON, {"D": Donor(AHEAD_3)})
+    world.twist = lambda question, answer: None if isinstance(question, r.AskPayload) else answer
+    done = world.run()
+    assert done.failure and done.refuted == () and done.broken == ("D",)
+
+
+def test_late_and_doubled_answers_change_nothing() -> None:
+    world = World(COMMON, {"D": Donor(AHEAD_1)})
+    done = world.run()
+    for event in (r.EntriesCame(1, tuple(FAR)), r.PayloadCame(2), r.Rebuilt(world.digest_of([])), r.Tick()):
+        assert world.machine.handle(event, now=world.now) == []
+    assert world.done is done
+
+
+BRANCHES = (COMMON, AHEAD_1, AHEAD_3, FAR, FORK, FAR_FORK, LIGHT_FORK, FALSE_AT_ONCE, FALSE_LATER, FALSE_BUT_BETTER, [])
+
+
+@st.composite
+def donors(draw: st.DrawFn) -> Donor:
+    log = draw(st.sampled_from(BRANCHES))
+    snapshots = tuple(draw(st.lists(st.integers(0, 25), max_size=3, unique=True)))
+    return Donor(
+        log, draw(st.integers(0, 25)), snapshots, draw(st.booleans()) and draw(st.booleans()), draw(st.booleans())
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(donors(), max_size=4), st.integers(0, 10**6), st.booleans(), st.floats(0.0, 0.6))
+def test_whatever_the_sources_do_it_ends_on_our_branch_or_a_better_one(
+    found: list[Donor], seed: int, can_replay: bool, trouble: float
+) -> None:
+    rng = random.Random(seed)
+
+    def twist(question: r.Ask, answer: r.Answer) -> r.Answer | None:
+        if rng.random() >= trouble:
+            return answer
+        return rng.choice([None, r.AskFailed(question.request, "broke"), r.AskFailed(question.request, "no", True)])
+
+    world = World(COMMON, dict(zip("DEFG", found, strict=False)), can_replay=can_replay, twist=twist)
+    world.latency_s = lambda question: rng.uniform(0.0, 3.0)
+    started = world.now
+    done = world.run()
+    assert world.now - started < 40 * r.RecoveryLimits().patience_s(8 << 20), "every wait has a deadline"
+    assert not world.aside and world.digest == world.digest_of(world.log)
+    fork = next((i for i, pair in enumerate(zip(COMMON, world.log, strict=False)) if pair[0] != pair[1]), len(COMMON))
+    own = [signed.entry for signed in COMMON[fork:]]
+    if world.log != COMMON:
+        assert not done.failure and is_better(Branch(fork, tuple(world.log[fork:])), own)
+    liars = {order.peer for order in world.ordered(r.SourceDropped) if isinstance(order, r.SourceDropped)}
+    assert liars <= {name for name, donor in world.donors.items() if donor.lies_about_chunks}
+
+
+def test_good_source_is_enough() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        bad = [Donor(rng.choice(BRANCHES), 30, (22,), rng.random() < 0.3, lies_about_chunks=True) for _ in range(3)]
+        world = World(COMMON, {**dict(zip("ABC", bad, strict=True)), "D": Donor(FAR_FORK, 10, (12, 20))})
+        world.run()
+        assert world.log != COMMON, f"seed {seed}: {world.machine.status.problems}"
