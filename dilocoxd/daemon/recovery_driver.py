@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dilocoxd.daemon.recovery_asking import Questions
 from dilocoxd.daemon.recovery_steps import OwnSteps, RecoveryParts
-from dilocoxd.ids import Digest, Monotonic, PeerId
+from dilocoxd.ids import Digest, Monotonic
 from dilocoxd.rounds import recovery_events as r
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
@@ -43,8 +43,6 @@ class RecoveryDriver:
         self._limits = limits
         self._orders: asyncio.Queue[tuple[StartRecovery, Callable[[Event], None]]] = asyncio.Queue()
         self._machine: RecoveryMachine | None = None
-        self.dropped: dict[PeerId, str] = {}
-        """Peers that gave a wrong chunk, and what was wrong."""
 
     @property
     def text(self) -> str:
@@ -122,10 +120,8 @@ class RecoveryDriver:
                 questions.close_download()
             case r.ForgetOwn():
                 await asyncio.to_thread(parts.aside.clear)
-            case r.SourceDropped():
-                self.dropped[effect.peer] = effect.reason
-            case r.Done():
-                pass
+            case r.SourceDropped() | r.Done():
+                pass  # the fetcher has counted and named the source when it saw the wrong bytes
             case _:
                 questions.answers.put_nowait(await steps.carry_out(effect))
 
