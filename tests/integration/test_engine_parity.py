@@ -118,7 +118,6 @@ def test_daemons_and_engine_hold_the_same_bits(tmp_path: Path, settings: dict[st
     entries = known([signed.entry for signed in log_of(done.members[1]).entries()], owners)
     both = [entry for entry in entries if len(entry.contributions) == len(members)]
     assert len(both) >= JOINT_ROUNDS
-    assert all(len(set(owners[entry.round].values())) == len(members) for entry in both), "all share the work"
     torch.set_num_threads(1)
     assert_bytes_are_the_formula(done.bytes_sent, entries, make_plan(manifest))
     run = ReferenceRun(manifest, members, owners)
