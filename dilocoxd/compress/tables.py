@@ -62,9 +62,8 @@ class E3M0(Codec):
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         first, count = start // self._block, -(-out.numel() // self._block)
         scales = decode_scales(payload[first : first + count], "pow2")
-        unpack_nibbles(self._codes(payload, start, out.numel(), numel), out)
-        codes = out.to(torch.int32).add_(8)
-        out.copy_(_E3M0_LEVELS[codes])
+        codes = unpack_nibbles(self._codes(payload, start, out.numel(), numel), out.numel())
+        out.copy_(_E3M0_LEVELS[codes.to(torch.int32).add_(8)])
         multiply_blocks_(out, scales, self._block)
 
     def _codes(self, payload: Tensor, start: int, count: int, numel: int) -> Tensor:

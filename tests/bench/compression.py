@@ -3,7 +3,7 @@
 CPU time of one thread, best of a few repetitions, ratio to a copy of the same fp32 bytes in the same run, so that a
 busy machine disturbs both. Low rank is set against its three products, all in fp32 and with the last one in float64, as
 bit parity needs it (ALGORITHMS 8). Peak extra memory is what the process grew by while it worked, in units of the fp32
-bytes.
+bytes: buffers of values, result and payload exist before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +47,17 @@ def cpu_seconds(action: Callable[[], object], repetitions: int) -> float:
     return best
 
 
-def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def extra_bytes(action: Callable[[], object]) -> int:
+    """By how much resident memory rises above what it is now while `action` runs."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = status_bytes("VmHWM")
+    action()
+    return status_bytes("VmHWM") - before
+
+
+def status_bytes(name: str) -> int:
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields[name].split()[0]) * 1024
 
 
 def codec_rows(elements: int, repetitions: int) -> list[dict[str, Any]]:
@@ -60,7 +68,8 @@ def codec_rows(elements: int, repetitions: int) -> list[dict[str, Any]]:
         codec = codec_from_name(name, **options)
         payload = torch.empty(codec.payload_bytes(elements), dtype=torch.uint8)
         copy = cpu_seconds(lambda: out.copy_(values), 3 * repetitions)
-        before = peak_bytes()
+        payload.zero_()
+        extra = max(extra_bytes(lambda: codec.encode(values, payload)), extra_bytes(lambda: codec.decode(payload, out)))  # noqa: B023
         encode = cpu_seconds(lambda c=codec, p=payload: c.encode(values, p), repetitions)  # type: ignore[misc]
         decode = cpu_seconds(lambda c=codec, p=payload: c.decode(p, out), repetitions)  # type: ignore[misc]
         rows.append(
@@ -71,7 +80,7 @@ def codec_rows(elements: int, repetitions: int) -> list[dict[str, Any]]:
                 "encode_memcpys": encode / copy,
                 "decode_memcpys": decode / copy,
                 "both_memcpys": (encode + decode) / copy,
-                "extra_memory": (peak_bytes() - before) / (4 * elements),
+                "extra_memory": extra / (4 * elements),
             }
         )
     return rows
@@ -107,8 +116,7 @@ def lowrank_row(rows: int, columns: int, r: int, repetitions: int) -> dict[str, 
         transform.expand(segment, results[1], results[:1], delta)
         transform.learn(segment, results)
 
-    both_passes()
-    before = peak_bytes()
+    extra = extra_bytes(both_passes)
     whole, needed = cpu_seconds(both_passes, repetitions), cpu_seconds(products, repetitions)
     needed_wide = needed * 2 / 3 + cpu_seconds(exact, repetitions)
     return {
@@ -119,7 +127,7 @@ def lowrank_row(rows: int, columns: int, r: int, repetitions: int) -> dict[str, 
         "ratio_fp32": whole / needed,
         "ratio_exact": whole / needed_wide,
         "bytes_ratio": 4 * segment.numel / sum(map(sum, transform.payload_table())),
-        "extra_memory": (peak_bytes() - before) / (4 * segment.numel),
+        "extra_memory": extra / (4 * segment.numel),
     }
 
 
