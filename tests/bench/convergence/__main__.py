@@ -18,7 +18,7 @@ from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.wire.layout import make_layout
 from tests.bench.convergence.presets import PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, plot, table
-from tests.bench.convergence.sites import Task
+from tests.bench.convergence.sites import TASKS
 from tests.bench.convergence.study import SITES, Results, Start, run_preset
 
 LARGE = ModelConfig(
@@ -37,13 +37,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.convergence", description=__doc__)
     parser.add_argument("--preset", action="append", help="repeat for several; NAME@FIELD=VALUE,... changes one")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=163_840, help="of all sites together")
+    parser.add_argument("--tokens", type=int, default=557_056, help="of all sites together")
+    parser.add_argument("--task", choices=list(TASKS), default="standard", help="model, batch and checkpoint")
     parser.add_argument("--json", type=Path, default=Path("convergence.json"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bytes", action="store_true", help="only the table of bytes by formula, also for 1.3B")
     arguments = parser.parse_args()
     if arguments.bytes:
-        print(bytes_table({"1.0M": Task().layout(), "1.3B": make_layout(param_specs(LARGE), 1 << 20)}))
+        print(bytes_table({"1.1M": TASKS["standard"].layout(), "1.3B": make_layout(param_specs(LARGE), 1 << 20)}))
         return
     for name in arguments.preset or ():
         try:
@@ -51,7 +52,7 @@ def main() -> None:
         except (KeyError, ValueError) as error:
             parser.error(f"{name}: {error}; presets are {', '.join(PRESETS)}")
     torch.set_num_threads(arguments.threads)
-    task = Task()
+    task = TASKS[arguments.task]
     steps = max(1, arguments.tokens // (len(SITES) * task.batch_sequences * task.seq_len))
     results = Results(arguments.json, task)
     data = task.data()
@@ -62,7 +63,9 @@ def main() -> None:
             if results.has(name, seed, steps):
                 continue
             if start is None or start.seed != seed:
-                start = Start.of(task, data, seed, arguments.json.with_suffix(""))
+                line = bar.add_task("checkpoint", total=task.checkpoint_steps)
+                start = Start.of(task, data, seed, partial(_show, bar, line))
+                bar.update(line, visible=False)
             line = bar.add_task(f"{name} seed {seed}", total=steps)
             row = run_preset(start, name, steps, partial(_show, bar, line))
             bar.update(line, completed=steps, visible=False)

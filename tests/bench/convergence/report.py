@@ -12,14 +12,18 @@ from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: median loss over seeds, gap to per-step all-reduce of the same seeds, spread, bytes."""
+    """Markdown: median over seeds of the loss, of its gap to per-step all-reduce of the same seed, and the bytes.
+
+    `learnt` is how much of what all-reduce learns after the checkpoint the preset learns: a gap in percent of the loss
+    looks small where little is left to learn.
+    """
     lines = [
-        "| preset | H | delay | tau | inner lr | outer | loss | gap | spread | bytes ratio | bits/round | seeds |",
+        "| preset | H | delay | tau | inner lr | outer | loss | gap | learnt | spread | bytes ratio | seeds |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for steps in sorted({row["steps"] for row in rows}):
         chosen = [row for row in rows if row["steps"] == steps]
-        base = {row["seed"]: row["validation_loss"] for row in chosen if row["preset"] == ALL_REDUCE}
+        base = {row["seed"]: row for row in chosen if row["preset"] == ALL_REDUCE}
         order = list(PRESETS)
         names = sorted({row["preset"] for row in chosen}, key=lambda name: (order.index(name.split("@")[0]), name))
         lines.append(f"| **{steps} steps** | | | | | | | | | | | |")
@@ -27,12 +31,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _line(name: str, rows: list[dict[str, Any]], base: dict[int, float]) -> str:
+def _line(name: str, rows: list[dict[str, Any]], base: dict[int, dict[str, Any]]) -> str:
     losses = [row["validation_loss"] for row in rows]
-    gaps = [100 * (row["validation_loss"] / base[row["seed"]] - 1) for row in rows if row["seed"] in base]
-    gap = f"{statistics.median(gaps):+.1f}%" if gaps else "n/a"
+    pairs = [(row, base[row["seed"]]) for row in rows if row["seed"] in base]
+    gap = learnt = "n/a"
+    if pairs:
+        gap = f"{statistics.median(gap_percent(row, to) for row, to in pairs):+.2f}%"
+        learnt = f"{statistics.median(100 * _learnt(row) / _learnt(to) for row, to in pairs):.0f}%"
     spread = f"{max(losses) - min(losses):.3f}" if len(losses) > 1 else "n/a"
-    bits = rows[0].get("bits_per_parameter_and_round")
     preset = resolve(name)
     about = f"1 | none | 0 | {preset.inner} {preset.inner_lr:g} | -"
     if not preset.is_per_step:
@@ -41,10 +47,16 @@ def _line(name: str, rows: list[dict[str, Any]], base: dict[int, float]) -> str:
         about = f"{preset.inner_steps} | {delay} | {preset.tau:g} | {rates}"
     loss = statistics.median(losses)
     shown = f"{loss:.3f}" if math.isfinite(loss) else "diverged"
-    return (
-        f"| {name} | {about} | {shown} | {gap} | {spread} | {rows[0]['bytes_ratio']:.0f} |"
-        f" {'32 per step' if bits is None else f'{bits:.2f}'} | {len(rows)} |"
-    )
+    return f"| {name} | {about} | {shown} | {gap} | {learnt} | {spread} | {rows[0]['bytes_ratio']:.0f} | {len(rows)} |"
+
+
+def gap_percent(row: dict[str, Any], to: dict[str, Any]) -> float:
+    """How much higher the loss of `row` is."""
+    return 100 * (float(row["validation_loss"]) / float(to["validation_loss"]) - 1)
+
+
+def _learnt(row: dict[str, Any]) -> float:
+    return float(row["checkpoint_loss"]) - float(row["validation_loss"])
 
 
 def bytes_table(layouts: dict[str, Layout]) -> str:
@@ -65,7 +77,7 @@ def bytes_table(layouts: dict[str, Layout]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Loss against bytes, one point per preset."""
+    """Loss against bytes, one point per preset: the median over seeds, with a bar from the lowest to the highest."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -75,8 +87,10 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     for name in dict.fromkeys(row["preset"] for row in rows):
         own = [row for row in rows if row["preset"] == name and math.isfinite(row["validation_loss"])]
         if own:
-            loss, ratio = statistics.median(row["validation_loss"] for row in own), own[0]["bytes_ratio"]
-            axes.plot(ratio, loss, "x" if name.startswith("control") else "o")
+            losses, ratio = [row["validation_loss"] for row in own], own[0]["bytes_ratio"]
+            loss = statistics.median(losses)
+            bar = [[loss - min(losses)], [max(losses) - loss]]
+            axes.errorbar(ratio, loss, bar, fmt="x" if resolve(name).is_control else "o", capsize=3)
             axes.annotate(name, (ratio, loss), fontsize=7, xytext=(4, 3), textcoords="offset points")
     axes.set_xscale("log")
     axes.set_xlabel("bytes of per-step fp32 all-reduce / bytes sent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,6 +27,8 @@ Inner = Literal["adamw", "muon"]
 SEGMENT_ELEMENTS_MAX = 1 << 16
 VALIDATION_SEQUENCES = 256
 VALIDATION_BATCH = 32
+CHECKPOINT_SEED = 0
+CHECKPOINT_STRIDE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,18 @@ class Task:
 
     One machine alone trains the checkpoint, at a constant rate: the first descent is over when the sites begin, as it
     is for all but the first minutes of a real run (DiLoCo, arXiv 2311.08105, starts from a checkpoint as well).
+    All presets end at `final_lr_ratio` of their rate: 0 compares converged weights.
     """
 
-    hidden_size: int = 136
+    hidden_size: int = 192
     num_layers: int = 2
-    vocab_size: int = 2048
+    vocab_size: int = 512
     seq_len: int = 64
-    batch_sequences: int = 2
-    checkpoint_steps: int = 600
-    checkpoint_sequences: int = 8
+    batch_sequences: int = 16
+    checkpoint_steps: int = 1200
+    checkpoint_sequences: int = 16
     checkpoint_lr: float = 2e-3
+    final_lr_ratio: float = 0.0
     corpus: str = "english"
 
     def model(self) -> ModelConfig:
@@ -80,6 +85,14 @@ class Task:
         return flat
 
 
+TASKS = {
+    "standard": Task(),
+    "small": Task(hidden_size=64, checkpoint_steps=1500, checkpoint_lr=3e-3),
+    "scratch": Task(checkpoint_steps=0),
+}
+"""1.1M parameters, for the figures; 0.17M, to try settings at an eighth of the cost; no checkpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What the sites of one run share. `inner_lr` is the peak rate."""
@@ -90,7 +103,7 @@ class Run:
     total_steps: int
     inner_lr: float
     inner: Inner = "adamw"
-    min_lr_ratio: float = 0.1
+    min_lr_ratio: float = 0.0
 
 
 class Site:
@@ -154,14 +167,22 @@ class Site:
         return sum(losses) / len(losses)
 
 
-def checkpoint(task: Task, data: PreparedData, seed: int) -> Tensor:
-    """What all presets of one seed start from, float32[numel]."""
+def checkpoint(task: Task, data: PreparedData, progress: Callable[[int], None]) -> Tensor:
+    """What all presets start from, float32[numel]."""
     alone = replace(task, batch_sequences=task.checkpoint_sequences)
     steps = task.checkpoint_steps
-    site = Site(Run(alone, data, seed, steps, task.checkpoint_lr, min_lr_ratio=1.0), "checkpoint")
-    theta = task.genesis(seed)
-    site.train(theta, 0, steps)
+    site = Site(Run(alone, data, CHECKPOINT_SEED, steps, task.checkpoint_lr, min_lr_ratio=1.0), "checkpoint")
+    theta = task.genesis(CHECKPOINT_SEED)
+    for step in range(0, steps, CHECKPOINT_STRIDE):
+        site.train(theta, step, min(CHECKPOINT_STRIDE, steps - step))
+        progress(step)
     return theta
+
+
+def checkpoint_fields(task: Task) -> dict[str, object]:
+    """The fields that the checkpoint depends on."""
+    fields = dataclasses.asdict(task)
+    return {key: value for key, value in fields.items() if key not in {"batch_sequences", "final_lr_ratio"}}
 
 
 def train_all_reduce(run: Run, start: Tensor, sites: Sequence[str], progress: Callable[[int], None]) -> float:

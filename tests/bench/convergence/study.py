@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import hashlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +26,10 @@ from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.phases import Phases
 from dilocoxd.outer.schedule import AdaptiveLimits
 from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
-from dilocoxd.trainer.data.prepare import PreparedData
+from dilocoxd.trainer.data.prepare import PreparedData, default_cache_dir
 from dilocoxd.wire.layout import group_key
 from tests.bench.convergence.presets import Preset, resolve
-from tests.bench.convergence.sites import Run, Site, Task, checkpoint, train_all_reduce
+from tests.bench.convergence.sites import Run, Site, Task, checkpoint, checkpoint_fields, train_all_reduce
 
 SITES = ("a", "b", "c", "d")
 Progress = Callable[[int], None]
@@ -35,7 +37,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What all presets of one seed share."""
+    """What all presets of one seed share. The checkpoint is the same for all seeds: they differ in the data's order."""
 
     task: Task
     data: PreparedData
@@ -43,18 +45,26 @@ class Start:
     theta: Tensor
 
     @classmethod
-    def of(cls, task: Task, data: PreparedData, seed: int, cache: Path) -> Start:
-        """Loads the checkpoint from `cache`, a file without its ending, or trains it."""
-        path = cache.with_name(f"{cache.name}.checkpoint{seed}.pt")
+    def of(cls, task: Task, data: PreparedData, seed: int, progress: Progress) -> Start:
+        """Loads the checkpoint of this task, trained once per machine and version of torch, or trains it."""
+        path = default_cache_dir() / "convergence" / f"{_fingerprint(task, data)}.pt"
         if path.exists():
             return cls(task, data, seed, torch.load(path))
-        start = cls(task, data, seed, checkpoint(task, data, seed))
-        torch.save(start.theta, path)
+        start = cls(task, data, seed, checkpoint(task, data, progress))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            torch.save(start.theta, file)
+        Path(file.name).replace(path)
         return start
 
     def validation_loss(self) -> float:
         """Loss of the checkpoint: of a preset that would learn nothing more."""
         return Site(Run(self.task, self.data, self.seed, 1, 1e-3), "probe").validation_loss(self.theta)
+
+
+def _fingerprint(task: Task, data: PreparedData) -> str:
+    parts = (checkpoint_fields(task), data.data_sha256, data.tokenizer_sha256, torch.__version__)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def run_preset(start: Start, name: str, total_steps: int, progress: Progress) -> dict[str, Any]:
@@ -64,7 +74,7 @@ def run_preset(start: Start, name: str, total_steps: int, progress: Progress) ->
     row: dict[str, Any] = {"preset": name, "seed": seed, "steps": total_steps, "sites": len(SITES)}
     row["tokens"] = total_steps * len(SITES) * task.batch_sequences * task.seq_len
     layout, preset = task.layout(), resolve(name)
-    run = Run(task, start.data, seed, total_steps, preset.inner_lr, preset.inner)
+    run = Run(task, start.data, seed, total_steps, preset.inner_lr, preset.inner, task.final_lr_ratio)
     if preset.is_per_step:
         row |= {"validation_loss": train_all_reduce(run, start.theta, SITES, progress), "bytes_ratio": 1.0, "rounds": 0}
     else:
@@ -112,18 +122,27 @@ def _run_phases(
     adaptive = None
     if isinstance(engine.recipe.transform, RandomMask):
         mask = engine.recipe.transform
-        engine.after_commit = lambda: mask.set_round(max(engine.outer_steps))
+        engine.after_commit = lambda: mask.tune(max(engine.outer_steps), 0)
     if preset.is_adaptive and isinstance(engine.recipe.transform, LowRank):
         transform = engine.recipe.transform
         limits = AdaptiveLimits(transform.lowrank_r_max, preset.inner_steps, lowrank_r_min=4, inner_steps_min=5)
         adaptive = engine.after_commit = AdaptiveRank(transform, limits)
     done = 0
     while done < total_steps:
-        steps = min(adaptive.inner_steps if adaptive else preset.inner_steps, total_steps - done)
+        inner_steps = adaptive.inner_steps if adaptive else preset.inner_steps
+        steps = next_phase(inner_steps, total_steps - done)
         phases.run_phase(steps)
         done += steps
         progress(done)
     phases.finish()
+
+
+def next_phase(inner_steps: int, steps_left: int) -> int:
+    """Length of the next phase, so that the rest of the run is cut into equal phases of at least `inner_steps`.
+
+    A last phase of a few steps would cost as many bytes as a full one.
+    """
+    return steps_left // max(1, steps_left // inner_steps)
 
 
 def _run_streaming(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from dilocoxd.trainer.data.prepare import CACHE_VARIABLE
 from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, table
-from tests.bench.convergence.sites import Task
-from tests.bench.convergence.study import Results, Start, run_preset
+from tests.bench.convergence.sites import TASKS, Task
+from tests.bench.convergence.study import Results, Start, next_phase, run_preset
 
 WORDS = ("the", "anchor", "moves", "when", "peers", "agree", "and", "every", "site", "trains", "on")
 RATE = "inner_lr=3e-3"
@@ -48,11 +50,38 @@ def test_presets_learn_and_count_their_bytes(task: Task, tmp_path: Path) -> None
     assert rows[ALL_REDUCE]["bytes_ratio"] == 1
     assert rows["diloco-int4"]["bytes_ratio"] == pytest.approx(20 * 32 / 4.125, rel=0.02)
     assert rows["streaming"]["bytes_ratio"] == pytest.approx(20 * 32 / 4.0625, rel=0.02)
-    assert rows["default"]["rounds"] == -(-60 // resolve("default").inner_steps)
+    assert rows["default"]["rounds"] == max(1, 60 // resolve("default").inner_steps)
     again = Results(tmp_path / "out.json", task)
     assert again.has(f"default@{RATE}", 0, 60)
     assert not again.has(f"default@{RATE}", 1, 60)
     assert f"| default@{RATE} | {resolve('default').inner_steps} | arrival |" in table(again.rows)
+
+
+def test_a_run_is_cut_into_equal_phases_that_are_never_short() -> None:
+    for total in (1, 33, 34, 67, 68, 136, 272):
+        left, phases = total, []
+        while left:
+            phases.append(next_phase(34, left))
+            left -= phases[-1]
+        assert sum(phases) == total
+        assert len(phases) == max(1, total // 34)
+        assert max(phases) - min(phases) <= 1
+
+
+def test_the_default_sends_at_least_500_times_fewer_bytes_by_formula() -> None:
+    preset, layout = resolve("default"), TASKS["standard"].layout()
+    sent = sum(map(sum, preset.transform(layout).payload_table()))
+    assert preset.inner_steps * 4 * layout.numel >= 500 * sent
+
+
+def test_all_presets_start_from_one_checkpoint_that_is_trained_once(task: Task) -> None:
+    task = replace(task, checkpoint_steps=3, checkpoint_sequences=2)
+    trained: list[int] = []
+    first = Start.of(task, task.data(), 0, trained.append)
+    again = Start.of(replace(task, batch_sequences=4), task.data(), 1, lambda done: pytest.fail("trained again"))
+    assert trained
+    assert torch.equal(first.theta, again.theta)
+    assert not torch.equal(first.theta, task.genesis(0))
 
 
 def test_names_that_others_rely_on_exist() -> None:
