@@ -1,8 +1,7 @@
 """The rows of the study: each preset is a configuration of the one engine.
 
 A name may carry changes, `default@inner_steps=16,momentum=0.8`: that is how settings are tuned, and such rows are kept
-beside the others. Outer settings of class `none` were tuned with one seed; the other classes follow from the stability
-limits (docs/benchmarks.md).
+beside the others. The inner lr is that of the baseline. Outer settings: docs/benchmarks.md says which were tried.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Preset:
     fragments: int = 0
     alpha: float = 0.5
     inner: Literal["adamw", "muon"] = "adamw"
-    inner_lr: float = 5e-4
+    inner_lr: float = 2e-3
     is_adaptive: bool = False
     is_control: bool = False
     is_per_step: bool = False
@@ -77,7 +76,7 @@ def resolve(name: str) -> Preset:
     return replace(preset, **values)
 
 
-_STEP = Preset("fp32", inner_steps=1, is_per_step=True, feedback="none", inner_lr=2e-3)
+_STEP = Preset("fp32", inner_steps=1, is_per_step=True, feedback="none")
 _FP32 = Preset("fp32", feedback="none")
 _INT4 = Preset("int4")
 _ARRIVAL = replace(_INT4, delay="arrival", tau=0.2)
@@ -88,7 +87,8 @@ ALL_REDUCE = "allreduce"
 PRESETS: dict[str, Preset] = {
     ALL_REDUCE: replace(_STEP, note="the baseline"),
     "allreduce-muon": replace(_STEP, inner="muon"),
-    "default": replace(_ARRIVAL, codec="int2", inner_steps=36),
+    "default": replace(_ARRIVAL, codec="int2", inner_steps=34),
+    "per-step-average": replace(_FP32, inner_steps=1, note="sanity: what separate Adam states cost"),
     "diloco-fp32": replace(_FP32, lr=0.7, momentum=0.9, note="as published"),
     "diloco-fp32-tuned": replace(_FP32, note="the limit of what a codec can reach at this H"),
     "diloco-int8": replace(_INT4, codec="int8", feedback="none"),
@@ -107,7 +107,7 @@ PRESETS: dict[str, Preset] = {
     "sparseloco": _SPARSE,
     "sparseloco-arrival": replace(_SPARSE, delay="arrival", tau=0.2),
     "muon-int4": replace(_INT4, inner="muon"),
-    "default-muon": replace(_ARRIVAL, codec="int2", inner_steps=36, inner="muon"),
+    "default-muon": replace(_ARRIVAL, codec="int2", inner_steps=34, inner="muon"),
     "arrival-lowrank5": replace(_ARRIVAL, lowrank=5, inner_steps=5),
     "arrival-mask16": replace(_ARRIVAL, mask=16, inner_steps=5),
     "lowrank24": replace(_INT4, lowrank=24, note="no delay"),

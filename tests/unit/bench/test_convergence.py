@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dilocoxd.config.agreement import OuterSection, StrategySection
+from dilocoxd.config.presets import preset_tables
 from dilocoxd.trainer.data.prepare import CACHE_VARIABLE
 from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, table
@@ -72,6 +74,15 @@ def test_the_default_sends_at_least_500_times_fewer_bytes_by_formula() -> None:
     preset, layout = resolve("default"), TASKS["standard"].layout()
     sent = sum(map(sum, preset.transform(layout).payload_table()))
     assert preset.inner_steps * 4 * layout.numel >= 500 * sent
+
+
+@pytest.mark.parametrize("shipped", ["small", "small:default", "demo:default"])
+def test_the_shipped_default_is_the_preset_of_the_study(shipped: str) -> None:
+    measured, tables = resolve("default"), preset_tables(shipped)
+    strategy, outer = StrategySection.model_validate(tables["strategy"]), OuterSection.model_validate(tables["outer"])
+    assert (strategy.delay, strategy.codec, strategy.transform) == (measured.delay, measured.codec, "identity")
+    assert (strategy.inner_steps, strategy.error_feedback) == (measured.inner_steps, measured.feedback)
+    assert (outer.optimizer, outer.lr, outer.momentum) == (measured.optimizer, measured.lr, measured.momentum)
 
 
 def test_all_presets_start_from_one_checkpoint_that_is_trained_once(task: Task) -> None:
