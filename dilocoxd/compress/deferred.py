@@ -50,6 +50,12 @@ class Deferred(Transform):
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
         self.inner.expand_vector(segment, vector, results[1:], out)
 
+    def touched(self, segment: Segment) -> slice:
+        return self.inner.touched(segment)
+
+    def steps_before(self, round_index: int) -> int:
+        return self.inner.steps_before(round_index)
+
     def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
         self.inner.learn(segment, results[1:])
 

@@ -92,6 +92,14 @@ class Transform(ABC):
         self.expand(segment, last, results, own)
         target.add_(own)
 
+    def touched(self, segment: Segment) -> slice:
+        """Elements of the segment that this round's result moves; the outer step leaves all others as they are."""
+        return slice(0, segment.numel)
+
+    def steps_before(self, round_index: int) -> int:
+        """Outer steps that these elements have had when `round_index` entries have been applied."""
+        return round_index
+
     def learn(self, segment: Segment, results: Sequence[Payload]) -> None:
         """The results of all passes of `segment` committed: update what the next round starts from (warm start)."""
         self.recall(segment, results[-1])

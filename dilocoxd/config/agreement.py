@@ -51,11 +51,13 @@ class StrategySection(Section):
         knob("Label for people; nothing depends on it.", unit="text", cost="none.", min_length=1, max_length=64),
     ] = "dilocox"
     delay: Annotated[
-        Literal["none", "phase", "eager", "arrival"],
+        Literal["none", "phase", "eager", "arrival", "streaming"],
         knob(
             "When a round's result is applied: none = wait for it (synchronous), phase = one phase later (DiLoCoX),"
             " eager = like phase, and the site's own newest progress at once (arXiv 2502.12996),"
-            " arrival = at the first inner step after it arrives, keeping own progress.",
+            " arrival = at the first inner step after it arrives, keeping own progress,"
+            " streaming = like arrival, but every round exchanges only one of `fragments` parts, which is mixed with"
+            " own progress (arXiv 2501.18512).",
             unit="choice",
             cost="none idles while exchanging; phase learns a little less per token; eager keeps four more copies of"
             " the parameters in the trainers, and sites differ a little.",
@@ -143,6 +145,27 @@ class StrategySection(Section):
             le=4096,
         ),
     ] = 0
+    fragments: Annotated[
+        int,
+        knob(
+            "Into how many parts delay = streaming cuts the parameters: each has its turn every so many rounds.",
+            unit="fragments",
+            cost="many need short phases; each part is exchanged every fragments x inner_steps steps.",
+            ge=0,
+            le=1024,
+        ),
+    ] = 0
+    mix_alpha: Annotated[
+        float,
+        knob(
+            "delay = streaming: how much of a site's own parameters stays when a fragment's anchor arrives; 0 takes the"
+            " anchor, the authors use 0.5.",
+            unit="fraction",
+            cost="high lets sites drift, 0 forgets the steps that the exchange took.",
+            ge=0,
+            lt=1,
+        ),
+    ] = 0.5
     codec: Annotated[
         Literal["fp32", "fp16", "bf16", "int8", "int4", "int8bins", "e3m0", "int2", "topk"],
         knob(
@@ -190,6 +213,20 @@ class StrategySection(Section):
             raise ValueError(
                 f"strategy.mask_keep_one_in = {self.mask_keep_one_in} does not fit strategy.transform ="
                 f" {self.transform!r}; give mask a number of at least 1, and the others none"
+            )
+        if (self.delay == "streaming") != (self.fragments > 0):
+            raise ValueError(
+                f"strategy.fragments = {self.fragments} does not fit strategy.delay = {self.delay!r}; give streaming at"
+                " least 1, and the others none"
+            )
+        if self.delay == "streaming" and (self.transform != "identity" or self.error_feedback != "none"):
+            raise ValueError(
+                f"strategy.delay = 'streaming' does not go with strategy.transform = {self.transform!r} and"
+                f" strategy.error_feedback = {self.error_feedback!r}; use 'identity' and 'none'"
+            )
+        if self.delay != "streaming" and self.mix_alpha != 0.5:
+            raise ValueError(
+                f"strategy.mix_alpha = {self.mix_alpha} means nothing to strategy.delay = {self.delay!r}; remove it"
             )
         if self.error_feedback == "none" and self.ef_beta != 1.0:
             raise ValueError(

@@ -24,7 +24,7 @@ from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.wire.local import OwnedSegment, PassPrepared, Reduced, Share, SnapshotWritten, StateReady
 
-Delay = Literal["none", "phase", "eager", "arrival"]
+Delay = Literal["none", "phase", "eager", "arrival", "streaming"]
 WorkerState = Literal["starting", "running", "lost", "stopped"]
 
 

@@ -30,6 +30,8 @@ class Recipe:
     optimizer: OuterOptimizer
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     has_owner_feedback: bool = True
+    keeps_progress: bool = False
+    """What a contribution did not bring in stays in the sites' parameters (streaming), not in their feedback."""
 
 
 @dataclass(slots=True)
@@ -134,6 +136,8 @@ class Engine:
         """
         included = [site for site in offer.tokens if site not in excluded]
         self.last_bytes_per_site = 0
+        for site in excluded.intersection(offer.tokens) if self.recipe.keeps_progress else ():
+            self.feedback[site].zero_()
         if not included:
             return
         weights = mean_weights([offer.tokens[s] for s in included], [offer.factors[s] for s in included])
@@ -173,8 +177,10 @@ class Engine:
                 take_over_(self.feedback[site][here], self._residual(site)[here], group.own_weight(site))
         transform.learn(segment, results)
         self.last_results[segment.index] = bytes(results[-1])
-        slots = [slot[here] for slot in self.slots]
-        recipe.optimizer.step_(self.anchor[here], slots, delta, self.outer_steps[segment.index])
+        moved = transform.touched(segment)
+        slots = [slot[here][moved] for slot in self.slots]
+        steps_before = transform.steps_before(self.outer_steps[segment.index])
+        recipe.optimizer.step_(self.anchor[here][moved], slots, delta[moved], steps_before)
         self.outer_steps[segment.index] += 1
 
     def _settle_site(self, last: SegmentPass, site: str, share: bytearray, delta: Tensor) -> None:

@@ -2,7 +2,9 @@
 
 Fragment p (a set of segments) is offered at steps t with (t + offset_p) mod H = 0; at t + tau the round commits and
     theta_p <- alpha theta_p + (1 - alpha) x_p
-alpha = 0 forgets the tau steps, 1 is local training, 0.5 the authors' default. Source: arXiv 2501.18512 (ALGORITHMS 3).
+alpha = 0 forgets the tau steps, 1 is local training, 0.5 the authors' default. Fragments are sets of segments, or, with
+the transform of compress/fragments.py, stretches of all segments as in the daemons: then each one names all segments,
+and its turn follows from the number of commits. Source: arXiv 2501.18512 (ALGORITHMS 3).
 """
 
 from __future__ import annotations
@@ -84,11 +86,13 @@ class Streaming:
     def _merge_due(self) -> None:
         for flight in [each for each in self._in_flight if each.due <= self.num_steps]:
             self._in_flight.remove(flight)
+            self.engine.recipe.transform.tune(sum(self.num_syncs), 0)
             self.engine.commit(flight.offer)
             self.num_syncs[flight.fragment] += 1
             for theta in self.thetas.values():
                 for segment in flight.offer.segments:
-                    here = slice(segment.start, segment.stop)
+                    moved = self.engine.recipe.transform.touched(segment)
+                    here = slice(segment.start + moved.start, segment.start + moved.stop)
                     mix_(theta[here], self.engine.anchor[here], self.settings.alpha)
 
 

@@ -208,6 +208,8 @@ class SiteContribution:
         if request.is_included:
             self._settle_feedback(_Duty.of(request.owned, core.plan.num_passes - 1))
             self._settle_owned(request.owned)
+        elif core.plan.keeps_progress:
+            self._forget()
         self._finish_settle()
         core.buffers.clear(local.OUTBOX)
         for owned in request.owned:
@@ -222,6 +224,15 @@ class SiteContribution:
             is_former = duty.weight > 0 and segment.index not in duty.segments
             is_former = is_former and self._has_owner_feedback and core.buffers.has_owner_feedback(segment)
             self._settle_segment(segment, duty.weight if is_former else 0.0)
+            core.report.step(segment.index)
+
+    def _forget(self) -> None:
+        """FEEDBACK <- 0."""
+        core = self._core
+        core.report.begin("forget", len(core.plan.segments))
+        for segment in core.plan.segments[core.state.position :]:
+            core.feedback_of(segment).zero_()
+            core.journal.write(position=core.state.position + 1)
             core.report.step(segment.index)
 
     def _settle_segment(self, segment: Segment, takes_over: float) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from dilocoxd.compress.deferred import Deferred
+from dilocoxd.compress.fragments import Fragments
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
@@ -64,7 +65,14 @@ class Plan:
     @property
     def age_expected(self) -> int:
         """Rounds between base and round of a contribution that is not late."""
+        if self.keeps_progress:
+            return self.manifest.strategy.fragments - 1  # so long its fragment's anchor has not moved
         return 1 if self.manifest.strategy.delay in ("phase", "eager") else 0
+
+    @property
+    def keeps_progress(self) -> bool:
+        """What a contribution did not bring in stays in the trainers' parameters, and must not be offered again."""
+        return self.manifest.strategy.delay == "streaming"
 
     @property
     def num_slots(self) -> int:
@@ -192,6 +200,8 @@ def _transform(manifest: Manifest, layout: Layout) -> Transform:
             return Deferred(low_rank)
         case "mask":
             return Deferred(RandomMask(layout, codec, strategy.mask_keep_one_in, manifest.seeds.model))
+        case "identity" if strategy.fragments:
+            return Deferred(Fragments(layout, codec, strategy.fragments))
         case "identity":
             return Identity(layout, codec)
 

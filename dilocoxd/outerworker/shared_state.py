@@ -204,8 +204,10 @@ class SharedState:
         core.plan.transform.expand(segment, results[-1], results[:-1], delta)
 
         def change() -> dict[str, object]:
-            slots = core.buffers.slots_of(segment)
-            core.plan.optimizer.step_(core.anchor_of(segment), slots, delta, core.state.argument)
+            transform, here = core.plan.transform, core.plan.transform.touched(segment)
+            slots = [slot[here] for slot in core.buffers.slots_of(segment)]
+            steps_before = transform.steps_before(core.state.argument)
+            core.plan.optimizer.step_(core.anchor_of(segment)[here], slots, delta[here], steps_before)
             core.memory.keep(segment, [memoryview(result) for result in results])
             hold_thread("apply")
             return {}

@@ -37,7 +37,7 @@ from dilocoxd.wire.local import (
     WorkReturned,
 )
 
-Delay = Literal["none", "phase", "eager", "arrival"]
+Delay = Literal["none", "phase", "eager", "arrival", "streaming"]
 OuterRequest = ApplyEntry | LoadState | CopyBase | FormContribution | Settle | SaveSite | RestoreSite | ReturnWork
 OuterAnswer = StateReady | BaseCopied | ContributionFormed | Settled | SiteDone | WorkReturned
 TrainerMessage = (

@@ -126,8 +126,9 @@ def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) 
     m.inner_steps, m.lowrank_r = answer.inner_steps or m.settings.inner_steps, answer.lowrank_r
     if isinstance(operation.request, local.LoadState):
         m.expected = answer.round
-        # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one.
-        if m.is_trainer_active and not m.trainer.needs_merge:
+        # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one. So
+        # must one that mixes: nobody knows which fragments moved, and which of them hold its own progress.
+        if m.is_trainer_active and (not m.trainer.needs_merge or m.settings.delay == "streaming"):
             m.trainer.must_replace = True
         return
     every = m.settings.evaluate_every_rounds

@@ -45,6 +45,8 @@ class PhaseState:
     has_left: bool = False
     has_failed: bool = False
     evaluation_due: bool = False
+    included_round: RoundIndex | None = None
+    """Of the entry with our contribution, until the trainers have been told to take what came of it."""
     others_due_at: Monotonic | None = None
     others_pace: tuple[float, ...] = ()
     now: Monotonic = NEVER
@@ -84,6 +86,7 @@ class PhaseState:
         if flight is None or flight.phase != phase or flight.stage != "offered":
             return
         flight.stage = "settling"
+        self.included_round = round_index if owned is not None else None
         self.queue.add(Settle(0, flight.phase, round_index, owned is not None, owned or ()))
 
     def drop_flight(self, reason: str, *, is_poisoned: bool) -> None:

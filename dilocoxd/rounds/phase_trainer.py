@@ -1,7 +1,8 @@
 """The phase machine's trainer side: what the trainers' messages mean, and what they are told next.
 
 Delays: `none` closes with `wait` and resumes from the applied result; `phase` (DiLoCoX, ALGORITHMS 1.3) and `eager`
-close with `replace`, one phase late; `arrival` (ALGORITHMS 7) closes with `keep` and merges when the result is there.
+close with `replace`, one phase late; `arrival` (ALGORITHMS 7) closes with `keep` and merges when the result is there;
+`streaming` does so too, but mixes what the entry with our contribution exchanged.
 """
 
 from typing import assert_never
@@ -12,7 +13,7 @@ from dilocoxd.rounds.trainer_track import TrainerState
 from dilocoxd.wire import local
 
 EXTENSIONS_PER_PHASE = 20
-_CLOSE_THEN = {"none": "wait", "phase": "replace", "eager": "replace", "arrival": "keep"}
+_CLOSE_THEN = {"none": "wait", "phase": "replace", "eager": "replace", "arrival": "keep", "streaming": "keep"}
 
 
 def on_trainer(m: PhaseState, event: ev.TrainerConnected | ev.TrainerSaid | ev.TrainerLost) -> None:
@@ -166,10 +167,12 @@ def _take(m: PhaseState) -> bool:
     if (is_waiting and m.flight is None) or (trainer.must_replace and not is_waiting):
         how = "replace"
     elif trainer.needs_merge and m.flight is None:
-        how = "merge"
+        how = "mix" if m.settings.delay == "streaming" else "merge"
     else:
         return False
-    m.tell(local.TakeAnchor(m.shared.round, how, m.shared.shared_steps))
+    mixed = m.included_round if how == "mix" else None
+    m.tell(local.TakeAnchor(m.shared.round, how, m.shared.shared_steps, mixed))
+    m.included_round = None
     trainer.taking = how
     return True
 

@@ -22,6 +22,7 @@ from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.inner import InnerTraining
+from dilocoxd.trainer.mixing import MixedParameters
 from dilocoxd.wire import local
 
 _NON_FINITE_STEPS_MAX: Final = 50
@@ -206,6 +207,8 @@ class TrainingLoop:
             self._flat.replace(self._anchor)
         elif command.how == "merge":
             self._flat.merge(self._anchor)
+        elif command.how == "mix" and isinstance(self._flat, MixedParameters):
+            self._flat.mix(self._anchor, command.mixed_round)
         else:
             raise WorkerError(f"TakeAnchor.how is {command.how!r}")
         self._hold(command.round, command.shared_steps)

@@ -27,6 +27,7 @@ from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
+from dilocoxd.trainer.mixing import MixedParameters
 from dilocoxd.trainer.overlay import EagerParameters
 from dilocoxd.trainer.pipeline import Pipeline
 from dilocoxd.trainer.settings import TrainerSettings, device_of, load_settings
@@ -98,9 +99,11 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
 
 
 def _flat_parameters(pipeline: Pipeline, layout: Layout, settings: TrainerSettings) -> FlatParameters:
-    if settings.eager_optimizer is None:
-        return FlatParameters(pipeline.parameters(), layout)
-    return EagerParameters(pipeline.parameters(), layout, settings.eager_optimizer)
+    if settings.eager_optimizer is not None:
+        return EagerParameters(pipeline.parameters(), layout, settings.eager_optimizer)
+    if settings.fragments:
+        return MixedParameters(pipeline.parameters(), layout, settings.fragments, settings.mix_alpha)
+    return FlatParameters(pipeline.parameters(), layout)
 
 
 def _prepare_data(link: Connection, settings: TrainerSettings) -> PreparedData:

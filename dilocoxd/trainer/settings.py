@@ -38,6 +38,9 @@ class TrainerSettings:
     validation_sequences: int
     eager_optimizer: OuterOptimizer | None
     """Moves the site's overlay (trainer/overlay.py); None unless strategy.delay = eager."""
+    fragments: int
+    """Parts that strategy.delay = streaming exchanges in turn; 0 with any other delay."""
+    mix_alpha: float
     segment_elements_max: int
     backend: str
     device: str
@@ -88,6 +91,8 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         data_stream=data_stream,
         validation_sequences=manifest.data.validation_sequences,
         eager_optimizer=eager_optimizer(manifest),
+        fragments=manifest.strategy.fragments,
+        mix_alpha=manifest.strategy.mix_alpha,
         segment_elements_max=manifest.strategy.segment_elements_max,
         backend=site.parallel.backend,
         device=site.parallel.device,

@@ -49,11 +49,14 @@ class CloseBoundary:
 @dataclass(frozen=True, slots=True)
 class TakeAnchor:
     """At the next inner-step boundary: `replace`: params <- anchor; `merge`: params <- anchor + (params - params at
-    the last closed boundary)."""
+    the last closed boundary); `mix`: params <- params + (anchor - anchor taken before), but what entry `mixed_round`
+    exchanged is mixed: params <- alpha params + (1 - alpha) anchor."""
 
     round: Round
     how: Name
     shared_steps: Uint = 0
+    mixed_round: Round | None = None
+    """The entry with our contribution, if it is among those that made this anchor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A whole run again in one process: trainers without pipeline or daemon, the engine of outer/engine.py, no network.
 
 What was decided (who took part in which entry, with how many inner steps from which anchor) comes from a log, who
-reduced which segment from the recordings; every number is derived again from the manifest's seeds. So equal digests
-show that daemons, exchange, outer workers and pipelines compute what the engine computes, bit for bit (issue 4, shown
-5).
+reduced which segment from the recordings, and when the trainers merged from what they told; every number is derived
+again from the manifest's seeds. So equal digests show that daemons, exchange, outer workers and pipelines compute what
+the engine computes, bit for bit (issue 4, shown 5).
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from dilocoxd.swarm.identity import load
 from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.trainer.mixing import MixedParameters
 from dilocoxd.trainer.optimizer import InnerOptimizer, clip_factor, gradient_sum_of_squares, scale_gradients
 from dilocoxd.trainer.overlay import EagerParameters
 from dilocoxd.trainer.pipeline import cross_entropy
 from dilocoxd.trainer.settings import PEER_VARIABLE, RUN_DIR_VARIABLE, load_settings
 from dilocoxd.wire.entry import Contribution, Entry
 from tests.harness.owners import Owners
+from tests.harness.takes import Take, takes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +60,27 @@ class ReferenceTrainer:
         self._params = [[param for _, param in stage.global_parameters()] for stage in self._stages]
         own = [pair for stage in self._stages for pair in stage.global_parameters()]
         self._flat = FlatParameters(own, plan.layout)
-        if plan.manifest.strategy.delay == "eager":
+        strategy = plan.manifest.strategy
+        if strategy.delay == "eager":
             self._flat = EagerParameters(own, plan.layout, plan.optimizer)
+        if strategy.delay == "streaming":
+            self._flat = MixedParameters(own, plan.layout, strategy.fragments, strategy.mix_alpha)
+        self._takes = takes_of(run_dir) if strategy.delay in ("arrival", "streaming") else None
         self._optimizers = [InnerOptimizer(dict(s.global_parameters()), settings.optimizer) for s in self._stages]
         data = prepare(settings.data, settings.tokenizer, settings.cache_dir, lambda text: None)
         self._order = BatchOrder(data, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
         self._settings = settings
         self._step = self._shared_step = 0
 
-    def update_of_phase(self, state: SharedStep, inner_steps: int) -> Tensor:
-        """Pseudo-gradient of `inner_steps` steps from `state`; phases of a site come in their order."""
+    def update_of_phase(self, states: Sequence[SharedStep], done: Contribution, included: dict[int, int]) -> Tensor:
+        """Pseudo-gradient of the phase that `done` names; phases of a site come in their order.
+
+        `included`: entries that took this site's earlier contributions, by phase.
+        """
+        state, inner_steps = states[done.base_round], done.inner_steps
         anchor = state.anchor
+        if self._takes is not None:
+            return self._update_with_takes(states, done, included)
         if self._step:
             self._flat.begin(anchor, state.num_contributors)
         else:
@@ -79,6 +91,30 @@ class ReferenceTrainer:
         update = anchor.clone()
         self._flat.subtract_from(update)
         return update
+
+    def _update_with_takes(self, states: Sequence[SharedStep], done: Contribution, included: dict[int, int]) -> Tensor:
+        assert self._takes is not None
+        takes = self._takes.get(done.phase, [])
+        # Steps before the state was replaced under the trainers are not claimed.
+        steps = done.inner_steps + max((t.inner_step for t in takes if t.how == "replace"), default=0)
+        for step in range(steps + 1):
+            for take in (t for t in takes if t.inner_step == step):
+                self._take(states[take.round], take, included)
+            if step < steps:
+                self._train_step()
+        update = states[done.base_round].anchor.clone()
+        self._flat.subtract_from(update)
+        self._flat.mark_base()
+        return update
+
+    def _take(self, state: SharedStep, take: Take, included: dict[int, int]) -> None:
+        if isinstance(self._flat, MixedParameters) and take.how == "mix":
+            self._flat.mix(state.anchor, included.get(take.phase - 1))
+        elif take.how == "merge":
+            self._flat.merge(state.anchor)
+        else:
+            self._flat.replace(state.anchor)
+        self._shared_step = max(self._shared_step, state.shared_steps)
 
     def _train_step(self) -> None:
         settings, pipeline = self._settings, self._settings.pipeline
@@ -106,7 +142,9 @@ class ScheduledEngine:
     """The engine with all that the shared state of a run has: anchor, slots, schedule, what low rank remembers."""
 
     def __init__(self, plan: Plan, anchor: Tensor, peers: Iterable[str]) -> None:
-        recipe = Recipe(plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none")
+        recipe = Recipe(
+            plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none", plan.keeps_progress
+        )
         self.engine = Engine.start(recipe, anchor, list(peers))
         self.state = plan.schedule.start
         self._plan = plan
@@ -148,6 +186,7 @@ class ReferenceRun:
         self._shared = ScheduledEngine(plan, genesis(manifest, plan), sites)
         self._trainers = {peer: ReferenceTrainer(run_dir, plan) for peer, run_dir in sites.items()}
         self._states = [SharedStep(self._shared.engine.anchor.clone(), 0, 0)]
+        self._included: dict[str, dict[int, int]] = {peer: {} for peer in sites}
         self.digest = self._shared.digest
 
     def commit(self, entry: Entry) -> None:
@@ -162,12 +201,14 @@ class ReferenceRun:
         owner = self._owners[entry.round]
         owners = [owner[segment.index] for segment in self._plan.segments]
         self._shared.commit(self._shared.engine.offer(updates, tokens, factors=late), owners=owners)
+        for contribution in entry.contributions:
+            self._included[contribution.peer][contribution.phase] = entry.round
         steps = self._shared.state.shared_steps
         self._states.append(SharedStep(self._shared.engine.anchor.clone(), steps, len(entry.contributions)))
 
     def _update(self, contribution: Contribution) -> Tensor:
-        state = self._states[contribution.base_round]
-        return self._trainers[contribution.peer].update_of_phase(state, contribution.inner_steps)
+        peer = contribution.peer
+        return self._trainers[peer].update_of_phase(self._states, contribution, self._included[peer])
 
 
 def genesis(manifest: Manifest, plan: Plan) -> Tensor:

@@ -1,9 +1,10 @@
 """Real daemons, two stages each, and the single-process engine hold the same shared state at every height, bit for bit.
 
-The log says who took part with how many steps, the recordings say who reduced what; every tensor is computed again from
-the manifest (harness/reference.py).
+The log says who took part with how many steps, the recordings say who reduced what, the trainers when they merged;
+every tensor is computed again from the manifest (harness/reference.py).
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,16 @@ ADAPTIVE = {
     "schedule.energy_left": "0.5",
 }
 """As they trained 107B: low rank and H follow the effective rank of what was committed."""
+ARRIVAL = {**DILOCO, "strategy.delay": "arrival", "strategy.codec": "int4"}
+"""What the presets use: anchors are merged in the middle of a phase."""
+STREAMING = {
+    **DILOCO,
+    "strategy.delay": "streaming",
+    "strategy.fragments": "3",
+    "strategy.codec": "e3m0",
+    "strategy.error_feedback": "none",
+    "strategy.inner_steps": "10",
+}
 EAGER = {
     **DILOCOX,
     "strategy.delay": "eager",
@@ -55,6 +66,14 @@ EAGER = {
 """Everything else that a strategy can be made of; H rises as the inner learning rate falls."""
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpus and token cache of all tests here: tokenised once."""
+    folder = tmp_path_factory.mktemp("shared")
+    write_corpus(folder)
+    return folder
+
+
 @dataclass
 class Trained:
     """Two sites that trained some rounds together and have stopped, and what their exchanges counted."""
@@ -64,21 +83,25 @@ class Trained:
     """By round: of both sites together."""
 
 
-def trained(folder: Path, settings: dict[str, str]) -> Trained:
+def trained(folder: Path, shared: Path, settings: dict[str, str]) -> Trained:
     every = {**PATIENT, **settings}
     options = [part for name, value in every.items() for part in ("--set", f"{name}={value}")]
-    write_corpus(folder)
-    a = found_run(folder, "a", *founder_options(folder, inner_steps=25), *options, "--stages", "2")
+    a = found_run(folder, "a", *founder_options(shared, inner_steps=25), *options, "--stages", "2")
     with sites(a):
-        a.start()
+        start(a)
         a.wait_height(1, PATIENCE_S)
-        b = join_run(folder, "b", a, *site_options(folder, stages=2))
+        b = join_run(folder, "b", a, *site_options(shared, stages=2))
         with sites(b):
-            b.start()
+            start(b)
             wait_until(lambda: len(plain_rounds(a, b)) >= JOINT_ROUNDS, "rounds of both", PATIENCE_S, b.describe)
             counted = plain_rounds(a, b)
             assert [b.stop(), a.stop()] == [0, 0]
     return Trained((a, b), counted)
+
+
+def start(site: SiteProcess) -> None:
+    """The real daemon; it also writes down when its trainers take which anchor."""
+    site.start_command([sys.executable, "-m", "tests.harness.takes", str(site.run_dir)])
 
 
 def plain_rounds(*members: SiteProcess) -> dict[int, int]:
@@ -105,10 +128,12 @@ def known(entries: list[Entry], owners: Owners) -> list[Entry]:
 
 
 @pytest.mark.parametrize(
-    "settings", [DILOCO, DILOCOX, ADAPTIVE, EAGER], ids=["diloco", "dilocox", "adaptive", "eager-mask-muon-qsr"]
+    "settings",
+    [DILOCO, DILOCOX, ADAPTIVE, EAGER, ARRIVAL, STREAMING],
+    ids=["diloco", "dilocox", "adaptive", "eager-mask-muon-qsr", "arrival", "streaming"],
 )
-def test_daemons_and_engine_hold_the_same_bits(tmp_path: Path, settings: dict[str, str]) -> None:
-    done = trained(tmp_path, settings)
+def test_daemons_and_engine_hold_the_same_bits(tmp_path: Path, shared: Path, settings: dict[str, str]) -> None:
+    done = trained(tmp_path, shared, settings)
     members = {}
     for member in done.members:
         run_dir = open_run_dir(member.run_dir)

@@ -48,8 +48,9 @@ def update(name: str, index: int, numel: int) -> torch.Tensor:
         {"strategy": LOW_RANK},
         {"strategy": {"transform": "mask", "mask_keep_one_in": 8, "codec": "int8"}},
         {"strategy": LOW_RANK, "schedule": {"kind": "adaptive", "window": 2, "energy_left": 0.5}},
+        {"strategy": {"delay": "streaming", "fragments": 3, "codec": "e3m0", "error_feedback": "none"}},
     ],
-    ids=["fp32", "int4", "int8-paper", "lowrank", "mask", "adaptive"],
+    ids=["fp32", "int4", "int8-paper", "lowrank", "mask", "adaptive", "streaming"],
 )
 def test_workers_and_engine_agree(changes: Changes) -> None:
     """Rounds in which everybody takes part, except one that leaves out a site and one to which a site comes late."""

@@ -43,6 +43,20 @@ def test_topk_takes_its_number_from_the_manifest() -> None:
         ("strategy", {"codec": "topk", "topk": 7}),
         ("strategy", {"transform": "mask"}),
         ("strategy", {"mask_keep_one_in": 4}),
+        ("strategy", {"fragments": 3}),
+        ("strategy", {"mix_alpha": 0.1}),
+        ("strategy", {"delay": "streaming", "error_feedback": "none"}),
+        ("strategy", {"delay": "streaming", "fragments": 3}),
+        (
+            "strategy",
+            {
+                "delay": "streaming",
+                "fragments": 3,
+                "error_feedback": "none",
+                "transform": "mask",
+                "mask_keep_one_in": 4,
+            },
+        ),
         ("schedule", {"kind": "adaptive"}),
         ("schedule", {"window": 3}),
         ("schedule", {"kind": "qsr", "inner_steps_min": 11}),
@@ -53,6 +67,13 @@ def test_topk_takes_its_number_from_the_manifest() -> None:
 def test_contradictions_are_config_errors(section: str, fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         tiny_manifest(**{section: fields})
+
+
+def test_every_round_of_streaming_costs_an_equal_part_of_the_bytes() -> None:
+    fields = {"delay": "streaming", "codec": "e3m0", "error_feedback": "none"}
+    one, four = (make_plan(tiny_manifest(strategy={**fields, "fragments": n})) for n in (1, 4))
+    assert four.payload_total == pytest.approx(one.payload_total / 4, rel=0.02)
+    assert (one.age_expected, four.age_expected) == (0, 3), "in between its fragment's anchor does not move"
 
 
 def test_eager_needs_a_linear_outer_optimizer() -> None:

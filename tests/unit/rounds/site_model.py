@@ -57,7 +57,7 @@ class TrainerModel:
 
     def _take(self, how: str) -> None:
         assert self.buffers.anchor is not None
-        if how == "merge":
+        if how in ("merge", "mix"):
             self.base, self.units, self.kept = self.buffers.anchor, self.units[self.kept :], 0
         else:
             self._replace()
@@ -154,6 +154,8 @@ class SiteModel:
         """What `books` must come to."""
         self.orders: dict[int, ev.FinishOrder | ev.RefuseOrder | None] = {}
         self.started: list[int] = []
+        self.included_round: int | None = None
+        """Newest entry that took what was offered, until its anchor is mixed."""
         self.failure = ""
         self.has_left = False
         self.said: list[ev.TrainerCommand] = []
@@ -193,6 +195,10 @@ class SiteModel:
 
     def _tell(self, message: ev.TrainerCommand) -> None:
         self.said.append(message)
+        if isinstance(message, local.TakeAnchor) and message.mixed_round is not None:
+            assert message.how == "mix" and self.settled[-1][1], "nothing of ours came in"
+            assert message.mixed_round == self.included_round, "not the entry that took it, or mixed twice"
+            self.included_round = None
         if isinstance(message, local.StartTraining):
             self._use_number(message.phase)
         if isinstance(message, local.CloseBoundary):
@@ -301,6 +307,7 @@ class SiteModel:
         settles = self.offered
         if settles is not None:
             self.offered = None
+            self.included_round = expected if is_included else None
         self.send(
             ev.EntryCommitted(
                 order, expected, 0, self.settings.inner_steps, 0,

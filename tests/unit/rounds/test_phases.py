@@ -105,6 +105,27 @@ def test_arrival_does_not_merge_an_entry_that_decides_nothing_about_us() -> None
     assert names(site.said) == [] and site.settled == []
 
 
+@pytest.mark.parametrize(("is_included", "mixed"), [(True, 0), (False, None)])
+def test_streaming_mixes_what_the_entry_with_our_contribution_moved(is_included: bool, mixed: int | None) -> None:
+    site = training_site("streaming")
+    close_first_boundary(site)
+    site.commit(is_included=is_included)
+    site.send(ev.EntryCommitted(site.order(), RoundIndex(1), 0, 4, 0))
+    site.settle_down()
+    (take,) = site.said
+    assert isinstance(take, local.TakeAnchor)
+    assert (take.how, take.round, take.mixed_round) == ("mix", 2, mixed)
+    assert site.buffers.phase == ("base", 2)
+
+
+def test_streaming_drops_its_own_progress_when_the_state_is_replaced() -> None:
+    site = training_site("streaming")
+    close_first_boundary(site)
+    site.load(7)
+    site.settle_down()
+    assert names(site.said) == ["TakeAnchor:replace"]
+
+
 def test_arrival_given_up_merges_the_unchanged_anchor() -> None:
     site = training_site("arrival")
     close_first_boundary(site)

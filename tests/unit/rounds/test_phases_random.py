@@ -16,7 +16,7 @@ from dilocoxd.rounds.phase_events import (
 from dilocoxd.wire import local
 from tests.unit.rounds.site_model import SiteModel
 
-DELAYS: tuple[Delay, ...] = ("none", "phase", "arrival")
+DELAYS: tuple[Delay, ...] = ("none", "phase", "arrival", "streaming")
 ACTIONS = (
     ("step", 30), ("read", 30), ("hear", 30), ("outer", 30), ("commit", 6), ("exclude", 2), ("abandon", 2),
     ("lose_trainer", 1), ("start_trainer", 6), ("lose_outer", 1), ("lose_outer_late", 1), ("start_outer", 10),

@@ -1,0 +1,60 @@
+"""Streaming: takes a new anchor fragment by fragment, since only a part of it has moved.
+
+    exchanged by the entry with our contribution:   theta <- alpha theta + (1 - alpha) anchor
+    everything else:                                theta <- theta + (anchor - anchor taken before)
+The mean holds our progress on the one; on what others moved without us it does not, so there all of it is kept. Where
+the anchor did not move nothing changes, and that progress is offered when its fragment has its turn. Source: Streaming
+DiLoCo, arXiv 2501.18512; the engine's form is outer/streaming.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dilocoxd.compress.fragments import stretch
+from dilocoxd.outer.streaming import mix_
+from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.wire.layout import Layout
+
+
+class MixedParameters(FlatParameters):
+    """Flat parameters of one rank; the base is always the anchor that was taken last."""
+
+    def __init__(
+        self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout, num_fragments: int, alpha: float
+    ) -> None:
+        super().__init__(parameters, layout)
+        self._segments = layout.segments
+        self._num_fragments = num_fragments
+        self._alpha = alpha
+
+    def mark_base(self) -> None:
+        """A boundary was closed: the base stays, no anchor was taken."""
+
+    @torch.no_grad()
+    def mix(self, anchor: Tensor, mixed_round: int | None) -> None:
+        """Take `anchor`; `mixed_round`: the entry since the last one that has our contribution."""
+        for (param, start, stop), base in zip(self._slots, self._base, strict=True):
+            newest = anchor[start:stop].to(param.device)
+            theta, before = param.view(-1), base.view(-1)
+            mixed = [
+                (here, theta[here].clone()) for here in self._exchanged(start, stop, mixed_round)
+            ]  # fmt: skip
+            theta.add_(newest - before)
+            for here, own in mixed:
+                mix_(own, newest[here], self._alpha)
+                theta[here] = own
+            before.copy_(newest)
+
+    def _exchanged(self, start: int, stop: int, mixed_round: int | None) -> Iterator[slice]:
+        """Pieces of a parameter at [start, stop) of the flat vector that an entry moved."""
+        if mixed_round is None:
+            return
+        for segment in self._segments:
+            part = stretch(segment, self._num_fragments, mixed_round)
+            first, last = max(start, segment.start + part.start), min(stop, segment.start + part.stop)
+            if first < last:
+                yield slice(first - start, last - start)
