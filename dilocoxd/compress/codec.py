@@ -61,12 +61,17 @@ class Codec(ABC):
         Raises NotEncodableError for NaN, Inf or |x| > 2**64; `out` is then undefined.
         """
         numel = _check_values(values)
-        target = as_bytes(out)
-        if target.numel() != self.payload_bytes(numel):
-            raise ValueError(f"{self.name}: buffer of {target.numel()} bytes for {self.payload_bytes(numel)}")
+        target = self.target_payload(out, numel)
         for start, stop in self.chunks(numel):
             self.encode_chunk(values[start:stop], start, numel, target)
         self.finish_payload(target, numel)
+
+    def target_payload(self, out: bytearray | memoryview | Tensor, numel: int) -> Tensor:
+        """`out` as a uint8 tensor of the right length, for `encode_chunk`."""
+        target = as_bytes(out)
+        if target.numel() != self.payload_bytes(numel):
+            raise ValueError(f"{self.name}: buffer of {target.numel()} bytes for {self.payload_bytes(numel)}")
+        return target
 
     def finish_payload(self, out: Tensor, numel: int) -> None:  # noqa: B027 - most formats need no last word
         """All chunks are written: bring what concerns the payload as a whole into `out`."""

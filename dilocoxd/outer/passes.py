@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.codec import MAGNITUDE_MAX, Payload
-from dilocoxd.compress.transform import Transform
-from dilocoxd.outer.reduce import weighted_mean_
+from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.outer.reduce import reduce_in_chunks, weighted_mean_
 from dilocoxd.wire.layout import Segment
 
 
@@ -47,6 +47,9 @@ def reduce_pass(
 ) -> None:
     """Owner: fill `out` with the encoded mean of `shares` (sorted peer order) and residual. Raises BadShareError."""
     codec = at.transform.codec(at.pass_index, at.segment)
+    if isinstance(at.transform, Identity):
+        reduce_in_chunks(codec, shares, weights, residual, at.segment.numel, out)
+        return
     mean = torch.empty(at.transform.vector_numel(at.pass_index, at.segment))
     weighted_mean_(codec, shares, weights, mean)
     at.transform.finish_mean_(at.pass_index, at.segment, mean, residual, at.results)

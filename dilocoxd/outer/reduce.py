@@ -33,17 +33,45 @@ def weighted_mean_(codec: Codec, shares: Sequence[Payload], weights: Sequence[fl
     """
     sources = [_checked(codec, share, out.numel(), position) for position, share in enumerate(shares)]
     for start, stop in codec.chunks(out.numel()):
-        mean, share_values = out[start:stop], torch.empty(stop - start)
-        for position, (source, weight) in enumerate(zip(sources, weights, strict=True)):
-            target = mean if position == 0 else share_values
-            try:
-                codec.decode_chunk(source, start, out.numel(), target)
-            except WireError as error:
-                raise BadShareError(position, error.detail) from error
-            target.mul_(weight)
-            if position:
-                mean.add_(share_values)
-        mean.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
+        _mean_of_chunk(codec, sources, weights, (start, out.numel()), out[start:stop])
+
+
+def _mean_of_chunk(
+    codec: Codec, sources: Sequence[Tensor], weights: Sequence[float], place: tuple[int, int], mean: Tensor
+) -> None:
+    """`place`: where the chunk begins, and the length of the whole."""
+    share_values = torch.empty_like(mean) if len(sources) > 1 else mean
+    for position, (source, weight) in enumerate(zip(sources, weights, strict=True)):
+        target = mean if position == 0 else share_values
+        try:
+            codec.decode_chunk(source, *place, target)
+        except WireError as error:
+            raise BadShareError(position, error.detail) from error
+        target.mul_(weight)
+        if position:
+            mean.add_(share_values)
+    mean.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
+
+
+def reduce_in_chunks(
+    codec: Codec,
+    shares: Sequence[Payload],
+    weights: Sequence[float],
+    residual: Tensor | None,
+    numel: int,
+    out: bytearray | memoryview | Tensor,
+) -> None:
+    """`reduce_segment` without the values: only a chunk of them exists at a time. Raises BadShareError, `out` is then
+    undefined."""
+    sources = [_checked(codec, share, numel, position) for position, share in enumerate(shares)]
+    target = codec.target_payload(out, numel)
+    for start, stop in codec.chunks(numel):
+        mean = torch.empty(stop - start)
+        _mean_of_chunk(codec, sources, weights, (start, numel), mean)
+        if residual is not None:
+            mean.add_(residual[start:stop]).clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
+        codec.encode_chunk(mean, start, numel, target)
+    codec.finish_payload(target, numel)
 
 
 def reduce_segment(

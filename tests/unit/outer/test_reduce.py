@@ -8,7 +8,13 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import CHUNK, Codec
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.outer.reduce import BadShareError, reduce_segment, settle_residual_, weighted_mean_
+from dilocoxd.outer.reduce import (
+    BadShareError,
+    reduce_in_chunks,
+    reduce_segment,
+    settle_residual_,
+    weighted_mean_,
+)
 from dilocoxd.outer.rounding import age_factor, fp32, mean_weights
 from tests.unit.compress.cases import VARIANTS, make
 
@@ -57,6 +63,20 @@ def test_mean_is_the_sum_of_separately_rounded_products_in_the_given_order(label
         codec.decode(share, decoded)
         expected = expected + decoded * torch.tensor(weight)
     assert torch.equal(mean, expected)
+
+
+@ALL
+@pytest.mark.parametrize("has_residual", [True, False])
+def test_chunk_by_chunk_is_the_same(label: str, has_residual: bool) -> None:
+    codec = make(label)
+    numel = CHUNK + 4100
+    shares = [bytes(encoded(codec, values)) for values in gaussians(3, numel)]
+    weights = mean_weights([3, 5, 9])
+    residual = gaussians(4, numel)[3] * 0.01 if has_residual else None
+    whole, pieces = bytearray(codec.payload_bytes(numel)), bytearray(codec.payload_bytes(numel))
+    reduce_segment(codec, shares, weights, residual, torch.empty(numel), whole)
+    reduce_in_chunks(codec, shares, weights, residual, numel, pieces)
+    assert pieces == whole
 
 
 @ALL
