@@ -194,7 +194,7 @@ class PhaseClosed:
 
 @dataclass(frozen=True, slots=True)
 class AnchorAdopted:
-    """The trainers have taken anchor `round` (how: start, replace or merge)."""
+    """The trainers have taken anchor `round` (how: start, replace, merge or mix)."""
 
     round: RoundIndex
     how: str

@@ -20,8 +20,8 @@ Owners = dict[int, dict[int, str]]
 """Round -> segment -> peer id."""
 
 
-def settlements(run_dir: Path) -> list[SettleContribution]:
-    """What a stopped site's round machine ordered in its only life about its own contributions."""
+def settlements(run_dir: Path) -> tuple[list[SettleContribution], int]:
+    """What a stopped site's round machine ordered in its only life about its own contributions; number of segments."""
     (path,) = recordings(RunDir(run_dir).logs)
     records = (decode(data) for data in read_records(path))
     opening = next(records)
@@ -32,17 +32,21 @@ def settlements(run_dir: Path) -> list[SettleContribution]:
         ordered, is_same = player.play(given, outcome)
         assert is_same, f"{path}: played again, the machine ordered something else"
         found += [command for command in ordered if isinstance(command, SettleContribution)]
-    return found
+    return found, opening.shape.num_segments
 
 
 def owners_of(members: Mapping[str, Path]) -> Owners:
-    """By run directory of each peer, as far as the log tells everything: up to a contribution that came to nothing."""
+    """By run directory of each peer, for rounds that the recordings tell everything about: before a contribution came
+    to nothing, and not settled by a recovery."""
     owners: Owners = {}
     lost = []
+    num_segments = 0
     for peer, run_dir in members.items():
-        for settled in settlements(run_dir):
+        found, num_segments = settlements(run_dir)
+        for settled in found:
             if settled.is_included:
                 owners.setdefault(settled.round, {}).update(dict.fromkeys((o.segment for o in settled.owned), peer))
             else:
                 lost.append(settled.round)
-    return {number: owned for number, owned in owners.items() if number < min(lost, default=number + 1)}
+    first_lost = min(lost, default=max(owners, default=0) + 1)
+    return {n: owned for n, owned in owners.items() if n < first_lost and len(owned) == num_segments}
