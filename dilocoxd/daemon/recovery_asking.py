@@ -52,8 +52,8 @@ class Questions:
         try:
             answer = await self._work(question)
         except (PeerError, WireError) as error:
-            is_wrong = isinstance(question, r.AskChunk) and isinstance(error, WireError)
-            answer = r.AskFailed(question.request, str(error), isinstance(error, Refused | WireError), is_wrong)
+            is_wrong = isinstance(error, WireError)
+            answer = r.AskFailed(question.request, str(error), is_wrong or isinstance(error, Refused), is_wrong)
         if self._tasks.pop(question.request, None) is not None:
             self.answers.put_nowait(answer)
 

@@ -82,7 +82,7 @@ class RecoveryDriver:
             catalogue.RecoveryFinished(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
         )
         parts.moved()
-        return RecoveryFinished(parts.ledger.chain, done.settled)
+        return RecoveryFinished(parts.ledger.chain, done.settled, done.broken, done.unasked)
 
     def _make_machine(self, order: StartRecovery) -> RecoveryMachine:
         log, ledger = self._parts.log, self._parts.ledger

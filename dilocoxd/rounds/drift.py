@@ -3,7 +3,7 @@
 Decides when that is reason enough to start recovery. Source: docs/internals.md 3.10, protocol/06-rounds.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ REFUTED_MAX: Final = 128
 as long after each such claim, forgotten once a claim of it proves true. The first time it is enough that the peer
 stands where we stand; one that says so between its claims would else keep us busy for ever."""
 BROKEN_MAX: Final = 5
-"""A branch that breaks off so often is not waited for any more."""
+"""A branch that was not to be had so often is not waited for any more."""
 CLAIMS_MAX: Final = 1024
 NEVER: Final = Monotonic(0.0)
 
@@ -59,7 +59,7 @@ class Drift:
     ignored: dict[PeerId, tuple[Monotonic, int]] = field(default_factory=dict)
     """Until when claims of a peer are ignored, and the length of that in `recovery_retry_s`."""
     num_broken: dict[PeerId, int] = field(default_factory=dict)
-    """How often recovery has seen a branch of this peer that broke off; forgotten once a claim of it proves true."""
+    """How often a claimed branch of this peer was not to be had; forgotten once a claim of it proves true."""
     retry_at: Monotonic = NEVER
     digests: dict[PeerId, Digest] = field(default_factory=dict)
     """State digests of peers at our head."""
@@ -110,8 +110,16 @@ class Drift:
         first = min([c.since for c in self.claims.values()])
         return Monotonic(max(self.retry_at, first + self.limits.behind_grace_s))
 
-    def finished(self, chain: ChainView, asked: dict[PeerId, Claim], now: Monotonic, *, has_moved: bool) -> None:
-        """Recovery is over: whatever of `asked` still differs was not better than what we have.
+    def finished(
+        self,
+        chain: ChainView,
+        asked: dict[PeerId, Claim],
+        now: Monotonic,
+        *,
+        has_moved: bool,
+        broken: Collection[PeerId] = (),
+    ) -> None:
+        """Recovery is over: whatever of `asked` still differs was not better than what we have, but for `broken`.
 
         A peer that went on meanwhile from where it said it stood was right. It is followed, at once: whoever took it
         for a liar would go on alone beside it, on a branch of its own.
@@ -123,6 +131,8 @@ class Drift:
                 self.ignored.pop(peer, None)
                 self.num_broken.pop(peer, None)
                 continue
+            if peer in broken and (has_moved or not self._is_broken_often(peer)):
+                continue  # a part of it came, or it may come the next time
             self._refute(peer, now)
 
     def _refute(self, peer: PeerId, now: Monotonic) -> None:
@@ -132,16 +142,18 @@ class Drift:
             self.refuted.add(peer)
 
     def failed(self, refuted: Iterable[PeerId], broken: Iterable[PeerId], now: Monotonic) -> None:
-        """Recovery could not be done: try again later. Claims of peers that it did not reach stay.
+        """Recovery could not be done: try again later.
 
-        Those of `refuted` (false, or refused by all who could give it) are not confirmed, nor are those of `broken`
-        after a few times: a branch that can be seen but not had would else keep us waiting for ever.
+        Claims of `refuted` (provably false) are not confirmed, nor are those of `broken` (no answer, or not to be had)
+        after a few times: whoever claims a branch and gives none would else keep us waiting for ever.
         """
         self.retry_at = Monotonic(now + self.limits.recovery_retry_s)
-        for peer in broken:
-            self.num_broken[peer] = self.num_broken.get(peer, 0) + 1
-        for peer in {*refuted, *(peer for peer in broken if self.num_broken[peer] >= BROKEN_MAX)}:
+        for peer in [*refuted, *filter(self._is_broken_often, broken)]:
             self._refute(peer, now)
+
+    def _is_broken_often(self, peer: PeerId) -> bool:
+        self.num_broken[peer] = self.num_broken.get(peer, 0) + 1
+        return self.num_broken[peer] >= BROKEN_MAX
 
     def wrong_bits(self, chain: ChainView) -> bool:
         """Whether too many peers at our own head hold other bits, so that ours must be rebuilt (once per head)."""

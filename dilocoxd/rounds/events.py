@@ -215,6 +215,10 @@ class RecoveryFinished:
 
     chain: ChainView
     settled_phase: PhaseId | None
+    broken: tuple[PeerId, ...] = ()
+    """Peers that did not answer, or whose branch could not be had to its end."""
+    unasked: tuple[PeerId, ...] = ()
+    """Peers that were not compared any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +227,9 @@ class RecoveryFailed:
 
     reason: str
     refuted: tuple[PeerId, ...] = ()
-    """Peers whose branch was seen, and is false or refused by all who could give it: claims that are not confirmed."""
+    """Peers whose chain is provably false: claims that are not confirmed."""
     broken: tuple[PeerId, ...] = ()
-    """Peers whose branch was seen, and broke off."""
+    """Peers that did not answer, or whose branch could not be had to its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,9 +260,11 @@ class Done:
     failure: str
     settled: PhaseId | None
     refuted: tuple[PeerId, ...] = ()
-    """On failure: peers whose branch was seen, and is false, or is refused by all who could give it."""
+    """Peers whose chain is provably false: malformed, not acceptable, on states that never were, or wrong chunks."""
     broken: tuple[PeerId, ...] = ()
-    """On failure: peers whose branch was seen and broke off: no answer, or a stream that ended."""
+    """Peers that did not answer, or whose branch could not be had to its end."""
+    unasked: tuple[PeerId, ...] = ()
+    """Not compared, because our head had moved."""
 
 
 Effect = Ask | Cancel | Step | PauseTrainers | CloseDownload | ForgetOwn | SourceDropped | Done

@@ -133,7 +133,7 @@ class RecoveryMachine:
     # --- comparing heads
 
     def _next_peer(self) -> None:
-        self._taking, self._hunt, self._search, self._troubles.has_break = None, None, None, False
+        self._taking, self._hunt, self._search = None, None, None
         self._desk.cancel_all()
         # A head that has moved ends it, also when only a part of a chain could be had: the next recovery asks for more.
         if self._heads[-1] != self._old_head or not self._to_compare:
@@ -153,7 +153,7 @@ class RecoveryMachine:
         try:
             branch = search.take(entries)
         except WireError as error:
-            self._fail_peer(str(error))
+            self._fail_peer(str(error), is_false=True)
             return
         if branch is None:
             self._ask_entries(search, peer)
@@ -176,15 +176,16 @@ class RecoveryMachine:
         self._num_compared += 1
         self._next_peer()
 
-    def _fail_peer(self, reason: str) -> None:
-        self._troubles.note(self._peer, reason, is_seen=self._search is None)
+    def _fail_peer(self, reason: str, *, is_false: bool) -> None:
+        self._troubles.note(self._peer, reason, is_false=is_false)
         self._next_peer()
 
     def _finish(self) -> None:
         self._wait("done", "")
         is_moved = self._heads[-1] != self._old_head
         failure = "" if self._num_compared or is_moved else "; ".join(self._troubles.reasons) or "no peer to ask"
-        self._desk.emit(r.Done(failure, self._settled, tuple(self._troubles.refuted), tuple(self._troubles.broken)))
+        troubles, unasked = self._troubles, tuple(self._to_compare)
+        self._desk.emit(r.Done(failure, self._settled, tuple(troubles.refuted), tuple(troubles.broken), unasked))
 
     # --- choosing: entries alone, a snapshot and entries, or nothing
 
@@ -273,7 +274,7 @@ class RecoveryMachine:
             return
         entry = taking.left[0].entry
         if self._digest != entry.state_digest:
-            self._abort(f"entry {entry.round} was voted for on another state than its chain leads to")
+            self._abort(f"entry {entry.round} was voted for on another state than its chain leads to", is_false=True)
             return
         taking.to_ask, taking.reasons = list(taking.donors), []
         self._ask_payload(taking)
@@ -312,12 +313,12 @@ class RecoveryMachine:
 
     # --- turning back
 
-    def _abort(self, reason: str) -> None:
+    def _abort(self, reason: str, *, is_false: bool = False) -> None:
         """The branch is false or cannot be had."""
         taking = self._taking
         assert taking is not None
         self._desk.cancel_all()
-        self._troubles.note(self._peer, reason, is_seen=self._search is None)
+        self._troubles.note(self._peer, reason, is_false=is_false)
         if not taking.is_begun or not taking.own:
             self._next_peer()
             return
@@ -335,7 +336,8 @@ class RecoveryMachine:
         asked = self._desk.answered(event.request)
         if asked is None:
             return
-        self._troubles.hear(asked.peer, event)
+        is_chunk = self._hunt is not None and self._hunt.pool is not None
+        self._troubles.hear(asked.peer, event, is_chunk=is_chunk)
         taking = self._taking
         if self._hunt is not None:
             self._hunt.handle(asked, event)
@@ -344,7 +346,7 @@ class RecoveryMachine:
             if isinstance(event, r.EntriesCame):
                 self._on_entries(self._search, self._peer, event.entries)
             elif isinstance(event, r.AskFailed):
-                self._fail_peer(event.reason)
+                self._fail_peer(event.reason, is_false=event.is_wrong)
         elif taking is not None and isinstance(event, r.PayloadCame):
             self._take(taking, event.request)
         elif taking is not None and isinstance(event, r.AskFailed):
@@ -357,7 +359,7 @@ class RecoveryMachine:
                 self._weigh(event)
             case r.BranchChecked():
                 assert self._read is not None
-                self._fail_peer(event.problem) if event.problem else self._choose(self._read)
+                self._fail_peer(event.problem, is_false=True) if event.problem else self._choose(self._read)
             case r.DownloadOpened() | r.SnapshotPublished():
                 assert self._hunt is not None
                 self._hunt.handle(None, event)
@@ -381,7 +383,7 @@ class RecoveryMachine:
             case r.EntryTaken():
                 self._on_taken(taking, event.state_digest)
             case r.AdoptRefused() | r.EntryRefused():
-                self._abort(event.reason)
+                self._abort(event.reason, is_false=isinstance(event, r.EntryRefused))
             case _:
                 pass
 

@@ -323,7 +323,8 @@ class RoundMachine:
             return
         is_same = event.chain.head == core.chain.head
         core.chain = event.chain
-        core.drift.finished(core.chain, core.asked, core.now, has_moved=not is_same)
+        asked = {peer: claim for peer, claim in core.asked.items() if peer not in event.unasked}
+        core.drift.finished(core.chain, asked, core.now, has_moved=not is_same, broken=event.broken)
         if core.offer is not None and event.settled_phase == core.offer.contribution.phase:
             core.offer = None
         if is_same:

@@ -43,21 +43,21 @@ class Troubles:
     dropped: list[str] = field(default_factory=list)
     """Sources that gave wrong bytes."""
     refuted: list[PeerId] = field(default_factory=list)
-    """Peers whose branch is false, or refused by all who could give it."""
+    """Peers whose chain is provably false."""
     broken: list[PeerId] = field(default_factory=list)
-    """Peers whose branch broke off."""
-    has_break: bool = False
-    """Some question about the branch of the present peer got no answer at all."""
+    """Peers that did not answer, or whose branch could not be had."""
+    liars: set[PeerId] = field(default_factory=set)
+    """Gave a wrong chunk."""
 
-    def hear(self, peer: PeerId, event: Answer) -> None:
+    def hear(self, peer: PeerId, event: Answer, *, is_chunk: bool) -> None:
         """An answer of a source."""
-        if isinstance(event, AskFailed):
-            self.has_break = self.has_break or not event.is_final
-            if event.is_wrong:
-                self.dropped.append(f"{peer}: {event.reason}")
+        if isinstance(event, AskFailed) and event.is_wrong:
+            self.dropped.append(f"{peer}: {event.reason}")
+            if is_chunk:
+                self.liars.add(peer)
 
-    def note(self, peer: PeerId | None, reason: str, *, is_seen: bool) -> None:
-        """Nothing comes of this peer's chain; `is_seen`: its branch had been seen."""
+    def note(self, peer: PeerId | None, reason: str, *, is_false: bool) -> None:
+        """Nothing comes of this peer's chain."""
         self.reasons.append(f"{peer}: {reason}")
-        if peer is not None and is_seen:
-            (self.broken if self.has_break else self.refuted).append(peer)
+        if peer is not None:
+            (self.refuted if is_false or peer in self.liars else self.broken).append(peer)

@@ -316,7 +316,8 @@ class Recovery:
             self._finish(e.RecoveryFailed(done.failure, done.refuted, done.broken))
             return
         self._complete()
-        self._finish(e.RecoveryFinished(self.node.disk.chain(self.node.sums), done.settled))
+        chain = self.node.disk.chain(self.node.sums)
+        self._finish(e.RecoveryFinished(chain, done.settled, done.broken, done.unasked))
 
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False

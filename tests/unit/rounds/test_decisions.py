@@ -199,6 +199,15 @@ def test_claim_of_a_branch_that_could_not_be_had_is_not_waited_for_for_ever() ->
     assert not drift.claims and drift.refuted == {A, B}
 
 
+def test_claim_of_which_only_a_part_came_stays_and_is_followed_at_once() -> None:
+    drift = Drift(LIMITS)
+    drift.note(chain_of(3), B, RoundIndex(7), HEAD, Monotonic(10.0))
+    asked = drift.due(Monotonic(11.0))
+    drift.finished(chain_of(4), asked, Monotonic(12.0), has_moved=True, broken=(B,))
+    assert not drift.refuted, "or we would go on alone beside it: a fork"
+    assert list(drift.due(Monotonic(12.0))) == [B]
+
+
 def test_an_overtaken_message_does_not_take_back_a_claim() -> None:
     chain = ChainView(RUN, RoundIndex(6), HEAD, Digest(bytes(32)), heads=(HEAD,))
     drift = Drift(LIMITS)

@@ -164,7 +164,9 @@ def test_contribution_in_flight_is_settled_once_by_whatever_brings_its_entry(ind
 def test_failure_says_whose_branch_is_false_and_whose_broke_off() -> None:
     false, silent = Donor(FALSE_AT_ONCE), Donor(FAR, is_silent=True)
     done = World(COMMON, {"D": false, "E": silent}).run()
-    assert done.failure and done.refuted == ("D",) and done.broken == (), "of E nothing was seen"
+    assert done.failure and done.refuted == ("D",) and done.broken == ("E",)
+    done = World(COMMON, {"D": Donor(AHEAD_3, 6)}).run()
+    assert done.failure and done.refuted == () and done.broken == ("D",), "honest peers drop payloads too"
     world = World(COMMON, {"D": Donor(AHEAD_3)})
     world.twist = lambda question, answer: None if isinstance(question, r.AskPayload) else answer
     done = world.run()
