@@ -71,6 +71,8 @@ class Library:
         self._log = log
         self._snapshots = snapshots
         self._hashes: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
+        self._hashing = asyncio.Lock()
+        """A newcomer asks for several parts of a file at once: only the first question hashes all of it."""
 
     async def open(self, peer: PeerId, resource: str) -> Served:
         """The resource by name. Raises WireError(not_found), StoreError."""
@@ -107,15 +109,21 @@ class Library:
         try:
             changed = os.fstat(fd).st_mtime_ns
             key = (str(path), offset, length, changed)
-            digest = self._hashes.get(key)
-            if digest is None:
-                digest = self._hashes[key] = await region.sha256()
-                while len(self._hashes) > HASHES_KEPT:
-                    self._hashes.popitem(last=False)
+            if key not in self._hashes:
+                await self._hash(key, region)
         except (OSError, StoreError, asyncio.CancelledError):
             os.close(fd)
             raise
-        return Served(region, digest, lambda: os.close(fd))
+        return Served(region, self._hashes[key], lambda: os.close(fd))
+
+    async def _hash(self, key: tuple[str, int, int, int], region: Region) -> None:
+        async with self._hashing:
+            if key in self._hashes:
+                return
+            digest = await region.sha256()
+            while len(self._hashes) >= HASHES_KEPT:
+                self._hashes.popitem(last=False)
+            self._hashes[key] = digest
 
 
 def serve_bytes(data: bytes) -> Served:

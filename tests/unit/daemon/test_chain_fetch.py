@@ -1,5 +1,7 @@
 """A branch from a peer is believed only when hashes, votes, caps and phases are right; the heavier branch wins."""
 
+import asyncio
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from dilocoxd.rounds.branch_search import BranchSearch
 from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.rounds.recovery import Branch, check_branch, is_better
 from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.swarm.pieces import Region
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 from tests.unit.daemon.chain_maker import GENESIS, KEYS, LENGTHS, RUN, base_view, chain, payload_of
 
@@ -164,3 +167,25 @@ async def test_library_serves_nothing_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(WireError) as refused:
         await library.open(PeerId("B"), name)
     assert refused.value.code == "not_found"
+
+
+async def test_a_file_is_hashed_once_for_all_who_ask_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "4" / "anchor.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(bytes(range(256)) * 4096)
+    library = Library(b"manifest", EntryLog(tmp_path / "log", RUN, GENESIS), tmp_path)
+    hashed: list[int] = []
+    real = Region.sha256
+
+    async def counted(region: Region) -> bytes:
+        hashed.append(region.fd)
+        return await real(region)
+
+    monkeypatch.setattr(Region, "sha256", counted)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(library.open(PeerId(name), "snapshot/4/anchor.safetensors")) for name in "BCD"]
+    served = [task.result() for task in asked]
+    for one in served:
+        one.close()
+    assert len(hashed) == 1
+    assert {one.sha256 for one in served} == {hashlib.sha256(file.read_bytes()).digest()}
