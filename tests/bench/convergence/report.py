@@ -77,24 +77,34 @@ def bytes_table(layouts: dict[str, Layout]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Loss against bytes, one point per preset: the median over seeds, with a bar from the lowest to the highest."""
+    """Loss against bytes, one point per preset: the median over seeds, with a bar from the lowest to the highest.
+
+    Only the length of run that has most rows; what ended above its checkpoint is left out, or nothing else were seen.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 6))
-    for name in dict.fromkeys(row["preset"] for row in rows):
-        own = [row for row in rows if row["preset"] == name and math.isfinite(row["validation_loss"])]
-        if own:
-            losses, ratio = [row["validation_loss"] for row in own], own[0]["bytes_ratio"]
-            loss = statistics.median(losses)
-            bar = [[loss - min(losses)], [max(losses) - loss]]
-            axes.errorbar(ratio, loss, bar, fmt="x" if resolve(name).is_control else "o", capsize=3)
-            axes.annotate(name, (ratio, loss), fontsize=7, xytext=(4, 3), textcoords="offset points")
+    steps = statistics.mode(row["steps"] for row in rows)
+    drawn = [row for row in rows if row["steps"] == steps and row["validation_loss"] <= row["checkpoint_loss"]]
+    figure, axes = pyplot.subplots(figsize=(11, 6))
+    axes.set_prop_cycle(color=list(mpl.colormaps["tab20"].colors))
+    for name in dict.fromkeys(row["preset"] for row in drawn):
+        own = [row for row in drawn if row["preset"] == name]
+        losses, ratio = [row["validation_loss"] for row in own], own[0]["bytes_ratio"]
+        loss = statistics.median(losses)
+        bar = [[loss - min(losses)], [max(losses) - loss]]
+        mark = "x" if resolve(name).is_control else "o"
+        axes.errorbar(ratio, loss, bar, fmt=mark, capsize=3, label=f"{loss:.3f}  {name}")
     axes.set_xscale("log")
     axes.set_xlabel("bytes of per-step fp32 all-reduce / bytes sent")
-    axes.set_ylabel("validation loss of the shared model")
+    axes.set_ylabel(f"validation loss of the shared model after {steps} steps")
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=labels.__getitem__, reverse=True)
+    axes.legend(
+        [handles[i] for i in order], [labels[i] for i in order], fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5)
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
