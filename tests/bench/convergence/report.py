@@ -89,7 +89,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     steps = statistics.mode(row["steps"] for row in rows)
     drawn = [row for row in rows if row["steps"] == steps and row["validation_loss"] <= row["checkpoint_loss"]]
     figure, axes = pyplot.subplots(figsize=(11, 6))
-    axes.set_prop_cycle(color=list(mpl.colormaps["tab20"].colors))
+    axes.set_prop_cycle(color=[mpl.colormaps["tab20"](index) for index in range(20)])
     for name in dict.fromkeys(row["preset"] for row in drawn):
         own = [row for row in drawn if row["preset"] == name]
         losses, ratio = [row["validation_loss"] for row in own], own[0]["bytes_ratio"]
