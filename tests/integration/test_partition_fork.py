@@ -1,0 +1,80 @@
+"""A network that splits 2 + 2 and heals, with real trainers: one chain soon after contact, and no work lost."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.judge import dilocoxd_json, read_events
+from tests.chaos.watch import Watch
+from tests.harness.namespaces import NamespacedSite, Network
+from tests.harness.sites import sites, wait_until
+from tests.harness.training import PATIENCE_S, founder_options, site_options
+from tests.integration.test_partition import contributors, network, peer_of, rows_of, run_dirs, wait_entry
+
+__all__ = ["network"]
+ALONE = 3
+"""Rounds that each half commits alone."""
+ROUNDS_TO_UNITE = 2
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def sees(site: NamespacedSite, peers: set[str]) -> bool:
+    return any(row["is_live"] and row["peer_id"] in peers for row in site.get("/v1/peers") or [])
+
+
+def test_halves_train_on_alone_and_become_one_chain_within_two_rounds(tmp_path: Path, network: Network) -> None:
+    members = run_dirs(tmp_path, network, founder_options(tmp_path), *site_options(tmp_path))
+    with sites(*members), Watch(list(members)) as watch:
+        for member in members:
+            member.start()
+        peers = [peer_of(member) for member in members]
+        fork = wait_entry(members[0], set(peers))
+        network.split("ab")
+        halves = (members[:2], members[2:])
+        for half in halves:
+            start = max(member.status()["height"] for member in half)
+            for member in half:
+                member.wait_height(start + ALONE, PATIENCE_S)
+        for half, ids in zip(halves, (set(peers[:2]), set(peers[2:])), strict=True):
+            newest = rows_of(half[0])[-1]
+            assert contributors(newest) <= ids, "a packet crossed the cut"
+        healed_at = time.monotonic()
+        for name in "ab":
+            network.heal(name)
+        across = {member.name: set(peers[2:] if member in halves[0] else peers[:2]) for member in members}
+        wait_until(lambda: all(sees(m, across[m.name]) for m in members), "contact", PATIENCE_S, members[0].describe)
+        contact_at, contact_height = time.time(), max(member.status()["height"] for member in members)
+        everybody = lambda: "".join(m.describe() for m in members)  # noqa: E731
+        wait_until(lambda: watch.common_state(healed_at), "one chain", PATIENCE_S, everybody)
+        joint = wait_entry(members[0], set(peers), since=contact_height)
+        # What was in flight at contact is settled by then; what a site gives next carries what the fork had cost it.
+        wait_entry(members[0], set(peers), since=joint + 1)
+        assert [member.stop(40) for member in members] == [0, 0, 0, 0]
+    resolved_at = {m.name: assert_work_came_late(m, peer) for m, peer in zip(members, peers, strict=True)}
+    winners = [member for member in members if resolved_at[member.name] is None]
+    assert len(winners) == 2
+    chain = dilocoxd_json("log", "show", str(winners[0].run_dir), "--last", "0")
+    united_at = max(at for at in resolved_at.values() if at is not None)
+    rounds = sum(contact_at < row["unix_ms"] / 1000 < united_at for row in chain)
+    print(f"fork after {fork}, contact at height {contact_height}, {rounds} rounds to one chain, joint entry {joint}")
+    assert rounds <= ROUNDS_TO_UNITE
+
+
+def assert_work_came_late(member: NamespacedSite, peer: str) -> float | None:
+    """Rule R21: who was rolled back says so, feeds back what it had done, and the log shows it enter.
+
+    Returns when it was on the common chain; None if it was never rolled back."""
+    events = read_events(member.run_dir)
+    times = [r["time"] for r in events if r["event"] == "fork.resolved" and r["is_rolled_back"]]
+    if not times:
+        return None
+    returned = {r["phase"] for r in events if r["event"] == "contribution.returned" and not r["is_withdrawn"]}
+    assert returned, f"{member.name} lost a fork and nothing went to its error feedback"
+    chain = dilocoxd_json("log", "show", str(member.run_dir), "--last", "0")
+    own = [c for row in chain for c in row["contributors"] if c["peer"] == peer]
+    assert not returned & {c["phase"] for c in own}, "work counts in the chain and in the error feedback"
+    came_late = {phase for c in own for phase in c.get("carries", ())}
+    assert came_late == returned, f"{member.name}: {returned} left the chain, {came_late} came back late"
+    return float(max(times))
