@@ -90,7 +90,8 @@ def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
     if ready.attempt > core.attempt and core.is_live(peer):
         if core.state == states.GATHERING:
             enter_attempt(core, ready.attempt)
-        elif core.state in (states.EXCHANGING, states.VOTING) and peer in core.parties():
+        elif core.state in (states.EXCHANGING, states.VOTING) and core.needs(peer):
+            core.gathering.gave_up(peer, core.attempt)
             fail_attempt(core, f"{peer} went on to attempt {ready.attempt}", is_told=False)
     elif core.exchange is not None and not core.exchange.has_sign_of(peer):
         # To a member, from the coordinator: take part. To anybody else, from any member: wait for what we do.

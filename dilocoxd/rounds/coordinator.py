@@ -18,6 +18,8 @@ from dilocoxd.wire.entry import Contribution
 from dilocoxd.wire.messages import Propose
 
 _ORDER_DOMAIN = b"dilocoxd/1/coordinator\0"
+SHARE_MAX = 3
+"""Most segments that one contributor reduces, in those of all others together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,21 @@ def lasting_owners(
 
 
 def _weights(bandwidths: Sequence[int]) -> list[int]:
+    """Parts of the segments. Two share equally: each sends as much whoever owns what, only their memory differs.
+
+    Of more, nobody gets over three quarters: an owner keeps the residuals of all that it reduces, and one that owned
+    nearly everything would need 5 times the parameters for a gain of an eighth of the slow links' time.
+    """
+    if len(bandwidths) == 2:
+        return [1, 1]
     known = [b for b in bandwidths if b > 0]
     typical = sum(known) // len(known) if known else 1
-    return [max(1, b if b > 0 else typical) for b in bandwidths]
+    weights = [max(1, b if b > 0 else typical) for b in bandwidths]
+    fastest = max(range(len(weights)), key=weights.__getitem__)
+    others = sum(weights) - weights[fastest]
+    if others:
+        weights[fastest] = min(weights[fastest], SHARE_MAX * others)
+    return weights
 
 
 def _stretches(segment_bytes: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from dilocoxd.rounds.exchange import Exchange, Inbox
 from dilocoxd.rounds.gathering import Gathering
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
 from dilocoxd.rounds.votes import AcceptBox, HeldLock, VoteBox
-from dilocoxd.wire.messages import Lock, Propose, ProposeCommit, Ready, Vote
+from dilocoxd.wire.messages import Accept, Lock, Propose, ProposeCommit, Ready, Vote
 
 if TYPE_CHECKING:
     from dilocoxd.rounds.disputes import Dispute
@@ -182,6 +182,23 @@ class Core:
         if is_gone != (peer in self.gone):
             self.gone ^= {peer}
             self.known_live = None
+
+    def note_accept(self, peer: PeerId, message: Accept) -> None:
+        """An observer's promise, kept while it concerns our round."""
+        self.mute.discard(peer)
+        if message.round == self.round:
+            self.accepts.add(peer, message.attempt, message.coordinator)
+
+    def needs(self, peer: PeerId) -> bool:
+        """Our attempt cannot be decided without this peer.
+
+        A party, or an observer that has not accepted our proposal: it may commit something else without us.
+        """
+        if peer in self.parties():
+            return True
+        if self.exchange is None or peer not in self.exchange.propose.observers or self.gathering.is_left_out(peer):
+            return False
+        return self.accepts.accepted.get(peer, {}).get(self.attempt) != self.coordinator
 
     def is_live(self, peer: PeerId) -> bool:
         return peer in self.live()

@@ -203,7 +203,8 @@ class RecoveryMachine:
             self._begin(self._taking)
 
     def _start_hunt(self, taking: Taking) -> None:
-        self._hunt = SnapshotHunt(self._desk, taking.left, taking.donors, self._limits)
+        donors = [peer for peer in taking.donors if peer not in self._troubles.liars]
+        self._hunt = SnapshotHunt(self._desk, taking.left, donors, self._limits)
         self._look_at_hunt()
 
     def _look_at_hunt(self) -> None:

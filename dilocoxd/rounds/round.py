@@ -365,9 +365,7 @@ class RoundMachine:
             case Propose() | ProposeCommit():
                 on_proposal(core, peer, message)
             case Accept():
-                core.mute.discard(peer)
-                if message.round == core.round:
-                    core.accepts.add(peer, message.attempt, message.coordinator)
+                core.note_accept(peer, message)
             case Vote():
                 on_vote(core, peer, message)
             case ResultHashes():
@@ -386,6 +384,8 @@ class RoundMachine:
         kind = core.drift.note(core.chain, peer, ready.round, Digest(ready.parent), core.now)
         if ready.round == core.round + 1 and len(core.early) < len(core.views) + 1:
             core.early[peer] = ready
+        if ready.round > core.round:
+            core.goodbye(peer, is_gone=False)  # it is back, and we are behind
         if ready.round < core.round:
             if core.own_vote is not None and core.own_vote.round == ready.round:
                 core.send(peer, core.own_vote)

@@ -249,6 +249,13 @@ class Node:
                 self._leave()
 
     def _leave(self) -> None:
+        promise, others = self.disk.promise, [n for n in self.swarm.nodes.values() if n is not self and n.is_up]
+        height = len(self.disk.log)
+        if promise is not None and promise.entry is not None and promise.round == height:
+            height += 1
+        if all(len(node.disk.log) < height for node in others if node.mischief is None):
+            # It takes along what it decided, or may have decided: R17's time-out, or a disk that failed, as in a crash.
+            self.swarm.ledger.crashed.add(self.name)
         self.presence.say("left")
         self.has_left = True
         self.is_up = False

@@ -13,8 +13,10 @@ from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _cut, _result, _swarm, _until
 from tests.simulation.scenarios_exchange import (
     broken_streams_are_repeated,
+    observer_in_a_later_attempt_stops_the_commit,
     observer_whose_worker_hangs_accepts,
     results_of_an_abandoned_attempt_are_refused,
+    who_comes_back_is_heard_by_one_that_is_behind,
 )
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
@@ -310,6 +312,8 @@ SCENARIOS = (
     observer_is_asked_first,
     observer_in_another_group_stops_the_commit,
     phase_of_the_chain_is_refused,
+    observer_in_a_later_attempt_stops_the_commit,
+    who_comes_back_is_heard_by_one_that_is_behind,
     observer_whose_worker_hangs_accepts,
     broken_streams_are_repeated,
     results_of_an_abandoned_attempt_are_refused,

@@ -1,7 +1,8 @@
 """Directed schedules of the exchange: streams that break or come late, a worker that hangs. As in scenarios.py."""
 
-from dilocoxd.ids import Attempt
-from dilocoxd.rounds.events import KIND_RESULT, Refusal, SegmentKey
+from dilocoxd.ids import Attempt, RoundIndex
+from dilocoxd.rounds.events import KIND_RESULT, MessageReceived, Refusal, SegmentKey
+from dilocoxd.wire.messages import Accept, Leaving, Ready
 from tests.simulation.scenario_tools import _result, _swarm, _until
 
 
@@ -58,3 +59,44 @@ def results_of_an_abandoned_attempt_are_refused() -> str:
             return "the bytes of an abandoned attempt are taken for those of the running one"
     victim.start()
     return _result(swarm) or ("" if owned else "the late peer owns nothing")
+
+
+def observer_in_a_later_attempt_stops_the_commit() -> str:
+    """An observer that went on without having accepted is not silent: it may commit something else, so we must not."""
+    swarm, nodes = _swarm(2)
+    contributor, observer = nodes
+    observer.is_training = False
+    _until(swarm, lambda: contributor.is_up and contributor.machine.chain.height > 1)
+    swarm.is_dropped = lambda source, message: source == observer.name and isinstance(message, Accept)
+
+    def is_the_moment() -> bool:
+        status = contributor.machine.status
+        return status.state == "voting" and status.coordinator == contributor.name and bool(status.observers)
+
+    _until(swarm, lambda: contributor.machine.status.state == "gathering")
+    _until(swarm, is_the_moment)
+    before, chain = contributor.machine.status, contributor.machine.chain
+    later = Ready(before.round, before.attempt + 1, chain.head, chain.state_digest, None, None, 0)
+    contributor.feed(MessageReceived(observer.name, later))
+    after = contributor.machine.status
+    if after.attempt != before.attempt + 1:
+        return f"goes on in attempt {after.attempt}, {after.state}"
+    swarm.is_dropped = lambda source, message: False
+    return _result(swarm)
+
+
+def who_comes_back_is_heard_by_one_that_is_behind() -> str:
+    """A goodbye holds until its sender says anything of a round that is not over here."""
+    swarm, nodes = _swarm(2)
+    stays, leaves = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    core = stays.machine._core
+    _until(swarm, lambda: core.state == "gathering" and core.is_live(leaves.name))
+    stays.feed(MessageReceived(leaves.name, Leaving(core.round, "maintenance")))
+    if core.is_live(leaves.name):
+        return "who said goodbye still counts"
+    ahead = Ready(
+        RoundIndex(core.round + 2), Attempt(0), core.chain.state_digest, core.chain.state_digest, None, None, 0
+    )
+    stays.feed(MessageReceived(leaves.name, ahead))
+    return "" if core.is_live(leaves.name) else "who came back and is ahead is not heard"

@@ -9,10 +9,22 @@ SIZES = [1000] * 95 + [400]
 
 
 def test_owners_are_stretches_in_proportion() -> None:
-    owners = assign_owners(SIZES, [1_000_000, 3_000_000])
+    owners = assign_owners(SIZES, [1_000_000, 2_000_000, 1_000_000])
     assert list(owners) == sorted(owners)
     assert abs(owners.count(0) - 24) <= 1
+    assert abs(owners.count(1) - 48) <= 1
     assert len(owners) == len(SIZES)
+
+
+def test_two_share_equally_whatever_their_links_are() -> None:
+    owners = assign_owners(SIZES, [1_000_000, 900_000_000])
+    assert abs(owners.count(0) - owners.count(1)) <= 1
+
+
+def test_nobody_owns_more_than_three_quarters() -> None:
+    owners = assign_owners(SIZES, [1_000, 900_000_000, 1_000, 1_000])
+    assert abs(owners.count(1) - 72) <= 1
+    assert set(owners) == {0, 1, 2, 3}
 
 
 def test_unknown_bandwidth_counts_as_the_mean() -> None:
@@ -50,7 +62,8 @@ def test_owners_of_the_round_before_stay_while_they_are_fair_enough() -> None:
     before = [a, b] * 48
     assert lasting_owners(before, [a, b], SIZES, [1_000_000, 1_900_000]) == tuple([0, 1] * 48)
     assert lasting_owners(before, [a, b], SIZES, [0, 0]) == tuple([0, 1] * 48)
-    assert lasting_owners(before, [a, b], SIZES, [1_000_000, 9_000_000]) is None
+    assert lasting_owners([a, b, c] * 32, [a, b, c], SIZES, [1_000_000, 1_900_000, 1_000_000]) is not None
+    assert lasting_owners([a, b, c] * 32, [a, b, c], SIZES, [1_000_000, 9_000_000, 1_000_000]) is None
     assert lasting_owners(before, [a, b, c], SIZES, [1, 1, 1]) is None
     assert lasting_owners(before, [a, c], SIZES, [1, 1]) is None
     assert lasting_owners([], [a, b], SIZES, [1, 1]) is None
