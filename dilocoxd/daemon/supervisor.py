@@ -5,6 +5,7 @@ Three lines against orphans: workers leave when their socket ends; the kernel ki
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -110,14 +111,20 @@ class Child:
         return await asyncio.to_thread(find_tree, self.launch.mark)
 
     async def end(self, *, grace_s: float) -> int:
-        """Wait `grace_s` for it to leave by itself, then SIGKILL the whole tree; exit status of the first process."""
+        """Wait `grace_s` for it to leave by itself, then SIGKILL the whole tree; exit status of the first process.
+
+        Cancelled or not, nothing of the tree lives on: a task group that ends because of an error may leave a
+        cancellation behind that strikes here.
+        """
         try:
-            async with asyncio.timeout(grace_s):
-                await self._process.wait()
-        except TimeoutError:
-            pass
-        await asyncio.to_thread(kill_tree, self.launch.mark)
-        return await self._process.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
+            await asyncio.to_thread(kill_tree, self.launch.mark)
+            return await self._process.wait()
+        except asyncio.CancelledError:
+            kill_tree(self.launch.mark)  # blocks the loop for some 50 ms
+            raise
 
 
 def _import_path() -> dict[str, str]:

@@ -182,7 +182,7 @@ class TrainerSite:
 
     def hang_up(self) -> None:
         """What a killed daemon does: close the sockets without a word."""
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             # A reader thread still holds the file: only a shutdown reaches the other end at once.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
