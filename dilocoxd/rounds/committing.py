@@ -133,7 +133,11 @@ def try_commit(core: Core, held: HeldLock) -> bool:
     if tally.votes is None or silent:
         return False
     if not held.results_held:
-        start_recovery(core, "an entry is decided, but only others have its payload", is_rebuild=False)
+        why = "an entry is decided, but only others have its payload"
+        if core.is_over(core.drift.retry_at):
+            start_recovery(core, why, is_rebuild=False)
+        else:
+            core.waiting_for = f"another try: {why}"
         return True
     _commit(core, held, tally.votes)
     return True
