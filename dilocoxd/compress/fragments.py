@@ -14,29 +14,19 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.codec import Codec, Payload
-from dilocoxd.compress.transform import Transform
+from dilocoxd.compress.transform import OnePass
 from dilocoxd.errors import ConfigError
 from dilocoxd.wire.layout import Layout, Segment
 
 
-class Fragments(Transform):
+class Fragments(OnePass):
     """`tune` before each round, with the same number at all peers."""
 
-    num_passes = 1
-
     def __init__(self, layout: Layout, codec: Codec, num_fragments: int) -> None:
-        super().__init__(layout)
+        super().__init__(layout, codec)
         if not 1 <= num_fragments <= 1024:
             raise ConfigError(f"the number of fragments is {num_fragments}; use 1 to 1024")
-        self._codec = codec
         self.num_fragments = num_fragments
-        self._round = 0
-
-    def tune(self, round_index: int, lowrank_r: int) -> None:
-        self._round = round_index
-
-    def codec(self, pass_index: int, segment: Segment) -> Codec:
-        return self._codec
 
     def vector_numel(self, pass_index: int, segment: Segment) -> int:
         return -(-segment.numel // self.num_fragments)
@@ -52,12 +42,6 @@ class Fragments(Transform):
         sent = d[self.touched(segment)]
         vector[: sent.numel()] = sent
         return vector
-
-    def finish_mean_(
-        self, pass_index: int, segment: Segment, mean: Tensor, residual: Tensor | None, results: Sequence[Payload]
-    ) -> None:
-        if residual is not None:
-            mean.add_(self.project(pass_index, segment, residual, results))
 
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
         out.zero_()

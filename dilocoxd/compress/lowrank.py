@@ -134,8 +134,7 @@ class LowRank(Transform):
     def finish_mean_(
         self, pass_index: int, segment: Segment, mean: Tensor, residual: Tensor | None, results: Sequence[Payload]
     ) -> None:
-        if residual is not None:
-            mean.add_(self.project(pass_index, segment, residual, results))
+        super().finish_mean_(pass_index, segment, mean, residual, results)
         if pass_index == 0:
             for _, p_RM in _columns(mean, self.plan(segment), is_first=True):
                 p_RM.copy_(orthonormal(p_RM))

@@ -13,44 +13,28 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.codec import Codec, Payload
-from dilocoxd.compress.transform import Transform
+from dilocoxd.compress.transform import OnePass
 from dilocoxd.errors import ConfigError
 from dilocoxd.wire.layout import Layout, Segment
 
 MASK_31 = (1 << 31) - 1
 
 
-class RandomMask(Transform):
+class RandomMask(OnePass):
     """`tune` before each round, with the same number at all peers."""
 
-    num_passes = 1
-
     def __init__(self, layout: Layout, codec: Codec, keep_one_in: int, seed: int = 0) -> None:
-        super().__init__(layout)
+        super().__init__(layout, codec)
         if not 1 <= keep_one_in <= 4096:
             raise ConfigError(f"keep_one_in is {keep_one_in}; use 1 (all) to 4096")
-        self._codec = codec
         self._group = keep_one_in
         self._seed = seed
-        self._round = 0
-
-    def tune(self, round_index: int, lowrank_r: int) -> None:
-        self._round = round_index
-
-    def codec(self, pass_index: int, segment: Segment) -> Codec:
-        return self._codec
 
     def vector_numel(self, pass_index: int, segment: Segment) -> int:
         return -(-segment.numel // self._group)
 
     def project(self, pass_index: int, segment: Segment, d: Tensor, results: Sequence[Payload]) -> Tensor:
         return d[self.positions(segment)]
-
-    def finish_mean_(
-        self, pass_index: int, segment: Segment, mean: Tensor, residual: Tensor | None, results: Sequence[Payload]
-    ) -> None:
-        if residual is not None:
-            mean.add_(self.project(pass_index, segment, residual, results))
 
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
         out.zero_()

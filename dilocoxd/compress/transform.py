@@ -63,11 +63,12 @@ class Transform(ABC):
         `results`: encoded results of the earlier passes of this segment. Raises WireError if they are hostile.
         """
 
-    @abstractmethod
     def finish_mean_(
         self, pass_index: int, segment: Segment, mean: Tensor, residual: Tensor | None, results: Sequence[Payload]
     ) -> None:
         """Owner: add what it kept (`residual`, float32[segment.numel]) to the mean vector and give it its last form."""
+        if residual is not None:
+            mean.add_(self.project(pass_index, segment, residual, results))
 
     @abstractmethod
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
@@ -108,29 +109,31 @@ class Transform(ABC):
         """Learn from the result of the last pass alone, encoded with the low rank that `tune` set."""
 
 
-class Identity(Transform):
-    """The values of the segment in one wire codec."""
+class OnePass(Transform):
+    """Values of the segment, all or some of them, in one wire codec; which ones may depend on the round."""
 
     num_passes = 1
 
     def __init__(self, layout: Layout, codec: Codec) -> None:
         super().__init__(layout)
         self._codec = codec
+        self._round = 0
+
+    def tune(self, round_index: int, lowrank_r: int) -> None:
+        self._round = round_index
 
     def codec(self, pass_index: int, segment: Segment) -> Codec:
         return self._codec
+
+
+class Identity(OnePass):
+    """All values of the segment."""
 
     def vector_numel(self, pass_index: int, segment: Segment) -> int:
         return segment.numel
 
     def project(self, pass_index: int, segment: Segment, d: Tensor, results: Sequence[Payload]) -> Tensor:
         return d
-
-    def finish_mean_(
-        self, pass_index: int, segment: Segment, mean: Tensor, residual: Tensor | None, results: Sequence[Payload]
-    ) -> None:
-        if residual is not None:
-            mean.add_(residual)
 
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
         out.copy_(vector)

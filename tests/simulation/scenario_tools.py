@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dilocoxd.wire.messages import Accept
 from tests.simulation.ledger import Broken
 from tests.simulation.node import Node
 from tests.simulation.swarm import Swarm
@@ -19,6 +20,17 @@ def _swarm(count: int) -> tuple[Swarm, list[Node]]:
 def _until(swarm: Swarm, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     while not condition():
         assert swarm.world.step() and swarm.world.now < limit_s, "the scenario's moment never came"
+
+
+def _unaccepted() -> tuple[Swarm, Node, Node]:
+    """A contributor that gathers, and an observer whose `Accept` is lost from now on."""
+    swarm, nodes = _swarm(2)
+    contributor, observer = nodes
+    observer.is_training = False
+    _until(swarm, lambda: contributor.is_up and contributor.machine.chain.height > 1)
+    swarm.is_dropped = lambda source, message: source == observer.name and isinstance(message, Accept)
+    _until(swarm, lambda: contributor.machine.status.state == "gathering")
+    return swarm, contributor, observer
 
 
 def _cut(swarm: Swarm, left: list[Node], right: list[Node], *, is_cut: bool) -> None:

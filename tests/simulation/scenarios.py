@@ -10,7 +10,7 @@ from dilocoxd.wire.messages import Accept, Committed, Propose, Vote
 from tests.simulation.byzantine import Mischief
 from tests.simulation.disk import CRASHES, sha
 from tests.simulation.node import Node, keys_of
-from tests.simulation.scenario_tools import _cut, _result, _swarm, _until
+from tests.simulation.scenario_tools import _cut, _result, _swarm, _unaccepted, _until
 from tests.simulation.scenarios_exchange import (
     broken_streams_are_repeated,
     observer_in_a_later_attempt_stops_the_commit,
@@ -254,12 +254,7 @@ def observer_is_asked_first() -> str:
 
 def observer_in_another_group_stops_the_commit() -> str:
     """An observer that accepted another proposal of the attempt is not silent: its group may commit, ours must not."""
-    swarm, nodes = _swarm(2)
-    contributor, observer = nodes
-    observer.is_training = False
-    _until(swarm, lambda: contributor.is_up and contributor.machine.chain.height > 1)
-    swarm.is_dropped = lambda source, message: source == observer.name and isinstance(message, Accept)
-    _until(swarm, lambda: contributor.machine.status.state == "gathering")
+    swarm, contributor, observer = _unaccepted()
     _until(swarm, lambda: contributor.machine.status.state == "voting")
     before = contributor.machine.status
     elsewhere = Accept(before.round, before.attempt, PeerId("another"))

@@ -2,8 +2,8 @@
 
 from dilocoxd.ids import Attempt, RoundIndex
 from dilocoxd.rounds.events import KIND_RESULT, MessageReceived, Refusal, SegmentKey
-from dilocoxd.wire.messages import Accept, Leaving, Ready
-from tests.simulation.scenario_tools import _result, _swarm, _until
+from dilocoxd.wire.messages import Leaving, Ready
+from tests.simulation.scenario_tools import _result, _swarm, _unaccepted, _until
 
 
 def observer_whose_worker_hangs_accepts() -> str:
@@ -63,17 +63,12 @@ def results_of_an_abandoned_attempt_are_refused() -> str:
 
 def observer_in_a_later_attempt_stops_the_commit() -> str:
     """An observer that went on without having accepted is not silent: it may commit something else, so we must not."""
-    swarm, nodes = _swarm(2)
-    contributor, observer = nodes
-    observer.is_training = False
-    _until(swarm, lambda: contributor.is_up and contributor.machine.chain.height > 1)
-    swarm.is_dropped = lambda source, message: source == observer.name and isinstance(message, Accept)
+    swarm, contributor, observer = _unaccepted()
 
     def is_the_moment() -> bool:
         status = contributor.machine.status
         return status.state == "voting" and status.coordinator == contributor.name and bool(status.observers)
 
-    _until(swarm, lambda: contributor.machine.status.state == "gathering")
     _until(swarm, is_the_moment)
     before, chain = contributor.machine.status, contributor.machine.chain
     later = Ready(before.round, before.attempt + 1, chain.head, chain.state_digest, None, None, 0)
