@@ -84,7 +84,7 @@ class BlockInt(Codec):
         if self._bits == 8:
             codes = out.copy_(source.view(torch.int8))
         else:
-            codes = unpack_nibbles(source, out.numel()).to(torch.float32)
+            codes = out.copy_(unpack_nibbles(source, out.numel()))
         full, end = out.numel() // self._block, out.numel() // self._block * self._block
         rows, target = codes[:end].view(full, self._block), out[:end].view(full, self._block)
         torch.mul(rows, scales[:full].unsqueeze(1), out=target)

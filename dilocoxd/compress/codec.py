@@ -38,6 +38,9 @@ class Codec(ABC):
 
     name: str
     """Canonical spelling, as `registry.codec_from_name` takes it."""
+    chunk: int = CHUNK
+    """Elements worked on at a time; no part of the format. Codecs with several temporaries per value take fewer at
+    once, or their scratch exceeds a segment of a million."""
 
     @abstractmethod
     def payload_bytes(self, numel: int) -> int:
@@ -45,7 +48,7 @@ class Codec(ABC):
 
     def chunks(self, numel: int) -> Iterator[tuple[int, int]]:
         """`(start, stop)` of the pieces in which `numel` values are encoded and decoded."""
-        return chunks(numel)
+        return chunks(numel, self.chunk)
 
     @abstractmethod
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
@@ -93,10 +96,10 @@ class Codec(ABC):
         return source
 
 
-def chunks(numel: int) -> Iterator[tuple[int, int]]:
-    """`(start, stop)` of consecutive chunks that cover `numel` elements."""
-    for start in range(0, numel, CHUNK):
-        yield start, min(start + CHUNK, numel)
+def chunks(numel: int, size: int = CHUNK) -> Iterator[tuple[int, int]]:
+    """`(start, stop)` of consecutive chunks of `size` that cover `numel` elements."""
+    for start in range(0, numel, size):
+        yield start, min(start + size, numel)
 
 
 def bad_payload(detail: str) -> WireError:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import Codec, check_decoded, check_encodable, load, store
+from dilocoxd.compress.codec import CHUNK, Codec, check_decoded, check_encodable, load, store
 
 FP16_MAX = 65504.0
 
 
 class FloatCodec(Codec):
     """Every value on its own in one float format."""
+
+    chunk = CHUNK // 2
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.name = name

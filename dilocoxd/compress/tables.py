@@ -25,7 +25,7 @@ from dilocoxd.compress.blockint import (
     padded,
     unpack_nibbles,
 )
-from dilocoxd.compress.codec import Codec, check_encodable, store
+from dilocoxd.compress.codec import CHUNK, Codec, check_encodable, store
 
 MANTISSA_BITS = 23
 EXPONENT_BIAS = 127
@@ -37,6 +37,7 @@ class E3M0(Codec):
     """Sign and a power of two from 2**-6 to 1 of the block's largest magnitude."""
 
     name = "e3m0"
+    chunk = CHUNK // 4
 
     def __init__(self, block: int) -> None:
         self._block = block
@@ -75,6 +76,7 @@ class Int2(Codec):
     """Four levels at -3, -1, 1, 3 times the block's scale."""
 
     name = "int2"
+    chunk = CHUNK // 4
 
     def __init__(self, block: int) -> None:
         self._block = block

@@ -11,7 +11,6 @@ sent stays in the error feedback; without it top-k does not train (ALGORITHMS 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -28,6 +27,7 @@ class TopK(Codec):
     """`k` of every 4,096 values; even, 2..4096."""
 
     name = "topk"
+    chunk = CHUNK // 2
 
     def __init__(self, k: int, values: ValueFormat) -> None:
         self._k = k
@@ -38,10 +38,6 @@ class TopK(Codec):
 
     def payload_bytes(self, numel: int) -> int:
         return -(-numel // SPAN) * self._span_bytes
-
-    def chunks(self, numel: int) -> Iterator[tuple[int, int]]:
-        for start in range(0, numel, CHUNK):
-            yield start, min(start + CHUNK, numel)
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         rows = padded(values, SPAN).view(-1, SPAN)
