@@ -10,7 +10,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-fast test-systemd test-containers test-dashboard lint format clean
+.PHONY: demo test test-fast test-images test-systemd test-containers test-dashboard lint format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -25,8 +25,11 @@ else
 	$(BIN)/python -m pytest -q $(APART) $(ARGS)
 endif
 
-# Real systemd and real containers, on a Docker engine that the tests start themselves; as root, needs docker.io and
-# debootstrap. `make test` leaves them out.
+# Real systemd and real containers, on a Docker engine that the tests start themselves; as root. What is missing on the
+# machine is named. The images of both are made once and kept in DILOCOXD_ENGINE. `make test` leaves them out.
+test-images: $(STAMP)
+	$(BIN)/python -m tests.containers.engine
+
 test-systemd: $(STAMP)
 	$(BIN)/python -m pytest -q -s -x tests/systemd $(ARGS)
 

@@ -1,7 +1,8 @@
 """A Docker engine of our own and the two images that the tests need, from nothing: no registry of images is asked.
 
 What takes long is kept between runs in DILOCOXD_ENGINE (default: below /var/tmp) and made when it is missing: the base
-image (debootstrap), the wheels (pip on the host, which alone reaches the package index), the image of a site.
+image (debootstrap), the wheels (pip on the host, which alone reaches the package index), the image of a site. As a
+program it makes them all, for the tests that follow. A machine that cannot do this is told so: nothing is left out.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.harness.sites import ROOT, wait_until
@@ -31,6 +33,13 @@ CONTEXT = (".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "L
 CONTEXT_READY = FOLDER / "context"
 """Copy of the repository with the wheels in it, left by `site_image`."""
 CONTEXT_FOLDERS = ("docker", "systemd", "docs/operations")
+PROGRAMS = {
+    "dockerd": "docker.io", "docker": "docker.io", "docker-compose": "docker-compose", "debootstrap": "debootstrap",
+    "iptables": "iptables", "ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "prometheus": "prometheus",
+}  # fmt: skip
+"""Program of this host -> Debian package that brings it."""
+SET_UP_S = 1800.0
+"""One step of making an image, on a machine that is many times slower than ours."""
 
 
 def run(*command: str | Path, timeout_s: float = 600.0, cwd: Path | None = None) -> str:
@@ -48,7 +57,7 @@ def say(text: str) -> None:
     print(f"-- {text}", flush=True)
 
 
-def docker(*arguments: str | Path, timeout_s: float = 120.0) -> str:
+def docker(*arguments: str | Path, timeout_s: float = 300.0) -> str:
     """Output of the docker client of our engine."""
     return run(*client(), *arguments, timeout_s=timeout_s).strip()
 
@@ -66,6 +75,7 @@ def _is_up() -> bool:
 @contextlib.contextmanager
 def engine() -> Iterator[None]:
     """Our dockerd, for as long as the block lasts; one that runs there already is used and left alone."""
+    check_machine()
     FOLDER.mkdir(parents=True, exist_ok=True)
     if _is_up():
         yield
@@ -80,11 +90,23 @@ def engine() -> Iterator[None]:
         (FOLDER / "pid").unlink(missing_ok=True)
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        wait_until(_is_up, "dockerd answers", 60, lambda: (FOLDER / "dockerd.log").read_text()[-3000:])
+        wait_until(lambda: _is_up() or process.poll() is not None, "dockerd answers", 180, _what_dockerd_said)
+        assert process.poll() is None, f"no Docker engine starts on this machine:\n{_what_dockerd_said()}"
         yield
     finally:
         process.terminate()
         process.wait(60)
+
+
+def check_machine() -> None:
+    """AssertionError with one sentence if this host lacks what an engine needs."""
+    missing = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
+    assert not missing, f"tests of services and containers need programs: apt-get install {' '.join(missing)}"
+    assert os.geteuid() == 0, "tests of services and containers start a Docker engine of their own: run them as root"
+
+
+def _what_dockerd_said() -> str:
+    return (FOLDER / "dockerd.log").read_text("utf-8", "replace")[-3000:]
 
 
 def _tagged(name: str, digest: str) -> str:
@@ -129,12 +151,12 @@ def _base_image() -> str:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="debootstrap-", dir=FOLDER) as folder:
         root = Path(folder) / "root"
-        run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, root)
+        run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, root, timeout_s=SET_UP_S)
         for litter in [*(root / "var/cache/apt/archives").glob("*.deb"), *(root / "var/lib/apt/lists").glob("*_*")]:
             litter.unlink()
         archive = Path(folder) / "base.tar"
         run("tar", "-C", root, "-cf", archive, ".")
-        docker("import", archive, image, timeout_s=300)
+        docker("import", archive, image, timeout_s=SET_UP_S)
     say(f"base image by debootstrap in {time.monotonic() - started:.0f} s")
     return image
 
@@ -156,8 +178,9 @@ def _wheels() -> Path:
     context = FOLDER / "wheels.source"
     copy_source(context)
     # In the order of the Makefile: torch decides by its exact version which build is taken.
-    run(*pip, "torch==2.13.0", "setuptools")
-    run(*pip, f"torch @ file://{next(fresh.glob('torch-*.whl'))}", "--no-build-isolation", context, cwd=context)
+    run(*pip, "torch==2.13.0", "setuptools", timeout_s=SET_UP_S)
+    torch = f"torch @ file://{next(fresh.glob('torch-*.whl'))}"
+    run(*pip, torch, "--no-build-isolation", context, cwd=context, timeout_s=SET_UP_S)
     for own in fresh.glob("dilocoxd-*.whl"):
         own.unlink()
     shutil.rmtree(context)
@@ -183,7 +206,9 @@ def copy_source(target: Path) -> None:
 
 def _site_image() -> str:
     """Tag of the image that docker/Dockerfile makes of this tree, on our base image, without any network."""
-    base, folder = _base_image(), _wheels()
+    with ThreadPoolExecutor() as pool:
+        making_base, making_wheels = pool.submit(_base_image), pool.submit(_wheels)
+        base, folder = making_base.result(), making_wheels.result()
     context = CONTEXT_READY
     copy_source(context)
     files = sorted(path for name in ("dilocoxd", "docker") for path in (context / name).rglob("*") if path.is_file())
@@ -196,8 +221,13 @@ def _site_image() -> str:
         return image
     started = time.monotonic()
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", "OFFLINE=1", "--network", "none")
-    docker("build", "-q", "-f", context / "docker/Dockerfile", *arguments, "-t", image, context, timeout_s=1800)
+    docker("build", "-q", "-f", context / "docker/Dockerfile", *arguments, "-t", image, context, timeout_s=SET_UP_S)
     size = int(docker("image", "inspect", "-f", "{{.Size}}", image)) / 1e6
     base_size = int(docker("image", "inspect", "-f", "{{.Size}}", base)) / 1e6
     say(f"site image in {time.monotonic() - started:.0f} s: {size:.0f} MB, of which the base {base_size:.0f} MB")
     return image
+
+
+if __name__ == "__main__":
+    with engine():
+        site_image()

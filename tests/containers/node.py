@@ -31,11 +31,11 @@ class Node:
     def id(self) -> str:
         return full_name(self.name)
 
-    def exec(self, *command: str, user: str = "root", timeout_s: float = 120.0) -> str:
+    def exec(self, *command: str, user: str = "root", timeout_s: float = 300.0) -> str:
         """Output of a command in the container."""
         return docker("exec", "--user", user, self.id, *command, timeout_s=timeout_s)
 
-    def sh(self, script: str, user: str = "root", timeout_s: float = 120.0) -> str:
+    def sh(self, script: str, user: str = "root", timeout_s: float = 300.0) -> str:
         """Output of a shell script in the container; stops at the first failing command."""
         return self.exec("sh", "-ec", script, user=user, timeout_s=timeout_s)
 

@@ -11,7 +11,7 @@ from tests.containers.engine import docker, say
 from tests.containers.networks import address, in_network_of
 from tests.containers.swarm import GRACE_S, SITES, SwarmOfContainers
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PAUSE_ROUNDS = 2
 

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ import pytest
 
 from tests.containers.engine import CONTEXT_READY, FOLDER, PREFIX, base_image, client, docker, say
 from tests.containers.quickstart import steps
+from tests.harness.runs import free_port
 from tests.harness.sites import wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PROJECT = f"{PREFIX}quick"
 PATIENCE_S = 400.0
@@ -35,6 +37,22 @@ NEWEST_OF_THREE = (
 )
 
 
+WATCH = "docker compose -f docker/compose.swarm.yaml --profile watch"
+PROMETHEUS = """FROM {base}
+COPY prometheus /bin/prometheus
+ENTRYPOINT ["/bin/prometheus"]
+CMD ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
+"""
+"""Debian's Prometheus where the profile has the project's own image: no registry of images is asked."""
+ASK_PROMETHEUS = (
+    "import json,urllib.request as u;"
+    "get=lambda path: json.load(u.urlopen('http://127.0.0.1:9090/api/v1/' + path))['data'];"
+    "up=[one['value'][1] for one in get('query?query=up')['result']];"
+    "steps=get('query?query=dilocoxd_height')['result'];"
+    "print(up.count('1'), len(steps), sum(len(g['rules']) for g in get('rules')['groups']))"
+)
+
+
 @pytest.fixture
 def terminal(image: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Environment in which the commands of the page work; whatever they leave is removed."""
@@ -46,7 +64,9 @@ def terminal(image: str, tmp_path: Path) -> Iterator[dict[str, str]]:
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "DOCKER_HOST": f"unix://{FOLDER}/sock",
         "DILOCOXD_PRESET": "tiny",
-        "DILOCOXD_PORT": "127.0.0.1:31997",
+        "DILOCOXD_PORT": f"127.0.0.1:{free_port()}",
+        "PROMETHEUS_PORT": str(free_port()),
+        "PROMETHEUS_IMAGE": f"{PREFIX}-prometheus",
         "DILOCOXD_FILES": str(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         "COMPOSE_HTTP_TIMEOUT": "600",
     }
@@ -78,10 +98,34 @@ def test_every_command_of_the_quickstart_for_containers_leads_to_three_sites(ter
         if "swarm" in script and ("up -d" in script or "start three" in script):
             newest = wait_joint(newest_of_three("one"), terminal)
             joint += 1
+            if joint == 1:
+                watch_by_prometheus(terminal)
             said += logs(terminal)
             say(f"quickstart with compose: entry {newest} is of three sites, {time.monotonic() - started:.0f} s")
         assert "Traceback" not in said
     assert joint == 2, "one before and one after a site was stopped"
+
+
+def watch_by_prometheus(environment: dict[str, str]) -> None:
+    """The Prometheus of the profile `watch` reaches all sites, reads their metrics and has the alert rules."""
+    folder = CONTEXT_READY.parent / "prometheus"
+    folder.mkdir(exist_ok=True)
+    shutil.copy2(str(shutil.which("prometheus")), folder / "prometheus")
+    (folder / "Dockerfile").write_text(PROMETHEUS.format(base=base_image()))
+    docker("build", "-q", "--network", "none", "-t", environment["PROMETHEUS_IMAGE"], folder)
+    typed(f"{WATCH} up -d prometheus", environment)
+
+    def sees() -> tuple[int, ...]:
+        done = shell(f'{WATCH} exec -T prometheus python3 -c "{ASK_PROMETHEUS}"', environment)
+        found = tuple(int(word) for word in done.stdout.split()) if done.returncode == 0 else (0, 0, 0)
+        return found if found[:2] == (3, 3) and found[2] > 0 else ()
+
+    def explain() -> str:
+        return typed(f"{WATCH} logs --no-color --tail 50 prometheus", environment)
+
+    found = wait_until(sees, "Prometheus sees three sites", PATIENCE_S, explain, poll_s=POLL_S)
+    say(f"profile watch: Prometheus scrapes {found[0]} sites and has {found[2]} alert rules")
+    typed(f"{WATCH} rm --force --stop prometheus", environment)
 
 
 def wait_joint(after: int, environment: dict[str, str]) -> int:

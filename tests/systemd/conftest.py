@@ -68,7 +68,8 @@ def boot(node: Machine, folder: Path, *options: str) -> None:
         "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
         "--tmpfs", "/run", "--tmpfs", "/run/lock", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
         "-v", f"{wheels()}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
-        *options, "--entrypoint", "/sbin/init", site_image(),
+        # systemd leaves this to whoever starts the container; without it credentials do not reach the services.
+        *options, "--entrypoint", "sh", site_image(), "-c", "mount --make-rshared / && exec /sbin/init",
     )  # fmt: skip
     node.wait_booted()
     copy_source(folder / "dilocoxd")

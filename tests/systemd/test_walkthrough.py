@@ -13,7 +13,7 @@ from tests.containers.quickstart import PLACEHOLDER, Step, steps
 from tests.harness.sites import wait_until
 from tests.systemd.conftest import IN_SOURCE, Machine, boot
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 NAMES = ("one", "two", "three")
 PATIENCE_S = 400.0
