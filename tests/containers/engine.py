@@ -25,10 +25,7 @@ FOLDER = Path(os.environ.get("DILOCOXD_ENGINE", "/var/tmp/dilocoxd-engine"))
 PREFIX = os.environ.get("DILOCOXD_ENGINE_PREFIX", "dlx")
 """Starts the name of every container, network and volume."""
 SUITE = "bookworm"
-PACKAGES = (
-    "python3", "python3-venv", "python3-pip", "ca-certificates", "iproute2", "iptables", "make",
-    "systemd", "systemd-sysv", "dbus",
-)  # fmt: skip
+PACKAGES = ("python3", "python3-venv", "make", "systemd", "systemd-sysv", "dbus")
 CONTEXT = (".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "Makefile", "dilocoxd")
 CONTEXT_READY = FOLDER / "context"
 """Copy of the repository with the wheels in it, left by `site_image`."""
