@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ def full_name(name: str) -> str:
 
 def remove(*names: str) -> None:
     """Containers of these names, with all their volumes; none need exist."""
-    for name in names:
-        docker("rm", "--force", "--volumes", full_name(name))
-        docker("volume", "rm", "--force", full_name(name))
+    full_names = [full_name(name) for name in names]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: docker("rm", "--force", "--volumes", name), full_names))
+    docker("volume", "rm", "--force", *full_names)
 
 
 @dataclass(frozen=True)

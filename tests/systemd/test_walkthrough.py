@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,12 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
         docker("network", "create", "--internal", network)
         found = {name: Machine(name) for name in NAMES}
         try:
-            for node in found.values():
-                boot(node, tmp_path, "--network", network)
+            with ThreadPoolExecutor() as pool:
+                booting = [
+                    pool.submit(boot, node, tmp_path / node.name, "--network", network) for node in found.values()
+                ]
+            for boot_of_one in booting:
+                boot_of_one.result()
             yield found
         finally:
             remove(*NAMES)
