@@ -76,6 +76,20 @@ def test_prometheus_asks_every_site() -> None:
     assert targets == [f"{name}:{ApiSection().port}" for name in ("one", "two", "three")]
 
 
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    services = compose("compose.swarm.yaml")["services"]
+    mounts = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"])
+    folders = {inside: ROOT / "docker" / outside for outside, inside in mounts.items() if outside.startswith(".")}
+    provisioning = folders["/etc/grafana/provisioning"]
+    source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"][0]
+    assert source["type"] == "prometheus"
+    port = services["prometheus"]["ports"][0].rpartition(":")[2]
+    assert source["url"] == f"http://prometheus:{port}"
+    assert set(services["grafana"]["networks"]) & set(services["prometheus"]["networks"])
+    provider = yaml.safe_load((provisioning / "dashboards" / "dilocoxd.yaml").read_text())["providers"][0]
+    assert list(folders[provider["options"]["path"]].glob("*.json")), "no dashboard where Grafana looks"
+
+
 def test_kubernetes_example_fits_the_image() -> None:
     template = kubernetes()["StatefulSet"]["spec"]["template"]["spec"]
     assert template["terminationGracePeriodSeconds"] > STOP_LIMIT_S
