@@ -24,7 +24,7 @@ from tests.harness.sites import ROOT, wait_until
 FOLDER = Path(os.environ.get("DILOCOXD_ENGINE", "/var/tmp/dilocoxd-engine"))
 PREFIX = os.environ.get("DILOCOXD_ENGINE_PREFIX", "dlx")
 """Starts the name of every container, network and volume."""
-SUITE = "bookworm"
+SUITE, PYTHON = "bookworm", "3.11"
 PACKAGES = ("python3", "python3-venv", "make", "systemd", "systemd-sysv", "dbus")
 CONTEXT = (".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "Makefile", "dilocoxd")
 CONTEXT_READY = FOLDER / "context"
@@ -99,6 +99,8 @@ def check_machine() -> None:
     """AssertionError with one sentence if this host lacks what an engine needs."""
     missing = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
     assert not missing, f"tests of services and containers need programs: apt-get install {' '.join(missing)}"
+    found = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert found == PYTHON, f"the images have Python {PYTHON}, and wheels made by {found} do not fit"
     assert os.geteuid() == 0, "tests of services and containers start a Docker engine of their own: run them as root"
 
 
