@@ -48,7 +48,9 @@ def run_step(step: Step, machines: dict[str, Machine], address: str) -> str:
     said = ""
     for name in step.machines:
         for command in step.script.splitlines():
+            started = time.monotonic()
             said += machines[name].sh(f"{IN_SOURCE} {command.replace(PLACEHOLDER, address)}", timeout_s=600)
+            say(f"{name}: {time.monotonic() - started:.0f} s: {command}")
     return said
 
 
