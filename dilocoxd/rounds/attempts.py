@@ -25,7 +25,6 @@ from dilocoxd.rounds.coordinator import (
 from dilocoxd.rounds.core import Core, Pending
 from dilocoxd.rounds.events import PeerView
 from dilocoxd.rounds.exchange import Exchange
-from dilocoxd.rounds.gathering import PEERS_MAX
 from dilocoxd.rounds.votes import HeldLock, LockDecision, resolve_locks
 from dilocoxd.wire.entry import Contribution
 from dilocoxd.wire.messages import Abandon, Accept, Propose, ProposeCommit, Ready
@@ -69,18 +68,15 @@ def fail_attempt(core: Core, reason: str, blames: Iterable[PeerId] = (), *, is_t
     core.gathering.conflicts.blame(core.me, blamed, core.round)
     if is_told:
         core.broadcast(Abandon(core.round, core.attempt, reason[:500], blamed))
-    ahead = max((r.attempt for p, r in core.gathering.readies.items() if core.is_live(p)), default=core.attempt)
-    enter_attempt(core, Attempt(max(core.attempt + 1, ahead)))
+    enter_attempt(core, core.gathering.latest_attempt(core.live(), Attempt(core.attempt + 1)))
 
 
 def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
     """A Ready for our round and head, with our bits. A later attempt is joined, unless we run one without this peer."""
-    claimed = core.gathering.claimed
-    known = max([core.attempt, *(attempt for claimant, attempt in claimed.items() if claimant != peer)])
-    if peer in core.gathering.readies or len(claimed) < PEERS_MAX:
-        claimed[peer] = ready.attempt
     # Who comes late cannot know how far the others are: it believes two that agree, or the only other one there is.
     is_alone_with_it = not core.live() - {core.me, peer}
+    known = core.gathering.known_attempt(peer, core.attempt)
+    core.gathering.hear_attempt(peer, ready.attempt, known, is_alone_with_it=is_alone_with_it)
     if ready.attempt > known + core.limits.attempt_jump_max and not is_alone_with_it:
         raise ProtocolViolation(peer, "attempt_jump", f"attempt {ready.attempt}, nobody is beyond {known}")
     if ready.contribution is not None and ready.contribution.peer != peer:
@@ -89,7 +85,8 @@ def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
     core.gathering.note(peer, ready, core.now)
     if ready.attempt > core.attempt and core.is_live(peer):
         if core.state == states.GATHERING:
-            enter_attempt(core, ready.attempt)
+            if (latest := core.gathering.latest_attempt(core.live(), core.attempt)) > core.attempt:
+                enter_attempt(core, latest)
         elif core.state in (states.EXCHANGING, states.VOTING) and core.needs(peer):
             core.gathering.gave_up(peer, core.attempt)
             fail_attempt(core, f"{peer} went on to attempt {ready.attempt}", is_told=False)
@@ -125,6 +122,8 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
     if message.attempt > core.attempt and core.state == states.GATHERING:
         if message.attempt > core.attempt + core.limits.attempt_jump_max:
             raise ProtocolViolation(peer, "attempt_jump", f"proposal for attempt {message.attempt}")
+        if core.gathering.is_restless(peer):
+            return
         enter_attempt(core, message.attempt)
     # What is promised to one proposal of this attempt cannot go to another one, nor to a second of the same peer.
     if message.attempt == core.attempt and core.state == states.GATHERING and core.promised_to is None:
@@ -136,7 +135,7 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
 def gather(core: Core) -> None:
     """Take up a proposal, make one if that is our role, or say what is missing."""
     live = core.live()
-    latest = max([r.attempt for p, r in core.gathering.readies.items() if p in live], default=core.attempt)
+    latest = core.gathering.latest_attempt(live, core.attempt)
     if latest > core.attempt:
         enter_attempt(core, latest)
     if core.drift.claims:
@@ -291,9 +290,8 @@ def _quorum_problem(core: Core, voters: Iterable[PeerId]) -> str:
 def _proposal(core: Core, group: tuple[Contribution, ...]) -> Propose:
     peers = [c.peer for c in group]
     readies = core.gathering.readies
-    observers = sorted(
-        p for p, r in readies.items() if p not in peers and core.is_live(p) and r.attempt == core.attempt
-    )
+    is_in = core.gathering.is_in
+    observers = sorted(p for p in readies if p not in peers and core.is_live(p) and is_in(p, core.attempt))
     before = core.gathering.last_owners
     known = {peer: index for index, peer in enumerate(peers)}
     previous = [known.get(owner) for owner in before] if before else None

@@ -168,8 +168,9 @@ def on_persisted(core: Core) -> None:
 
 def start_recovery(core: Core, reason: str, *, is_rebuild: bool) -> None:
     """Stop taking part until recovery has compared our chain with those of others."""
-    if core.state in (states.EXCHANGING, states.VOTING):
-        core.broadcast(Abandon(core.round, core.attempt, f"catching up: {reason}"[:500], ()))
+    # Nobody shall propose us, or wait for what we owe, meanwhile.
+    core.broadcast(Abandon(core.round, core.attempt, f"catching up: {reason}"[:500], ()))
+    core.is_uninvolved = core.state == states.GATHERING and core.promised_to is None
     core.asked = dict(core.drift.claims)
     peers = tuple(sorted(core.asked)) or tuple(sorted(core.live() - {core.me}))
     height = max((claim.height for claim in core.asked.values()), default=core.round)

@@ -22,6 +22,10 @@ CONFLICT_ROUNDS = 3
 PEERS_MAX = 4096
 ABANDONS_MAX = 3
 """Who gives up this many attempts of one round is left out of the rest of it."""
+RAISES_MAX = 3
+"""Who goes to a later attempt alone more often than this is neither followed nor waited for; half is forgotten at each
+new height. An honest peer gives up attempts too, but the others see the same cause and follow of themselves."""
+RAISES_KEPT = 4 * RAISES_MAX
 
 
 @dataclass(slots=True)
@@ -101,12 +105,16 @@ class Gathering:
         self.limits = limits
         self.pace = Pace()
         self.conflicts = Conflicts()
+        self.raises: dict[PeerId, int] = {}
+        """How often a peer was alone in a later attempt when we heard of it."""
         self.slow: set[PeerId] = set()
         """Were waited for in vain; nobody waits for them again until they contribute."""
         self.readies: dict[PeerId, Ready] = {}
         self.first_ready_at: Monotonic | None = None
         self.abandons: dict[PeerId, set[Attempt]] = {}
         """Attempts of this round that a peer was the first to give up."""
+        self.withdrawn: dict[PeerId, Attempt] = {}
+        """Attempts that a peer left to catch up; over with its next Ready."""
         self.claimed: dict[PeerId, Attempt] = {}
         """Last attempt that each peer said to be in, believed or not."""
         self.last_owners: tuple[PeerId, ...] = ()
@@ -119,8 +127,38 @@ class Gathering:
         self.owners_before = self.last_owners or self.owners_before
         self.last_owners = ()
         self.abandons = {}
+        self.withdrawn = {}
         self.claimed = {}
+        self.raises = {peer: count // 2 for peer, count in self.raises.items() if count > 1}
         self.first_ready_at = None
+
+    def known_attempt(self, without: PeerId, own: Attempt) -> Attempt:
+        """The latest attempt that anybody else says to be in, believed or not."""
+        return max([own, *(attempt for peer, attempt in self.claimed.items() if peer != without)])
+
+    def hear_attempt(self, peer: PeerId, attempt: Attempt, known: Attempt, *, is_alone_with_it: bool) -> None:
+        """A peer says in which attempt it is; it counts who is alone in a later one than everybody else (`known`)."""
+        is_alone = attempt > max(known, self.claimed.get(peer, known)) and not is_alone_with_it
+        if is_alone and (peer in self.raises or len(self.raises) < PEERS_MAX):
+            self.raises[peer] = min(RAISES_KEPT, self.raises.get(peer, 0) + 1)
+        if peer in self.readies or len(self.claimed) < PEERS_MAX:
+            self.claimed[peer] = attempt
+
+    def is_restless(self, peer: PeerId) -> bool:
+        return self.raises.get(peer, 0) > RAISES_MAX
+
+    def latest_attempt(self, live: Set[PeerId], own: Attempt) -> Attempt:
+        """The attempt to be in: the latest of a live peer; of those who raise too often, the latest of two."""
+        latest = own
+        restless: list[Attempt] = []
+        for peer, ready in self.readies.items():
+            if ready.attempt <= latest or peer not in live:
+                continue
+            if self.is_restless(peer):
+                restless.append(ready.attempt)
+            else:
+                latest = ready.attempt
+        return max(latest, sorted(restless)[-2]) if len(restless) > 1 else latest
 
     def note(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:
         """Merge a Ready for our height and head: the latest attempt counts, and within it what says more."""
@@ -128,6 +166,7 @@ class Gathering:
         if known is None and len(self.readies) >= PEERS_MAX:
             return
         self.readies[peer] = ready if known is None else merged(known, ready)
+        self.withdrawn.pop(peer, None)
         contribution = self.readies[peer].contribution
         if contribution is not None:
             self.slow.discard(peer)
@@ -135,13 +174,21 @@ class Gathering:
             if self.first_ready_at is None:
                 self.first_ready_at = now
 
+    def is_in(self, peer: PeerId, attempt: Attempt) -> bool:
+        """Whether this peer takes part in the attempt, as far as we know."""
+        ready = self.readies.get(peer)
+        return ready is not None and ready.attempt == attempt != self.withdrawn.get(peer)
+
     def gave_up(self, peer: PeerId, attempt: Attempt) -> None:
-        if peer in self.readies and len(self.abandons.setdefault(peer, set())) < ABANDONS_MAX:
+        if peer not in self.readies:
+            return
+        self.withdrawn[peer] = attempt
+        if len(self.abandons.setdefault(peer, set())) < ABANDONS_MAX:
             self.abandons[peer].add(attempt)
 
     def is_left_out(self, peer: PeerId) -> bool:
-        """Gave up too many attempts of this round."""
-        return len(self.abandons.get(peer, ())) >= ABANDONS_MAX
+        """Gave up too many attempts of this round, or keeps all from staying in one."""
+        return len(self.abandons.get(peer, ())) >= ABANDONS_MAX or self.is_restless(peer)
 
     def give_up(self, awaited: Mapping[PeerId, Monotonic | None], now: Monotonic) -> None:
         """The grace is over: those that should have had something to offer by now count as slow."""
@@ -165,12 +212,13 @@ class Gathering:
         contributions = {
             peer: ready.contribution
             for peer, ready in readies.items()
-            if ready.attempt == attempt
-            and ready.contribution is not None
+            if ready.contribution is not None
+            and self.is_in(peer, attempt)
             and (peer in live or peer == self.me)
             and not contribution_problem(ready.contribution, chain, self.limits)
         }
-        steady = {p: c for p, c in contributions.items() if not self.is_left_out(p)} if self.abandons else contributions
+        is_calm = not self.abandons and not self.raises
+        steady = contributions if is_calm else {p: c for p, c in contributions.items() if not self.is_left_out(p)}
         pairs = self.conflicts.pairs(chain.height)
         accused = {about for _, about in pairs}
         awaited = {
@@ -178,6 +226,9 @@ class Gathering:
             for peer, view in live.items()
             if peer not in contributions and peer not in accused and self._is_expected(peer, view, chain)
         }
+        awaited = (
+            {p: at for p, at in awaited.items() if self.withdrawn.get(p) != attempt} if self.withdrawn else awaited
+        )
         missing = {p: v for p, v in live.items() if p not in mute and not self._has_joined(p, attempt)}
         unready = frozenset([p for p, v in missing.items() if p in readies or v.head == chain.head])
         absent = frozenset([p for p, v in missing.items() if v.height < chain.height and p not in unready])

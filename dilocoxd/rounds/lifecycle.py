@@ -31,6 +31,11 @@ def arrive(core: Core) -> None:
     enter_attempt(core, Attempt(0))
 
 
+def resume_attempt(core: Core) -> None:
+    """Recovery has changed nothing: back to the attempt that we left, if we were not at work in it."""
+    enter_attempt(core, Attempt(core.attempt if core.is_uninvolved else core.attempt + 1))
+
+
 def finish_round(core: Core, applied: EntryApplied) -> None:
     """The entry is applied: report the round, stand at the next one."""
     ballot = core.ballot

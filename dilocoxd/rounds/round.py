@@ -59,7 +59,7 @@ from dilocoxd.rounds.events import (
 )
 from dilocoxd.rounds.exchange import Inbox
 from dilocoxd.rounds.gathering import Gathering
-from dilocoxd.rounds.lifecycle import arrive, finish_round
+from dilocoxd.rounds.lifecycle import arrive, finish_round, resume_attempt
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
 from dilocoxd.rounds.transfers import on_transfer, on_worker
 from dilocoxd.rounds.votes import HeldLock
@@ -319,7 +319,7 @@ class RoundMachine:
             return
         if isinstance(event, RecoveryFailed):
             core.drift.failed(event.refuted, event.broken, core.now)
-            enter_attempt(core, Attempt(core.attempt + 1))
+            resume_attempt(core)
             return
         is_same = event.chain.head == core.chain.head
         core.chain = event.chain
@@ -328,7 +328,7 @@ class RoundMachine:
         if core.offer is not None and event.settled_phase == core.offer.contribution.phase:
             core.offer = None
         if is_same:
-            enter_attempt(core, Attempt(core.attempt + 1))
+            resume_attempt(core)
         else:
             arrive(core)
 

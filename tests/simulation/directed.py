@@ -7,7 +7,8 @@ from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
 from tests.simulation.node import keys_of
-from tests.simulation.scenarios import _result, _swarm, _until
+from tests.simulation.scenario_tools import _result, _swarm, _until
+from tests.simulation.scenarios_liars import LIARS
 
 
 def newcomer_gets_a_snapshot_in_spite_of_all() -> str:
@@ -87,4 +88,5 @@ SCENARIOS = (
     newcomer_gets_a_snapshot_in_spite_of_all,
     branch_that_nobody_gives_is_not_waited_for,
     contribution_that_a_snapshot_skips_counts_once,
+    *LIARS,
 )

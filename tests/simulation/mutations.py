@@ -19,6 +19,7 @@ from dilocoxd.rounds.core import Core
 from dilocoxd.rounds.drift import Drift
 from dilocoxd.rounds.events import Destination, Refusal
 from dilocoxd.rounds.exchange import Exchange, Inbox
+from dilocoxd.rounds.gathering import Gathering
 from dilocoxd.rounds.membership import DEAD, Membership
 from dilocoxd.rounds.recovery_machine import RecoveryMachine
 from dilocoxd.rounds.requests import Desk
@@ -45,6 +46,10 @@ def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally
 
 
 _tally = VoteBox.tally
+
+
+def is_in_attempt(self: Gathering, peer: Any, attempt: Any) -> bool:
+    return peer in self.readies and self.readies[peer].attempt == attempt
 
 
 def old_phase_counts(self: Inbox, contributions: Any, me: Any) -> None:
@@ -152,6 +157,8 @@ BUGS: dict[str, Bug] = {
     "a branch that cannot be had is waited for": replaced(Drift, "failed", claims_stay),
     "questions have no deadline": replaced(Desk, "expired", lambda self: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
+    "who raises attempts is always followed": replaced(Gathering, "is_restless", lambda self, peer: False),
+    "who catches up is proposed meanwhile": replaced(Gathering, "is_in", is_in_attempt),
     "a vote goes out without its lock": replaced(ballots, "persist_promise", lambda core: None),
 }
 

@@ -119,6 +119,7 @@ class RealSums(Sums):
         try:
             after = self._step(before, payload)
         except WireError as error:
+            self._state(state_digest)  # what is refused leaves no trace
             raise ValueError(str(error)) from error
         digest = _digest(after)
         self._at = (digest, after)

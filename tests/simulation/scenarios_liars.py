@@ -1,0 +1,71 @@
+"""Directed schedules with a liar that only wants to keep the others from committing. As in scenarios.py."""
+
+from dataclasses import replace
+
+from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.rounds.events import MessageReceived, RoundMessage
+from dilocoxd.wire.messages import Committed, Ready
+from tests.simulation.byzantine import Mischief
+from tests.simulation.disk import sha
+from tests.simulation.node import Node, keys_of
+from tests.simulation.scenario_tools import _result, _swarm, _until
+from tests.simulation.swarm import Swarm
+
+CALM_S = 60.0
+"""So long the liar is at work."""
+
+
+def _begin(count: int) -> tuple[Swarm, Node, list[Node]]:
+    """(swarm, who will lie, the others), all of them training together."""
+    swarm, nodes = _swarm(count)
+    swarm.may_fork = swarm.has_liar = True
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    liar, *honest = nodes
+    liar.mischief = Mischief("says what follows", keys_of(liar.name), swarm.world.rng)
+    return swarm, liar, honest
+
+
+def _rounds_since(swarm: Swarm, honest: list[Node]) -> int:
+    before = min(node.machine.chain.height for node in honest)
+    swarm.world.run(swarm.world.now + CALM_S)
+    return min(node.machine.chain.height for node in honest) - before
+
+
+def who_raises_attempts_alone_is_not_followed() -> str:
+    """A liar is always in a later attempt, in another one for each peer: the others stay together in theirs."""
+    swarm, liar, honest = _begin(6)
+    rng = swarm.world.rng
+
+    def lie(node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        if not isinstance(message, Ready):
+            return [message]
+        known = max((one.machine.status.attempt for one in honest), default=Attempt(0))
+        return [replace(message, attempt=Attempt(known + rng.choice([1, 2, 40])))]
+
+    assert liar.mischief is not None
+    liar.mischief.messages = lie  # type: ignore[method-assign]
+    rounds = _rounds_since(swarm, honest)
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
+def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
+    """A liar tells one peer that it is ahead: the peer looks for that chain and comes back, in the same attempt."""
+    swarm, liar, (victim, *others) = _begin(4)
+    _until(
+        swarm, lambda: all(n.machine.status.state == "gathering" and n.offered is None for n in swarm.nodes.values())
+    )
+    before = [node.machine.status for node in others]
+    victim.feed(MessageReceived(liar.name, Committed(RoundIndex(before[0].round + 3), sha(b"no such entry"))))
+    _until(swarm, lambda: victim.is_recovering, 100.0)
+    _until(swarm, lambda: all(victim.name in n.machine._core.gathering.withdrawn for n in others), 100.0)
+    if any(node.machine._core.gathering.is_in(victim.name, node.machine.status.attempt) for node in others):
+        return "the others would propose a peer that catches up"
+    _until(swarm, lambda: not victim.is_recovering, 100.0)
+    _until(swarm, lambda: not any(victim.name in n.machine._core.gathering.withdrawn for n in others), 100.0)
+    after = [node.machine.status for node in others]
+    if any(b.round == a.round and b.attempt != a.attempt for b, a in zip(before, after, strict=True)):
+        return "the others had to go to another attempt"
+    return _result(swarm)
+
+
+LIARS = (who_raises_attempts_alone_is_not_followed, who_catches_up_in_vain_is_not_proposed_meanwhile)
