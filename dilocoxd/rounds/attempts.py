@@ -138,8 +138,8 @@ def gather(core: Core) -> None:
     latest = core.gathering.latest_attempt(live, core.attempt)
     if latest > core.attempt:
         enter_attempt(core, latest)
-    if core.drift.claims:
-        core.waiting_for = f"recovery: {', '.join(sorted(core.drift.claims)[:3])} stand elsewhere"
+    if pressing := core.drift.pressing():
+        core.waiting_for = f"recovery: {', '.join(sorted(pressing)[:3])} stand elsewhere"
         return
     if core.outstanding:
         _promise_only(core)

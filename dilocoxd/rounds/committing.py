@@ -21,7 +21,7 @@ def advance_exchange(core: Core) -> None:
     exchange = core.exchange
     assert exchange is not None, "exchanging without an exchange"
     hashes = exchange.result_hashes
-    if hashes is not None and exchange.is_contributor and core.drift.claims:
+    if hashes is not None and exchange.is_contributor and core.drift.pressing():
         # Somebody has committed this round without our vote: what we would vote for can only become a fork.
         core.waiting_for = "recovery: others have decided this round without us"
         return
@@ -192,6 +192,8 @@ def look_at_drift(core: Core) -> None:
         start_recovery(core, "peers at the same head hold other bits", is_rebuild=True)
         return
     if (due_at := core.drift.next_due()) is None or not core.is_over(due_at):
+        return
+    if core.state != states.GATHERING and not core.drift.pressing():
         return
     # The others have finished, and what they decided is on its way to us: asking for it again would take longer.
     exchange = core.exchange

@@ -22,6 +22,8 @@ as long after each such claim, forgotten once a claim of it proves true. The fir
 stands where we stand; one that says so between its claims would else keep us busy for ever."""
 BROKEN_MAX: Final = 5
 """A branch that was not to be had so often is not waited for any more."""
+DOUBTED_AFTER: Final = 2
+"""Who claimed so often what was not to be had is looked into without anybody waiting for it."""
 CLAIMS_MAX: Final = 1024
 NEVER: Final = Monotonic(0.0)
 
@@ -95,6 +97,18 @@ class Drift:
         moved = {p: (c, relation(chain, c.height, c.head)) for p, c in self.claims.items()}
         self.claims = {p: replace(c, kind=k) for p, (c, k) in moved.items() if k in (AHEAD, FORK)}
         self.digests = {}
+
+    def pressing(self) -> list[PeerId]:
+        """Whose claims keep us from taking part until recovery has looked at them.
+
+        Not those of a peer whose claims were in vain again and again: with a new one now and then it could else keep
+        everybody from committing.
+        """
+        return [peer for peer in self.claims if not self._is_doubted(peer)]
+
+    def _is_doubted(self, peer: PeerId) -> bool:
+        _, length = self.ignored.get(peer, (NEVER, 0))
+        return length > REFUTED_FIRST or self.num_broken.get(peer, 0) >= DOUBTED_AFTER
 
     def due(self, now: Monotonic) -> dict[PeerId, Claim]:
         """Claims that are old enough to act on; empty while none is."""

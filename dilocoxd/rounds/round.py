@@ -168,7 +168,7 @@ class RoundMachine:
         core.now = Monotonic(max(now, core.now))
         core.forgive_lag()
         if core.state in ROUND_OVER:
-            return []
+            return [LeaveFinished(event.detail)] if isinstance(event, StoreFailed) else []  # cut off from its batch
         try:
             self._dispatch(event)
         except ProtocolViolation as violation:

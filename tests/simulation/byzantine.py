@@ -115,8 +115,11 @@ class Mischief:
 
     def messages(self, node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         if self.kind in FORGERS and isinstance(message, Ready):
-            if self.rng.random() < 0.1 or not self.forged:
+            # At the end of a schedule nobody makes anything new any more: a new branch is something new.
+            if node.swarm.is_training and (self.rng.random() < 0.1 or not self.forged):
                 self.forge(node)
+            if not self.forged:
+                return [message]
             tip = self.forged[-1].signed.entry
             claim = Committed(tip.round, entry_hash(tip))
             if self.kind == "withholds":
