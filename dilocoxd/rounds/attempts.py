@@ -191,7 +191,10 @@ def _promise_only(core: Core) -> None:
 def _locks(core: Core) -> LockDecision:
     """With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
     may_fork = not core.limits.has_majority_quorum
-    return resolve_locks(core.locks(), core.present(), core.attempt, may_fork=may_fork)
+    live = core.present()
+    if core.gathering.raises:
+        live = frozenset([peer for peer in live if not core.gathering.is_restless(peer)])
+    return resolve_locks(core.locks(), live, core.attempt, may_fork=may_fork)
 
 
 def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:

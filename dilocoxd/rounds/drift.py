@@ -22,8 +22,6 @@ as long after each such claim, forgotten once a claim of it proves true. The fir
 stands where we stand; one that says so between its claims would else keep us busy for ever."""
 BROKEN_MAX: Final = 5
 """A branch that was not to be had so often is not waited for any more."""
-DOUBTED_AFTER: Final = 2
-"""Who claimed so often what was not to be had is looked into without anybody waiting for it."""
 CLAIMS_MAX: Final = 1024
 NEVER: Final = Monotonic(0.0)
 
@@ -101,14 +99,14 @@ class Drift:
     def pressing(self) -> list[PeerId]:
         """Whose claims keep us from taking part until recovery has looked at them.
 
-        Not those of a peer whose claims were in vain again and again: with a new one now and then it could else keep
-        everybody from committing.
+        Not those of a peer that was not confirmed twice: with a new claim now and then it could else keep everybody
+        from committing.
         """
         return [peer for peer in self.claims if not self._is_doubted(peer)]
 
     def _is_doubted(self, peer: PeerId) -> bool:
         _, length = self.ignored.get(peer, (NEVER, 0))
-        return length > REFUTED_FIRST or self.num_broken.get(peer, 0) >= DOUBTED_AFTER
+        return length > REFUTED_FIRST
 
     def due(self, now: Monotonic) -> dict[PeerId, Claim]:
         """Claims that are old enough to act on; empty while none is."""
@@ -145,9 +143,10 @@ class Drift:
                 self.ignored.pop(peer, None)
                 self.num_broken.pop(peer, None)
                 continue
-            if peer in broken and (has_moved or not self._is_broken_often(peer)):
-                continue  # a part of it came, or it may come the next time
-            self._refute(peer, now)
+            if peer in broken and has_moved:
+                self.num_broken.pop(peer, None)  # a part of it came
+            elif peer not in broken or self._is_broken_often(peer):
+                self._refute(peer, now)
 
     def _refute(self, peer: PeerId, now: Monotonic) -> None:
         length = min(REFUTED_MAX, 2 * self.ignored.get(peer, (now, REFUTED_FIRST // 2))[1])

@@ -230,6 +230,8 @@ class Gathering:
             {p: at for p, at in awaited.items() if self.withdrawn.get(p) != attempt} if self.withdrawn else awaited
         )
         missing = {p: v for p, v in live.items() if p not in mute and not self._has_joined(p, attempt)}
+        if self.raises:
+            missing = {p: v for p, v in missing.items() if not self.is_restless(p)}
         unready = frozenset([p for p, v in missing.items() if p in readies or v.head == chain.head])
         absent = frozenset([p for p, v in missing.items() if v.height < chain.height and p not in unready])
         return Gathered(
