@@ -45,6 +45,26 @@ def newcomer_gets_a_snapshot_in_spite_of_all() -> str:
     return _result(swarm)
 
 
+def who_gives_a_wrong_chunk_is_not_asked_again() -> str:
+    """Half of a liar's chunks are wrong, and it is the fast source: the newcomer gets the rest from the slow one."""
+    swarm, nodes = _swarm(2)
+    swarm.may_fork = swarm.has_liar = True
+    swarm.serves_last = 2
+    swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=1)
+    liar, good = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 4 for node in nodes), 90.0)
+    liar.mischief = Mischief("drops nothing", keys_of(liar.name), swarm.world.rng)
+    swarm.is_training = False
+    _until(swarm, swarm.is_settled, 150.0)
+    newcomer = swarm.add("newcomer", 4.0)
+    for node, bytes_per_s in ((liar, 1000.0), (good, 20.0)):
+        swarm.world.link(node.name, newcomer.name).bytes_per_s = bytes_per_s
+    newcomer.start()
+    _until(swarm, lambda: newcomer.recovery is not None and bool(newcomer.recovery.liars), 250.0)
+    _until(swarm, lambda: len(newcomer.disk.log) == len(good.disk.log), 450.0)
+    return _result(swarm)
+
+
 def branch_that_nobody_gives_is_not_waited_for() -> str:
     """A liar shows a heavier branch and withholds its payloads: the others go on."""
     swarm, nodes = _swarm(3)
@@ -86,6 +106,7 @@ def contribution_that_a_snapshot_skips_counts_once() -> str:
 SCENARIOS = (
     *scenarios.SCENARIOS,
     newcomer_gets_a_snapshot_in_spite_of_all,
+    who_gives_a_wrong_chunk_is_not_asked_again,
     branch_that_nobody_gives_is_not_waited_for,
     contribution_that_a_snapshot_skips_counts_once,
     *LIARS,

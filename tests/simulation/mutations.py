@@ -105,6 +105,10 @@ def liar_is_asked_again(self: ChunkPool, peer: Any, number: Any, reason: Any, *,
 _failed = ChunkPool.failed
 
 
+def branch_is_not_left(self: RecoveryMachine, reason: str, *, is_false: bool = False) -> None:
+    self._fail_peer(reason, is_false=is_false)
+
+
 def snapshot_settles_nothing(entry: Any, in_flight: Any) -> Any:
     caller = sys._getframe(1).f_code.co_name
     return None if caller in ("<genexpr>", "_adopt") else _settlement(entry, in_flight)
@@ -151,7 +155,7 @@ BUGS: dict[str, Bug] = {
     "nobody notices who is ahead": replaced(round_module, "look_at_drift", lambda core: None),
     "an older message takes back a claim": replaced(Drift, "note", is_taken_back),
     "a restarted voter asks nobody": replaced(attempts, "_unheard_voters", lambda core, locks: ""),
-    "a false branch is not left": replaced(RecoveryMachine, "_abort", lambda self, reason: self._fail_peer(reason)),
+    "a false branch is not left": replaced(RecoveryMachine, "_abort", branch_is_not_left),
     "who gave a wrong chunk is asked again": replaced(ChunkPool, "failed", liar_is_asked_again),
     "a snapshot settles nothing that it skips": replaced(recovery_machine, "settlement", snapshot_settles_nothing),
     "a branch that cannot be had is waited for": replaced(Drift, "failed", claims_stay),
