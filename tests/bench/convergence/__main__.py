@@ -18,7 +18,7 @@ from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.wire.layout import make_layout
 from tests.bench.convergence.presets import PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, plot, table
-from tests.bench.convergence.sites import TASKS
+from tests.bench.convergence.sites import TASKS, Task
 from tests.bench.convergence.study import SITES, Results, Start, run_preset
 
 LARGE = ModelConfig(
@@ -51,6 +51,9 @@ def main() -> None:
             resolve(name)
         except (KeyError, ValueError) as error:
             parser.error(f"{name}: {error}; presets are {', '.join(PRESETS)}")
+    if arguments.seeds < 1 or arguments.tokens < 1:
+        parser.error(f"--seeds {arguments.seeds} --tokens {arguments.tokens}: use at least 1 of each")
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(arguments.threads)
     task = TASKS[arguments.task]
     steps = max(1, arguments.tokens // (len(SITES) * task.batch_sequences * task.seq_len))
@@ -71,11 +74,19 @@ def main() -> None:
             bar.update(line, completed=steps, visible=False)
             results.add(row)
             print(f"{name} seed {seed}: loss {row['validation_loss']:.4f}, ratio {row['bytes_ratio']:.0f}", flush=True)
+            _explain_short(name, steps, task)
     text = table(results.rows)
     arguments.json.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     if importlib.util.find_spec("matplotlib"):
         plot(results.rows, arguments.json.with_suffix(".png"))
     print(text)
+
+
+def _explain_short(name: str, steps: int, task: Task) -> None:
+    preset = resolve(name)
+    if not preset.is_per_step and steps < preset.inner_steps:
+        tokens = preset.inner_steps * len(SITES) * task.batch_sequences * task.seq_len
+        print(f"  {steps} steps are less than a phase of {preset.inner_steps}: its full ratio needs {tokens} tokens")
 
 
 def _show(bar: Progress, line: TaskID, done: int) -> None:

@@ -14,11 +14,13 @@ from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: median over seeds of the loss, of its gap to per-step all-reduce of the same seed, and the bytes.
 
+    `spread`: from the lowest to the highest gap of a seed.
+
     `learnt` is how much of what all-reduce learns after the checkpoint the preset learns: a gap in percent of the loss
     looks small where little is left to learn.
     """
     lines = [
-        "| preset | H | delay | tau | inner lr | outer | loss | gap | learnt | spread | bytes ratio | seeds |",
+        "| preset | H | delay | tau | inner lr | outer | loss | gap | spread | learnt | bytes ratio | seeds |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for steps in sorted({row["steps"] for row in rows}):
@@ -34,11 +36,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 def _line(name: str, rows: list[dict[str, Any]], base: dict[int, dict[str, Any]]) -> str:
     losses = [row["validation_loss"] for row in rows]
     pairs = [(row, base[row["seed"]]) for row in rows if row["seed"] in base]
-    gap = learnt = "n/a"
+    gap = learnt = spread = "n/a"
     if pairs:
-        gap = f"{statistics.median(gap_percent(row, to) for row, to in pairs):+.2f}%"
+        gaps = [gap_percent(row, to) for row, to in pairs]
+        gap = f"{statistics.median(gaps):+.2f}%"
         learnt = f"{statistics.median(100 * _learnt(row) / _learnt(to) for row, to in pairs):.0f}%"
-    spread = f"{max(losses) - min(losses):.3f}" if len(losses) > 1 else "n/a"
+        spread = f"{min(gaps):+.2f} to {max(gaps):+.2f}" if len(gaps) > 1 else "n/a"
     preset = resolve(name)
     about = f"1 | none | 0 | {preset.inner} {preset.inner_lr:g} | -"
     if not preset.is_per_step:
@@ -47,12 +50,21 @@ def _line(name: str, rows: list[dict[str, Any]], base: dict[int, dict[str, Any]]
         about = f"{preset.inner_steps} | {delay} | {preset.tau:g} | {rates}"
     loss = statistics.median(losses)
     shown = f"{loss:.3f}" if math.isfinite(loss) else "diverged"
-    return f"| {name} | {about} | {shown} | {gap} | {learnt} | {spread} | {rows[0]['bytes_ratio']:.0f} | {len(rows)} |"
+    return f"| {name} | {about} | {shown} | {gap} | {spread} | {learnt} | {rows[0]['bytes_ratio']:.0f} | {len(rows)} |"
 
 
 def gap_percent(row: dict[str, Any], to: dict[str, Any]) -> float:
     """How much higher the loss of `row` is."""
     return 100 * (float(row["validation_loss"]) / float(to["validation_loss"]) - 1)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a reader of the file wants first: `validation_loss` and `bytes_ratio` (medians over seeds) if all rows are
+    seeds of one run, else nothing."""
+    if len({(row["preset"], row["steps"]) for row in rows}) != 1:
+        return {}
+    fields = ("validation_loss", "bytes_ratio")
+    return {"preset": rows[0]["preset"]} | {key: statistics.median(row[key] for row in rows) for key in fields}
 
 
 def _learnt(row: dict[str, Any]) -> float:

@@ -37,7 +37,6 @@ class Task:
 
     One machine alone trains the checkpoint, at a constant rate: the first descent is over when the sites begin, as it
     is for all but the first minutes of a real run (DiLoCo, arXiv 2311.08105, starts from a checkpoint as well).
-    All presets end at `final_lr_ratio` of their rate: 0 compares converged weights.
     """
 
     hidden_size: int = 192
@@ -48,7 +47,6 @@ class Task:
     checkpoint_steps: int = 1200
     checkpoint_sequences: int = 16
     checkpoint_lr: float = 2e-3
-    final_lr_ratio: float = 0.0
     corpus: str = "english"
 
     def model(self) -> ModelConfig:
@@ -182,7 +180,7 @@ def checkpoint(task: Task, data: PreparedData, progress: Callable[[int], None]) 
 def checkpoint_fields(task: Task) -> dict[str, object]:
     """The fields that the checkpoint depends on."""
     fields = dataclasses.asdict(task)
-    return {key: value for key, value in fields.items() if key not in {"batch_sequences", "final_lr_ratio"}}
+    return {key: value for key, value in fields.items() if key != "batch_sequences"}
 
 
 def train_all_reduce(run: Run, start: Tensor, sites: Sequence[str], progress: Callable[[int], None]) -> float:

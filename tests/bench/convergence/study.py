@@ -24,11 +24,12 @@ from dilocoxd.outer.adaptive import AdaptiveRank
 from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.phases import Phases
-from dilocoxd.outer.schedule import AdaptiveLimits
+from dilocoxd.outer.schedule import AdaptiveLimits, cosine_rate, qsr_inner_steps
 from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
 from dilocoxd.trainer.data.prepare import PreparedData, default_cache_dir
 from dilocoxd.wire.layout import group_key
 from tests.bench.convergence.presets import Preset, resolve
+from tests.bench.convergence.report import summary
 from tests.bench.convergence.sites import Run, Site, Task, checkpoint, checkpoint_fields, train_all_reduce
 
 SITES = ("a", "b", "c", "d")
@@ -74,7 +75,7 @@ def run_preset(start: Start, name: str, total_steps: int, progress: Progress) ->
     row: dict[str, Any] = {"preset": name, "seed": seed, "steps": total_steps, "sites": len(SITES)}
     row["tokens"] = total_steps * len(SITES) * task.batch_sequences * task.seq_len
     layout, preset = task.layout(), resolve(name)
-    run = Run(task, start.data, seed, total_steps, preset.inner_lr, preset.inner, task.final_lr_ratio)
+    run = Run(task, start.data, seed, total_steps, preset.inner_lr, preset.inner, preset.min_lr_ratio)
     if preset.is_per_step:
         row |= {"validation_loss": train_all_reduce(run, start.theta, SITES, progress), "bytes_ratio": 1.0, "rounds": 0}
     else:
@@ -129,8 +130,10 @@ def _run_phases(
         adaptive = engine.after_commit = AdaptiveRank(transform, limits)
     done = 0
     while done < total_steps:
-        inner_steps = adaptive.inner_steps if adaptive else preset.inner_steps
-        steps = next_phase(inner_steps, total_steps - done)
+        if preset.qsr:
+            steps = _qsr_phase(preset, done, total_steps)
+        else:
+            steps = next_phase(adaptive.inner_steps if adaptive else preset.inner_steps, total_steps - done)
         phases.run_phase(steps)
         done += steps
         progress(done)
@@ -143,6 +146,12 @@ def next_phase(inner_steps: int, steps_left: int) -> int:
     A last phase of a few steps would cost as many bytes as a full one.
     """
     return steps_left // max(1, steps_left // inner_steps)
+
+
+def _qsr_phase(preset: Preset, done: int, total_steps: int) -> int:
+    rate = cosine_rate(preset.inner_lr, preset.min_lr_ratio, total_steps, done)
+    steps, left = qsr_inner_steps(preset.qsr, rate, preset.inner_steps), total_steps - done
+    return left if left - steps < preset.inner_steps else steps
 
 
 def _run_streaming(
@@ -184,9 +193,9 @@ class Results:
             self._read()
             self.rows.append(row)
             rows = ",\n".join(json.dumps(row) for row in self.rows)
-            head = f'{{"task": {json.dumps(self._task)}, "torch": {json.dumps(torch.__version__)},\n"rows": [\n'
+            head = json.dumps({**summary(self.rows), "task": self._task, "torch": torch.__version__})
             temporary = self._path.with_suffix(".tmp")
-            temporary.write_text(f"{head}{rows}\n]}}\n", encoding="utf-8")
+            temporary.write_text(f'{head[:-1]},\n"rows": [\n{rows}\n]}}\n', encoding="utf-8")
             temporary.replace(self._path)
 
     def _read(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,27 @@ def test_the_shipped_default_is_the_preset_of_the_study(shipped: str) -> None:
     assert (strategy.delay, strategy.codec, strategy.transform) == (measured.delay, measured.codec, "identity")
     assert (strategy.inner_steps, strategy.error_feedback) == (measured.inner_steps, measured.feedback)
     assert (outer.optimizer, outer.lr, outer.momentum) == (measured.optimizer, measured.lr, measured.momentum)
+    assert tables["inner"]["min_lr_ratio"] == measured.min_lr_ratio
+
+
+def test_a_file_with_one_preset_says_its_figures_at_the_top(task: Task, tmp_path: Path) -> None:
+    results = Results(tmp_path / "out.json", task)
+    for seed, loss in enumerate((3.0, 3.2, 3.1)):
+        row = {"preset": "default", "seed": seed, "steps": 34, "validation_loss": loss, "bytes_ratio": 512.0}
+        results.add(row)
+    kept = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert (kept["preset"], kept["validation_loss"], kept["bytes_ratio"]) == ("default", 3.1, 512.0)
+    results.add({"preset": ALL_REDUCE, "seed": 0, "steps": 34, "validation_loss": 2.9, "bytes_ratio": 1.0})
+    kept = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert "validation_loss" not in kept
+    assert len(kept["rows"]) == 4
+
+
+def test_qsr_lengthens_phases_as_the_rate_falls(task: Task) -> None:
+    start = Start(task, task.data(), 0, task.genesis(0))
+    row = run_preset(start, "qsr@inner_steps=4,qsr=4e-3,min_lr_ratio=0", 24, lambda done: None)
+    # rates at steps 0, 4 and 8 of 24 give 4, 4 and 7 steps; what is left is the last phase
+    assert row["rounds"] == 4
 
 
 def test_all_presets_start_from_one_checkpoint_that_is_trained_once(task: Task) -> None:
