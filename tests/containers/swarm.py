@@ -187,6 +187,18 @@ class SwarmOfContainers:
 
         return self.wait(is_equal, f"equal anchors of {', '.join(names)}")
 
+    def wait_relayed(self, name: str, other: str) -> dict[str, Any]:
+        """What a site knows of another, once it knows an address of it through a relay."""
+        wanted = self.peer_id(other)
+
+        def relayed() -> list[dict[str, Any]]:
+            peers = self.nodes[name].get("/v1/peers") or []
+            ours = [peer for peer in peers if peer["peer_id"] == wanted]
+            return [peer for peer in ours if any("/p2p-circuit" in text for text in peer["addresses"])]
+
+        found = wait_until(relayed, f"{name} knows {other} through a relay", PATIENCE_S, self.describe)
+        return dict(found[0])
+
     def tracebacks(self) -> dict[str, str]:
         """Site -> what looks like a crash in anything it said."""
         texts = dict(self.said)

@@ -85,7 +85,7 @@ def test_stop_is_graceful_and_leaves_no_process(machine: Machine) -> None:
     last = machine.sh(f"grep daemon.stopped {RUN_DIR}/logs/events.jsonl | tail -1")
     assert json.loads(last)["reason"] == "SIGTERM"
     assert json.loads(last)["exit_code"] == 0
-    assert machine.sh("find /proc -maxdepth 1 -name '[0-9]*' -user dilocoxd") == ""
+    assert machine.sh("find /proc -maxdepth 1 -ignore_readdir_race -name '[0-9]*' -user dilocoxd") == ""
     say(f"stopped in {stop_s:.1f} s")
     assert stop_s < STOP_MAX_S
 
