@@ -191,9 +191,8 @@ class Soak:
 
     def _check_nothing_left(self, torment: Torment) -> None:
         for member in torment.members:
-            left = torment.network.pids(member.site.name)
-            if left:
-                self.outcome.violations.append(f"{member.site.name}: {len(left)} processes outlived their daemon")
+            if left := torment.outliving(member):
+                self.outcome.violations.append(f"{member.site.name}: {left} outlived their daemon, which left in order")
 
     # --- means ---
 

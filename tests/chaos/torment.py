@@ -18,6 +18,14 @@ WHOLE_LEFT_MIN = 2
 """Sites that must be undisturbed and training when another one is wiped: one of them may have all that is left."""
 
 
+def command_of(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        return f"{process.status()} {' '.join(process.cmdline()) or process.name()}"[:200]
+    except psutil.Error:
+        return "gone"
+
+
 @dataclass
 class Tormented:
     """One site during the soak."""
@@ -193,14 +201,18 @@ class Torment:
         else:
             self._signal(member, signal.SIGKILL)
         site.process.wait(TREE_GONE_S)
+        if left := self.outliving(member):
+            self.violations.append(f"{site.name}: {left} outlived their daemon by {TREE_GONE_S:g} s")
+            self._signal(member, signal.SIGKILL)
+
+    def outliving(self, member: Tormented) -> list[str]:
+        """Commands of the processes that are still there a while after their daemon ended."""
         deadline = time.monotonic() + TREE_GONE_S
-        while left := self.network.pids(site.name):
+        while left := self.network.pids(member.site.name):
             if time.monotonic() > deadline:
-                names = [psutil.Process(pid).name() for pid in left if psutil.pid_exists(pid)]
-                self.violations.append(f"{site.name}: {names} outlived their daemon by {TREE_GONE_S:g} s")
-                self._signal(member, signal.SIGKILL)
-                return
+                return [command_of(pid) for pid in left]
             time.sleep(0.05)
+        return []
 
     def _wipe(self, member: Tormented) -> None:
         """The disk is lost; what was on it is kept aside for the judgement."""
