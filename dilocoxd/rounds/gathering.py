@@ -224,14 +224,16 @@ class Gathering:
         awaited = {
             peer: self.pace.expected(peer)
             for peer, view in live.items()
-            if peer not in contributions and peer not in accused and self._is_expected(peer, view, chain)
+            if peer not in contributions
+            and peer not in accused
+            and self.withdrawn.get(peer) != attempt
+            and self._is_expected(peer, view, chain)
         }
-        awaited = (
-            {p: at for p, at in awaited.items() if self.withdrawn.get(p) != attempt} if self.withdrawn else awaited
-        )
-        missing = {p: v for p, v in live.items() if p not in mute and not self._has_joined(p, attempt)}
-        if self.raises:
-            missing = {p: v for p, v in missing.items() if not self.is_restless(p)}
+        missing = {
+            peer: view
+            for peer, view in live.items()
+            if peer not in mute and not self._has_joined(peer, attempt) and not self.is_restless(peer)
+        }
         unready = frozenset([p for p, v in missing.items() if p in readies or v.head == chain.head])
         absent = frozenset([p for p, v in missing.items() if v.height < chain.height and p not in unready])
         return Gathered(

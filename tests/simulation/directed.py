@@ -6,23 +6,29 @@ from dilocoxd.rounds.chain import entry_tokens
 from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
-from tests.simulation.node import keys_of
+from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _result, _swarm, _until
 from tests.simulation.scenarios_liars import LIARS
+from tests.simulation.swarm import Swarm
+
+
+def _before_a_newcomer(count: int) -> tuple[Swarm, list[Node], Node]:
+    """(swarm, its peers, a newcomer that needs a snapshot). The first peer lies about chunks, nobody trains."""
+    swarm, nodes = _swarm(count)
+    swarm.may_fork = swarm.has_liar = True
+    swarm.serves_last = 2
+    swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=1)
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 4 for node in nodes), 90.0)
+    nodes[0].mischief = Mischief("drops nothing", keys_of(nodes[0].name), swarm.world.rng)
+    swarm.is_training = False  # the newest snapshot stays the same
+    _until(swarm, swarm.is_settled, 150.0)
+    return swarm, nodes, swarm.add("newcomer", 4.0)
 
 
 def newcomer_gets_a_snapshot_in_spite_of_all() -> str:
     """One source lies about chunks, one dies, the newcomer is killed in the middle and goes on with what is on disk."""
-    swarm, nodes = _swarm(3)
-    swarm.may_fork = swarm.has_liar = True
-    swarm.serves_last = 2
-    swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=1)
-    liar, dying, good = nodes
-    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 4 for node in nodes), 90.0)
-    liar.mischief = Mischief("drops nothing", keys_of(liar.name), swarm.world.rng)
-    swarm.is_training = False  # the newest snapshot stays the same
-    _until(swarm, swarm.is_settled, 150.0)
-    newcomer = swarm.add("newcomer", 4.0)
+    swarm, nodes, newcomer = _before_a_newcomer(3)
+    _, dying, good = nodes
     for node in nodes:
         swarm.world.link(node.name, newcomer.name).bytes_per_s = 20.0
     newcomer.start()
@@ -47,16 +53,7 @@ def newcomer_gets_a_snapshot_in_spite_of_all() -> str:
 
 def who_gives_a_wrong_chunk_is_not_asked_again() -> str:
     """Half of a liar's chunks are wrong, and it is the fast source: the newcomer gets the rest from the slow one."""
-    swarm, nodes = _swarm(2)
-    swarm.may_fork = swarm.has_liar = True
-    swarm.serves_last = 2
-    swarm.recovery_limits = replace(swarm.recovery_limits, replay_max=1)
-    liar, good = nodes
-    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 4 for node in nodes), 90.0)
-    liar.mischief = Mischief("drops nothing", keys_of(liar.name), swarm.world.rng)
-    swarm.is_training = False
-    _until(swarm, swarm.is_settled, 150.0)
-    newcomer = swarm.add("newcomer", 4.0)
+    swarm, (liar, good), newcomer = _before_a_newcomer(2)
     for node, bytes_per_s in ((liar, 1000.0), (good, 20.0)):
         swarm.world.link(node.name, newcomer.name).bytes_per_s = bytes_per_s
     newcomer.start()
