@@ -28,6 +28,8 @@ class Ledger:
     payloads: dict[tuple[PeerId, PhaseId], list[bytes]] = field(default_factory=dict)
     """What each contribution really is, segment by segment."""
     crashed: set[PeerId] = field(default_factory=set)
+    missed: dict[PeerId, int] = field(default_factory=dict)
+    """Who stood still and was taken for dead: the first round that was decided without it."""
     given_up: dict[PeerId, list[Entry]] = field(default_factory=dict)
     """Entries that a peer leaves in the recovery that is going on."""
     lost_logs: set[PeerId] = field(default_factory=set)
@@ -89,6 +91,10 @@ class Ledger:
         self.reported.setdefault(peer, set()).update(entry_hash(entry) for entry in dropped)
         self.given_up[peer] = dropped
 
+    def decided_without(self, peer: PeerId, round_index: int) -> None:
+        """It lives, but stands still, and whoever commits this round takes it for dead."""
+        self.missed[peer] = min(round_index, self.missed.get(peer, round_index))
+
     def recovered(self, peer: PeerId, log: list[Entry]) -> None:
         """R-d: what entries were given up for has been got."""
         dropped = self.given_up.pop(peer, [])
@@ -137,12 +143,16 @@ class Ledger:
                 raise Broken(f"R-b: {peer} commits a sum that is not that of the contributions of round {entry.round}")
 
     def num_unexcused_forks(self) -> int:
-        """Forks where no branch could be unknown to the survivors because all its contributors had crashed."""
+        """Forks where no branch could be unknown to the survivors because all its contributors were lost to them."""
         return sum(
-            not any(self.contributors[digest] <= self.crashed for digest in found)
-            for found in self.entries.values()
+            not any(all(self._is_lost(peer, round_index) for peer in self.contributors[digest]) for digest in found)
+            for round_index, found in self.entries.items()
             if len(found) > 1
         )
+
+    def _is_lost(self, peer: PeerId, round_index: int) -> bool:
+        """It has crashed, or stood still in this round or before, for longer than anybody waits."""
+        return peer in self.crashed or self.missed.get(peer, round_index + 1) <= round_index
 
     def num_forks(self) -> int:
         return sum(len(found) - 1 for found in self.entries.values())

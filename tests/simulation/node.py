@@ -19,7 +19,7 @@ from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.wire.entry import SignedVote, entry_hash
 from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored, hashes
-from tests.simulation.presence import Joining, Presence
+from tests.simulation.presence import HEARTBEAT_S, Joining, Presence
 from tests.simulation.worker import Worker
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Node:
         self.epoch = 0
         self.is_up = False
         self.is_paused = False
+        self.went_on_at = float("-inf")
         self.has_left = False
         self.mischief: Mischief | None = None
         self.is_gone = False
@@ -135,9 +136,14 @@ class Node:
         if self.is_up and self.is_paused:
             self.world.log(f"{self.name} goes on")
             self.is_paused = False
+            self.went_on_at = self.world.now
             backlog, self.backlog = self.backlog, []
             for action in backlog:
                 action()
+
+    def stands_still(self) -> bool:
+        """Paused, or for so short a time not any more that nobody need have heard of it."""
+        return self.is_up and (self.is_paused or self.world.now - self.went_on_at < HEARTBEAT_S)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Run in this life; while paused, keep for later."""
@@ -273,6 +279,9 @@ class Node:
     def _persist_entry(self, command: c.PersistEntry) -> None:
         payload: Payload = dict(self.worker.result)
         assert hashes(payload) == command.signed.entry.result_hashes, f"{self.name}: RESULT is not what was voted for"
+        for peer, view in self.machine._core.views.items():
+            if not view.is_live and self.swarm.nodes[peer].stands_still():
+                self.swarm.ledger.decided_without(peer, command.signed.entry.round)
         self.later(self.world.rng.uniform(0.005, 0.1), lambda: self._persisted(command, payload))
 
     def _persisted(self, command: c.PersistEntry, payload: Payload) -> None:

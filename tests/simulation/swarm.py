@@ -61,7 +61,9 @@ class Swarm:
     has_liar: bool = False
     has_lost_disk: bool = False
     may_fork: bool = False
-    """The schedule has a fault that can split the swarm; crashes, pauses of few and lost messages alone cannot."""
+    """The schedule has a fault that can split the swarm; crashes, pauses and lost messages alone cannot.
+
+    Unless all contributors of one branch are lost: Ledger.num_unexcused_forks."""
     is_dropped: Callable[[PeerId, e.RoundMessage], bool] = lambda source, message: False
     """Directed schedules lose messages of their choice."""
     rounds_finished: int = 0
