@@ -9,7 +9,7 @@ from dataclasses import replace
 from dilocoxd.errors import ProtocolViolation
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
 from dilocoxd.rounds import core as states
-from dilocoxd.rounds.ballots import persist_promise, vote
+from dilocoxd.rounds.ballots import persist_promise, repeat_proposal, vote
 from dilocoxd.rounds.commands import AttemptFailed, CancelTransfers, ReportPeer
 from dilocoxd.rounds.coordinator import (
     Decision,
@@ -90,11 +90,8 @@ def on_ready(core: Core, peer: PeerId, ready: Ready) -> None:
         elif core.state in (states.EXCHANGING, states.VOTING) and core.needs(peer):
             core.gathering.gave_up(peer, core.attempt)
             fail_attempt(core, f"{peer} went on to attempt {ready.attempt}", is_told=False)
-    elif core.exchange is not None and not core.exchange.has_sign_of(peer):
-        # To a member, from the coordinator: take part. To anybody else, from any member: wait for what we do.
-        is_ours_to_tell = core.coordinator == core.me or peer not in core.exchange.members
-        if is_ours_to_tell:
-            core.send(peer, core.exchange.propose)
+    else:
+        repeat_proposal(core, peer)
 
 
 def on_abandon(core: Core, peer: PeerId, abandon: Abandon) -> None:

@@ -10,7 +10,7 @@ from dilocoxd.rounds.commands import PersistPromise, Promise
 from dilocoxd.rounds.core import Core
 from dilocoxd.rounds.votes import HeldLock
 from dilocoxd.wire.entry import vote_text
-from dilocoxd.wire.messages import Vote
+from dilocoxd.wire.messages import ProposeCommit, Vote
 
 
 def persist_promise(core: Core) -> None:
@@ -51,6 +51,21 @@ def send_vote(core: Core) -> None:
     observers = core.exchange.propose.observers if core.exchange is not None else ()
     for peer in sorted({*core.ballot.voters, *observers}):
         core.send(peer, core.own_vote)
+
+
+def repeat_proposal(core: Core, peer: PeerId) -> None:
+    """A peer says Ready in our attempt and shows no sign of what we take part in: the proposal was lost, or came while
+    it caught up."""
+    exchange, ballot = core.exchange, core.ballot
+    is_ours = core.coordinator == core.me
+    if exchange is not None and not exchange.has_sign_of(peer):
+        # To a member, from the coordinator: take part. To anybody else, from any member: wait for what we do.
+        if is_ours or peer not in exchange.members:
+            core.send(peer, exchange.propose)
+    elif exchange is None and ballot is not None and is_ours and core.state == states.VOTING:
+        has_voted = ballot.attempt in core.votes.votes.get(peer, {})
+        if peer in ballot.voters and not has_voted:
+            core.send(peer, ProposeCommit(core.round, core.attempt, ballot.on_wire, ballot.voters))
 
 
 def on_vote(core: Core, peer: PeerId, vote_message: Vote) -> None:

@@ -41,6 +41,9 @@ def advance_exchange(core: Core) -> None:
     if (retry_at := exchange.next_retry()) is not None:
         core.is_over(retry_at)
     owing = exchange.owed_by()
+    if _is_left_behind(core, exchange):
+        fail_attempt(core, f"{', '.join(sorted(owing)[:3])} went on and sends no results", owing)
+        return
     # Whoever lacks an input gives up first and can name the culprit; who only lacks results waits half as long again.
     waits_for_input = any(owner == core.me for owner in exchange.owners) and not exchange.has_all_inputs()
     limit = core.limits.progress_timeout_s * (1.0 if waits_for_input else 1.5)
@@ -49,6 +52,15 @@ def advance_exchange(core: Core) -> None:
         fail_attempt(core, f"no progress for {limit:g} s, waited for {names}", owing)
         return
     core.waiting_for = f"segments of {', '.join(sorted(owing)[:3])}" if owing else "the outer worker"
+
+
+def _is_left_behind(core: Core, exchange: Exchange) -> bool:
+    """All contributors say that they are beyond this round, and what we observe has stopped: nothing more will come.
+
+    If we believe them, recovery starts just as soon (look_at_drift); if not, others may need us in another attempt."""
+    if exchange.is_contributor or any(core.views[p].height <= core.round for p in exchange.group if p in core.views):
+        return False
+    return core.is_over(exchange.progress_at + core.limits.progress_timeout_s / 4) and not core.outstanding
 
 
 def _form(core: Core, exchange: Exchange, hashes: tuple[Digest, ...]) -> None:
@@ -170,7 +182,8 @@ def start_recovery(core: Core, reason: str, *, is_rebuild: bool) -> None:
     """Stop taking part until recovery has compared our chain with those of others."""
     # Nobody shall propose us, or wait for what we owe, meanwhile.
     core.broadcast(Abandon(core.round, core.attempt, f"catching up: {reason}"[:500], ()))
-    core.is_uninvolved = core.state == states.GATHERING and core.promised_to is None
+    is_uninvolved = core.state == states.GATHERING and core.promised_to is None
+    core.uninvolved_for = core.now - core.attempt_started_at if is_uninvolved else None
     core.asked = dict(core.drift.claims)
     peers = tuple(sorted(core.asked)) or tuple(sorted(core.live() - {core.me}))
     height = max((claim.height for claim in core.asked.values()), default=core.round)

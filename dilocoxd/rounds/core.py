@@ -110,8 +110,8 @@ class Core:
     """Since when a group (or a commit) is possible by what we know: a coordinator silent for longer is passed over."""
     promised_to: tuple[PeerId, Propose] | None = None
     """The proposal of this attempt that we accepted as an observer before we could receive anything."""
-    is_uninvolved: bool = False
-    """Recovery began before we had accepted anything in this attempt: we may come back to it."""
+    uninvolved_for: float | None = None
+    """Recovery began when we had been in this attempt for so long and had accepted nothing: we may come back to it."""
     outside_since: Monotonic | None = None
     """A proposal without us was seen in this attempt."""
     failures: list[str] = field(default_factory=list)

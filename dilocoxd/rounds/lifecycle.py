@@ -3,13 +3,16 @@
 Source: protocol/06-rounds.md.
 """
 
-from dilocoxd.ids import Attempt
+from dilocoxd.ids import Attempt, Monotonic
 from dilocoxd.rounds.attempts import enter_attempt
 from dilocoxd.rounds.commands import RoundFinished, RoundSummary, SettleContribution
 from dilocoxd.rounds.coordinator import contribution_problem
 from dilocoxd.rounds.core import Core, Times
 from dilocoxd.rounds.events import EntryApplied
 from dilocoxd.rounds.votes import AcceptBox, VoteBox
+
+READIES_HEARD = 2
+"""After a recovery everybody can say Ready so often before what was waited earlier counts."""
 
 
 def arrive(core: Core) -> None:
@@ -32,8 +35,18 @@ def arrive(core: Core) -> None:
 
 
 def resume_attempt(core: Core) -> None:
-    """Recovery has changed nothing: back to the attempt that we left, if we were not at work in it."""
-    enter_attempt(core, Attempt(core.attempt if core.is_uninvolved else core.attempt + 1))
+    """Recovery has changed nothing: back to the attempt that we left, if we were not at work in it.
+
+    What was waited there before counts: claims that come to nothing would else hold a round up while they come. But
+    everybody gets the time to say again what we did not hear meanwhile.
+    """
+    if core.uninvolved_for is None:
+        enter_attempt(core, Attempt(core.attempt + 1))
+        return
+    limits = core.limits
+    waited = min(core.uninvolved_for, max(0.0, limits.progress_timeout_s - READIES_HEARD * limits.ready_repeat_s))
+    enter_attempt(core, core.attempt)
+    core.attempt_started_at = Monotonic(core.now - waited)
 
 
 def finish_round(core: Core, applied: EntryApplied) -> None:

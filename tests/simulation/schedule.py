@@ -25,6 +25,9 @@ CALM_MAX_S = 25.0
 QUIET_S = 45.0
 """Without faults and new contributions all live peers agree within this time; sooner if nobody owes anything."""
 
+LATE_S = 15.0
+"""So long after the first contribution, or after a liar answered at last, the others have done their part."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -84,11 +87,30 @@ def _run(swarm: Swarm) -> None:
     heal(swarm)
     world.run(faults_s + rng.choice([1.0, 5.0, CALM_S]))
     before = swarm.rounds_finished
-    world.run_until(lambda: swarm.rounds_finished > before, world.now + CALM_MAX_S)
+    _run_calmly(swarm, before)
     _check_progress(swarm, before)
     swarm.is_training = False
     world.run_until(swarm.is_settled, world.now + QUIET_S)
+    if swarm.has_liar and world.now - swarm.recovered_at < LATE_S:
+        world.run_until(swarm.is_settled, world.now + LATE_S)
     swarm.check_quiet()
+
+
+def _run_calmly(swarm: Swarm, before: int) -> None:
+    """A liar may keep those who train from the chain until shortly before the end of the time that a round has: then
+    rounds wait for the first contribution, not for each other."""
+
+    def is_over() -> bool:
+        return swarm.rounds_finished > before
+
+    def is_offered() -> bool:
+        return any(n.is_up and n.mischief is None and n.offered is not None for n in swarm.nodes.values())
+
+    world = swarm.world
+    world.run_until(is_over, world.now + CALM_MAX_S)
+    if swarm.has_liar and not is_over() and not is_offered():
+        world.run_until(lambda: is_over() or is_offered(), world.now + CALM_MAX_S)
+        world.run_until(is_over, world.now + LATE_S)
 
 
 def _populate(swarm: Swarm, rng: random.Random) -> None:
@@ -134,4 +156,4 @@ def _check_progress(swarm: Swarm, before: int) -> None:
     after = swarm.rounds_finished
     if after < before + 1:
         states = ", ".join(f"{n.name}: {n.machine.status}" for n in swarm.nodes.values() if n.is_up)
-        raise Broken(f"no round in {CALM_MAX_S:g} calm seconds ({before} -> {after}); {states}")
+        raise Broken(f"no round in {CALM_MAX_S:g} calm seconds or more ({before} -> {after}); {states}")

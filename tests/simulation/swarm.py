@@ -69,6 +69,8 @@ class Swarm:
     rounds_finished: int = 0
     attempts_failed: int = 0
     recoveries: int = 0
+    recovered_at: float = 0.0
+    """When a recovery last moved somebody."""
     reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)
 
     def add(self, name: str, phase_s: float, *, is_training: bool = True) -> Node:
