@@ -7,7 +7,7 @@ from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
 from tests.simulation.node import Node, keys_of
-from tests.simulation.scenario_tools import _result, _swarm, _until
+from tests.simulation.scenario_tools import _checked, _result, _swarm, _until
 from tests.simulation.scenarios_liars import LIARS
 from tests.simulation.swarm import Swarm
 
@@ -62,8 +62,8 @@ def who_gives_a_wrong_chunk_is_not_asked_again() -> str:
     return _result(swarm)
 
 
-def branch_that_nobody_gives_is_not_waited_for() -> str:
-    """A liar shows a heavier branch and withholds its payloads: the others go on."""
+def _before_a_withheld_branch() -> tuple[Swarm, list[Node]]:
+    """(swarm, its honest peers). A liar shows a heavier branch from now on and withholds its payloads."""
     swarm, nodes = _swarm(3)
     swarm.may_fork = swarm.has_liar = True
     liar, *honest = nodes
@@ -73,10 +73,23 @@ def branch_that_nobody_gives_is_not_waited_for() -> str:
         mischief.forge(liar)
     mischief.forge = lambda node: None  # type: ignore[method-assign]
     liar.mischief = mischief
+    return swarm, honest
+
+
+def branch_that_nobody_gives_is_not_waited_for() -> str:
+    """The others go on."""
+    swarm, honest = _before_a_withheld_branch()
     before = min(node.machine.chain.height for node in honest)
     swarm.world.run(swarm.world.now + 60.0)
     after = min(node.machine.chain.height for node in honest)
     return _result(swarm) or ("" if after > before + 2 else f"height {before} -> {after} in 60 s")
+
+
+def who_is_away_at_the_end_comes_back() -> str:
+    """The end comes when a peer has left its branch for one that nobody gives: its own is in the log again soon."""
+    swarm, (away, other) = _before_a_withheld_branch()
+    _until(swarm, lambda: bool(away.disk.aside) and away.machine.chain.head == other.machine.chain.head)
+    return _checked(swarm)
 
 
 def contribution_that_a_snapshot_skips_counts_once() -> str:
@@ -105,6 +118,7 @@ SCENARIOS = (
     newcomer_gets_a_snapshot_in_spite_of_all,
     who_gives_a_wrong_chunk_is_not_asked_again,
     branch_that_nobody_gives_is_not_waited_for,
+    who_is_away_at_the_end_comes_back,
     contribution_that_a_snapshot_skips_counts_once,
     *LIARS,
 )

@@ -164,6 +164,10 @@ class Node:
         """Between two rounds, with nothing of ours on its way."""
         return self.machine._core.state == "gathering" and self.offered is None and not self.is_recovering
 
+    def is_at_rest(self) -> bool:
+        """Its log holds what it stands on: no entry is being written or applied, no branch of its own lies aside."""
+        return head_of(self.disk.log) == self.machine.chain.head
+
     # --- the driver
 
     def feed(self, event: e.Event) -> None:

@@ -40,12 +40,20 @@ def _cut(swarm: Swarm, left: list[Node], right: list[Node], *, is_cut: bool) -> 
             swarm.world.link(b.name, a.name).is_cut = is_cut
 
 
+def _checked(swarm: Swarm) -> str:
+    """What is wrong now."""
+    try:
+        swarm.check_quiet()
+    except (Broken, AssertionError) as error:
+        return str(error)
+    return ""
+
+
 def _result(swarm: Swarm) -> str:
     try:
         swarm.world.run(swarm.world.now + 60.0)
         swarm.is_training = False
         swarm.world.run(swarm.world.now + 40.0)
-        swarm.check_quiet()
     except (Broken, AssertionError) as error:
         return str(error)
-    return ""
+    return _checked(swarm)

@@ -8,7 +8,7 @@ from tests.simulation.byzantine import KINDS, Mischief
 from tests.simulation.faults import heal, plan_fault
 from tests.simulation.ledger import Broken
 from tests.simulation.node import keys_of
-from tests.simulation.swarm import Swarm
+from tests.simulation.swarm import QUIET_S, Swarm
 from tests.simulation.world import World
 
 FAULTS_S = (15.0, 25.0, 40.0)
@@ -22,8 +22,6 @@ BIG_CROWD_PART = 0.001
 CALM_S = 15.0
 CALM_MAX_S = 25.0
 """Without faults there is a round within this time; one that comes sooner ends the wait."""
-QUIET_S = 45.0
-"""Without faults and new contributions all live peers agree within this time; sooner if nobody owes anything."""
 
 LATE_S = 15.0
 """So long after the first contribution, or after a liar answered at last, the others have done their part."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import PeerId, RoundIndex
+from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.limits import RoundLimits
@@ -24,6 +24,8 @@ from tests.simulation.recovering import Recovery
 from tests.simulation.world import World
 
 SEGMENT_BYTES = 100
+QUIET_S = 45.0
+"""Without faults and new contributions all live peers agree within this time; sooner if nobody owes anything."""
 
 
 def default_limits() -> RoundLimits:
@@ -181,16 +183,20 @@ class Swarm:
 
     def is_settled(self) -> bool:
         """All that live stand on one head and nobody owes or expects anything any more."""
-        live = [n for n in self.nodes.values() if n.is_up and not n.is_paused and n.mischief is None]
-        return len({node.machine.chain.head for node in live}) <= 1 and all(node.is_idle() for node in live)
+        return len(self._heads()) <= 1 and all(node.is_idle() for node in self._live())
 
     def check_quiet(self) -> None:
-        """R-a, R-b, R-c, R-d once the network has been whole and quiet for a while."""
-        live = [n for n in self.nodes.values() if n.is_up and not n.is_paused and n.mischief is None]
-        heads = {node.machine.chain.head for node in live}
-        if len(heads) > 1:
-            where = ", ".join(f"{n.name}@{n.machine.chain.height}:{n.machine.status.waiting_for}" for n in live)
-            raise Broken(f"R-c: {len(heads)} heads after quiet time: {where}")
+        """R-a, R-b, R-c, R-d once the network has been whole and quiet for a while.
+
+        A peer may just have left its branch for a liar's, or be writing an entry: its log is judged when it is what the
+        peer stands on again. For that it has as long as for all before.
+        """
+        self._check_agreement()
+        self.world.run_until(self._is_at_rest, self.world.now + QUIET_S)
+        self._check_agreement()
+        live = self._live()
+        if away := [f"{n.name}: {n.machine.status.waiting_for}" for n in live if not n.is_at_rest()]:
+            raise Broken(f"R-c: logs that their peers do not stand on for {QUIET_S:g} s: {', '.join(away)}")
         for node in live:
             entries = [stored.signed.entry for stored in node.disk.log]
             self.ledger.check_chain(node.name, entries)
@@ -207,6 +213,22 @@ class Swarm:
             if later:
                 raise Broken(f"R-d: forks in rounds {later} although quorum = majority")
         self._check_acknowledged(live)
+
+    def _live(self) -> list[Node]:
+        """Who must keep every promise now."""
+        return [n for n in self.nodes.values() if n.is_up and not n.is_paused and n.mischief is None]
+
+    def _heads(self) -> set[Digest]:
+        return {node.machine.chain.head for node in self._live()}
+
+    def _is_at_rest(self) -> bool:
+        return len(self._heads()) <= 1 and all(node.is_at_rest() for node in self._live())
+
+    def _check_agreement(self) -> None:
+        live, heads = self._live(), self._heads()
+        if len(heads) > 1:
+            where = ", ".join(f"{n.name}@{n.machine.chain.height}:{n.machine.status.waiting_for}" for n in live)
+            raise Broken(f"R-c: {len(heads)} heads after quiet time: {where}")
 
     def _check_acknowledged(self, live: list[Node]) -> None:
         """R-d: what anybody had on a disk that was kept is in the chain, unless its owner reported a heavier chain."""
