@@ -267,12 +267,13 @@ def _missing_promises(core: Core) -> str:
 
 
 def _unheard_voters(core: Core, locks: LockDecision) -> str:
-    """Why we, who have just started, must not finish a locked entry yet: a voter that is not heard yet may have gone
-    on without us meanwhile. Empty when all are here, or had their time."""
+    """Why we, who have just started, must not finish a locked entry yet: others that are not heard yet may have gone
+    on without us meanwhile. Empty when all voters and somebody else are here, or had their time."""
     absent = set(locks.commit.voters if locks.commit is not None else ()) - set(locks.voters)
-    if not absent or core.is_over(core.started_at + core.limits.progress_timeout_s):
+    is_alone = not core.live() - {core.me}
+    if not (absent or is_alone) or core.is_over(core.started_at + core.limits.progress_timeout_s):
         return ""
-    return f"{', '.join(sorted(absent)[:3])}, who voted with us before we were restarted"
+    return f"{', '.join(sorted(absent)[:3]) or 'others'}, who may have gone on before we were restarted"
 
 
 def _can_finish(core: Core, locks: LockDecision) -> bool:

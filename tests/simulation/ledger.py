@@ -25,6 +25,7 @@ class Ledger:
     acknowledged: dict[PeerId, list[Digest]] = field(default_factory=dict)
     """What each peer has on its disk, in order of commits (rolled back ones included)."""
     contributors: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
+    parents: dict[Digest, Digest] = field(default_factory=dict)
     payloads: dict[tuple[PeerId, PhaseId], list[bytes]] = field(default_factory=dict)
     """What each contribution really is, segment by segment."""
     crashed: set[PeerId] = field(default_factory=set)
@@ -72,6 +73,7 @@ class Ledger:
         digest = entry_hash(entry)
         self.entries.setdefault(entry.round, set()).add(digest)
         self.contributors[digest] = frozenset(c.peer for c in entry.contributions)
+        self.parents[digest] = Digest(entry.parent)
         self.acknowledged.setdefault(peer, []).append(digest)
 
     def opened(self, peer: PeerId, entries: list[Entry]) -> None:
@@ -146,9 +148,17 @@ class Ledger:
         """Forks where no branch could be unknown to the survivors because all its contributors were lost to them."""
         return sum(
             not any(all(self._is_lost(peer, round_index) for peer in self.contributors[digest]) for digest in found)
-            for round_index, found in self.entries.items()
+            for (round_index, _), found in self._siblings().items()
             if len(found) > 1
         )
+
+    def _siblings(self) -> dict[tuple[int, Digest], set[Digest]]:
+        """Entries of one round on one parent: what follows on different parents is no fork of its own."""
+        siblings: dict[tuple[int, Digest], set[Digest]] = {}
+        for round_index, found in self.entries.items():
+            for digest in found:
+                siblings.setdefault((round_index, self.parents[digest]), set()).add(digest)
+        return siblings
 
     def _is_lost(self, peer: PeerId, round_index: int) -> bool:
         """It has crashed, or stood still in this round or before, for longer than anybody waits."""
