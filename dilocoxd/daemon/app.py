@@ -75,7 +75,7 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
             EntryLog, run_dir.log, opened.manifest.run_id,
             genesis_hash(opened.manifest.run_id, opened.manifest.sha256()),
         )  # fmt: skip
-        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside))
+        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots)
         await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()

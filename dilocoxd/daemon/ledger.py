@@ -15,6 +15,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.daemon.pauses import Pauses
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import CommittedEntry, Site
+from dilocoxd.daemon.snapshot_keeper import replayable_height
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.rounds.chain import ChainView, view_of
@@ -81,17 +82,14 @@ class Ledger:
         return problems
 
     async def _cut_bare_entries(self, snapshots: list[Path]) -> list[str]:
-        """A newcomer that died before it had its snapshot has entries that nothing can be replayed from."""
-        first_bare = await asyncio.to_thread(self._first_bare)
-        if first_bare is None or any(int(path.name) > first_bare for path in snapshots):
+        """Who died while a snapshot was to skip entries has some that nothing can be replayed from."""
+        first_bare = await asyncio.to_thread(replayable_height, self.log, snapshots)
+        if first_bare == self.log.height:
             return []
         await asyncio.to_thread(self.log.roll_back, first_bare)
         return [
             f"the log was cut at {first_bare}: payloads and a snapshot to replay it are missing; it is fetched again"
         ]
-
-    def _first_bare(self) -> int | None:
-        return next((index for index in range(self.log.height) if not self.log.has_payload(index)), None)
 
     async def adopt(
         self,

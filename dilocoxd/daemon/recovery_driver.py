@@ -6,14 +6,16 @@ in which order, is in rounds/recovery_machine.py.
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from dilocoxd.daemon.recovery_asking import Questions
 from dilocoxd.daemon.recovery_steps import OwnSteps, RecoveryParts
+from dilocoxd.daemon.snapshot_keeper import replayable_height, usable_snapshots
 from dilocoxd.ids import Digest, Monotonic
 from dilocoxd.rounds import recovery_events as r
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.rounds.recovery import Branch, is_better
+from dilocoxd.rounds.recovery import goes_back
 from dilocoxd.rounds.recovery_machine import RecoveryMachine
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
@@ -23,15 +25,18 @@ LIMITS = r.RecoveryLimits()
 __all__ = ["RecoveryDriver", "RecoveryParts", "finish_turn_back"]
 
 
-def finish_turn_back(log: EntryLog, aside: Aside) -> None:
-    """At start: the last process died between two branches. The better one stays. Raises StoreError."""
-    kept = aside.entries()
-    if kept and log.height >= kept[0].entry.round:
-        fork = kept[0].entry.round
-        taken = Branch(fork, tuple(log.entries(fork)))
-        if not is_better(taken, [signed.entry for signed in kept]):
-            log.roll_back(fork)
-            aside.put_back(log)
+def finish_turn_back(log: EntryLog, aside: Aside, snapshots: Path) -> None:
+    """At start: the last process died between two branches. The better one stays. Raises StoreError.
+
+    Entries that a snapshot was to skip count only when the snapshot leads over all of them: else they are cut again.
+    """
+    own = [signed.entry for signed in aside.entries()]
+    fork = own[0].round if own else 0
+    below = log.hash_at(fork) if fork <= log.height else None
+    taken = list(log.entries(fork, replayable_height(log, usable_snapshots(snapshots, log)))) if own else []
+    if goes_back(own, below, taken):
+        log.roll_back(fork)
+        aside.put_back(log)
     aside.clear()
 
 

@@ -7,6 +7,7 @@ voted for. Who is asked for which chunk is decided by the recovery machine (roun
 import asyncio
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,10 @@ async def list_of(client: FetchClient, peer: PeerId) -> list[int]:
 
 
 async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry) -> SnapshotIndex:
-    """The index of the snapshot of the state that this entry was voted on. Raises PeerError, WireError, StoreError."""
+    """The index of the snapshot of the state that this entry was voted on. Raises PeerError, WireError, StoreError.
+
+    Which chain it belongs to is said by the entry: a start would not use a snapshot that the donor stamped wrongly.
+    """
     resource = f"snapshot/{certified_by.round}/{INDEX_NAME}"
     data = await client.fetch_bytes(peer, resource, bytes_max=INDEX_BYTES_MAX)
     index = await asyncio.to_thread(decode_index, data, f"{resource} of {peer}")
@@ -47,7 +51,7 @@ async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry) ->
         raise WireError("malformed", f"{resource} is of run {index.run_id}, round {index.round}")
     if index.state_digest != certified_by.state_digest.hex():
         raise WireError("bad_hash", f"{resource} is not the state that entry {certified_by.round} was voted on")
-    return index
+    return replace(index, chain_head=certified_by.parent.hex())
 
 
 class SnapshotDownload:

@@ -58,6 +58,12 @@ def usable_snapshots(root: Path, log: EntryLog) -> list[Path]:
     return found
 
 
+def replayable_height(log: EntryLog, snapshots: Sequence[Path]) -> int:
+    """How far the log leads from the newest of these snapshots, or from genesis, without a gap. Blocks."""
+    start = max((int(path.name) for path in snapshots), default=0)
+    return next((index for index in range(start, log.height) if not log.has_payload(index)), log.height)
+
+
 def payloads_needed_from(height: int, snapshots: Sequence[int], peer_heights: Sequence[int], rounds_max: int) -> int:
     """First entry whose payload must stay: for our own replay, for live peers within limits, for short absences."""
     lowest_peer = max(min(peer_heights, default=height), height - rounds_max)

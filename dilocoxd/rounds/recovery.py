@@ -84,6 +84,14 @@ def is_better(branch: Branch, own: Sequence[Entry]) -> bool:
     return entry_hash(branch.entries[0].entry) < entry_hash(own[0])
 
 
+def goes_back(own: Sequence[Entry], below: Digest | None, taken: Sequence[SignedEntry]) -> bool:
+    """After a crash between two branches: whether `own`, which was set aside, is the chain again instead of `taken`.
+
+    `below`: head of the log at the fork; None when the log ends below it (it was damaged or lost meanwhile).
+    """
+    return bool(own) and own[0].parent == below and not is_better(Branch(own[0].round, tuple(taken)), own)
+
+
 def settlement(entry: Entry, in_flight: InFlight | None) -> SettleContribution | None:
     """How an entry that recovery appends settles our contribution in flight; None if it does not name it."""
     if in_flight is None:

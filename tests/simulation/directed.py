@@ -7,9 +7,10 @@ from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
 from tests.simulation.node import Node, keys_of
-from tests.simulation.scenario_tools import _checked, _result, _swarm, _until
+from tests.simulation.scenario_tools import _checked, _cut, _result, _swarm, _until
 from tests.simulation.scenarios_liars import LIARS
 from tests.simulation.swarm import Swarm
+from tests.simulation.world import World
 
 
 def _before_a_newcomer(count: int) -> tuple[Swarm, list[Node], Node]:
@@ -92,6 +93,37 @@ def who_is_away_at_the_end_comes_back() -> str:
     return _checked(swarm)
 
 
+def log_is_lost_between_two_branches() -> str:
+    """On both kinds of disk: who dies while it takes a better branch, and loses its log, begins again at genesis."""
+    return _log_is_lost(has_files=False) or _log_is_lost(has_files=True)
+
+
+def _log_is_lost(*, has_files: bool) -> str:
+    swarm = Swarm(World(7))
+    swarm.has_files = has_files
+    swarm.may_fork = swarm.has_lost_disk = True
+    nodes = [swarm.add(f"p{index}", 4.0) for index in range(3)]
+    lost, others = nodes[0], nodes[1:]
+    for node in nodes:
+        swarm.world.at(0.0, node.start)
+    try:
+        _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+        _cut(swarm, [lost], others, is_cut=True)
+        heights = [len(node.disk.log) + 2 for node in nodes]
+        _until(swarm, lambda: all(len(n.disk.log) >= h for n, h in zip(nodes, heights, strict=True)), 120.0)
+        _cut(swarm, [lost], others, is_cut=False)
+        _until(swarm, lambda: lost.name in swarm.ledger.given_up, 180.0)
+        lost.crash()
+        lost.disk.lose_log()
+        swarm.ledger.wiped(lost.name)
+        lost.start()
+        if lost.machine.chain.height:
+            return f"a chain of {lost.machine.chain.height} entries without its beginning"
+        return _result(swarm)
+    finally:
+        swarm.close()
+
+
 def contribution_that_a_snapshot_skips_counts_once() -> str:
     """A peer stands still after its vote; the entry that names it is far below the tip when it goes on."""
     swarm, nodes = _swarm(2)
@@ -119,6 +151,7 @@ SCENARIOS = (
     who_gives_a_wrong_chunk_is_not_asked_again,
     branch_that_nobody_gives_is_not_waited_for,
     who_is_away_at_the_end_comes_back,
+    log_is_lost_between_two_branches,
     contribution_that_a_snapshot_skips_counts_once,
     *LIARS,
 )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import KeptPromise, Promise
-from dilocoxd.rounds.recovery import Branch, is_better
+from dilocoxd.rounds.recovery import goes_back
 from dilocoxd.store.durable import DiskFull
-from dilocoxd.wire.entry import SignedEntry, genesis_hash
+from dilocoxd.wire.entry import SignedEntry, entry_hash, genesis_hash
 from dilocoxd.wire.records import PeerRecord
 
 if TYPE_CHECKING:
@@ -60,12 +60,13 @@ class Disk:
 
     def open(self) -> None:
         """A process starts: what is here now is what the last one left; the better of two branches stays."""
-        if self.aside:
-            fork = self.aside[0].signed.entry.round
-            taken = Branch(fork, tuple(stored.signed for stored in self.log[fork:]))
-            if not is_better(taken, [stored.signed.entry for stored in self.aside]):
-                self.roll_back(fork)
-                self.put_back()
+        own = [stored.signed.entry for stored in self.aside]
+        fork = own[0].round if own else 0
+        heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in self.log)]
+        below = heads[fork] if fork < len(heads) else None
+        if goes_back(own, below, [stored.signed for stored in self.log[fork:]]):
+            self.roll_back(fork)
+            self.put_back()
         self.aside = []
 
     def set_aside(self, height: int) -> None:

@@ -43,7 +43,7 @@ class FileDisk(Disk):
 
     def open(self) -> None:
         self._log = EntryLog(self.directory / "log", RUN_ID, GENESIS)
-        finish_turn_back(self._log, self._aside)
+        finish_turn_back(self._log, self._aside, self.directory / "snapshots")
         assert not self._log.verify(), "a log that was opened is sound"
         self._read_log()
         kept = self._promises._load(self._fd, self._maps)

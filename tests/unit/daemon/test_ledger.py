@@ -146,3 +146,17 @@ async def test_newcomer_that_lost_its_snapshot_starts_again(tmp_path: Path) -> N
     problems = await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), [])
     assert "cut at 0" in problems[0]
     assert ledger.chain.height == 0
+
+
+async def test_who_died_while_a_snapshot_was_taken_over_goes_on_from_its_own(tmp_path: Path) -> None:
+    """Retention has dropped the oldest payloads; of the entries that were to be skipped only one was written."""
+    entries = true_chain(5)
+    ledger, site = make(tmp_path)
+    append(ledger.log, entries[:4])
+    ledger.log.drop_payloads(2)
+    ledger.log.append_bare(entries[4], fake_site.LENGTHS)
+    own = tmp_path / "snapshots" / "2"
+    site.snapshots[str(own)] = (RoundIndex(2), Digest(entries[2].entry.state_digest))
+    problems = await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), [own])
+    assert "cut at 4" in problems[0]
+    assert ledger.chain.height == ledger.log.height == 4

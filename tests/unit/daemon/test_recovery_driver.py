@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from dilocoxd.daemon.ledger import Ledger, genesis_view
 from dilocoxd.daemon.library import Library
 from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.daemon.snapshot_keeper import usable_snapshots
 from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
@@ -19,7 +22,7 @@ from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.store.own_work import OwnWork
-from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish
+from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish, stamp_chain_head
 from dilocoxd.swarm.fetch import FetchClient
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.telemetry.events import EventLog
@@ -158,6 +161,21 @@ async def test_payloads_that_nobody_has_any_more_are_skipped_by_a_snapshot(tmp_p
     assert world.ledger.chain.state_digest == theirs.digests[-1]
     assert not world.ledger.log.has_payload(5)
     assert world.ledger.log.has_payload(11)
+
+
+@pytest.mark.parametrize("stamp", [b"", b"x" * 32], ids=["none", "wrong"])
+async def test_snapshot_that_its_donor_stamped_wrongly_leads_over_the_next_start(tmp_path: Path, stamp: bytes) -> None:
+    common = Branch().grown(4, salt=b"common")
+    theirs = common.grown(8, salt=b"theirs")
+    world = World(tmp_path, common, theirs)
+    theirs.write_snapshot(world.donor_snapshots, 10)
+    stamp_chain_head(world.donor_snapshots / "10", stamp)
+    world.donor_log.drop_payloads(9)
+    await world.open()
+    assert isinstance(await world.recover(), RecoveryFinished)
+    usable = usable_snapshots(world.snapshots, world.ledger.log)
+    assert await world.ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), usable) == []
+    assert world.ledger.log.height == len(theirs.entries)
 
 
 async def test_payload_that_nobody_has_and_no_snapshot_is_a_failure_with_the_reason(tmp_path: Path) -> None:

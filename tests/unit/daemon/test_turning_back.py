@@ -192,7 +192,31 @@ def test_process_that_dies_between_two_branches_comes_back_on_the_better_one(tmp
     log.roll_back(1)
     theirs = branch(4, b"fork", tokens=15)
     write(log, theirs[1 : 1 + num_taken], b"fork")
-    finish_turn_back(log, aside)
+    finish_turn_back(log, aside, tmp_path / "snapshots")
     expected = own if num_taken < 3 else theirs
     assert [log.hash_at(height) for height in range(1, log.height + 1)] == [entry_hash(s.entry) for s in expected]
     assert not log.verify() and not aside.entries()
+
+
+def test_entries_that_no_snapshot_skips_yet_are_not_a_better_branch(tmp_path: Path) -> None:
+    log, aside, own = EntryLog(tmp_path / "log", RUN, GENESIS), Aside(tmp_path / "aside"), branch(3)
+    write(log, own, b"")
+    aside.keep(log, 1)
+    log.roll_back(1)
+    for signed in branch(4, b"fork", tokens=100)[1:3]:
+        log.append_bare(signed, fake_site.LENGTHS)
+    finish_turn_back(log, aside, tmp_path / "snapshots")
+    assert log.head == entry_hash(own[-1].entry), "the better branch was never got: its entries would be cut at start"
+    assert not log.verify() and not aside.entries()
+
+
+@pytest.mark.parametrize("other", [b"", b"other"], ids=["lost", "another"])
+def test_branch_that_does_not_continue_the_log_is_not_put_back(tmp_path: Path, other: bytes) -> None:
+    log, aside = EntryLog(tmp_path / "log", RUN, GENESIS), Aside(tmp_path / "aside")
+    write(log, branch(3), b"")
+    aside.keep(log, 2)
+    moved = EntryLog(tmp_path / "moved", RUN, GENESIS)  # the operator moved the log away, or put another one there
+    found = branch(2, other) if other else []
+    write(moved, found, other)
+    finish_turn_back(moved, aside, tmp_path / "snapshots")
+    assert moved.height == len(found) and not moved.verify() and not aside.entries()
