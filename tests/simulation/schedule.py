@@ -89,8 +89,9 @@ def _run(swarm: Swarm) -> None:
     _check_progress(swarm, before)
     swarm.is_training = False
     world.run_until(swarm.is_settled, world.now + QUIET_S)
-    if swarm.has_liar and world.now - swarm.recovered_at < LATE_S:
-        world.run_until(swarm.is_settled, world.now + LATE_S)
+    limit = world.now + QUIET_S
+    while swarm.has_liar and not swarm.is_settled() and world.now < min(limit, swarm.recovered_at + LATE_S):
+        world.run_until(swarm.is_settled, world.now + 1.0)
     swarm.check_quiet()
 
 
