@@ -198,7 +198,8 @@ class RoundDriver:
         settle, self._settle = self._settle, None
         if settle is not None:
             assert not settle.is_included, "an included contribution settles with its entry"
-            self._spawn(self._parts.site.abandon_contribution(settle.phase), "abandon contribution")
+            abandoned = self._parts.site.abandon_contribution(settle.phase, is_voted=settle.is_voted)
+            self._spawn(abandoned, "abandon contribution")
 
     def _spawn(self, work: Any, name: str) -> None:
         assert self._group is not None

@@ -271,9 +271,9 @@ class LocalSite:
         assert isinstance(answer, local.StateReady)
         return answer
 
-    async def abandon_contribution(self, phase: PhaseId) -> None:
+    async def abandon_contribution(self, phase: PhaseId, *, is_voted: bool) -> None:
         """See Site."""
-        await self._ordered(lambda order: ev.ContributionAbandoned(order, phase))
+        await self._ordered(lambda order: ev.ContributionAbandoned(order, phase, is_voted))
 
     async def begin(self, chain: ChainView) -> None:
         """See Site."""

@@ -345,9 +345,9 @@ class Site(Protocol):
         Raises WorkerError if the payload does not decode (state unchanged)."""
         ...
 
-    async def abandon_contribution(self, phase: PhaseId) -> None:
-        """The round is given up for this contribution: it goes to the error feedback. Only if no vote for an entry
-        that contains it has left."""
+    async def abandon_contribution(self, phase: PhaseId, *, is_voted: bool) -> None:
+        """This contribution is given up: it goes to the error feedback. `is_voted`: a vote for an entry that names it
+        has left, and `move_work` may take it out again."""
         ...
 
     async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:

@@ -37,6 +37,8 @@ def vote(core: Core, ballot: HeldLock) -> None:
     if core.me not in ballot.voters:
         return
     core.lock = ballot
+    if core.offer is not None and core.offer.contribution in ballot.entry.contributions:
+        core.voted_phase = core.offer.contribution.phase
     persist_promise(core)
     signed = core.site.keys.sign(vote_text(core.site.run_id, ballot.entry_hash))
     core.own_vote = Vote(core.round, core.attempt, ballot.entry_hash, signed)

@@ -126,6 +126,8 @@ class SettleContribution:
     round: RoundIndex
     is_included: bool
     owned: tuple[OwnedReduction, ...]
+    is_voted: bool = False
+    """Not included, but we voted for an entry that names it: a branch that we take later may have that entry."""
 
 
 @dataclass(frozen=True, slots=True)

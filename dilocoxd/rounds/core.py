@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import Broadcast, Command, OrderPass, OrderReduce, OwnedReduction, Promise, Send
 from dilocoxd.rounds.coordinator import coordinator_order
@@ -84,6 +84,8 @@ class Core:
     known_live: frozenset[PeerId] | None = None
     """What `live` answers; None after a change of `views` or `gone`."""
     offer: PhaseOffered | None = None
+    voted_phase: PhaseId | None = None
+    """Newest of our contributions that an entry names for which we voted: others may have committed it."""
     started_at: Monotonic = NOT_YET
     """Of this process life."""
     # --- the round

@@ -29,7 +29,8 @@ def arrive(core: Core) -> None:
     offer = core.offer
     if offer is not None and (problem := contribution_problem(offer.contribution, core.chain, core.limits)):
         core.failures.append(f"our contribution is not offered any more: {problem}")
-        core.emit(SettleContribution(offer.contribution.phase, core.round, False, ()))
+        phase = offer.contribution.phase
+        core.emit(SettleContribution(phase, core.round, False, (), is_voted=phase == core.voted_phase))
         core.offer = None
     enter_attempt(core, Attempt(0))
 

@@ -82,8 +82,8 @@ class SiteRecord:
     formed_round: RoundIndex | None = None
     """... and the height at which that happened."""
     returned: tuple[tuple[PhaseId, PhaseId], ...] = ()
-    """Contributions that left the chain with a fork and belong into the error feedback, each with the first phase whose
-    contribution could carry it on."""
+    """Contributions that left the chain with a fork, or were given up after our vote, and belong into the error
+    feedback, each with the first phase whose contribution could carry it on."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -163,10 +163,11 @@ class LoadOrdered:
 
 @dataclass(frozen=True, slots=True)
 class ContributionAbandoned:
-    """The round machine gave this contribution up before any vote left."""
+    """The round machine gave this contribution up. `is_voted`: after a vote for an entry that names it."""
 
     order: int
     phase: PhaseId
+    is_voted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,5 +345,7 @@ class Flight:
     tokens: int
     lowrank_r: int
     stage: Literal["forming", "offered", "settling"] = "forming"
+    is_returned: bool = False
+    """Given up after our vote: once it is settled, FEEDBACK has it like work that a fork dropped."""
     orders: list[int] = field(default_factory=list)
     """Orders that end when it is settled."""

@@ -80,7 +80,8 @@ def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None
                 m.persist(saved_phase=operation.request.phase, saved_in_flight=in_flight)
                 m.saved_held = frozenset(operation.request.returned)
             else:
-                _restored(m, answer)
+                assert isinstance(operation.request, local.RestoreSite)
+                _restored(m, operation.request, answer)
         case local.WorkReturned():
             assert isinstance(operation.request, local.ReturnWork)
             phase_returned.done(m, operation.request)
@@ -90,9 +91,9 @@ def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None
         m.emit(ev.FinishOrder(operation.order, answer))
 
 
-def _restored(m: PhaseState, answer: local.SiteDone) -> None:
+def _restored(m: PhaseState, request: local.RestoreSite, answer: local.SiteDone) -> None:
     if answer.is_restored:
-        phase_returned.restored(m, answer.returned)
+        phase_returned.restored(m, request.phase, answer.returned)
     else:
         phase_returned.lost(m, m.newest_own_phase)
     m.is_begun = True
@@ -163,5 +164,7 @@ def _settled(m: PhaseState) -> None:
     assert m.flight is not None and m.flight.stage == "settling"
     flight, m.flight = m.flight, None
     m.persist(last_settled=flight.phase)
+    if flight.is_returned:
+        m.held |= {flight.phase}
     for order in flight.orders:
         m.emit(ev.FinishOrder(order, None))

@@ -1,5 +1,6 @@
 """The phase machine's books of work that left the chain with a fork (rule R-b of protocol/06-rounds.md).
 
+So does what is given up after our vote: on another branch its entry may have been committed, and a fork may bring it.
 The record says which contributions belong into the error feedback (durable before the log is rolled back); `held` says
 which of them FEEDBACK has. The difference is made good one ReturnWork at a time while nothing is in flight, and again
 after a restart. While a contribution is in the chain nothing of it belongs into the feedback, whatever the record says.
@@ -27,6 +28,18 @@ def on_moved(m: PhaseState, event: ev.WorkMoved) -> None:
     m.emit(ev.FinishOrder(event.order, local.WorkReturned(0, event.phase) if is_news else None))
 
 
+def give_up(m: PhaseState, phase: PhaseId) -> None:
+    """What is offered will be settled as not included although we voted for an entry that names it: owed from now on.
+
+    With `streaming` FEEDBACK does not get it: the trainers keep what was not included until a rollback replaces it.
+    """
+    flight = m.flight
+    if flight is None or flight.phase != phase or flight.stage != "offered" or m.settings.delay == "streaming":
+        return
+    flight.is_returned = True
+    m.persist(returned=tuple(sorted((*m.record.returned, (phase, _next_carrier(m))))))
+
+
 def _next_carrier(m: PhaseState) -> PhaseId:
     """The first phase whose contribution is formed from now on."""
     newest = m.flight.phase if m.flight is not None else m.record.last_settled
@@ -44,9 +57,17 @@ def begin(m: PhaseState, own_phases: frozenset[PhaseId]) -> None:
         m.persist(returned=left)
 
 
-def restored(m: PhaseState, returned: tuple[PhaseId, ...]) -> None:
-    """The error feedback on disk was loaded; it has these phases in it."""
+def restored(m: PhaseState, phase: PhaseId, returned: tuple[PhaseId, ...]) -> None:
+    """The error feedback on disk was loaded as that of `phase`; it has these phases in it.
+
+    It also has what was in flight when it was saved, unless that is `phase`: in vain, but an entry may still name it.
+    """
     m.held = m.saved_held = frozenset(returned)
+    flying = m.record.saved_in_flight
+    if flying is not None and flying != phase:
+        m.held |= {flying}
+        if flying not in _wanted(m):
+            m.persist(returned=tuple(sorted((*m.record.returned, (flying, PhaseId(flying + 1))))))
 
 
 def lost(m: PhaseState, newest_own_phase: PhaseId | None) -> None:

@@ -131,8 +131,8 @@ class PhaseMachine:
                 m.settle(settles, m.expected or RoundIndex(0), owned=() if is_included else None)
                 m.queue.add(local.LoadState(0, directory), order=order)
                 m.expected = None
-            case ev.ContributionAbandoned(order, phase):
-                self._on_abandoned(order, phase)
+            case ev.ContributionAbandoned():
+                self._on_abandoned(event)
             case ev.TrainingBegun():
                 self._on_begun(event)
 
@@ -147,13 +147,15 @@ class PhaseMachine:
         m.expected = RoundIndex(event.round + 1)
         m.num_contributors = event.num_contributors
 
-    def _on_abandoned(self, order: int, phase: PhaseId) -> None:
+    def _on_abandoned(self, event: ev.ContributionAbandoned) -> None:
         m = self.state
-        m.settle(phase, m.expected or RoundIndex(0), owned=None)
-        if m.flight is not None and m.flight.phase == phase and m.flight.stage == "settling":
-            m.flight.orders.append(order)
+        if event.is_voted:
+            phase_returned.give_up(m, event.phase)
+        m.settle(event.phase, m.expected or RoundIndex(0), owned=None)
+        if m.flight is not None and m.flight.phase == event.phase and m.flight.stage == "settling":
+            m.flight.orders.append(event.order)
         else:
-            m.emit(ev.FinishOrder(order, None))
+            m.emit(ev.FinishOrder(event.order, None))
 
     def _on_begun(self, event: ev.TrainingBegun) -> None:
         m = self.state

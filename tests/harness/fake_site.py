@@ -94,7 +94,7 @@ class FakeSite:
             self._in_flight = None
             self._offer_soon()
 
-    async def abandon_contribution(self, phase: PhaseId) -> None:
+    async def abandon_contribution(self, phase: PhaseId, *, is_voted: bool) -> None:
         self._settle(phase)
 
     async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from dilocoxd.ids import PhaseId
 from dilocoxd.rounds.chain import entry_tokens
 from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
+from tests.simulation.disk import Stored
 from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _checked, _cut, _result, _swarm, _until
 from tests.simulation.scenarios_liars import LIARS
@@ -70,7 +72,7 @@ def _before_a_withheld_branch() -> tuple[Swarm, list[Node]]:
     liar, *honest = nodes
     _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
     mischief = Mischief("withholds", keys_of(liar.name), swarm.world.rng)
-    while sum(entry_tokens(stored.signed.entry) for stored in mischief.forged[len(liar.disk.log) :]) < 5000:
+    while _weight(mischief.forged[len(liar.disk.log) :]) < 5000:
         mischief.forge(liar)
     mischief.forge = lambda node: None  # type: ignore[method-assign]
     liar.mischief = mischief
@@ -145,6 +147,47 @@ def contribution_that_a_snapshot_skips_counts_once() -> str:
     return _result(swarm)
 
 
+def contribution_that_was_voted_for_and_given_up_counts_once() -> str:
+    """A voter whom a liar's short branch makes give up its contribution gets the entry with it after all."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = swarm.has_liar = True
+    liar, voter, other = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    swarm.is_dropped = lambda source, message: source == other.name and isinstance(message, Vote | Committed)
+    _until(swarm, lambda: len(other.disk.log) > len(voter.disk.log) and voter.offered in _phases(voter, other))
+    phase = voter.offered
+    mischief = Mischief("forges_a_branch", keys_of(liar.name), swarm.world.rng)
+    for _ in range(10_000):
+        mischief.forge(liar)
+        is_between = _weight(voter.disk.log) < _weight(mischief.forged) < _weight(other.disk.log)
+        if is_between and _is_short(mischief.forged, voter.disk.log):
+            break
+    mischief.forge = lambda node: None  # type: ignore[method-assign]
+    liar.mischief = mischief
+    _cut(swarm, [voter], [other], is_cut=True)
+    _until(swarm, lambda: voter.offered != phase and not voter.is_recovering)
+    if voter.disk.log != mischief.forged:
+        return "the schedule's moment never came"
+    _cut(swarm, [voter], [other], is_cut=False)
+    swarm.is_dropped = lambda source, message: False
+    return _result(swarm)
+
+
+def _weight(log: list[Stored]) -> int:
+    return sum(entry_tokens(stored.signed.entry) for stored in log)
+
+
+def _is_short(forged: list[Stored], log: list[Stored]) -> bool:
+    """Ends below `log`, on a state that `log` has too."""
+    last = forged[-1].signed.entry
+    return len(forged) < len(log) and last.state_digest == log[last.round].signed.entry.state_digest
+
+
+def _phases(node: Node, source: Node) -> set[PhaseId]:
+    """Of `node`, in the newest entry of `source`."""
+    return {c.phase for c in source.disk.log[-1].signed.entry.contributions if c.peer == node.name}
+
+
 SCENARIOS = (
     *scenarios.SCENARIOS,
     newcomer_gets_a_snapshot_in_spite_of_all,
@@ -153,5 +196,6 @@ SCENARIOS = (
     who_is_away_at_the_end_comes_back,
     log_is_lost_between_two_branches,
     contribution_that_a_snapshot_skips_counts_once,
+    contribution_that_was_voted_for_and_given_up_counts_once,
     *LIARS,
 )

@@ -42,17 +42,18 @@ class Ledger:
             raise Broken(f"R-b: {peer} offers phase {phase} twice")
         self.fates[peer, phase] = OFFERED
 
-    def settled(self, peer: PeerId, phase: PhaseId, *, is_included: bool) -> None:
+    def settled(self, peer: PeerId, phase: PhaseId, *, is_included: bool, is_voted: bool = False) -> None:
+        """Given up after a vote it stays owed: an entry that recovery appends may still name it (`taken`)."""
         if self.fates.get((peer, phase)) not in (OFFERED, None):
             raise Broken(f"R-b: phase {phase} of {peer} is settled although it is {self.fates[peer, phase]}")
-        self.fates[peer, phase] = INCLUDED if is_included else EXCLUDED
+        self.fates[peer, phase] = INCLUDED if is_included else RECLAIMED if is_voted else EXCLUDED
 
     def reclaimed(self, peer: PeerId, phase: PhaseId) -> None:
         """A rollback took it out of the chain; its owner puts it back into its feedback."""
         self.fates[peer, phase] = RECLAIMED
 
     def taken(self, peer: PeerId, entry: Entry) -> None:
-        """Recovery appends an entry: what it names of `peer` leaves the feedback if a fork had put it back there."""
+        """Recovery appends an entry: what it names of `peer` leaves the feedback if it was put back there."""
         for contribution in entry.contributions:
             name = (contribution.peer, contribution.phase)
             if contribution.peer == peer and self.fates.get(name) == RECLAIMED:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from dilocoxd.rounds import attempts, ballots, committing, recovery_machine, round as round_module
+from dilocoxd.rounds import attempts, ballots, committing, lifecycle, recovery_machine, round as round_module
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.chunks import ChunkPool
+from dilocoxd.rounds.commands import SettleContribution
 from dilocoxd.rounds.core import Core
 from dilocoxd.rounds.drift import Drift
 from dilocoxd.rounds.events import Destination, Refusal
@@ -158,6 +159,9 @@ BUGS: dict[str, Bug] = {
     "a false branch is not left": replaced(RecoveryMachine, "_abort", branch_is_not_left),
     "who gave a wrong chunk is asked again": replaced(ChunkPool, "failed", liar_is_asked_again),
     "a snapshot settles nothing that it skips": replaced(recovery_machine, "settlement", snapshot_settles_nothing),
+    "a vote in vain is forgotten": replaced(
+        lifecycle, "SettleContribution", lambda *given, **named: SettleContribution(*given)
+    ),
     "a branch that cannot be had is waited for": replaced(Drift, "failed", claims_stay),
     "questions have no deadline": replaced(Desk, "expired", lambda self: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),

@@ -306,7 +306,8 @@ class Node:
         self.feed(e.EntryPersisted(entry.round))
 
     def _settle(self, command: c.SettleContribution) -> None:
-        self.swarm.ledger.settled(self.name, command.phase, is_included=command.is_included)
+        fate = {"is_included": command.is_included, "is_voted": command.is_voted}
+        self.swarm.ledger.settled(self.name, command.phase, **fate)
         if command.is_included:
             self.worker.check_owned(command)
         if self.offered == command.phase:

@@ -146,12 +146,13 @@ class SiteModel:
         self.dropped: list[ev.DropContribution] = []
         self.settled: list[tuple[int, bool]] = []
         self.books: set[int] = set()
-        """Phases that FEEDBACK has again after a fork."""
+        """Phases that FEEDBACK has again after a fork, or after a vote in vain."""
+        self.voted_in_vain: set[int] = set()
         self.file: tuple[int, ...] | None = None
         """Those that the saved feedback has."""
         self.returned_number = 0
         self.dropped_by_fork: set[int] = set()
-        """What `books` must come to."""
+        """What `books` must come to, with what was voted for in vain."""
         self.orders: dict[int, ev.FinishOrder | ev.RefuseOrder | None] = {}
         self.started: list[int] = []
         self.included_round: int | None = None
@@ -256,6 +257,7 @@ class SiteModel:
                 if (request.phase, request.is_included) not in self.settled:
                     assert all(phase < request.phase for phase, _ in self.settled), "settled twice or out of order"
                     self.settled.append((request.phase, request.is_included))
+                    self.books |= self.voted_in_vain & {request.phase}
                 self.offered = None
                 return local.Settled(number, request.phase)
             case local.ReturnWork(_, phase, _, is_withdrawn):
@@ -268,8 +270,10 @@ class SiteModel:
                 assert set(request.returned) == self.books, "the file does not say what it has"
                 self.file = request.returned
                 return local.SiteDone(number, False, "")
-            case _:
-                self.books = set(self.file or ())
+            case local.RestoreSite(_, _, phase):
+                flying = self.record.saved_in_flight
+                in_vain = {flying} if flying is not None and flying != phase else set()
+                self.books = set(self.file) | in_vain if self.file is not None else set()
                 return local.SiteDone(number, self.file is not None, "", self.file or ())
 
     def _form(self, number: int, request: local.FormContribution) -> local.ContributionFormed:
@@ -315,6 +319,17 @@ class SiteModel:
                 is_included=is_included and settles is not None,
             )
         )  # fmt: skip
+        return order
+
+    def abandon(self, *, is_voted: bool) -> int:
+        """The round machine gives up what is offered."""
+        order, phase = self.order(), self.offered
+        assert phase is not None
+        self.offered = None
+        if is_voted and self.settings.delay != "streaming":
+            self.voted_in_vain.add(phase)
+            self.dropped_by_fork.add(phase)
+        self.send(ev.ContributionAbandoned(order, PhaseId(phase), is_voted))
         return order
 
     def load(self, index: int) -> int:

@@ -1,6 +1,6 @@
 """Work that a fork took out of the chain: it enters the error feedback once, survives restarts, leaves on return."""
 
-from dilocoxd.ids import PhaseId
+from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.rounds import phase_events as ev
 from dilocoxd.wire import local
 from tests.unit.rounds.site_model import SiteModel
@@ -92,6 +92,48 @@ def test_dropped_work_waits_until_what_is_in_flight_is_settled() -> None:
     site.commit(is_included=True)
     site.settle_down()
     assert site.books == {site.settled[0][0]}
+
+
+def test_what_was_given_up_after_our_vote_leaves_the_feedback_when_a_fork_brings_its_entry() -> None:
+    site = with_rounds(2)
+    fly(site)
+    phase = site.offered
+    assert phase is not None
+    order = site.abandon(is_voted=True)
+    assert site.durable.returned == pairs(phase, carrier=phase + 1), "durable before the feedback has it"
+    site.settle_down()
+    assert site.orders[order] is not None and site.books == {phase}
+    site.move(phase, is_withdrawn=True)
+    site.settle_down()
+    assert (site.books, site.durable.returned) == (set(), ())
+
+
+def test_its_entry_comes_before_it_is_settled() -> None:
+    site = with_rounds(2)
+    fly(site)
+    phase = site.offered
+    assert phase is not None
+    site.abandon(is_voted=True)
+    site.move(phase, is_withdrawn=True)
+    site.settle_down()
+    assert (site.books, site.durable.returned) == (set(), ())
+
+
+def test_what_was_given_up_before_any_vote_is_in_no_entry() -> None:
+    site = with_rounds(2)
+    fly(site)
+    site.abandon(is_voted=False)
+    site.settle_down()
+    assert site.durable.returned == () and site.books == set()
+
+
+def test_restart_with_feedback_that_was_saved_while_a_contribution_was_in_flight() -> None:
+    record = ev.SiteRecord(9, PhaseId(3), PhaseId(3), PhaseId(4), PhaseId(4), RoundIndex(5))
+    site = started(record, file=(), newest=3, own=(3,))
+    assert site.books == {4} and site.durable.returned == pairs(4, carrier=5)
+    site.move(4, is_withdrawn=True)
+    site.settle_down()
+    assert (site.books, site.durable.returned) == (set(), ())
 
 
 def test_restart_before_the_feedback_had_it() -> None:

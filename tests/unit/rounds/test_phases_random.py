@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dilocoxd.rounds.phase_events import (
-    ContributionAbandoned,
     Delay,
     LeaveOrdered,
     PauseOrdered,
@@ -19,8 +18,8 @@ from tests.unit.rounds.site_model import SiteModel
 DELAYS: tuple[Delay, ...] = ("none", "phase", "arrival", "streaming")
 ACTIONS = (
     ("step", 30), ("read", 30), ("hear", 30), ("outer", 30), ("commit", 6), ("exclude", 2), ("abandon", 2),
-    ("lose_trainer", 1), ("start_trainer", 6), ("lose_outer", 1), ("lose_outer_late", 1), ("start_outer", 10),
-    ("load", 1), ("pause", 1), ("resume", 4), ("fork", 2), ("unfork", 1),
+    ("abandon_voted", 2), ("lose_trainer", 1), ("start_trainer", 6), ("lose_outer", 1), ("lose_outer_late", 1),
+    ("start_outer", 10), ("load", 1), ("pause", 1), ("resume", 4), ("fork", 2), ("unfork", 1),
 )  # fmt: skip
 
 
@@ -39,9 +38,8 @@ def act(site: SiteModel, action: str) -> None:
             site.commit(is_included=True)
         case "exclude" if is_loaded:
             site.commit(is_included=False)
-        case "abandon" if site.offered is not None:
-            phase, site.offered = site.offered, None
-            site.send(ContributionAbandoned(site.order(), phase))
+        case "abandon" | "abandon_voted" if site.offered is not None:
+            site.abandon(is_voted=action == "abandon_voted")
         case "lose_trainer" if trainer is not None:
             site.lose_trainer()
         case "start_trainer" if trainer is None:
