@@ -70,6 +70,11 @@ class Ledger:
         self.given_up.pop(peer, None)
         self.lost_logs.add(peer)
 
+    def forgot(self, peer: PeerId) -> None:
+        """Its feedback is gone with its disk: what had been put back there is nowhere now."""
+        reclaimed = [name for name, fate in self.fates.items() if name[0] == peer and fate == RECLAIMED]
+        self.fates.update(dict.fromkeys(reclaimed, LOST))
+
     def committed(self, peer: PeerId, entry: Entry) -> None:
         digest = entry_hash(entry)
         self.entries.setdefault(entry.round, set()).add(digest)

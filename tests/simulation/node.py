@@ -126,6 +126,7 @@ class Node:
             self.swarm.ledger.lost(self.name, self.offered)
         if wipes_disk:
             self.swarm.ledger.wiped(self.name)
+            self.swarm.ledger.forgot(self.name)
 
     def pause(self) -> None:
         if self.is_up:

@@ -96,8 +96,8 @@ def _run(swarm: Swarm) -> None:
 
 
 def _run_calmly(swarm: Swarm, before: int) -> None:
-    """A liar may keep those who train from the chain until shortly before the end of the time that a round has: then
-    rounds wait for the first contribution, not for each other."""
+    """Who trains may have come to the chain shortly before the end of the time that a round has, held up by a liar or
+    new after a lost disk: then rounds wait for the first contribution, not for each other."""
 
     def is_over() -> bool:
         return swarm.rounds_finished > before
@@ -107,7 +107,7 @@ def _run_calmly(swarm: Swarm, before: int) -> None:
 
     world = swarm.world
     world.run_until(is_over, world.now + _calm_max(swarm))
-    if swarm.has_liar and not is_over() and not is_offered():
+    if (swarm.has_liar or swarm.has_lost_disk) and not is_over() and not is_offered():
         world.run_until(lambda: is_over() or is_offered(), world.now + CALM_MAX_S)
         world.run_until(is_over, world.now + LATE_S)
 
