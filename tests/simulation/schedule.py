@@ -23,8 +23,10 @@ CALM_S = 15.0
 CALM_MAX_S = 25.0
 """Without faults there is a round within this time; one that comes sooner ends the wait."""
 
+OFFERED_S = 20.0
+"""So long after the first contribution there is a round, also if a liar spoils one attempt."""
 LATE_S = 15.0
-"""So long after the first contribution, or after a liar answered at last, the others have done their part."""
+"""So long after a liar answered at last, the others have done their part."""
 
 
 @dataclass(frozen=True)
@@ -96,20 +98,21 @@ def _run(swarm: Swarm) -> None:
 
 
 def _run_calmly(swarm: Swarm, before: int) -> None:
-    """Who trains may have come to the chain shortly before the end of the time that a round has, held up by a liar or
-    new after a lost disk: then rounds wait for the first contribution, not for each other."""
+    """A round within the time that it has. Who trains may have come to the chain late in it, held up by a liar or new
+    after a lost disk: then rounds wait for the first contribution, not for each other, and the time counts from there.
+    """
+    world, limit = swarm.world, _calm_max(swarm)
+    started, offered = world.now, list[float]()
 
     def is_over() -> bool:
+        if not offered and any(n.is_up and n.mischief is None and n.offered is not None for n in swarm.nodes.values()):
+            offered.append(world.now)
         return swarm.rounds_finished > before
 
-    def is_offered() -> bool:
-        return any(n.is_up and n.mischief is None and n.offered is not None for n in swarm.nodes.values())
-
-    world = swarm.world
-    world.run_until(is_over, world.now + _calm_max(swarm))
-    if (swarm.has_liar or swarm.has_lost_disk) and not is_over() and not is_offered():
-        world.run_until(lambda: is_over() or is_offered(), world.now + CALM_MAX_S)
-        world.run_until(is_over, world.now + LATE_S)
+    world.run_until(is_over, started + limit)
+    if swarm.has_liar or swarm.has_lost_disk:
+        world.run_until(lambda: is_over() or bool(offered), started + 2 * limit)
+        world.run_until(is_over, max([started, *offered]) + OFFERED_S)
 
 
 def _populate(swarm: Swarm, rng: random.Random) -> None:
