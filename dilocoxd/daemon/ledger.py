@@ -6,8 +6,8 @@ snapshot, then the log. Every step compares the state's digest with the one that
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,6 +36,14 @@ def owned_segments(owned: Iterable[OwnedReduction]) -> tuple[OwnedSegment, ...]:
 def planned_by(ready: StateReady) -> tuple[int, int]:
     """What the schedule of a state wants the next entry to announce."""
     return ready.next_lowrank_r, ready.next_inner_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A snapshot of others, whole in `directory`; `publish` moves it to its place among our own."""
+
+    directory: str
+    publish: Callable[[], Awaitable[Path]]
 
 
 class Ledger:
@@ -93,7 +101,7 @@ class Ledger:
 
     async def adopt(
         self,
-        directory: str,
+        download: Download,
         certified_by: Entry,
         skipped: list[SignedEntry],
         settle: SettleContribution | None = None,
@@ -103,9 +111,12 @@ class Ledger:
         `settle`: our contribution that one of `skipped` names. Raises StoreError or WorkerError when it is not that
         state; the log is unchanged then, our state is gone.
         """
-        ready = await self._site.load_state(directory)
+        ready = await self._site.load_state(download.directory)
         if (ready.round, ready.state_digest) != (certified_by.round, certified_by.state_digest):
-            raise StoreError(f"snapshot {directory} is not the state that entry {certified_by.round} was voted on")
+            raise StoreError(
+                f"snapshot {download.directory} is not the state that entry {certified_by.round} was voted on"
+            )
+        directory = str(await download.publish())
         if settle is not None:  # only now: a contribution that was settled for a false snapshot would be lost
             ready = await self._site.load_state(directory, settles=settle.phase, is_included=True)
         for signed in skipped:

@@ -77,6 +77,11 @@ def vote_keys(identity: Identity) -> VoteKeys:
     return VoteKeys(sign, is_signed_by_its_peer)
 
 
+def _retention(opened: Opened) -> Retention:
+    section, storage = opened.manifest.snapshot, opened.config.storage
+    return Retention(section.every_rounds, section.keep, storage.payload_rounds_max, storage.payload_bytes_max)
+
+
 class Daemon:
     """All parts of one peer."""
 
@@ -98,11 +103,10 @@ class Daemon:
         self.log = log
         self.site = make_site(site_settings(run_dir, manifest, opened.config, self.me), self.on_site_event)
         view = first_view(manifest, self.genesis)
-        section = manifest.snapshot
-        kept_work = OwnWork(run_dir.own_work)
-        storage = opened.config.storage
-        retention = Retention(section.every_rounds, section.keep, storage.payload_rounds_max, storage.payload_bytes_max)
-        self.snapshots = SnapshotKeeper(run_dir.snapshots, retention, self._peer_heights, kept_work, opened.events.emit)
+        kept_work, aside = OwnWork(run_dir.own_work), Aside(run_dir.aside)
+        self.snapshots = SnapshotKeeper(
+            run_dir.snapshots, _retention(opened), self._peer_heights, kept_work, aside, opened.events.emit
+        )
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied)
         self.books = OwnBooks(self.me, self.site, kept_work, opened.events)
         self.library = Library(manifest.canonical_bytes(), log, run_dir.snapshots)
@@ -133,7 +137,7 @@ class Daemon:
                 keys=self.keys,
                 limits=round_limits(manifest),
                 snapshots=run_dir.snapshots,
-                aside=Aside(run_dir.aside),
+                aside=aside,
                 events=opened.events,
                 moved=self.swarm.announce,
                 took=self.round_history.took,

@@ -19,6 +19,7 @@ from dilocoxd.rounds.recovery import goes_back
 from dilocoxd.rounds.recovery_machine import RecoveryMachine
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
+from dilocoxd.store.snapshots import remove_downloads
 from dilocoxd.telemetry import catalogue
 
 LIMITS = r.RecoveryLimits()
@@ -36,7 +37,7 @@ def finish_turn_back(log: EntryLog, aside: Aside, snapshots: Path) -> None:
     taken = list(log.entries(fork, replayable_height(log, usable_snapshots(snapshots, log)))) if own else []
     if goes_back(own, below, taken):
         log.roll_back(fork)
-        aside.put_back(log)
+        aside.put_back(log, snapshots)
     aside.clear()
 
 
@@ -81,6 +82,7 @@ class RecoveryDriver:
         done = await self._run_machine(order)
         if done.failure:
             return RecoveryFailed(done.failure, done.refuted, done.broken)
+        await asyncio.to_thread(remove_downloads, parts.snapshots, parts.log.height)
         seconds = asyncio.get_running_loop().time() - started
         num_bytes = parts.client.counts["bytes_received"] - bytes_before
         parts.events.emit(

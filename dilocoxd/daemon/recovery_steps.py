@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.daemon.ledger import Ledger
+from dilocoxd.daemon.ledger import Download, Ledger
 from dilocoxd.daemon.outer_worker import RequestRefused
 from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.recovery_asking import Questions
@@ -71,10 +71,10 @@ class OwnSteps:
                 return r.OwnLeft()
             case r.OpenDownload():
                 return r.DownloadOpened(await self._questions.open_download(step.offer).open())
-            case r.PublishSnapshot():
+            case r.FinishDownload():
                 assert self._questions.download is not None
-                await self._questions.download.publish()
-                return r.SnapshotPublished()
+                await self._questions.download.finish()
+                return r.DownloadFinished()
             case _:
                 return await self._change(step)
 
@@ -133,15 +133,20 @@ class OwnSteps:
                 is_rolled_back=True,
             )
         )
-        await asyncio.to_thread(parts.aside.keep, parts.log, fork)
+        usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
+        above = [path for path in usable if int(path.name) > fork]
+        await asyncio.to_thread(parts.aside.keep, parts.log, fork, above)
         await asyncio.to_thread(parts.log.roll_back, fork)
 
     async def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
-        parts, directory = self._parts, self._parts.snapshots / str(step.offer.round)
+        """A download takes its place only once it has proved right: a snapshot of our own may lie there."""
+        parts, download = self._parts, self._questions.download
+        assert download is not None
+        source = Download(str(download.partial), download.publish)
         try:
-            await parts.ledger.adopt(str(directory), step.certified_by, list(step.skipped), step.settle)
+            await parts.ledger.adopt(source, step.certified_by, list(step.skipped), step.settle)
         except (StoreError, WorkerError) as error:
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, download.partial, ignore_errors=True)
             if await asyncio.to_thread(self._can_replay, parts.log.height):
                 await self._rebuild()
             return r.AdoptRefused(f"snapshot {step.offer.round}: {error}")
@@ -175,7 +180,7 @@ class OwnSteps:
         else:
             await parts.books.leave_chain([signed.entry for signed in step.taken], Branch(step.fork, ()), flying)
             await asyncio.to_thread(parts.log.roll_back, step.fork)
-            await asyncio.to_thread(parts.aside.put_back, parts.log)
+            await asyncio.to_thread(parts.aside.put_back, parts.log, parts.snapshots)
             await parts.books.enter_chain(step.own, flying)
         digest = await self._rebuild()
         await asyncio.to_thread(parts.aside.clear)

@@ -1,4 +1,4 @@
-"""What other peers say of their snapshots, and a download on our disk: kept over restarts, published when it is whole.
+"""What other peers say of their snapshots, and a download on our disk: kept over restarts, apart from our snapshots.
 
 What makes a snapshot trustworthy is not its donor: its digest must be the one that the next entry of the chain was
 voted for. Who is asked for which chunk is decided by the recovery machine (rounds/chunks.py).
@@ -13,13 +13,15 @@ from typing import Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.store.durable import make_directory, write_file
 from dilocoxd.store.snapshots import (
     INDEX_BYTES_MAX,
     INDEX_NAME,
     SnapshotFile,
     SnapshotIndex,
     decode_index,
-    publish,
+    download_directory,
+    move_in,
 )
 from dilocoxd.swarm.download import ChunkFetcher, Download
 from dilocoxd.swarm.fetch import FetchClient
@@ -61,31 +63,36 @@ class SnapshotDownload:
         self._client = client
         self._index = index
         self.directory = root / str(index.round)
-        self._partial = root / f".{index.round}.download"
+        self.partial = download_directory(root, index.round)
         self._fds: list[int] = []
         self.chunks = ChunkFetcher(client)
 
     async def open(self) -> frozenset[int]:
         """The chunks that an earlier try has brought. Raises StoreError."""
         try:
-            await asyncio.to_thread(self._partial.mkdir, parents=True, exist_ok=True)
+            await asyncio.to_thread(make_directory, self.partial)
             for file in self._index.files:
-                self._fds.append(await asyncio.to_thread(os.open, self._partial / file.name, _OPEN_FLAGS, 0o644))
+                self._fds.append(await asyncio.to_thread(os.open, self.partial / file.name, _OPEN_FLAGS, 0o644))
         except OSError as error:
             raise self._failed(error) from error
         plans = [_plan(self._index.round, *pair) for pair in zip(self._index.files, self._fds, strict=True)]
         self.chunks = ChunkFetcher(self._client, *plans)
         return await self.chunks.present()
 
-    async def publish(self) -> None:
-        """All chunks are there: let it appear, durably. Raises StoreError."""
+    async def finish(self) -> None:
+        """All chunks are there: make it a snapshot, durably, in its own place. Raises StoreError."""
         try:
             for fd in self._fds:
                 await asyncio.to_thread(os.fsync, fd)
         except OSError as error:
             raise self._failed(error) from error
         self.close()
-        await asyncio.to_thread(publish, self._partial, self.directory, self._index)
+        await asyncio.to_thread(write_file, self.partial / INDEX_NAME, self._index.encode())
+
+    async def publish(self) -> Path:
+        """It has proved right: let it appear among our own; one of the same round goes. Raises StoreError."""
+        await asyncio.to_thread(move_in, self.partial, self.directory)
+        return self.directory
 
     def close(self) -> None:
         """What is there stays on disk."""

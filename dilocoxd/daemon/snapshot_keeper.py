@@ -14,9 +14,10 @@ from typing import Final
 
 from dilocoxd.daemon.site_interface import Site
 from dilocoxd.errors import StoreError, WorkerError
+from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.own_work import OwnWork
-from dilocoxd.store.snapshots import list_rounds, prune, read_index, stamp_chain_head
+from dilocoxd.store.snapshots import list_rounds, move_in, prune, read_index, stamp_chain_head, temporary_directory
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, SnapshotWritten
 
 PAYLOAD_ROUNDS_MIN: Final = 64
@@ -79,13 +80,18 @@ class SnapshotKeeper:
         retention: Retention,
         peer_heights: Callable[[], Sequence[int]],
         kept_work: OwnWork,
+        aside: Aside,
         emit: Callable[[Event], None],
     ) -> None:
-        """`peer_heights`: where the live peers stand. `kept_work` is kept as long as payloads of the log."""
+        """`peer_heights`: where the live peers stand. `kept_work` is kept as long as payloads of the log.
+
+        Nothing is written or dropped while a branch lies `aside`: its way back needs what is there.
+        """
         self._directory = directory
         self._retention = retention
         self._peer_heights = peer_heights
         self._kept_work = kept_work
+        self._aside = aside
         self._emit = emit
         self._wanted: asyncio.Queue[int] = asyncio.Queue(1)
         self.newest_bytes = 0
@@ -117,18 +123,27 @@ class SnapshotKeeper:
         directory = self._directory / str(height)
         if height > log.height:
             return  # rolled back meanwhile
+        if not await asyncio.to_thread(lambda: self._aside.is_empty):
+            return
         head = log.hash_at(height)
-        written = await site.write_snapshot(str(directory))
+        # Until it is known whose state it is, it has no place among the others: one that was adopted may lie there.
+        prepared = temporary_directory(self._directory / f"{height}.written")
+        written = await site.write_snapshot(str(prepared))
+        await asyncio.to_thread(stamp_chain_head, prepared, head)
         if written.round != height or height > log.height or log.hash_at(height) != head:
             # The state moved on before its turn came, or the chain was rolled back: the name would lie.
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, prepared, ignore_errors=True)
             return
-        await asyncio.to_thread(stamp_chain_head, directory, head)
-        await asyncio.to_thread(prune, self._directory, self._retention.keep)
+        await asyncio.to_thread(move_in, prepared, directory)
+        if await asyncio.to_thread(lambda: self._aside.is_empty):
+            await self._drop(height, log)
+        self.newest_bytes = written.total_bytes
+        self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))
+
+    async def _drop(self, height: int, log: EntryLog) -> None:
+        await asyncio.to_thread(prune, self._directory, self._retention.keep, height)
         newest = log.payload(height - 1).length if height and log.has_payload(height - 1) else 0
         rounds_max = self._retention.rounds_max(newest)
         first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
         await asyncio.to_thread(self._kept_work.drop_below, first)
-        self.newest_bytes = written.total_bytes
-        self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))

@@ -25,6 +25,8 @@ def load_or_create_token(path: Path) -> str:
         ) from error
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     return load_token(path)
 
 

@@ -179,15 +179,18 @@ class OpenDownload:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishSnapshot:
-    """All chunks are there: make the snapshot appear; SnapshotPublished."""
+class FinishDownload:
+    """All chunks are there: make them durable, beside our own snapshots; DownloadFinished."""
 
     offer: Offer
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptSnapshot:
-    """Load it instead of replaying `skipped`, which go into the log without payloads; Adopted or AdoptRefused."""
+    """Load it instead of replaying `skipped`, which go into the log without payloads; Adopted or AdoptRefused.
+
+    It takes its place among our own snapshots only once it has proved right.
+    """
 
     offer: Offer
     certified_by: Entry
@@ -220,9 +223,7 @@ class TurnBack:
     in_flight: InFlight | None
 
 
-Step = (
-    Rebuild | ReadOwn | CheckBranch | LeaveOwn | OpenDownload | PublishSnapshot | AdoptSnapshot | TakeEntry | TurnBack
-)
+Step = Rebuild | ReadOwn | CheckBranch | LeaveOwn | OpenDownload | FinishDownload | AdoptSnapshot | TakeEntry | TurnBack
 
 
 # --- orders that nobody answers
@@ -341,7 +342,7 @@ class DownloadOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPublished:
+class DownloadFinished:
     pass
 
 
@@ -382,7 +383,7 @@ StepDone = (
     | BranchChecked
     | OwnLeft
     | DownloadOpened
-    | SnapshotPublished
+    | DownloadFinished
     | Adopted
     | AdoptRefused
     | EntryTaken

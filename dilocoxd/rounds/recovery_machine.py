@@ -361,7 +361,7 @@ class RecoveryMachine:
             case r.BranchChecked():
                 assert self._read is not None
                 self._fail_peer(event.problem, is_false=True) if event.problem else self._choose(self._read)
-            case r.DownloadOpened() | r.SnapshotPublished():
+            case r.DownloadOpened() | r.DownloadFinished():
                 assert self._hunt is not None
                 self._hunt.handle(None, event)
                 self._look_at_hunt()

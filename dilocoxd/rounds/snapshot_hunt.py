@@ -15,14 +15,14 @@ from dilocoxd.rounds.recovery_events import (
     AskSnapshots,
     ChunkCame,
     CloseDownload,
+    DownloadFinished,
     DownloadOpened,
+    FinishDownload,
     Offer,
     OfferCame,
     OpenDownload,
-    PublishSnapshot,
     RecoveryEvent,
     RecoveryLimits,
-    SnapshotPublished,
     SnapshotsListed,
     SourceDropped,
 )
@@ -75,7 +75,7 @@ class SnapshotHunt:
             self._note(asked, event)
         elif isinstance(event, DownloadOpened) and self._chosen is not None:
             self._open(self._chosen, event.present)
-        elif isinstance(event, SnapshotPublished):
+        elif isinstance(event, DownloadFinished):
             self.offer, self.is_over = self._chosen, True
         self._waiting &= self._desk.open.keys()
         if self.pool is not None:
@@ -122,7 +122,7 @@ class SnapshotHunt:
 
     def _drive(self, pool: ChunkPool) -> None:
         if pool.is_complete:
-            self._desk.emit(PublishSnapshot(self._chosen))  # type: ignore[arg-type]
+            self._desk.emit(FinishDownload(self._chosen))  # type: ignore[arg-type]
             self.pool = None
         elif pool.is_hopeless:
             self.problem, self.is_over = f"snapshot {self._chosen.round}: {pool.problem}", True  # type: ignore[union-attr]

@@ -1,35 +1,52 @@
-"""Keeps the records of a branch that is given up, until the better branch is complete in the log.
+"""Keeps the branch that is given up, entries and snapshots, until the better branch is complete in the log.
 
 A branch that was checked can still turn out to be false, or its payloads may be had from nobody. Then the log goes back
 to what it was: an acknowledged entry is lost to a heavier chain only, never to the promise of one (rule R-d). Records
-are hard links, so keeping them costs no space. Source: docs/internals.md 3.10.
+and snapshots are hard links, so keeping them costs no space. Source: docs/internals.md 3.10.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from dilocoxd.store.durable import store_error
-from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.store.durable import Corrupt, fsync_directory, make_directory, store_error
+from dilocoxd.store.log import SUFFIX, EntryLog, Source
 from dilocoxd.store.record import read_record
+from dilocoxd.store.snapshots import link_snapshot, list_rounds
 from dilocoxd.wire.entry import SignedEntry
 
 
 class Aside:
-    """`directory` lies beside the log, on the same file system."""
+    """`directory` lies beside the log and the snapshots, on the same file system."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def keep(self, log: EntryLog, height: int) -> None:
-        """Keep the records from `height` on; what was kept before is forgotten. Raises StoreError."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether no branch is kept."""
+        return not self._paths()
+
+    def keep(self, log: EntryLog, height: int, snapshots: Sequence[Path] = ()) -> None:
+        """Keep the records from `height` on, and these snapshots of them; what was kept before is forgotten.
+
+        Durable when this returns: only then may the log be cut. Raises StoreError.
+        """
         try:
             self.clear()
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
+            for snapshot in snapshots:
+                try:
+                    link_snapshot(snapshot, self._directory / snapshot.name)
+                except Corrupt:
+                    continue  # retention has dropped it meanwhile, or it is damaged: nothing leads on from it
             for index in range(height, log.height):
                 path = log.path(index)
                 os.link(path, self._directory / path.name)
+            fsync_directory(self._directory)
         except OSError as error:
             raise store_error("keeping the entries that a fork drops", self._directory, error) from error
 
@@ -40,8 +57,13 @@ class Aside:
         except OSError as error:
             raise store_error("reading the entries that a fork drops", self._directory, error) from error
 
-    def put_back(self, log: EntryLog) -> None:
-        """Append what was kept; the log must have been rolled back to that height. Raises StoreError."""
+    def put_back(self, log: EntryLog, snapshots: Path) -> None:
+        """Append what was kept; the log must have been rolled back to that height. Raises StoreError.
+
+        Its snapshots are in their place again, whatever lay there. Can be repeated after a crash.
+        """
+        for number in list_rounds(self._directory):
+            link_snapshot(self._directory / str(number), snapshots / str(number))
         for path in self._paths():
             try:
                 record = read_record(path)
@@ -57,9 +79,14 @@ class Aside:
                 raise store_error("putting back an entry", path, error) from error
 
     def clear(self) -> None:
-        """Forget all of it, newest first: what is left by a crash still starts where it did."""
+        """Forget all of it, newest entry first: what is left by a crash still starts where it did."""
+        if not self._directory.is_dir():
+            return
         for path in reversed(self._paths()):
             path.unlink()
+        for path in self._directory.iterdir():
+            shutil.rmtree(path)
+        fsync_directory(self._directory)
 
     def _paths(self) -> list[Path]:
-        return sorted(self._directory.iterdir()) if self._directory.is_dir() else []
+        return sorted(self._directory.glob(f"*{SUFFIX}"))

@@ -71,6 +71,14 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def make_directory(path: Path) -> None:
+    """Make it and what is missing above it, durably: what is synced in it is not lost with it. Raises OSError."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        fsync_directory(path.parent)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, atomically and durably. Raises StoreError (DiskFull); the old file then stays."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)

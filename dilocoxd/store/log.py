@@ -16,11 +16,11 @@ from pathlib import Path
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, RoundIndex, RunId
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_all
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
 from dilocoxd.store.record import PIECE_BYTES, Record, check_payload, encode_front, read_record
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
-_SUFFIX = ".entry"
+SUFFIX = ".entry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class EntryLog:
         self.cut_tail: str = ""
         """Empty, or one sentence about the record that was cut at start."""
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             for leftover in directory.glob(f"*{TEMPORARY_SUFFIX}"):
                 leftover.unlink()
             self._open()
@@ -203,7 +203,7 @@ class EntryLog:
 
     def path(self, index: int) -> Path:
         """File of the record of entry `index`."""
-        return self._directory / f"{index:012d}{_SUFFIX}"
+        return self._directory / f"{index:012d}{SUFFIX}"
 
     def _read(self, index: int) -> Record:
         if not 0 <= index < self.height:
@@ -235,7 +235,7 @@ class EntryLog:
             self._hashes.append(entry_hash(record.signed.entry))
 
     def _count(self) -> int:
-        names = [path.name.removesuffix(_SUFFIX) for path in self._directory.glob(f"*{_SUFFIX}")]
+        names = [path.name.removesuffix(SUFFIX) for path in self._directory.glob(f"*{SUFFIX}")]
         return max((int(name) for name in names if name.isdecimal()), default=-1) + 1
 
     def _check_next(self, signed: SignedEntry, index: int, parent: Digest) -> None:

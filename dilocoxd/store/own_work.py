@@ -17,7 +17,7 @@ from typing import Final
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PhaseId
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_all
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
 
 SUFFIX: Final = ".work"
 _FRONT: Final = struct.Struct("<8sQQ32sQQ")
@@ -111,7 +111,7 @@ class OwnWork:
         length = sum(piece.length for piece in body)
         front = _FRONT.pack(_MAGIC, work.phase, work.round, work.entry_hash, work.num_passes, length)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 digest = hashlib.sha256(front)

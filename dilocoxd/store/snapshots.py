@@ -31,6 +31,7 @@ OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 FILE_BYTES_MAX: Final = 1 << 42
 _FORMAT: Final = 1
+_DOWNLOAD_SUFFIX: Final = ".download"
 Progress = Callable[[int], None]
 
 
@@ -114,13 +115,14 @@ def _canonical(body: dict[str, Any]) -> bytes:
 
 
 def read_index(directory: Path) -> SnapshotIndex:
-    """The index of a snapshot directory. Raises Corrupt, or StoreError if it cannot be read."""
+    """The index of a snapshot directory. Raises Corrupt (also if there is none), StoreError if it cannot be read."""
     path = directory / INDEX_NAME
     try:
         with path.open("rb") as file:
             data = file.read(INDEX_BYTES_MAX + 1)
     except OSError as error:
-        raise StoreError(f"snapshot {directory} cannot be read: {error.strerror}; use another snapshot") from error
+        kind = Corrupt if isinstance(error, FileNotFoundError) else StoreError
+        raise kind(f"snapshot {directory} cannot be read: {error.strerror}; use another snapshot") from error
     return decode_index(data, str(path))
 
 
@@ -175,14 +177,46 @@ def temporary_directory(directory: Path) -> Path:
 
 def publish(temporary: Path, directory: Path, index: SnapshotIndex) -> None:
     """Write the index and let `directory` appear, durably. The files must be fsynced. Raises StoreError."""
+    write_file(temporary / INDEX_NAME, index.encode())
+    move_in(temporary, directory)
+
+
+def move_in(temporary: Path, directory: Path) -> None:
+    """Let a snapshot that is complete in `temporary` appear as `directory`, durably. Raises StoreError."""
     try:
-        write_file(temporary / INDEX_NAME, index.encode())
         if directory.exists():
-            shutil.rmtree(directory)
+            _remove(directory)
         temporary.rename(directory)
         fsync_directory(directory.parent)
     except OSError as error:
         raise store_error("publishing a snapshot", directory, error) from error
+
+
+def _remove(directory: Path) -> None:
+    """Out of the readers' sight first, durably: a snapshot is whole or absent. Raises OSError."""
+    hidden = directory.with_name(f".{directory.name}.old{TEMPORARY_SUFFIX}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    directory.rename(hidden)
+    fsync_directory(directory.parent)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def link_snapshot(source: Path, target: Path) -> None:
+    """Let `target` be the same snapshot, durably, by hard links: it takes no space.
+
+    Raises Corrupt when `source` is not there, or not all of it, and StoreError.
+    """
+    index, temporary = read_index(source), temporary_directory(target)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for file in index.files:
+            os.link(source / file.name, temporary / file.name)
+    except FileNotFoundError as error:
+        raise Corrupt(f"snapshot {source} is not complete ({error.filename}); delete the snapshot") from error
+    except OSError as error:
+        raise store_error("keeping a snapshot", source, error) from error
+    publish(temporary, target, index)
 
 
 def stamp_chain_head(directory: Path, chain_head: bytes) -> SnapshotIndex:
@@ -199,6 +233,19 @@ def list_rounds(root: Path) -> list[int]:
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal() and (path / INDEX_NAME).is_file())
 
 
+def download_directory(root: Path, number: int) -> Path:
+    """Where a snapshot that comes from others is gathered; it stays there over restarts, until it is adopted."""
+    return root / f".{number}{_DOWNLOAD_SUFFIX}"
+
+
+def remove_downloads(root: Path, height: int) -> None:
+    """Delete downloads up to `height`: the chain here leads beyond them."""
+    for path in root.glob(f".*{_DOWNLOAD_SUFFIX}"):
+        number = path.name[1:].removesuffix(_DOWNLOAD_SUFFIX)
+        if number.isdecimal() and int(number) <= height:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def remove_leftovers(root: Path) -> None:
     """Delete what a crash left half written (not partial downloads, which can be continued)."""
     if root.is_dir():
@@ -206,16 +253,14 @@ def remove_leftovers(root: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def prune(root: Path, keep: int) -> list[int]:
-    """Delete all but the newest `keep` snapshots; returns the rounds that were deleted."""
-    rounds = list_rounds(root)
+def prune(root: Path, keep: int, height: int) -> list[int]:
+    """Delete all but the newest `keep` snapshots up to `height`; returns the rounds that were deleted.
+
+    What lies above is of a branch that was left: it must not take the place of one that the log is replayed from.
+    """
+    rounds = [number for number in list_rounds(root) if number <= height]
     doomed = rounds[: max(0, len(rounds) - keep)]
     for number in doomed:
-        directory = root / str(number)
-        # Out of the readers' sight first: a snapshot is whole or absent.
-        hidden = temporary_directory(directory)
         with contextlib.suppress(OSError):
-            shutil.rmtree(hidden, ignore_errors=True)
-            directory.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+            _remove(root / str(number))
     return doomed

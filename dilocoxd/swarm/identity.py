@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.credentials import is_credential
+from dilocoxd.store.durable import fsync_directory
 from dilocoxd.wire.entry import SignedVote
 
 KEY_BITS: Final = 2048
@@ -119,6 +120,7 @@ def create(path: Path) -> Identity:
             file.flush()
             os.fsync(file.fileno())
         os.link(temporary, path)
+        fsync_directory(path.parent)
     except FileExistsError:
         raise ConfigError(f"identity key {path} exists already; remove it first if a new identity is wanted") from None
     finally:

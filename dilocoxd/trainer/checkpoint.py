@@ -20,6 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dilocoxd.store.durable import fsync_directory
+
 _KEEP: Final = 2
 _META_KEY: Final = "dilocoxd"
 _ADAMW_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
@@ -75,7 +77,9 @@ class CheckpointWriter:
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.rename(folder / self._name)
+            fsync_directory(folder)
             if self._is_pruner:
+                fsync_directory(directory)
                 _prune(directory, self._num_ranks)
             self.error = ""
         except (OSError, SafetensorError) as error:

@@ -60,6 +60,7 @@ async def download_snapshot(client: FetchClient, donors: list[PeerId], index: Sn
     try:
         await found.open()
         await download(found.chunks, donors)
+        await found.finish()
         await found.publish()
     finally:
         found.close()

@@ -64,7 +64,7 @@ class FileDisk(Disk):
 
     def put_back(self) -> None:
         assert self._log is not None
-        self._aside.put_back(self._log)
+        self._aside.put_back(self._log, self.directory / "snapshots")
         self._read_log()
 
     def clear_aside(self) -> None:

@@ -221,9 +221,9 @@ class Recovery:
             case r.OpenDownload():
                 self.key, self.chunk_of = step.offer.key, {}
                 return r.DownloadOpened(frozenset(disk.chunks.setdefault(step.offer.key, set())))
-            case r.PublishSnapshot():
+            case r.FinishDownload():
                 assert len(disk.chunks.pop(self.key)) == NUM_CHUNKS, "published before it was whole"
-                return r.SnapshotPublished()
+                return r.DownloadFinished()
             case r.AdoptSnapshot():
                 return self._adopt(step)
             case r.TakeEntry():

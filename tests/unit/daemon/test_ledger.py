@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.ledger import Ledger, genesis_view
+from dilocoxd.daemon.ledger import Download, Ledger, genesis_view
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import SiteSettings
 from dilocoxd.errors import StoreError
@@ -99,15 +99,22 @@ async def test_applying_moves_the_view_and_settles(tmp_path: Path) -> None:
     assert ledger.chain.weight == 40
 
 
+def download(name: str) -> Download:
+    async def publish() -> Path:
+        return Path(name)
+
+    return Download(name, publish)
+
+
 async def test_snapshot_that_nobody_voted_for_is_refused_and_the_log_stays(tmp_path: Path) -> None:
     entries = true_chain(4)
     ledger, site = await opened(tmp_path, [])
     site.snapshots["good"] = (RoundIndex(3), Digest(entries[3].entry.state_digest))
     site.snapshots["bad"] = (RoundIndex(3), Digest(b"x" * 32))
     with pytest.raises(StoreError, match="voted on"):
-        await ledger.adopt("bad", entries[3].entry, entries[:3])
+        await ledger.adopt(download("bad"), entries[3].entry, entries[:3])
     assert ledger.log.height == 0
-    await ledger.adopt("good", entries[3].entry, entries[:3])
+    await ledger.adopt(download("good"), entries[3].entry, entries[:3])
     assert ledger.chain.height == 3
     assert not ledger.log.has_payload(0)
     append(ledger.log, entries[3:])
@@ -132,9 +139,9 @@ async def test_contribution_that_a_snapshot_skips_is_settled_only_once_the_snaps
 
     monkeypatch.setattr(site, "load_state", noting)
     with pytest.raises(StoreError, match="voted on"):
-        await ledger.adopt("bad", entries[3].entry, entries[:3], settle)
+        await ledger.adopt(download("bad"), entries[3].entry, entries[:3], settle)
     assert settled == []
-    await ledger.adopt("good", entries[3].entry, entries[:3], settle)
+    await ledger.adopt(download("good"), entries[3].entry, entries[:3], settle)
     assert settled == [settle.phase] and ledger.chain.height == 3
 
 

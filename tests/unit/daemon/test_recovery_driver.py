@@ -15,18 +15,19 @@ from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.site_interface import SiteSettings
 from dilocoxd.daemon.snapshot_keeper import usable_snapshots
-from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.store.own_work import OwnWork
-from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish, stamp_chain_head
+from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish, stamp_chain_head, verify
 from dilocoxd.swarm.fetch import FetchClient
 from dilocoxd.swarm.pieces import Region
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import SignedEntry, entry_hash, vote_text
+from dilocoxd.wire.local import StateReady
 from tests.harness import fake_site
 from tests.unit.daemon.chain_maker import GENESIS, KEYS, RUN, chain, sign
 
@@ -55,6 +56,19 @@ class LibraryClient(FetchClient):
     async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
         data = await self.fetch_bytes(peer, resource, bytes_max=1 << 30)
         os.pwrite(target.fd, data[offset : offset + target.length], target.offset)
+
+
+class DiskSite(fake_site.FakeSite):
+    """Loads the snapshots that `Branch.write_snapshot` writes: the state is what lies in the file of the tensors."""
+
+    async def load_state(
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
+    ) -> StateReady:
+        if directory:
+            index = verify(Path(directory))
+            digest = (Path(directory) / ANCHOR_NAME).read_bytes()[:32]
+            self.snapshots[directory] = (RoundIndex(index.round), Digest(digest))
+        return await super().load_state(directory, settles=settles, is_included=is_included)
 
 
 @dataclass
@@ -90,11 +104,11 @@ class Branch:
             log.append(signed, Source(fd, 0, fake_site.LENGTHS))
             os.close(fd)
 
-    def write_snapshot(self, root: Path, number: int) -> None:
-        """Snapshot of state `number`, as the fake site would not write it: only its index matters."""
+    def write_snapshot(self, root: Path, number: int, state: bytes = b"") -> None:
+        """Snapshot of state `number`; with `state`, its tensors are not those that its index names."""
         temporary = root / f".{number}.new"
         temporary.mkdir(parents=True)
-        (temporary / ANCHOR_NAME).write_bytes(b"anchor" * 100)
+        (temporary / ANCHOR_NAME).write_bytes((state or self.digests[number]) * 20)
         head = entry_hash(self.entries[number - 1].entry).hex()
         files = (hash_chunks(temporary / ANCHOR_NAME),)
         digest = self.digests[number].hex()
@@ -116,14 +130,11 @@ class World:
         self.donor_snapshots = donor / "snapshots"
         self.client = LibraryClient(Library(b"", self.donor_log, self.donor_snapshots))
         settings = SiteSettings(self.folder, "arrival", 1, 1, 0)
-        self.site = fake_site.FakeSite(settings, lambda event: None)
+        self.site = DiskSite(settings, lambda event: None)
         log = EntryLog(self.folder / "log", RUN, GENESIS)
         self.own.write(log)
         self.ledger = Ledger(self.site, log, genesis_view(RUN, GENESIS, inner_steps=1, lowrank_r=0), ME)
         self.snapshots = self.folder / "snapshots"
-        for branch in (self.own, self.theirs):
-            for number, digest in enumerate(branch.digests):
-                self.site.snapshots[str(self.snapshots / str(number))] = (RoundIndex(number), digest)
 
     async def open(self) -> None:
         """As a daemon does at start."""

@@ -186,8 +186,8 @@ class World:
                 return r.OwnLeft()
             case r.OpenDownload():
                 return r.DownloadOpened(frozenset(self.chunks))
-            case r.PublishSnapshot():
-                return r.SnapshotPublished()
+            case r.FinishDownload():
+                return r.DownloadFinished()
             case r.AdoptSnapshot():
                 self.log += step.skipped
                 self.digest = Digest(step.certified_by.state_digest)

@@ -118,9 +118,38 @@ def test_a_half_written_snapshot_is_invisible_and_removed(tmp_path: Path) -> Non
 def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     for number in (2, 4, 10, 6):
         make(tmp_path, number, size=100)
-    assert snapshots.prune(tmp_path, keep=2) == [2, 4]
+    assert snapshots.prune(tmp_path, keep=2, height=10) == [2, 4]
     assert snapshots.list_rounds(tmp_path) == [6, 10]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "6"]
+
+
+def test_snapshot_of_a_branch_that_was_left_takes_the_place_of_none(tmp_path: Path) -> None:
+    """It lies above the height: the log is replayed from the one below."""
+    for number in (2, 4, 10):
+        make(tmp_path, number, size=100)
+    assert snapshots.prune(tmp_path, keep=1, height=4) == [2]
+    assert snapshots.list_rounds(tmp_path) == [4, 10]
+
+
+def test_downloads_that_the_chain_has_passed_are_removed(tmp_path: Path) -> None:
+    for number in (4, 5, 6):
+        snapshots.download_directory(tmp_path, number).mkdir()
+    snapshots.remove_downloads(tmp_path, 5)
+    assert list(tmp_path.iterdir()) == [snapshots.download_directory(tmp_path, 6)]
+
+
+def test_linked_snapshot_outlives_the_one_that_replaces_it(tmp_path: Path) -> None:
+    first = make(tmp_path, 5, size=100)
+    expected = snapshots.verify(first)
+    snapshots.link_snapshot(first, tmp_path / "aside" / "5")
+    make(tmp_path, 5, size=200)
+    assert snapshots.verify(tmp_path / "aside" / "5") == expected
+    with pytest.raises(Corrupt, match="cannot be read"):
+        snapshots.link_snapshot(tmp_path / "9", tmp_path / "aside" / "9")
+    (first / snapshots.ANCHOR_NAME).unlink()
+    with pytest.raises(Corrupt, match="is not complete"):
+        snapshots.link_snapshot(first, tmp_path / "aside" / "6")
+    assert snapshots.list_rounds(tmp_path / "aside") == [5]
 
 
 def test_publishing_again_replaces(tmp_path: Path) -> None:

@@ -1,0 +1,201 @@
+"""A site that leaves its branch for a snapshot of the same round has its own snapshot until the other is adopted.
+
+The log leads on from that snapshot only (retention has dropped what lies below), so without it there is no way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.daemon.ledger import Ledger, genesis_view
+from dilocoxd.daemon.payload_map import PayloadMaps
+from dilocoxd.daemon.recovery_driver import finish_turn_back
+from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.daemon.snapshot_keeper import Retention, SnapshotKeeper, usable_snapshots
+from dilocoxd.ids import RoundIndex
+from dilocoxd.rounds.events import RecoveryFailed, RecoveryFinished
+from dilocoxd.store.aside import Aside
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.own_work import OwnWork
+from dilocoxd.store.snapshots import list_rounds, remove_leftovers
+from dilocoxd.telemetry.catalogue import AlertRaised, Event
+from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.local import SnapshotWritten
+from tests.harness import fake_site
+from tests.unit.daemon.chain_maker import GENESIS, RUN
+from tests.unit.daemon.test_recovery_driver import ME, Branch, DiskSite, World
+
+STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
+"""What changes the disk for good; a process that dies does so before one of them."""
+FORK, NUMBER, HEIGHT = 3, 5, 6
+
+
+class Killed(BaseException):
+    """Nothing catches it, and nothing is written after it."""
+
+
+class Life:
+    """A process that dies before its `last`-th step."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, last: int) -> None:
+        self.num_steps = 0
+        self._last = last
+        for name in STEPS:
+            patch.setattr(os, name, self._counted(name, getattr(os, name)))
+
+    @property
+    def is_over(self) -> bool:
+        return self.num_steps >= self._last
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **rest: Any) -> Any:
+            self.num_steps += 1
+            if self.is_over:
+                raise Killed
+            return real(*args, **rest) if name != "fsync" else None
+
+        return step
+
+
+def world_of(folder: Path, kind: str) -> World:
+    """`false`: their tensors are not what was voted on. `withheld`: their payloads behind it are not to be had."""
+    folder.mkdir()
+    common = Branch().grown(FORK, salt=b"common")
+    own = common.grown(HEIGHT - FORK, salt=b"own", peers=("A", "C"))
+    theirs = common.grown(3, salt=b"theirs", peers=("B",)).grown(3, salt=b"more", peers=("A", "B", "D"))
+    world = World(folder, own, theirs)
+    own.write_snapshot(world.snapshots, NUMBER)
+    theirs.write_snapshot(world.donor_snapshots, NUMBER, b"x" * 32 if kind == "false" else b"")
+    if kind == "withheld":
+        world.donor_log.drop_payloads(NUMBER + 1)
+    return world
+
+
+async def started(folder: Path) -> Ledger:
+    """As a daemon starts on what the last one left."""
+    log = EntryLog(folder / "log", RUN, GENESIS)
+    finish_turn_back(log, Aside(folder / "aside"), folder / "snapshots")
+    remove_leftovers(folder / "snapshots")
+    site = DiskSite(SiteSettings(folder, "arrival", 1, 1, 0), lambda event: None)
+    ledger = Ledger(site, log, genesis_view(RUN, GENESIS, inner_steps=1, lowrank_r=0), ME)
+    usable = usable_snapshots(folder / "snapshots", log)
+    assert await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), usable) == []
+    return ledger
+
+
+async def opened(folder: Path, kind: str) -> World:
+    world = world_of(folder, kind)
+    world.drop_own_payloads(NUMBER)
+    usable = usable_snapshots(world.snapshots, world.ledger.log)
+    assert await world.ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), usable) == []
+    return world
+
+
+@pytest.mark.parametrize("kind", ["false", "withheld"])
+async def test_own_branch_is_rebuilt_when_the_snapshot_of_the_other_is_no_good(tmp_path: Path, kind: str) -> None:
+    world = await opened(tmp_path / "site", kind)
+    assert isinstance(await world.recover(), RecoveryFailed)
+    assert world.ledger.chain.head == world.ledger.log.head == entry_hash(world.own.entries[-1].entry)
+    assert world.ledger.chain.state_digest == world.own.digests[-1]
+    assert (await started(world.folder)).chain.head == world.ledger.chain.head
+
+
+async def test_snapshot_that_proved_right_takes_the_place_of_ours(tmp_path: Path) -> None:
+    world = await opened(tmp_path / "site", "true")
+    assert isinstance(await world.recover(), RecoveryFinished)
+    assert sorted(path.name for path in world.snapshots.iterdir()) == [str(NUMBER)]
+    assert not list((world.folder / "aside").iterdir())
+    assert (await started(world.folder)).chain.head == entry_hash(world.theirs.entries[-1].entry)
+
+
+def died(run: Callable[[], Any], patch: pytest.MonkeyPatch, last: int) -> bool:
+    """Run it in a process that dies before step `last`; False if it came to its end before."""
+    with patch.context() as context:
+        life = Life(context, last)
+        try:
+            asyncio.run(run())
+        except* Killed:
+            assert life.is_over
+        return life.is_over
+
+
+@pytest.mark.parametrize("kind", ["false", "withheld", "true"])
+def test_process_that_dies_at_any_step_starts_on_a_whole_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It dies a second time while it starts."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    found = set()
+    last, is_going_on = 0, True
+    while is_going_on:
+        last += 1
+        folder = tmp_path / str(last)
+        world = asyncio.run(opened(folder, kind))
+        is_going_on = died(world.recover, monkeypatch, last)
+        died(lambda folder=folder: started(folder), monkeypatch, 1 + last * 5 % 17)  # type: ignore[misc]
+        ledger = asyncio.run(started(folder))
+        chain = next(branch for branch in (world.own, world.theirs) if ledger.chain.state_digest in branch.digests[4:])
+        assert ledger.chain.head == entry_hash(chain.entries[ledger.chain.height - 1].entry)
+        assert chain is not world.own or ledger.chain.height == HEIGHT, "entries of our own branch are lost"
+        found.add(chain is world.own)
+    assert last > 20 and found == ({True, False} if kind == "true" else {True})
+
+
+class WritingSite(DiskSite):
+    """Writes the state of a branch; `meanwhile` happens while it does."""
+
+    def __init__(self, folder: Path, branch: Branch, meanwhile: Callable[[], None]) -> None:
+        super().__init__(SiteSettings(folder, "arrival", 1, 1, 0), lambda event: None)
+        self._branch = branch
+        self._meanwhile = meanwhile
+
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
+        self._meanwhile()
+        made = Path(directory).parent.parent / "worker"
+        self._branch.write_snapshot(made, HEIGHT)
+        (made / str(HEIGHT)).rename(directory)
+        return SnapshotWritten(0, RoundIndex(HEIGHT), directory, 0, 0.0)
+
+
+async def kept(world: World, meanwhile: Callable[[], None]) -> None:
+    """A snapshot of the newest own state is due; the keeper does what it does about it."""
+    told: list[Event] = []
+    aside, work = Aside(world.folder / "aside"), OwnWork(world.folder / "work")
+    keeper = SnapshotKeeper(world.snapshots, Retention(1, 1, 1000), lambda: [HEIGHT], work, aside, told.append)
+    await keeper._write(HEIGHT, WritingSite(world.folder, world.own, meanwhile), world.ledger.log)
+    assert not any(isinstance(event, AlertRaised) for event in told)
+
+
+async def test_nothing_is_written_or_dropped_between_two_branches(tmp_path: Path) -> None:
+    world = await opened(tmp_path / "site", "true")
+    log, aside = world.ledger.log, Aside(tmp_path / "site" / "aside")
+    aside.keep(log, HEIGHT - 1)
+    await kept(world, lambda: None)
+    assert list_rounds(world.snapshots) == [NUMBER]
+    aside.clear()
+    await kept(world, lambda: aside.keep(log, HEIGHT - 1))
+    assert list_rounds(world.snapshots) == [NUMBER, HEIGHT], "the one before is not needed any more, but who knows"
+    aside.clear()
+    await kept(world, lambda: None)
+    assert list_rounds(world.snapshots) == [HEIGHT]
+
+
+async def test_snapshot_of_a_branch_that_was_left_while_it_was_written_replaces_none(tmp_path: Path) -> None:
+    world = await opened(tmp_path / "site", "true")
+    log = world.ledger.log
+
+    def change() -> None:
+        log.roll_back(FORK)
+        for signed in world.theirs.entries[FORK:]:
+            log.append_bare(signed, fake_site.LENGTHS)
+        world.theirs.write_snapshot(world.snapshots, HEIGHT)
+
+    await kept(world, change)
+    assert usable_snapshots(world.snapshots, log) == [world.snapshots / str(HEIGHT)]
+    assert sorted(path.name for path in world.snapshots.iterdir()) == [str(NUMBER), str(HEIGHT)]
