@@ -1,8 +1,9 @@
 """The rows of the study: each preset is a configuration of the one engine.
 
 A name may carry changes, `default@inner_steps=16,momentum=0.8`: that is how settings are tuned, and such rows are kept
-beside the others. The inner lr is that of the baseline; what it ends at is the best found for the baseline (0.1) and
-for sites that are averaged at the end (0.3). Outer settings: docs/benchmarks.md says which were tried.
+beside the others. The inner lr is the best of the baseline; what it ends at is the best found for the baseline (0.1)
+and for sites that are averaged at the end (0.3, with Muon 0.5). Outer settings: docs/benchmarks.md says which were
+tried.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Preset:
     fragments: int = 0
     alpha: float = 0.5
     inner: Literal["adamw", "muon"] = "adamw"
-    inner_lr: float = 2e-3
+    inner_lr: float = 3e-3
     min_lr_ratio: float = 0.3
     is_adaptive: bool = False
     qsr: float = 0.0
@@ -93,8 +94,9 @@ ALL_REDUCE = "allreduce"
 PRESETS: dict[str, Preset] = {
     ALL_REDUCE: replace(_STEP, note="the baseline"),
     "allreduce-muon": replace(_STEP, inner="muon"),
-    "default": replace(_ARRIVAL, codec="int2", inner_steps=34),
-    "qsr": replace(_ARRIVAL, codec="int2", inner_steps=20, qsr=9e-3, note="H rises as the inner rate falls"),
+    "default": replace(_ARRIVAL, codec="int2", inner_steps=34, inner="muon", min_lr_ratio=0.5),
+    "default-adamw": replace(_ARRIVAL, codec="int2", inner_steps=34, inner_lr=2e-3, note="its own best rate"),
+    "qsr": replace(_ARRIVAL, codec="int2", inner_steps=20, qsr=1.35e-2, note="H rises as the inner rate falls"),
     "per-step-average": replace(_FP32, inner_steps=1, note="sanity: what separate Adam states cost"),
     "diloco-fp32": replace(_FP32, lr=0.7, momentum=0.9, note="as published"),
     "diloco-fp32-tuned": replace(_FP32, note="the limit of what a codec can reach at this H"),
@@ -114,7 +116,6 @@ PRESETS: dict[str, Preset] = {
     "sparseloco": _SPARSE,
     "sparseloco-arrival": replace(_SPARSE, delay="arrival", tau=0.2),
     "muon-int4": replace(_INT4, inner="muon"),
-    "default-muon": replace(_ARRIVAL, codec="int2", inner_steps=34, inner="muon"),
     "arrival-lowrank5": replace(_ARRIVAL, lowrank=5, inner_steps=5),
     "arrival-mask16": replace(_ARRIVAL, mask=16, inner_steps=5),
     "lowrank24": replace(_INT4, lowrank=24, note="no delay"),

@@ -85,6 +85,7 @@ def test_the_shipped_default_is_the_preset_of_the_study(shipped: str) -> None:
     assert (strategy.inner_steps, strategy.error_feedback) == (measured.inner_steps, measured.feedback)
     assert (outer.optimizer, outer.lr, outer.momentum) == (measured.optimizer, measured.lr, measured.momentum)
     assert tables["inner"]["min_lr_ratio"] == measured.min_lr_ratio
+    assert tables["inner"]["optimizer"] == measured.inner
 
 
 def test_a_file_with_one_preset_says_its_figures_at_the_top(task: Task, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_file_with_one_preset_says_its_figures_at_the_top(task: Task, tmp_path
 
 def test_qsr_lengthens_phases_as_the_rate_falls(task: Task) -> None:
     start = Start(task, task.data(), 0, task.genesis(0))
-    row = run_preset(start, "qsr@inner_steps=4,qsr=4e-3,min_lr_ratio=0", 24, lambda done: None)
+    row = run_preset(start, "qsr@inner_steps=4,inner_lr=2e-3,qsr=4e-3,min_lr_ratio=0", 24, lambda done: None)
     # rates at steps 0, 4 and 8 of 24 give 4, 4 and 7 steps; what is left is the last phase
     assert row["rounds"] == 4
 
