@@ -5,14 +5,14 @@ an answer. A peer that has entries of its own may go on alone after a while (the
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Mapping, Set
 from typing import Final
 
 from dilocoxd.daemon.parts import Daemon
 from dilocoxd.ids import PeerId
+from dilocoxd.rounds.joining import MEET_PATIENCE_S, CatchUp
 from dilocoxd.telemetry.catalogue import SwarmJoined
 
-MEET_PATIENCE_S: Final = 15.0
 LOOK_S: Final = 0.2
 
 
@@ -41,37 +41,21 @@ async def meet_others(daemon: Daemon) -> None:
     daemon.opened.events.emit(SwarmJoined(through=live[0], num_live=len(live), waited_s=clock() - started))
 
 
-class CatchUp:
-    """Whether to wait on: until we stand where the best live peer stood when we met it.
-
-    If all that are ahead fall silent meanwhile, a peer with entries of its own goes on alone after a while; one without
-    any does not, or it would begin a second run from genesis each time the network fails it at the wrong moment.
-    """
-
-    def __init__(self) -> None:
-        self.target = 0
-        self._alone_since: float | None = None
-
-    def is_done(self, height: int, live_heights: Iterable[int], now: float) -> bool:
-        """To be asked again and again; `live_heights`: where the live peers stand."""
-        best = max(live_heights, default=0)
-        self.target = max(self.target, best)
-        if height >= self.target:
-            return True
-        if best > height:
-            self._alone_since = None
-            return False
-        self._alone_since = now if self._alone_since is None else self._alone_since
-        return height > 0 and now - self._alone_since > MEET_PATIENCE_S
-
-
 async def catch_up(daemon: Daemon) -> None:
     """Return when we have caught up, or may go on without."""
-    clock, state = asyncio.get_running_loop().time, CatchUp()
+    clock = asyncio.get_running_loop().time
+    state = CatchUp(is_founder=not daemon.opened.config.network.bootstrap)
     while True:
-        live = [int(view.height) for view in daemon.membership.views() if view.is_live]
-        if state.is_done(daemon.ledger.chain.height, live, clock()):
+        live = {view.peer: int(view.height) for view in daemon.membership.views() if view.is_live}
+        status = daemon.round_status()
+        unconfirmed = status.unconfirmed if status is not None else frozenset()
+        if state.is_done(daemon.ledger.chain.height, live, unconfirmed, clock()):
             return
-        what = daemon.recovery.text or ("recovery to start" if live else "a peer of the run to come back")
-        daemon.lifecycle.enter("catching_up", f"{what} (to height {state.target})")
+        daemon.lifecycle.enter("catching_up", f"{_reason(daemon, live, unconfirmed)} (to height {state.target})")
         await asyncio.sleep(LOOK_S)
+
+
+def _reason(daemon: Daemon, live: Mapping[PeerId, int], unconfirmed: Set[PeerId]) -> str:
+    if live and unconfirmed >= live.keys():
+        return f"somebody else than {', '.join(sorted(live)[:3])}, whose chain could not be taken"
+    return daemon.recovery.text or ("recovery to start" if live else "a peer of the run to come back")

@@ -39,10 +39,11 @@ from dilocoxd.daemon.view import Sources, Who
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, UnixTime
 from dilocoxd.rounds.commands import StartRecovery
+from dilocoxd.rounds.core import RoundStatus
 from dilocoxd.rounds.events import Event, RoundMessage
 from dilocoxd.rounds.limits import PayloadShape, Site as RoundSite, VoteKeys
 from dilocoxd.rounds.membership import Membership
-from dilocoxd.rounds.round import RoundMachine, RoundStatus
+from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.own_work import OwnWork

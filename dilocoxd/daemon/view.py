@@ -15,7 +15,7 @@ from dilocoxd.daemon.opened import Opened
 from dilocoxd.daemon.site_interface import Site, SiteLayout, WorkerStatus
 from dilocoxd.daemon.state import Alert, Journal
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.rounds.round import RoundStatus
+from dilocoxd.rounds.core import RoundStatus
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.telemetry.alerts import kind_of
 

@@ -49,6 +49,21 @@ class Pending:
     received_at: Monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class RoundStatus:
+    """What /v1/status shows of the round."""
+
+    state: str
+    round: RoundIndex
+    attempt: Attempt
+    coordinator: PeerId | None
+    group: tuple[PeerId, ...]
+    observers: tuple[PeerId, ...]
+    waiting_for: str
+    unconfirmed: frozenset[PeerId]
+    """Stand on a chain that recovery could not take, as far as we know."""
+
+
 @dataclass(slots=True)
 class Times:
     """When the parts of the current round were reached."""
@@ -253,3 +268,11 @@ class Core:
         if self.ballot is not None:
             return frozenset(self.ballot.voters)
         return frozenset(self.exchange.group) if self.exchange is not None else frozenset()
+
+    def status(self) -> RoundStatus:
+        exchange, ballot = self.exchange, self.ballot
+        group = exchange.group if exchange is not None else tuple(ballot.voters) if ballot is not None else ()
+        observers = exchange.propose.observers if exchange is not None else ()
+        unconfirmed = frozenset(self.drift.refuted)
+        place = (self.state, self.round, self.attempt, self.coordinator)
+        return RoundStatus(*place, group, observers, self.waiting_for, unconfirmed)

@@ -4,7 +4,6 @@ Dispatch and life of a round are here; attempts.py, exchange.py, ballots.py and 
 Source: protocol/06-rounds.md, docs/internals.md section 3.
 """
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from dilocoxd.errors import ProtocolViolation
@@ -30,7 +29,7 @@ from dilocoxd.rounds.commands import (
 )
 from dilocoxd.rounds.committing import advance_exchange, advance_voting, look_at_drift, on_persisted, try_commit
 from dilocoxd.rounds.coordinator import contribution_problem
-from dilocoxd.rounds.core import Core
+from dilocoxd.rounds.core import Core, RoundStatus
 from dilocoxd.rounds.disputes import on_result_hashes
 from dilocoxd.rounds.drift import SAME, Drift
 from dilocoxd.rounds.events import (
@@ -80,19 +79,6 @@ ROUND_OVER = (states.FAILED, states.LEFT)
 OPEN = (states.GATHERING, states.EXCHANGING, states.VOTING)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundStatus:
-    """What /v1/status shows of the round."""
-
-    state: str
-    round: RoundIndex
-    attempt: Attempt
-    coordinator: PeerId | None
-    group: tuple[PeerId, ...]
-    observers: tuple[PeerId, ...]
-    waiting_for: str
-
-
 class RoundMachine:
     """One per daemon. Driver's duties: rounds/events.py and rounds/commands.py."""
 
@@ -116,11 +102,7 @@ class RoundMachine:
 
     @property
     def status(self) -> RoundStatus:
-        core = self._core
-        exchange = core.exchange
-        group = exchange.group if exchange is not None else tuple(core.ballot.voters) if core.ballot is not None else ()
-        observers = exchange.propose.observers if exchange is not None else ()
-        return RoundStatus(core.state, core.round, core.attempt, core.coordinator, group, observers, core.waiting_for)
+        return self._core.status()
 
     def next_deadline(self) -> Monotonic | None:
         """When to send DeadlineReached; None: only another event can change anything."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex
+from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.events import RoundMessage
 from dilocoxd.rounds.limits import VoteKeys
 from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, entry_hash, vote_text
@@ -56,6 +57,12 @@ class Mischief:
 
     def drops_segments(self) -> bool:
         return self.kind == "stalls"
+
+    def chain(self, own: ChainView) -> ChainView:
+        """What its heartbeats say."""
+        if self.kind != "lies_about_height":
+            return own
+        return replace(own, height=RoundIndex(own.height + 1000), head=sha(b"nothing"))
 
     def segment(self, data: bytes, target: PeerId, *, is_result: bool) -> bytes:
         """An owner that gives different results to different peers."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dilocoxd.ids import PeerId
 from dilocoxd.rounds import events as e
+from dilocoxd.rounds.joining import MEET_PATIENCE_S, CatchUp
 from dilocoxd.rounds.membership import Membership
 from dilocoxd.wire.records import PeerRecord
 from tests.simulation.disk import RUN_ID
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 3.0
 TICK_S = 1.0
 PROBE_TIMEOUT_S = 5.0
-MEET_PATIENCE_S = 15.0
 
 
 class Presence:
@@ -38,6 +38,8 @@ class Presence:
 
     def record(self, state: str) -> PeerRecord:
         chain = self.node.machine.chain
+        if self.node.mischief is not None:
+            chain = self.node.mischief.chain(chain)
         self.sequence += 1
         return PeerRecord(
             peer=self.node.name,
@@ -138,20 +140,18 @@ class Joining:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.since = node.world.now
-        self.target = 0
+        self.state = CatchUp(is_founder=node.is_founder)
         self.is_over = False
 
     def look(self) -> bool:
         node = self.node
-        height, now = node.machine.chain.height, node.world.now
-        views = [view for view in node.presence.table.views(now=node.clock()) if view.is_live]
-        self.target = max([self.target, *(view.height for view in views)])
-        may_be_alone = node.is_founder and not node.disk.records
-        is_patient = height > 0 or (node.is_founder and self.target == 0)
-        if views and max(view.height for view in views) > height:
-            self.since = now
-        elif ((views or may_be_alone) and height >= self.target) or (is_patient and now - self.since > MEET_PATIENCE_S):
-            self.is_over = True
+        heights = {view.peer: int(view.height) for view in node.presence.table.views(now=node.clock()) if view.is_live}
+        is_met = bool(heights) or (node.is_founder and not node.disk.records)
+        is_patient = node.machine.chain.height > 0 or node.is_founder
+        if not is_met and not (is_patient and node.world.now - self.since > MEET_PATIENCE_S):
+            return False
+        unconfirmed = node.machine.status.unconfirmed
+        self.is_over = self.state.is_done(node.machine.chain.height, heights, unconfirmed, node.world.now)
         return self.is_over
 
 
