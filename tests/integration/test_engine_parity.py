@@ -38,8 +38,15 @@ DILOCOX = {
     "schedule.energy_left": "0.5",
 }
 """As its authors trained 107B: low rank and H follow the effective rank of what was committed."""
-ARRIVAL = {**DILOCO, "strategy.delay": "arrival", "strategy.codec": "int4"}
-"""What the presets use: anchors are merged in the middle of a phase."""
+ARRIVAL = {
+    "strategy.delay": "arrival",
+    "strategy.codec": "int2",
+    "outer.lr": "1.0",
+    "outer.momentum": "0.0",
+    "inner.optimizer": "muon",
+    "inner.min_lr_ratio": "0.5",
+}
+"""What the strategy `default` is: anchors are merged in the middle of a phase."""
 STREAMING = {
     **DILOCO,
     "strategy.delay": "streaming",
