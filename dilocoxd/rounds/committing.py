@@ -25,8 +25,9 @@ def advance_exchange(core: Core) -> None:
         # Somebody has committed this round without our vote: what we would vote for can only become a fork.
         core.waiting_for = "recovery: others have decided this round without us"
         return
-    if hashes is not None and exchange.is_contributor and not exchange.is_checked:
-        # What does not decode must not be voted for: its entry could be committed, but applied by nobody.
+    if hashes is not None and not exchange.is_checked:
+        # What does not decode must not be voted for: its entry could be committed, but applied by nobody. Nor committed
+        # by an observer: all voters may be liars.
         core.emit(*exchange.check_results())
         core.waiting_for = "the outer worker, which checks the results"
         return

@@ -45,6 +45,10 @@ class Sums(ABC):
     def reduced(self, place: tuple[int, int], shares: Sequence[tuple[bytes, int]], results: Sequence[bytes]) -> bytes:
         """Weighted mean of (payload, tokens) in the given order."""
 
+    def bad_segment(self, results: Payload) -> int | None:
+        """The first segment whose results do not decode."""
+        return None
+
     @abstractmethod
     def applied(self, state_digest: Digest, payload: Payload) -> Digest:
         """Digest of the next state. Raises ValueError if the payload does not decode."""

@@ -113,6 +113,17 @@ class RealSums(Sums):
         reduce_pass(at, [data for data, _ in shares], weights, None, out)
         return bytes(out)
 
+    def bad_segment(self, results: Payload) -> int | None:
+        assert self._at is not None
+        transform = self._at[1].transform
+        for segment in self._layout.segments:
+            passes = [results[index, segment.index] for index in range(transform.num_passes)]
+            try:
+                transform.expand(segment, passes[-1], passes[:-1], torch.zeros(segment.numel))
+            except WireError:
+                return segment.index
+        return None
+
     def applied(self, state_digest: Digest, payload: Payload) -> Digest:
         before = self._state(state_digest)
         self._at = None  # the warm start of low rank moves on in place

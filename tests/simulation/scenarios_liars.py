@@ -1,8 +1,8 @@
-"""Directed schedules with a liar that only wants to keep the others from committing. As in scenarios.py."""
+"""Directed schedules with a liar that holds the others up, or makes them commit what is no result. As in scenarios.py."""
 
 from dataclasses import replace
 
-from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
 from dilocoxd.rounds.events import MessageReceived, RoundMessage
 from dilocoxd.wire.messages import Committed, Ready
 from tests.simulation.byzantine import Mischief
@@ -10,6 +10,7 @@ from tests.simulation.disk import sha
 from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _result, _swarm, _until
 from tests.simulation.swarm import Swarm
+from tests.simulation.world import World
 
 CALM_S = 60.0
 """So long the liar is at work."""
@@ -68,4 +69,28 @@ def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
     return _result(swarm)
 
 
-LIARS = (who_raises_attempts_alone_is_not_followed, who_catches_up_in_vain_is_not_proposed_meanwhile)
+def result_that_does_not_decode_is_committed_by_no_observer() -> str:
+    """The only contributor votes for bytes that are no payload and gives them to everybody: nobody else commits that."""
+    swarm = Swarm(World(7), sums_kind=("real", "int2", 2))
+    swarm.may_fork = swarm.has_liar = True
+    liar, *observers = [swarm.add(f"p{index}", 4.0, is_training=index == 0) for index in range(3)]
+    for node in swarm.nodes.values():
+        node.start()
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in swarm.nodes.values()))
+    _until(swarm, lambda: all(node.machine.status.state == "gathering" for node in swarm.nodes.values()))
+    liar.mischief, honest = Mischief("says what follows", keys_of(liar.name), swarm.world.rng), liar.sums.reduced
+    liar.sums.reduced = lambda *given: b"\xff" * len(honest(*given))  # type: ignore[method-assign]
+    liar.sums.bad_segment = lambda results: None  # type: ignore[method-assign]
+    liar.sums.applied = lambda digest, payload: Digest(sha(digest))  # type: ignore[method-assign]
+    before = liar.machine.chain.height
+    _until(swarm, lambda: liar.machine.chain.height > before + 1)
+    if any(node.machine.chain.height > before for node in observers):
+        return "an observer committed what does not decode"
+    return _result(swarm)
+
+
+LIARS = (
+    result_that_does_not_decode_is_committed_by_no_observer,
+    who_raises_attempts_alone_is_not_followed,
+    who_catches_up_in_vain_is_not_proposed_meanwhile,
+)

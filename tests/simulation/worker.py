@@ -53,8 +53,10 @@ class Worker:
         return [self.result[index, place[1]] for index in range(place[0])]
 
     def prepare(self, order: c.OrderPass) -> None:
-        if order.pass_index == self.shape.num_passes:  # the check before the vote; all simulated results decode
-            self.node.feed(e.PassPrepared(order.round, order.attempt, order.pass_index, ()))
+        if order.pass_index == self.shape.num_passes:  # the check before the vote
+            where, bad = (order.round, order.attempt, order.pass_index), self.sums.bad_segment(self.result)
+            sound = e.PassPrepared(*where, ())
+            self.node.feed(sound if bad is None else e.ReduceFailed(*where, None, None, "does not decode", bad))
             return
         segments = range(self.shape.num_segments)
         for segment in segments:
