@@ -1,4 +1,4 @@
-"""Directed schedules with a liar that holds the others up, or makes them commit what is no result. As in scenarios.py."""
+"""Directed schedules with a liar that holds the others up, or has them commit what is no result. As in scenarios.py."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
 
 
 def result_that_does_not_decode_is_committed_by_no_observer() -> str:
-    """The only contributor votes for bytes that are no payload and gives them to everybody: nobody else commits that."""
+    """The only contributor votes for bytes that are no payload and gives them to all: nobody else commits that."""
     swarm = Swarm(World(7), sums_kind=("real", "int2", 2))
     swarm.may_fork = swarm.has_liar = True
     liar, *observers = [swarm.add(f"p{index}", 4.0, is_training=index == 0) for index in range(3)]
