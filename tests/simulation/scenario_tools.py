@@ -9,8 +9,8 @@ from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
 
-def _swarm(count: int) -> tuple[Swarm, list[Node]]:
-    swarm = Swarm(World(7))
+def _swarm(count: int, seed: int = 7) -> tuple[Swarm, list[Node]]:
+    swarm = Swarm(World(seed))
     nodes = [swarm.add(f"p{index}", 4.0) for index in range(count)]
     for node in nodes:
         swarm.world.at(0.0, node.start)
