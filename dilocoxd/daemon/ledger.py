@@ -39,7 +39,7 @@ def planned_by(ready: StateReady) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class FinishedDownload:
     """A snapshot of others, whole in `directory`; `publish` moves it to its place among our own."""
 
     directory: str
@@ -101,7 +101,7 @@ class Ledger:
 
     async def adopt(
         self,
-        download: Download,
+        download: FinishedDownload,
         certified_by: Entry,
         skipped: list[SignedEntry],
         settle: SettleContribution | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.daemon.ledger import Download, Ledger
+from dilocoxd.daemon.ledger import FinishedDownload, Ledger
 from dilocoxd.daemon.outer_worker import RequestRefused
 from dilocoxd.daemon.own_books import OwnBooks
 from dilocoxd.daemon.recovery_asking import Questions
@@ -142,7 +142,7 @@ class OwnSteps:
         """A download takes its place only once it has proved right: a snapshot of our own may lie there."""
         parts, download = self._parts, self._questions.download
         assert download is not None
-        source = Download(str(download.partial), download.publish)
+        source = FinishedDownload(str(download.partial), download.publish)
         try:
             await parts.ledger.adopt(source, step.certified_by, list(step.skipped), step.settle)
         except (StoreError, WorkerError) as error:

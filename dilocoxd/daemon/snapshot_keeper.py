@@ -123,7 +123,7 @@ class SnapshotKeeper:
         directory = self._directory / str(height)
         if height > log.height:
             return  # rolled back meanwhile
-        if not await asyncio.to_thread(lambda: self._aside.is_empty):
+        if not await asyncio.to_thread(self._aside.is_empty):
             return
         head = log.hash_at(height)
         # Until it is known whose state it is, it has no place among the others: one that was adopted may lie there.
@@ -135,7 +135,7 @@ class SnapshotKeeper:
             await asyncio.to_thread(shutil.rmtree, prepared, ignore_errors=True)
             return
         await asyncio.to_thread(move_in, prepared, directory)
-        if await asyncio.to_thread(lambda: self._aside.is_empty):
+        if await asyncio.to_thread(self._aside.is_empty):
             await self._drop(height, log)
         self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))

@@ -85,11 +85,11 @@ class Drift:
                 self.ignored[peer] = (now, length)
         if kind in (SAME, BEHIND):
             self.claims.pop(peer, None)
-        elif until <= now and (peer in self.claims or len(self.claims) < CLAIMS_MAX):
-            since = known.since if known is not None else now
-            self.claims[peer] = Claim(height, head, kind, since, now)
         elif until > now:
             self.refuted.add(peer)  # stood where we stand meanwhile, but does so no more
+        elif peer in self.claims or len(self.claims) < CLAIMS_MAX:
+            since = known.since if known is not None else now
+            self.claims[peer] = Claim(height, head, kind, since, now)
         return kind
 
     def review(self, chain: ChainView) -> None:

@@ -21,10 +21,10 @@ def on_moved(m: PhaseState, event: ev.WorkMoved) -> None:
     is_in_flight = m.flight is not None and m.flight.phase == event.phase and m.flight.stage != "settling"
     is_returned = event.phase in _wanted(m)
     is_news = not is_in_flight and is_returned == event.is_withdrawn
-    if is_news:
-        others = tuple(item for item in m.record.returned if item[0] != event.phase)
-        news = () if event.is_withdrawn else ((event.phase, _next_carrier(m)),)
-        m.persist(returned=tuple(sorted((*others, *news))))
+    if is_news and event.is_withdrawn:
+        m.persist(returned=tuple(item for item in m.record.returned if item[0] != event.phase))
+    elif is_news:
+        _owe(m, event.phase, _next_carrier(m))
     m.emit(ev.FinishOrder(event.order, local.WorkReturned(0, event.phase) if is_news else None))
 
 
@@ -37,7 +37,12 @@ def give_up(m: PhaseState, phase: PhaseId) -> None:
     if flight is None or flight.phase != phase or flight.stage != "offered" or m.settings.delay == "streaming":
         return
     flight.is_returned = True
-    m.persist(returned=tuple(sorted((*m.record.returned, (phase, _next_carrier(m))))))
+    _owe(m, phase, _next_carrier(m))
+
+
+def _owe(m: PhaseState, phase: PhaseId, carrier: PhaseId) -> None:
+    """A contribution that belongs into the error feedback from now on; the first phase that could carry it on."""
+    m.persist(returned=tuple(sorted((*m.record.returned, (phase, carrier)))))
 
 
 def _next_carrier(m: PhaseState) -> PhaseId:
@@ -67,7 +72,7 @@ def restored(m: PhaseState, phase: PhaseId, returned: tuple[PhaseId, ...]) -> No
     if flying is not None and flying != phase:
         m.held |= {flying}
         if flying not in _wanted(m):
-            m.persist(returned=tuple(sorted((*m.record.returned, (flying, PhaseId(flying + 1))))))
+            _owe(m, flying, PhaseId(flying + 1))
 
 
 def lost(m: PhaseState, newest_own_phase: PhaseId | None) -> None:

@@ -25,9 +25,8 @@ class Aside:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    @property
     def is_empty(self) -> bool:
-        """Whether no branch is kept."""
+        """Whether no branch is kept. Blocks."""
         return not self._paths()
 
     def keep(self, log: EntryLog, height: int, snapshots: Sequence[Path] = ()) -> None:

@@ -31,6 +31,11 @@ PROTOCOL_BULK: Final = "/dilocoxd/bulk"
 PROTOCOL_FETCH: Final = "/dilocoxd/fetch"
 
 PROGRESS_TIMEOUT_S: Final = 10.0
+REFUSAL_TIMEOUT_S: Final = 5.0
+"""So long a refused stream is read on, and what it brings thrown away, until its opener closes (S7)."""
+REFUSAL_BYTES_MAX: Final = 1024 * 1024
+REFUSALS_MAX: Final = 64
+"""Refused streams that are read on at a time; those beyond are closed at once."""
 WRITE_BYTES: Final = 64 * 1024
 """Largest write between two waits for the other side, so that a slow link still shows progress."""
 
@@ -116,6 +121,13 @@ class FrameStream:
         except (TimeoutError, OSError):
             return False
 
+    async def throw_away(self, length: int, *, timeout_s: float) -> None:
+        """Reads up to the end of the stream, `length` bytes or `timeout_s`, whichever is first."""
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(timeout_s):
+                while length > 0 and (chunk := await self._reader.read(min(length, WRITE_BYTES))):
+                    length -= len(chunk)
+
     async def write(self, kind: FrameKind, *parts: bytes | memoryview) -> None:
         """Send one frame; returns when the local buffer has room again. Raises PeerError if that makes no progress."""
         prelude = encode_prelude(kind, parts)
@@ -168,6 +180,7 @@ class StreamGate:
         self.progress_timeout_s = PROGRESS_TIMEOUT_S
         self.on_rejected: Callable[[PeerId, WireError], None] = lambda peer, error: None
         """Told of every bad input, after it was counted."""
+        self._refusals = 0
 
     def hello(self, record: bytes = b"") -> Hello:
         """Our HELLO, now."""
@@ -220,10 +233,19 @@ class StreamGate:
             if bad.code != "banned":  # the ban was told; each further knock is not news
                 self.on_rejected(peer, bad)
             await stream.refuse(bad.code, bad.detail)
-            await stream.is_at_end(timeout_s=1.0)
+            await self._hear_out(stream)
         except PeerError:
             pass  # it broke or fell silent; its own side knows, and whoever waits for the data has a deadline
         finally:
             if is_inside:
                 self.guard.leave(peer)
             stream.close()
+
+    async def _hear_out(self, stream: FrameStream) -> None:
+        if self._refusals >= REFUSALS_MAX:
+            return
+        self._refusals += 1
+        try:
+            await stream.throw_away(REFUSAL_BYTES_MAX, timeout_s=REFUSAL_TIMEOUT_S)
+        finally:
+            self._refusals -= 1

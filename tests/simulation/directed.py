@@ -12,7 +12,6 @@ from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _checked, _cut, _result, _swarm, _until
 from tests.simulation.scenarios_liars import LIARS
 from tests.simulation.swarm import Swarm
-from tests.simulation.world import World
 
 
 def _before_a_newcomer(count: int) -> tuple[Swarm, list[Node], Node]:
@@ -106,13 +105,8 @@ def log_is_lost_between_two_branches() -> str:
 
 
 def _log_is_lost(*, has_files: bool) -> str:
-    swarm = Swarm(World(7))
-    swarm.has_files = has_files
-    swarm.may_fork = swarm.has_lost_disk = True
-    nodes = [swarm.add(f"p{index}", 4.0) for index in range(3)]
-    lost, others = nodes[0], nodes[1:]
-    for node in nodes:
-        swarm.world.at(0.0, node.start)
+    swarm, nodes = _swarm(3, has_files=has_files, may_fork=True, has_lost_disk=True)
+    lost, *others = nodes
     try:
         _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
         _cut(swarm, [lost], others, is_cut=True)

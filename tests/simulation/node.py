@@ -307,8 +307,8 @@ class Node:
         self.feed(e.EntryPersisted(entry.round))
 
     def _settle(self, command: c.SettleContribution) -> None:
-        fate = {"is_included": command.is_included, "is_voted": command.is_voted}
-        self.swarm.ledger.settled(self.name, command.phase, **fate)
+        ledger, phase = self.swarm.ledger, command.phase
+        ledger.settled(self.name, phase, is_included=command.is_included, is_voted=command.is_voted)
         if command.is_included:
             self.worker.check_owned(command)
         if self.offered == command.phase:

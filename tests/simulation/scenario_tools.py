@@ -1,6 +1,7 @@
 """What directed schedules begin and end with: a swarm without faults, waiting for a moment, cuts, the final checks."""
 
 from collections.abc import Callable
+from typing import Any
 
 from dilocoxd.wire.messages import Accept
 from tests.simulation.ledger import Broken
@@ -9,8 +10,9 @@ from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 
 
-def _swarm(count: int, seed: int = 7) -> tuple[Swarm, list[Node]]:
-    swarm = Swarm(World(seed))
+def _swarm(count: int, seed: int = 7, **options: Any) -> tuple[Swarm, list[Node]]:
+    """`options` of the swarm."""
+    swarm = Swarm(World(seed), **options)
     nodes = [swarm.add(f"p{index}", 4.0) for index in range(count)]
     for node in nodes:
         swarm.world.at(0.0, node.start)

@@ -10,7 +10,6 @@ from tests.simulation.disk import sha
 from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _result, _swarm, _until
 from tests.simulation.swarm import Swarm
-from tests.simulation.world import World
 
 CALM_S = 60.0
 """So long the liar is at work."""
@@ -71,11 +70,9 @@ def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
 
 def result_that_does_not_decode_is_committed_by_no_observer() -> str:
     """The only contributor votes for bytes that are no payload and gives them to all: nobody else commits that."""
-    swarm = Swarm(World(7), sums_kind=("real", "int2", 2))
-    swarm.may_fork = swarm.has_liar = True
-    liar, *observers = [swarm.add(f"p{index}", 4.0, is_training=index == 0) for index in range(3)]
-    for node in swarm.nodes.values():
-        node.start()
+    swarm, (liar, *observers) = _swarm(3, sums_kind=("real", "int2", 2), may_fork=True, has_liar=True)
+    for node in observers:
+        node.is_training = False
     _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in swarm.nodes.values()))
     _until(swarm, lambda: all(node.machine.status.state == "gathering" for node in swarm.nodes.values()))
     liar.mischief, honest = Mischief("says what follows", keys_of(liar.name), swarm.world.rng), liar.sums.reduced

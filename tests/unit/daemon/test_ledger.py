@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.ledger import Download, Ledger, genesis_view
+from dilocoxd.daemon.ledger import FinishedDownload, Ledger, genesis_view
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import SiteSettings
 from dilocoxd.errors import StoreError
@@ -99,11 +99,11 @@ async def test_applying_moves_the_view_and_settles(tmp_path: Path) -> None:
     assert ledger.chain.weight == 40
 
 
-def download(name: str) -> Download:
+def download(name: str) -> FinishedDownload:
     async def publish() -> Path:
         return Path(name)
 
-    return Download(name, publish)
+    return FinishedDownload(name, publish)
 
 
 async def test_snapshot_that_nobody_voted_for_is_refused_and_the_log_stays(tmp_path: Path) -> None:

@@ -94,12 +94,17 @@ def test_dropped_work_waits_until_what_is_in_flight_is_settled() -> None:
     assert site.books == {site.settled[0][0]}
 
 
-def test_what_was_given_up_after_our_vote_leaves_the_feedback_when_a_fork_brings_its_entry() -> None:
+def given_up_after_our_vote() -> tuple[SiteModel, int, int]:
+    """(site, its contribution, the order that ends when it is settled)."""
     site = with_rounds(2)
     fly(site)
     phase = site.offered
     assert phase is not None
-    order = site.abandon(is_voted=True)
+    return site, phase, site.abandon(is_voted=True)
+
+
+def test_what_was_given_up_after_our_vote_leaves_the_feedback_when_a_fork_brings_its_entry() -> None:
+    site, phase, order = given_up_after_our_vote()
     assert site.durable.returned == pairs(phase, carrier=phase + 1), "durable before the feedback has it"
     site.settle_down()
     assert site.orders[order] is not None and site.books == {phase}
@@ -109,11 +114,7 @@ def test_what_was_given_up_after_our_vote_leaves_the_feedback_when_a_fork_brings
 
 
 def test_its_entry_comes_before_it_is_settled() -> None:
-    site = with_rounds(2)
-    fly(site)
-    phase = site.offered
-    assert phase is not None
-    site.abandon(is_voted=True)
+    site, phase, _ = given_up_after_our_vote()
     site.move(phase, is_withdrawn=True)
     site.settle_down()
     assert (site.books, site.durable.returned) == (set(), ())

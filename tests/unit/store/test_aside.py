@@ -64,7 +64,7 @@ def test_what_is_forgotten_stays_forgotten(tmp_path: Path, monkeypatch: pytest.M
         calls = recorded(patch)
         aside.clear()
     assert calls[-1] == ("fsync", tmp_path / "aside")
-    assert aside.is_empty and not list((tmp_path / "aside").iterdir())
+    assert aside.is_empty() and not list((tmp_path / "aside").iterdir())
 
 
 def test_folder_of_the_log_is_durable_before_its_first_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
