@@ -10,6 +10,7 @@ from tests.simulation.byzantine import Mischief
 from tests.simulation.disk import Stored
 from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _checked, _cut, _result, _swarm, _until
+from tests.simulation.scenarios_causes import CAUSES
 from tests.simulation.scenarios_liars import LIARS
 from tests.simulation.swarm import Swarm
 
@@ -189,6 +190,7 @@ def _phases(node: Node, source: Node) -> set[PhaseId]:
 
 SCENARIOS = (
     *scenarios.SCENARIOS,
+    *CAUSES,
     newcomer_gets_a_snapshot_in_spite_of_all,
     who_gives_a_wrong_chunk_is_not_asked_again,
     branch_that_nobody_gives_is_not_waited_for,

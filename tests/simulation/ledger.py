@@ -1,5 +1,6 @@
 """The global truth against which invariants are checked: every commit, every contribution's fate."""
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
@@ -31,6 +32,11 @@ class Ledger:
     crashed: set[PeerId] = field(default_factory=set)
     missed: dict[PeerId, int] = field(default_factory=dict)
     """Who stood still and was taken for dead: the first round that was decided without it."""
+    left: dict[PeerId, int] = field(default_factory=dict)
+    """Who has left and is not back: how many entries it had, a vote counted as one."""
+    taken_along: set[tuple[PeerId, int]] = field(default_factory=set)
+    """Whoever left has the entry of this round, and nobody who runs: at once, or when the last who had it died, or was
+    taken for dead."""
     given_up: dict[PeerId, list[Entry]] = field(default_factory=dict)
     """Entries that a peer leaves in the recovery that is going on."""
     lost_logs: set[PeerId] = field(default_factory=set)
@@ -99,9 +105,14 @@ class Ledger:
         self.reported.setdefault(peer, set()).update(entry_hash(entry) for entry in dropped)
         self.given_up[peer] = dropped
 
-    def decided_without(self, peer: PeerId, round_index: int) -> None:
-        """It lives, but stands still, and whoever commits this round takes it for dead."""
-        self.missed[peer] = min(round_index, self.missed.get(peer, round_index))
+    def takes_along(self, heights: list[int]) -> None:
+        """`heights`: of the logs of all that run. What those who have left had beyond them is lost with them."""
+        best = max(heights, default=0)
+        self.taken_along.update((peer, taken) for peer, height in self.left.items() for taken in range(best, height))
+
+    def decided_without(self, peers: Set[PeerId], round_index: int) -> None:
+        """They live, but stand still, and whoever commits this round takes them for dead, or never heard of them."""
+        self.missed.update({peer: min(round_index, self.missed.get(peer, round_index)) for peer in peers})
 
     def recovered(self, peer: PeerId, log: list[Entry]) -> None:
         """R-d: what entries were given up for has been got."""
@@ -167,8 +178,10 @@ class Ledger:
         return siblings
 
     def _is_lost(self, peer: PeerId, round_index: int) -> bool:
-        """It has crashed, or stood still in this round or before, for longer than anybody waits."""
-        return peer in self.crashed or self.missed.get(peer, round_index + 1) <= round_index
+        """It has crashed, or left with the entry of this round, and nobody else has it any more; or stood still in this
+        round or before, for longer than anybody waits."""
+        is_missed = self.missed.get(peer, round_index + 1) <= round_index
+        return peer in self.crashed or (peer, round_index) in self.taken_along or is_missed
 
     def num_forks(self) -> int:
         return sum(len(found) - 1 for found in self.entries.values())

@@ -16,6 +16,7 @@ from dilocoxd.ids import Digest, Monotonic, PeerId, PhaseId
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
+from dilocoxd.rounds.membership import UNREACHABLE_LIVE_S
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.wire.entry import SignedVote, entry_hash
 from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored, hashes
@@ -66,7 +67,7 @@ class Node:
         self.epoch = 0
         self.is_up = False
         self.is_paused = False
-        self.went_on_at = float("-inf")
+        self.paused_at = self.went_on_at = float("-inf")
         self.has_left = False
         self.mischief: Mischief | None = None
         self.is_gone = False
@@ -92,6 +93,7 @@ class Node:
         self.backlog = []
         self.disk.open()
         self.disk.incarnation += 1
+        self.swarm.ledger.left.pop(self.name, None)
         self.swarm.ledger.opened(self.name, [stored.signed.entry for stored in self.disk.log])
         self.worker = Worker(self, self.disk.promise_payload)
         self.cancelled_below = (-1, -1)
@@ -119,6 +121,7 @@ class Node:
         self.world.log(f"{self.name} crashes{' and loses its disk' if wipes_disk else ''}")
         self.is_up = False
         self.swarm.ledger.crashed.add(self.name)
+        self.swarm.note_taken_along()
         self.epoch += 1
         self.crash_after = None
         self.crash_in_append = ""
@@ -132,6 +135,7 @@ class Node:
         if self.is_up:
             self.world.log(f"{self.name} is paused")
             self.is_paused = True
+            self.paused_at = self.world.now
 
     def resume(self) -> None:
         if self.is_up and self.is_paused:
@@ -260,16 +264,16 @@ class Node:
                 self._leave()
 
     def _leave(self) -> None:
-        promise, others = self.disk.promise, [n for n in self.swarm.nodes.values() if n is not self and n.is_up]
-        height = len(self.disk.log)
+        promise, height = self.disk.promise, len(self.disk.log)
         if promise is not None and promise.entry is not None and promise.round == height:
             height += 1
-        if all(len(node.disk.log) < height for node in others if node.mischief is None):
-            # It takes along what it decided, or may have decided: R17's time-out, or a disk that failed, as in a crash.
-            self.swarm.ledger.crashed.add(self.name)
         self.presence.say("left")
         self.has_left = True
         self.is_up = False
+        # It may take along what it decided, or may have decided: R17's time-out, or a disk that failed, as in a crash.
+        # And whom it was handed over to may die before anybody else has it.
+        self.swarm.ledger.left[self.name] = height
+        self.swarm.note_taken_along()
         self.epoch += 1
         if self.offered is not None:
             self.swarm.ledger.lost(self.name, self.offered)
@@ -284,10 +288,18 @@ class Node:
     def _persist_entry(self, command: c.PersistEntry) -> None:
         payload: Payload = dict(self.worker.result)
         assert hashes(payload) == command.signed.entry.result_hashes, f"{self.name}: RESULT is not what was voted for"
-        for peer, view in self.machine._core.views.items():
-            if not view.is_live and self.swarm.nodes[peer].stands_still():
-                self.swarm.ledger.decided_without(peer, command.signed.entry.round)
+        others = [node for node in self.swarm.nodes.values() if node is not self]
+        if missed := {node.name for node in others if node.stands_still() and not self._waits_for(node)}:
+            self.swarm.ledger.decided_without(missed, command.signed.entry.round)
+            self.swarm.note_taken_along(missed)
         self.later(self.world.rng.uniform(0.005, 0.1), lambda: self._persisted(command, payload))
+
+    def _waits_for(self, still: Node) -> bool:
+        """Not if we take it for dead, nor if we never heard of it, and it stands still for so long that we would."""
+        view = self.machine._core.views.get(still.name)
+        if view is None:
+            return self.world.now - still.paused_at < UNREACHABLE_LIVE_S
+        return view.is_live
 
     def _persisted(self, command: c.PersistEntry, payload: Payload) -> None:
         entry = command.signed.entry

@@ -69,27 +69,6 @@ def _restarted_voter(seed: int) -> str:
     return _result(swarm) or ("the restarted voter forked" if swarm.ledger.num_forks() else "")
 
 
-def site_that_stands_still_with_its_entry_is_not_waited_for() -> str:
-    """It alone has committed: the other takes it for dead and goes on, as after a crash. No other pause is a cause."""
-    swarm, nodes = _swarm(2)
-    still, other = nodes
-    other.is_training = False
-    _until(swarm, lambda: still.is_up and still.machine.chain.height > 1)
-    swarm.is_dropped = lambda source, message: source == still.name and isinstance(message, Vote | Committed)
-    height = still.machine.chain.height
-    _until(swarm, lambda: len(still.disk.log) > height)
-    still.pause()
-    other.worker.form()
-    _until(swarm, lambda: len(other.disk.log) > height)
-    swarm.is_dropped = lambda source, message: False
-    still.resume()
-    problem = _result(swarm)
-    if not swarm.ledger.num_forks():
-        return "the schedule's moment never came"
-    swarm.ledger.missed = {still.name: height + 1}
-    return problem or ("" if swarm.ledger.num_unexcused_forks() else "a later pause excuses an earlier fork")
-
-
 def overtaken_message_does_not_hide_a_commit() -> str:
     """A peer has committed and an older message of it comes after the news: we must not go on alone beside it."""
     swarm, nodes = _swarm(2)
@@ -341,5 +320,4 @@ SCENARIOS = (
     results_of_an_abandoned_attempt_are_refused,
     split_and_heal,
     majority_of_three_and_one,
-    site_that_stands_still_with_its_entry_is_not_waited_for,
 )

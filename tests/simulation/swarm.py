@@ -4,7 +4,7 @@ Transfers are streams: they are asked for a destination, take time, may break, a
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,6 +175,11 @@ class Swarm:
         node.is_recovering = True
         node.recovery = Recovery(self, node, order)
         node.recovery.start()
+
+    def note_taken_along(self, missed: Set[PeerId] = frozenset()) -> None:
+        """Somebody has just gone, or is taken for dead: what those who have left had may be nowhere now."""
+        running = [n for n in self.nodes.values() if n.is_up and n.mischief is None and n.name not in missed]
+        self.ledger.takes_along([len(node.disk.log) for node in running])
 
     def reported(self, by: PeerId, command: c.ReportPeer) -> None:
         self.reports.append((by, command))

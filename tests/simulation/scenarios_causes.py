@@ -1,0 +1,87 @@
+"""Directed schedules for forks that have a cause although nothing was split: a pause, or one that leaves and one that
+dies. The check of forks must know exactly these causes (docs/simulation.md, R-d)."""
+
+from dilocoxd.rounds.events import LeaveRequested
+from dilocoxd.rounds.membership import UNREACHABLE_LIVE_S
+from dilocoxd.wire.messages import Committed, Vote
+from tests.simulation.node import Node
+from tests.simulation.scenario_tools import _result, _swarm, _until
+
+
+def site_that_stands_still_with_its_entry_is_not_waited_for() -> str:
+    """It alone has committed: the other takes it for dead and goes on, as after a crash. No other pause is a cause."""
+    swarm, nodes = _swarm(2)
+    still, other = nodes
+    other.is_training = False
+    _until(swarm, lambda: still.is_up and still.machine.chain.height > 1)
+    swarm.is_dropped = lambda source, message: source == still.name and isinstance(message, Vote | Committed)
+    height = still.machine.chain.height
+    _until(swarm, lambda: len(still.disk.log) > height)
+    still.pause()
+    other.worker.form()
+    _until(swarm, lambda: len(other.disk.log) > height)
+    swarm.is_dropped = lambda source, message: False
+    still.resume()
+    problem = _result(swarm)
+    if not swarm.ledger.num_forks():
+        return "the schedule's moment never came"
+    swarm.ledger.missed = {still.name: height + 1}
+    return problem or ("" if swarm.ledger.num_unexcused_forks() else "a later pause excuses an earlier fork")
+
+
+def site_that_stands_still_unheard_is_not_waited_for() -> str:
+    """The same beside one that has never heard of it, if it stands still for longer than it would be waited for."""
+    swarm, nodes = _swarm(2)
+    still, other = nodes
+    other.is_training = False
+    swarm.world.link(still.name, other.name).is_cut = True
+    _until(swarm, lambda: still.is_up and still.machine.chain.height > 0)
+    still.pause()
+    other.worker.form()
+    _until(swarm, lambda: len(other.disk.log) > 0)
+    if swarm.ledger.missed:
+        return "a pause excuses a fork, although heartbeats that were lost before are its cause"
+    swarm.world.run(swarm.world.now + UNREACHABLE_LIVE_S)
+    other.worker.form()
+    _until(swarm, lambda: len(other.disk.log) > 1)
+    return "" if swarm.ledger.missed == {still.name: 1} else f"missed: {swarm.ledger.missed}"
+
+
+def entry_that_a_leaver_handed_over_may_be_lost() -> str:
+    """Two commit beside a third; one leaves, the other dies at once: the third goes on, as after two crashes."""
+    swarm, nodes = _swarm(3)
+    leaver, holder, third = nodes
+    third.is_training = False
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    swarm.is_dropped = lambda source, message: source == third.name
+    behind = (leaver, holder)
+    _until(swarm, lambda: all(_contributes(n, behind) and len(n.disk.log) > len(third.disk.log) for n in behind))
+    height = len(third.disk.log)
+    leaver.feed(LeaveRequested())
+    _until(swarm, lambda: leaver.has_left)
+    if swarm.ledger.taken_along:
+        return "the entry is said to be lost, although it was handed over"
+    holder.crash()
+    swarm.is_dropped = lambda source, message: False
+    third.worker.form()
+    _until(swarm, lambda: len(third.disk.log) > height)
+    leaver.start()
+    holder.start()
+    problem = _result(swarm)
+    if not swarm.ledger.num_forks():
+        return "the schedule's moment never came"
+    swarm.ledger.taken_along.clear()
+    return problem or ("" if swarm.ledger.num_unexcused_forks() else "a crash excuses what was handed over to others")
+
+
+def _contributes(node: Node, group: tuple[Node, ...]) -> bool:
+    """Its newest entry is of all of these."""
+    names = {c.peer for c in node.disk.log[-1].signed.entry.contributions}
+    return names == {member.name for member in group}
+
+
+CAUSES = (
+    site_that_stands_still_with_its_entry_is_not_waited_for,
+    site_that_stands_still_unheard_is_not_waited_for,
+    entry_that_a_leaver_handed_over_may_be_lost,
+)
