@@ -21,6 +21,7 @@ from dilocoxd.daemon.api_view import DaemonView
 from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.join import catch_up, meet_others
 from dilocoxd.daemon.opened import Opened
+from dilocoxd.daemon.own_books import StartBooks
 from dilocoxd.daemon.parts import Daemon, MakeSite
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import finish_turn_back
@@ -36,6 +37,7 @@ from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.rounds.events import LeaveRequested
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
+from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.store.snapshots import remove_leftovers
 from dilocoxd.swarm.ending import end_all
@@ -75,7 +77,8 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
             EntryLog, run_dir.log, opened.manifest.run_id,
             genesis_hash(opened.manifest.run_id, opened.manifest.sha256()),
         )  # fmt: skip
-        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots)
+        books = StartBooks(opened.identity.peer_id, run_dir.path, OwnWork(run_dir.own_work), opened.events)
+        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, books.note)
         await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()

@@ -117,10 +117,17 @@ class Ledger:
                 f"snapshot {download.directory} is not the state that entry {certified_by.round} was voted on"
             )
         directory = str(await download.publish())
-        if settle is not None:  # only now: a contribution that was settled for a false snapshot would be lost
-            ready = await self._site.load_state(directory, settles=settle.phase, is_included=True)
-        for signed in skipped:
-            await asyncio.to_thread(self.log.append_bare, signed, self.payloads.at(signed.entry.lowrank_r).lengths)
+        height = self.log.height
+        try:
+            for signed in skipped:
+                await asyncio.to_thread(self.log.append_bare, signed, self.payloads.at(signed.entry.lowrank_r).lengths)
+            if (
+                settle is not None
+            ):  # only now: it would be lost with a false snapshot, or an entry that is not in the log
+                ready = await self._site.load_state(directory, settles=settle.phase, is_included=True)
+        except (StoreError, WorkerError):
+            await asyncio.to_thread(self.log.roll_back, height)
+            raise
         self.state = ready
         await self._set_chain(ready)
 

@@ -4,14 +4,16 @@ Decides nothing about chains: recovery tells which entries leave and which come 
 """
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.site_interface import Site
+from dilocoxd.daemon.site_record import load_record, save_record
 from dilocoxd.ids import PeerId, PhaseId
-from dilocoxd.rounds.commands import InFlight
-from dilocoxd.rounds.recovery import Branch, dropped_phases
+from dilocoxd.rounds.commands import InFlight, SettleContribution
+from dilocoxd.rounds.recovery import Branch, Choice, dropped_phases
 from dilocoxd.store.own_work import KeptWork, OwnWork, Piece
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
@@ -50,19 +52,11 @@ class OwnBooks:
         dropped = [phase for phase in dropped_phases(self.me, own, branch) if phase != flying]
         for phase in dropped:
             entry = next(e for e in own if any(c.peer == self.me and c.phase == phase for c in e.contributions))
-            why = self._unusable(phase, entry)
+            why = _unusable(self.kept, phase, entry)
             if why:
                 self.events.emit(catalogue.ContributionRefused(phase=phase, reason=why))
             else:
                 await self._move(phase, int(entry.round), is_withdrawn=False)
-
-    def _unusable(self, phase: PhaseId, entry: Entry) -> str:
-        kept = self.kept.find(phase)
-        if kept is None:
-            return f"a fork dropped entry {entry.round}, and what we gave to it is not kept (any more)"
-        if kept.num_passes > 1 and kept.entry_hash != entry_hash(entry):
-            return f"a fork dropped entry {entry.round}; what is kept of this phase was given to another exchange"
-        return ""
 
     async def enter_chain(self, entries: Iterable[Entry], in_flight: InFlight | None) -> None:
         """Entries of another's chain become ours: what they name of us is owed no more."""
@@ -72,7 +66,59 @@ class OwnBooks:
                 if contribution.peer == self.me and contribution.phase != flying:
                     await self._move(contribution.phase, int(entry.round), is_withdrawn=True)
 
+    async def commit(self, entry: Entry, settle: SettleContribution | None) -> None:
+        """An entry that was committed here has been applied. What it settles was in flight. Who died with its vote
+        finishes an entry whose contribution is in flight no more, and may be owed by now."""
+        if settle is None or not settle.is_included:
+            await self.enter_chain([entry], None)
+
     async def _move(self, phase: PhaseId, round_index: int, *, is_withdrawn: bool) -> None:
         is_news = await self.site.move_work(phase, is_withdrawn=is_withdrawn)
         if is_news:
             self.events.emit(catalogue.ContributionReturned(phase=phase, round=round_index, is_withdrawn=is_withdrawn))
+
+
+@dataclass(frozen=True, slots=True)
+class StartBooks:
+    """The same for a start after a crash between two branches, when there is no site yet to tell."""
+
+    me: PeerId
+    run_directory: Path
+    kept: OwnWork
+    events: EventLog
+
+    def note(self, choice: Choice) -> None:
+        """Say which branch goes on; what we gave to the other alone is owed, durably. Raises StoreError."""
+        if choice.goes_back:
+            self.events.emit(fork_left(choice.fork, choice.own, choice.left))
+        record = load_record(self.run_directory)
+        owed = dict(record.returned)
+        for phase, entry in choice.dropped(self.me):
+            if phase in owed:
+                continue
+            why = _unusable(self.kept, phase, entry)
+            if why:
+                self.events.emit(catalogue.ContributionRefused(phase=phase, reason=why))
+                continue
+            # It may have been in the error feedback before the other branch brought it back; ours had it until now.
+            newest = phase if choice.goes_back else max(phase, record.last_settled or phase)
+            owed[phase] = PhaseId(newest + 1)
+            self.events.emit(catalogue.ContributionReturned(phase=phase, round=int(entry.round), is_withdrawn=False))
+        if owed != dict(record.returned):
+            save_record(self.run_directory, replace(record, returned=tuple(sorted(owed.items()))))
+
+
+def fork_left(fork: int, own: Sequence[Entry], left: Sequence[Entry]) -> catalogue.ForkResolved:
+    """The better branch was false, or not to be had: our own, which was said to be dropped for it, goes on."""
+    dropped = entry_hash(left[-1]).hex()[:16] if left else ""
+    kept = entry_hash(own[-1]).hex()[:16]
+    return catalogue.ForkResolved(fork_height=fork, kept=kept, dropped=dropped, is_rolled_back=bool(left))
+
+
+def _unusable(kept: OwnWork, phase: PhaseId, entry: Entry) -> str:
+    found = kept.find(phase)
+    if found is None:
+        return f"a fork dropped entry {entry.round}, and what we gave to it is not kept (any more)"
+    if found.num_passes > 1 and found.entry_hash != entry_hash(entry):
+        return f"a fork dropped entry {entry.round}; what is kept of this phase was given to another exchange"
+    return ""

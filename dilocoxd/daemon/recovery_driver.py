@@ -15,7 +15,7 @@ from dilocoxd.ids import Digest, Monotonic
 from dilocoxd.rounds import recovery_events as r
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.rounds.recovery import goes_back
+from dilocoxd.rounds.recovery import Choice, choose_at_start
 from dilocoxd.rounds.recovery_machine import RecoveryMachine
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
@@ -26,16 +26,20 @@ LIMITS = r.RecoveryLimits()
 __all__ = ["RecoveryDriver", "RecoveryParts", "finish_turn_back"]
 
 
-def finish_turn_back(log: EntryLog, aside: Aside, snapshots: Path) -> None:
+def finish_turn_back(log: EntryLog, aside: Aside, snapshots: Path, note: Callable[[Choice], None]) -> None:
     """At start: the last process died between two branches. The better one stays. Raises StoreError.
 
     Entries that a snapshot was to skip count only when the snapshot leads over all of them: else they are cut again.
+    `note` hears of it before anything changes, and again if the process dies before the end.
     """
     own = [signed.entry for signed in aside.entries()]
     fork = own[0].round if own else 0
     below = log.hash_at(fork) if fork <= log.height else None
-    taken = list(log.entries(fork, replayable_height(log, usable_snapshots(snapshots, log)))) if own else []
-    if goes_back(own, below, taken):
+    num_replayable = max(0, replayable_height(log, usable_snapshots(snapshots, log)) - fork)
+    choice = choose_at_start(own, below, list(log.entries(fork)) if own else [], num_replayable)
+    if choice is not None:
+        note(choice)
+    if choice is not None and choice.goes_back:
         log.roll_back(fork)
         aside.put_back(log, snapshots)
     aside.clear()

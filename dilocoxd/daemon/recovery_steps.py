@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dilocoxd.daemon.ledger import FinishedDownload, Ledger
 from dilocoxd.daemon.outer_worker import RequestRefused
-from dilocoxd.daemon.own_books import OwnBooks
+from dilocoxd.daemon.own_books import OwnBooks, fork_left
 from dilocoxd.daemon.recovery_asking import Questions
 from dilocoxd.daemon.snapshot_keeper import usable_snapshots
 from dilocoxd.errors import StoreError, WireError, WorkerError
@@ -179,6 +179,7 @@ class OwnSteps:
             await parts.books.leave_chain(list(step.own), taken, flying)
         else:
             await parts.books.leave_chain([signed.entry for signed in step.taken], Branch(step.fork, ()), flying)
+            parts.events.emit(fork_left(step.fork, step.own, [signed.entry for signed in step.taken]))
             await asyncio.to_thread(parts.log.roll_back, step.fork)
             await asyncio.to_thread(parts.aside.put_back, parts.log, parts.snapshots)
             await parts.books.enter_chain(step.own, flying)

@@ -299,6 +299,9 @@ class RoundDriver:
             self.tell(EntryPersisted(order.signed.entry.round))
 
     async def _apply(self, order: ApplyEntry, settle: SettleContribution | None) -> None:
-        ready = await self._parts.ledger.apply_voted(order.round, settle)
-        self._parts.moved()
+        parts = self._parts
+        ready = await parts.ledger.apply_voted(order.round, settle)
+        signed = await asyncio.to_thread(parts.ledger.log.entry, order.round)
+        await parts.books.commit(signed.entry, settle)
+        parts.moved()
         self.tell(EntryApplied(order.round, Digest(ready.state_digest), planned_by(ready)))

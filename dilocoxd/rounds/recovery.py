@@ -84,12 +84,45 @@ def is_better(branch: Branch, own: Sequence[Entry]) -> bool:
     return entry_hash(branch.entries[0].entry) < entry_hash(own[0])
 
 
-def goes_back(own: Sequence[Entry], below: Digest | None, taken: Sequence[SignedEntry]) -> bool:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a start finds when the last process died between two branches: the better one stays."""
+
+    fork: int
+    own: tuple[Entry, ...]
+    """Was set aside ..."""
+    taken: tuple[Entry, ...]
+    """... for this, as far as the log has it."""
+    goes_back: bool
+    """`own` is the chain again, instead of `taken`."""
+
+    @property
+    def left(self) -> tuple[Entry, ...]:
+        """Entries that the chain does not have from now on."""
+        kept, other = (self.own, self.taken) if self.goes_back else (self.taken, self.own)
+        return tuple(entry for entry in other if entry not in kept)
+
+    def dropped(self, me: PeerId) -> tuple[tuple[PhaseId, Entry], ...]:
+        """Our contributions that only what is left has, each with its entry: owed again, as after turning back."""
+        kept = self.own if self.goes_back else self.taken
+        inside = {c.phase for entry in kept for c in entry.contributions if c.peer == me}
+        outside = [(c.phase, entry) for entry in self.left for c in entry.contributions if c.peer == me]
+        return tuple((phase, entry) for phase, entry in outside if phase not in inside)
+
+
+def choose_at_start(
+    own: Sequence[Entry], below: Digest | None, taken: Sequence[SignedEntry], num_replayable: int | None = None
+) -> Choice | None:
     """After a crash between two branches: whether `own`, which was set aside, is the chain again instead of `taken`.
 
-    `below`: head of the log at the fork; None when the log ends below it (it was damaged or lost meanwhile).
+    `below`: head of the log at the fork; None when the log ends below it (it was damaged or lost meanwhile). Of `taken`
+    only the first `num_replayable` count. None: there is no choice, the log is what it is.
     """
-    return bool(own) and own[0].parent == below and not is_better(Branch(own[0].round, tuple(taken)), own)
+    if not own or own[0].parent != below:
+        return None
+    usable = taken[:num_replayable]
+    goes_back = not is_better(Branch(own[0].round, tuple(usable)), own)
+    return Choice(own[0].round, tuple(own), tuple(s.entry for s in (taken if goes_back else usable)), goes_back)
 
 
 def settlement(entry: Entry, in_flight: InFlight | None) -> SettleContribution | None:

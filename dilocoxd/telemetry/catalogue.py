@@ -272,6 +272,9 @@ class RecoveryFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkResolved(Event):
+    """Of two branches the better one is taken, and our own entries leave the chain; or that one turned out to be false,
+    or not to be had, and what came of it (`dropped`, perhaps nothing) leaves again for our own (`kept`)."""
+
     name: ClassVar[str] = "fork.resolved"
     level: ClassVar[Level] = "warning"
     fork_height: int

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from dilocoxd.ids import PhaseId
 from dilocoxd.rounds.chain import entry_tokens
+from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
@@ -100,6 +101,37 @@ def who_is_away_at_the_end_comes_back() -> str:
     return _checked(swarm)
 
 
+def who_dies_with_a_part_of_a_false_branch_says_what_it_left() -> str:
+    """On both kinds of disk: its own branch is in the log again, the part that it had taken is lost with a report."""
+    return _dies_with_a_part(has_files=False) or _dies_with_a_part(has_files=True)
+
+
+def _dies_with_a_part(*, has_files: bool) -> str:
+    swarm, nodes = _swarm(3, has_files=has_files, may_fork=True, has_liar=True)
+    liar, victim, _ = nodes
+    try:
+        _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+        mischief, fork = Mischief("forges_a_branch", keys_of(liar.name), swarm.world.rng), len(liar.disk.log) - 1
+        for _ in range(10_000):
+            mischief.forge(liar)
+            made = mischief.forged[fork:]
+            if len(made) == 3 and _weight(made) > 5000 and _weight(made[:1]) < 100 and _is_on(liar.disk.log, made[0]):
+                break
+        mischief.forge = lambda node: None  # type: ignore[method-assign]
+        liar.mischief = mischief
+        _until(swarm, lambda: victim.name in swarm.ledger.given_up and len(victim.disk.log) == fork + 1)
+        own, part = swarm.ledger.given_up[victim.name], victim.disk.log[fork]
+        victim.crash()
+        victim.start()
+        if [stored.signed.entry for stored in victim.disk.log[fork:]] != own:
+            return "its own branch is not in the log again"
+        if swarm.ledger.reported[victim.name] != {entry_hash(part.signed.entry)}:
+            return "reported as lost are not those that are lost"
+        return _result(swarm)
+    finally:
+        swarm.close()
+
+
 def log_is_lost_between_two_branches() -> str:
     """On both kinds of disk: who dies while it takes a better branch, and loses its log, begins again at genesis."""
     return _log_is_lost(has_files=False) or _log_is_lost(has_files=True)
@@ -179,8 +211,13 @@ def _weight(log: list[Stored]) -> int:
 
 def _is_short(forged: list[Stored], log: list[Stored]) -> bool:
     """Ends below `log`, on a state that `log` has too."""
-    last = forged[-1].signed.entry
-    return len(forged) < len(log) and last.state_digest == log[last.round].signed.entry.state_digest
+    return len(forged) < len(log) and _is_on(log, forged[-1])
+
+
+def _is_on(log: list[Stored], stored: Stored) -> bool:
+    """Leads on from a state that `log` has too."""
+    entry = stored.signed.entry
+    return log[entry.round].signed.entry.state_digest == entry.state_digest
 
 
 def _phases(node: Node, source: Node) -> set[PhaseId]:
@@ -195,6 +232,7 @@ SCENARIOS = (
     who_gives_a_wrong_chunk_is_not_asked_again,
     branch_that_nobody_gives_is_not_waited_for,
     who_is_away_at_the_end_comes_back,
+    who_dies_with_a_part_of_a_false_branch_says_what_it_left,
     log_is_lost_between_two_branches,
     contribution_that_a_snapshot_skips_counts_once,
     contribution_that_was_voted_for_and_given_up_counts_once,

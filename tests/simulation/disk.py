@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.commands import KeptPromise, Promise
-from dilocoxd.rounds.recovery import goes_back
+from dilocoxd.rounds.recovery import Choice, choose_at_start
 from dilocoxd.store.durable import DiskFull
 from dilocoxd.wire.entry import SignedEntry, entry_hash, genesis_hash
 from dilocoxd.wire.records import PeerRecord
@@ -58,16 +58,18 @@ class Disk:
     chunks: dict[bytes, set[int]] = field(default_factory=dict)
     """Of snapshots that are being downloaded; kept over restarts."""
 
-    def open(self) -> None:
+    def open(self) -> Choice | None:
         """A process starts: what is here now is what the last one left; the better of two branches stays."""
         own = [stored.signed.entry for stored in self.aside]
         fork = own[0].round if own else 0
         heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in self.log)]
         below = heads[fork] if fork < len(heads) else None
-        if goes_back(own, below, [stored.signed for stored in self.log[fork:]]):
+        choice = choose_at_start(own, below, [stored.signed for stored in self.log[fork:]])
+        if choice is not None and choice.goes_back:
             self.roll_back(fork)
             self.put_back()
         self.aside = []
+        return choice
 
     def set_aside(self, height: int) -> None:
         """Leave the branch from `height` on, but keep it."""

@@ -18,6 +18,7 @@ from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.promises import PromiseFile
 from dilocoxd.daemon.recovery_driver import finish_turn_back
 from dilocoxd.rounds.commands import Promise
+from dilocoxd.rounds.recovery import Choice
 from dilocoxd.store import durable, log as log_module
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
@@ -41,9 +42,10 @@ class FileDisk(Disk):
         self._log: EntryLog | None = None
         self._aside = Aside(self.directory / "aside")
 
-    def open(self) -> None:
+    def open(self) -> Choice | None:
+        choices: list[Choice] = []
         self._log = EntryLog(self.directory / "log", RUN_ID, GENESIS)
-        finish_turn_back(self._log, self._aside, self.directory / "snapshots")
+        finish_turn_back(self._log, self._aside, self.directory / "snapshots", choices.append)
         assert not self._log.verify(), "a log that was opened is sound"
         self._read_log()
         kept = self._promises._load(self._fd, self._maps)
@@ -52,6 +54,7 @@ class FileDisk(Disk):
             self.promise = kept.promise
             self.promise_payload = self._from_bytes(os.pread(self._fd, self._map.total_bytes, 0))
             assert not kept.results_held or self.kept() == kept, "the promise's payload is what was voted for"
+        return choices[0] if choices else None
 
     def _read_log(self) -> None:
         assert self._log is not None

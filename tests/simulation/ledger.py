@@ -4,6 +4,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
+from dilocoxd.rounds.recovery import Choice
 from dilocoxd.wire.entry import Entry, entry_hash
 from tests.simulation.arithmetic import weighted_mean
 
@@ -59,7 +60,7 @@ class Ledger:
         self.fates[peer, phase] = RECLAIMED
 
     def taken(self, peer: PeerId, entry: Entry) -> None:
-        """Recovery appends an entry: what it names of `peer` leaves the feedback if it was put back there."""
+        """`peer` appends an entry: what it names of `peer` leaves the feedback if it was put back there."""
         for contribution in entry.contributions:
             name = (contribution.peer, contribution.phase)
             if contribution.peer == peer and self.fates.get(name) == RECLAIMED:
@@ -131,6 +132,14 @@ class Ledger:
             for c in (c for entry in entries for c in entry.contributions if c.peer == peer):
                 self.fates[c.peer, c.phase] = fate
         self.reported[peer].update(entry_hash(entry) for entry in taken)
+
+    def chose(self, peer: PeerId, choice: Choice) -> None:
+        """It starts after a crash between two branches: the better one stays, with the books of turning back."""
+        if choice.goes_back:
+            self.returns(peer, list(choice.own), list(choice.left))
+        else:
+            for phase, _ in choice.dropped(peer):
+                self.reclaimed(peer, phase)
 
     def at_head(self, peer: PeerId, head: Digest, state_digest: Digest) -> None:
         known = self.digests.setdefault(head, state_digest)

@@ -91,9 +91,11 @@ class Node:
         self.is_paused = False
         self.has_left = False
         self.backlog = []
-        self.disk.open()
+        choice = self.disk.open()
         self.disk.incarnation += 1
         self.swarm.ledger.left.pop(self.name, None)
+        if choice is not None:
+            self.swarm.ledger.chose(self.name, choice)
         self.swarm.ledger.opened(self.name, [stored.signed.entry for stored in self.disk.log])
         self.worker = Worker(self, self.disk.promise_payload)
         self.cancelled_below = (-1, -1)
@@ -313,6 +315,7 @@ class Node:
             self.feed(e.StoreFailed(str(error)))
             return
         self.swarm.ledger.committed(self.name, entry)
+        self.swarm.ledger.taken(self.name, entry)
         if self.sums.is_exact:
             liars = {node.name for node in self.swarm.nodes.values() if node.mischief is not None}
             self.swarm.ledger.check_sums(self.name, entry, [data for _, data in sorted(payload.items())], liars)

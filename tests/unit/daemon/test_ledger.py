@@ -130,11 +130,11 @@ async def test_contribution_that_a_snapshot_skips_is_settled_only_once_the_snaps
     site.snapshots["good"] = (RoundIndex(3), Digest(entries[3].entry.state_digest))
     site.snapshots["bad"] = (RoundIndex(3), Digest(b"x" * 32))
     settle = SettleContribution(entries[1].entry.contributions[0].phase, RoundIndex(1), True, ())
-    settled: list[int] = []
+    settled: list[tuple[int, int]] = []
     load = site.load_state
 
     async def noting(directory: str, **rest: Any) -> Any:
-        settled.extend([rest["settles"]] if rest.get("settles") is not None else [])
+        settled.extend([(rest["settles"], ledger.log.height)] if rest.get("settles") is not None else [])
         return await load(directory, **rest)
 
     monkeypatch.setattr(site, "load_state", noting)
@@ -142,7 +142,7 @@ async def test_contribution_that_a_snapshot_skips_is_settled_only_once_the_snaps
         await ledger.adopt(download("bad"), entries[3].entry, entries[:3], settle)
     assert settled == []
     await ledger.adopt(download("good"), entries[3].entry, entries[:3], settle)
-    assert settled == [settle.phase] and ledger.chain.height == 3
+    assert settled == [(settle.phase, 3)] and ledger.chain.height == 3, "settled before the log has its entry"
 
 
 async def test_newcomer_that_lost_its_snapshot_starts_again(tmp_path: Path) -> None:

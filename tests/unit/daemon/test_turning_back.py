@@ -19,6 +19,7 @@ from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.rounds.commands import StartRecovery
 from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.rounds.recovery import Choice
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog, Source
 from dilocoxd.store.own_work import OwnWork
@@ -101,6 +102,8 @@ class Bench:
         log = EntryLog(self.folder / "theirs", RUN, GENESIS)
         write(log, theirs, b"fork")
         events = EventLog(None)
+        self.told: list[dict[str, object]] = []
+        events.listen(self.told.append)
         self.aside = Aside(self.folder / "aside")
         self.driver = RecoveryDriver(
             RecoveryParts(
@@ -149,6 +152,9 @@ async def test_branch_whose_payloads_nobody_has_is_left_again(tmp_path: Path, mi
     await bench.start(branch(4, b"fork", tokens=15), missing)
     event = await bench.recover()
     assert isinstance(event, RecoveryFailed)
+    left, back = (told for told in bench.told if told["event"] == "fork.resolved")
+    assert left["dropped"] == back["kept"] and back["is_rolled_back"] == bool(back["dropped"])
+    assert bool(back["dropped"]) == (missing == ("payload/2",)), "what was taken of the other is lost, if it was any"
     assert bench.is_own(), "an acknowledged entry is lost to a heavier chain only, not to the promise of one"
 
 
@@ -192,8 +198,11 @@ def test_process_that_dies_between_two_branches_comes_back_on_the_better_one(tmp
     log.roll_back(1)
     theirs = branch(4, b"fork", tokens=15)
     write(log, theirs[1 : 1 + num_taken], b"fork")
-    finish_turn_back(log, aside, tmp_path / "snapshots")
+    told: list[Choice] = []
+    finish_turn_back(log, aside, tmp_path / "snapshots", told.append)
     expected = own if num_taken < 3 else theirs
+    left = theirs[1 : 1 + num_taken] if num_taken < 3 else own[1:]
+    assert [choice.left for choice in told] == [tuple(signed.entry for signed in left)]
     assert [log.hash_at(height) for height in range(1, log.height + 1)] == [entry_hash(s.entry) for s in expected]
     assert not log.verify() and not aside.entries()
 
@@ -205,7 +214,7 @@ def test_entries_that_no_snapshot_skips_yet_are_not_a_better_branch(tmp_path: Pa
     log.roll_back(1)
     for signed in branch(4, b"fork", tokens=100)[1:3]:
         log.append_bare(signed, fake_site.LENGTHS)
-    finish_turn_back(log, aside, tmp_path / "snapshots")
+    finish_turn_back(log, aside, tmp_path / "snapshots", no_more)
     assert log.head == entry_hash(own[-1].entry), "the better branch was never got: its entries would be cut at start"
     assert not log.verify() and not aside.entries()
 
@@ -217,6 +226,7 @@ def test_branch_that_does_not_continue_the_log_is_not_put_back(tmp_path: Path, o
     aside.keep(log, 2)
     moved = EntryLog(tmp_path / "moved", RUN, GENESIS)  # the operator moved the log away, or put another one there
     found = branch(2, other) if other else []
+    told: list[Choice] = []
     write(moved, found, other)
-    finish_turn_back(moved, aside, tmp_path / "snapshots")
-    assert moved.height == len(found) and not moved.verify() and not aside.entries()
+    finish_turn_back(moved, aside, tmp_path / "snapshots", told.append)
+    assert moved.height == len(found) and not moved.verify() and not aside.entries() and not told

@@ -6,25 +6,32 @@ The log leads on from that snapshot only (retention has dropped what lies below)
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dilocoxd.daemon.ledger import Ledger, genesis_view
+from dilocoxd.daemon.own_books import OwnBooks, StartBooks
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import finish_turn_back
 from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.daemon.site_record import load_record, save_record
 from dilocoxd.daemon.snapshot_keeper import Retention, SnapshotKeeper, usable_snapshots
-from dilocoxd.ids import RoundIndex
+from dilocoxd.ids import Digest, PhaseId, RoundIndex
+from dilocoxd.rounds.commands import SettleContribution
 from dilocoxd.rounds.events import RecoveryFailed, RecoveryFinished
+from dilocoxd.rounds.phase_events import SiteRecord
 from dilocoxd.store.aside import Aside
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.own_work import OwnWork
+from dilocoxd.store.own_work import KeptWork, OwnWork
 from dilocoxd.store.snapshots import list_rounds, remove_leftovers
 from dilocoxd.telemetry.catalogue import AlertRaised, Event
+from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.local import SnapshotWritten
 from tests.harness import fake_site
@@ -34,6 +41,8 @@ from tests.unit.daemon.test_recovery_driver import ME, Branch, DiskSite, World
 STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 """What changes the disk for good; a process that dies does so before one of them."""
 FORK, NUMBER, HEIGHT = 3, 5, 6
+GIVEN = range(9)
+"""Our phases in both branches; what only theirs has was given to it before an earlier fork, and is owed at first."""
 
 
 class Killed(BaseException):
@@ -67,7 +76,7 @@ def world_of(folder: Path, kind: str) -> World:
     """`false`: their tensors are not what was voted on. `withheld`: their payloads behind it are not to be had."""
     folder.mkdir()
     common = Branch().grown(FORK, salt=b"common")
-    own = common.grown(HEIGHT - FORK, salt=b"own", peers=("A", "C"))
+    own = common.grown(HEIGHT - FORK, salt=b"own", peers=("A", "C", "E"))
     theirs = common.grown(3, salt=b"theirs", peers=("B",)).grown(3, salt=b"more", peers=("A", "B", "D"))
     world = World(folder, own, theirs)
     own.write_snapshot(world.snapshots, NUMBER)
@@ -80,7 +89,8 @@ def world_of(folder: Path, kind: str) -> World:
 async def started(folder: Path) -> Ledger:
     """As a daemon starts on what the last one left."""
     log = EntryLog(folder / "log", RUN, GENESIS)
-    finish_turn_back(log, Aside(folder / "aside"), folder / "snapshots")
+    books = StartBooks(ME, folder, OwnWork(folder / "own"), EventLog(None))
+    finish_turn_back(log, Aside(folder / "aside"), folder / "snapshots", books.note)
     remove_leftovers(folder / "snapshots")
     site = DiskSite(SiteSettings(folder, "arrival", 1, 1, 0), lambda event: None)
     ledger = Ledger(site, log, genesis_view(RUN, GENESIS, inner_steps=1, lowrank_r=0), ME)
@@ -125,11 +135,29 @@ def died(run: Callable[[], Any], patch: pytest.MonkeyPatch, last: int) -> bool:
         return life.is_over
 
 
+async def move_work(folder: Path, phase: PhaseId, *, is_withdrawn: bool) -> bool:
+    """The books that a real site keeps (rounds/phase_returned.py)."""
+    record = load_record(folder)
+    owed = dict(record.returned)
+    if (phase in owed) != is_withdrawn:
+        return False
+    owed = {**owed, phase: PhaseId(phase + 1)} if not is_withdrawn else {p: c for p, c in owed.items() if p != phase}
+    save_record(folder, replace(record, returned=tuple(owed.items())))
+    return True
+
+
+def gave(world: World) -> None:
+    """What it gave is kept; some of it is owed."""
+    for phase in map(PhaseId, GIVEN):
+        OwnWork(world.folder / "own").keep(KeptWork(phase, int(phase), Digest(bytes(32))), [])
+    save_record(world.folder, SiteRecord(returned=tuple((PhaseId(p), PhaseId(9)) for p in GIVEN[HEIGHT:])))
+
+
 @pytest.mark.parametrize("kind", ["false", "withheld", "true"])
 def test_process_that_dies_at_any_step_starts_on_a_whole_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It dies a second time while it starts."""
+    """It dies a second time while it starts. What it gave is in the chain afterwards, or owed, never neither."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     found = set()
     last, is_going_on = 0, True
@@ -137,14 +165,30 @@ def test_process_that_dies_at_any_step_starts_on_a_whole_branch(
         last += 1
         folder = tmp_path / str(last)
         world = asyncio.run(opened(folder, kind))
+        gave(world)
+        monkeypatch.setattr(world.site, "move_work", functools.partial(move_work, folder))
         is_going_on = died(world.recover, monkeypatch, last)
         died(lambda folder=folder: started(folder), monkeypatch, 1 + last * 5 % 17)  # type: ignore[misc]
         ledger = asyncio.run(started(folder))
         chain = next(branch for branch in (world.own, world.theirs) if ledger.chain.state_digest in branch.digests[4:])
         assert ledger.chain.head == entry_hash(chain.entries[ledger.chain.height - 1].entry)
         assert chain is not world.own or ledger.chain.height == HEIGHT, "entries of our own branch are lost"
+        inside = {c.phase for s in ledger.log.entries() for c in s.entry.contributions if c.peer == ME}
+        assert inside | dict(load_record(folder).returned).keys() == set(GIVEN)
         found.add(chain is world.own)
     assert last > 20 and found == ({True, False} if kind == "true" else {True})
+
+
+@pytest.mark.parametrize(
+    ("settle", "moved"), [(None, [(5, True)]), (SettleContribution(PhaseId(5), RoundIndex(5), True, ()), [])]
+)
+async def test_entry_that_is_finished_after_a_restart_is_owed_no_more(
+    tmp_path: Path, settle: SettleContribution | None, moved: list[tuple[int, bool]]
+) -> None:
+    world = world_of(tmp_path / "site", "true")
+    books = OwnBooks(ME, world.site, OwnWork(tmp_path / "own"), EventLog(None))
+    await books.commit(world.own.entries[5].entry, settle)
+    assert world.site.moved_work == moved
 
 
 class WritingSite(DiskSite):
