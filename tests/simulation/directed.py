@@ -9,6 +9,7 @@ from dilocoxd.wire.messages import Committed, Vote
 from tests.simulation import scenarios
 from tests.simulation.byzantine import Mischief
 from tests.simulation.disk import Stored
+from tests.simulation.ledger import INCLUDED, RECLAIMED
 from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _checked, _cut, _result, _swarm, _until
 from tests.simulation.scenarios_causes import CAUSES
@@ -205,6 +206,45 @@ def contribution_that_was_voted_for_and_given_up_counts_once() -> str:
     return _result(swarm)
 
 
+def who_dies_on_another_branch_has_books_of_its_own() -> str:
+    """What a liar's branch dropped is in the feedback of who took it and died there, and in the chain of the others.
+
+    Back among them, it takes that entry again, and its work leaves the feedback."""
+    swarm, nodes = _swarm(3)
+    swarm.may_fork = swarm.has_liar = True
+    liar, away, other = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    swarm.is_training = False  # until the liar's branch is taken
+    _until(swarm, swarm.is_settled, 90.0)
+    mischief = Mischief("forges_a_branch", keys_of(liar.name), swarm.world.rng)
+    before, dropped = away.disk.log, (away.name, next(iter(_phases(away, other)), PhaseId(-1)))
+    while not _is_half_true(mischief.forged, before):
+        mischief.forge(liar)
+    tip = mischief.forged[-1].signed.entry
+    mischief.messages = lambda *_: [Committed(tip.round, entry_hash(tip))]  # type: ignore[method-assign]
+    liar.mischief = mischief
+    _cut(swarm, [liar, away], [other], is_cut=True)
+    _until(swarm, lambda: away.disk.log == mischief.forged[:-1] and not away.is_recovering)
+    away.crash()
+    swarm.is_training = True
+    swarm.world.run(swarm.world.now + 60.0)
+    if swarm.ledger.fates.get(dropped) != RECLAIMED:
+        return "the schedule's moment never came"
+    if problem := _checked(swarm):
+        return problem
+    _cut(swarm, [liar, away], [other], is_cut=False)
+    away.start()
+    return _result(swarm) or ("" if swarm.ledger.fates[dropped] == INCLUDED else "the work is in no chain any more")
+
+
+def _is_half_true(forged: list[Stored], log: list[Stored]) -> bool:
+    """In the place of the last entry of `log` a heavier one, on the same state; behind it one that is false."""
+    half = forged[:-1]
+    if len(half) != len(log) or half[:-1] != log[:-1] or _weight(half) <= _weight(log):
+        return False
+    return half[-1].signed.entry.state_digest == log[-1].signed.entry.state_digest
+
+
 def _weight(log: list[Stored]) -> int:
     return sum(entry_tokens(stored.signed.entry) for stored in log)
 
@@ -236,5 +276,6 @@ SCENARIOS = (
     log_is_lost_between_two_branches,
     contribution_that_a_snapshot_skips_counts_once,
     contribution_that_was_voted_for_and_given_up_counts_once,
+    who_dies_on_another_branch_has_books_of_its_own,
     *LIARS,
 )

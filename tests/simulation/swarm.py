@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.rounds.chain import ChainView
 from dilocoxd.rounds.limits import RoundLimits
@@ -264,5 +264,12 @@ class Swarm:
         for name, fate in self.ledger.fates.items():
             if fate == INCLUDED and name not in inside and name[0] not in gone:
                 raise Broken(f"R-b: {name} was settled as included, but is in no entry")
-            if fate == RECLAIMED and name in inside:
+            if fate == RECLAIMED and name in self._named_below(name[0]):
                 raise Broken(f"R-b: {name} was put back into feedback, but is in the chain")
+
+    def _named_below(self, peer: PeerId) -> set[tuple[PeerId, PhaseId]]:
+        """What the log of this peer names, live or not: its books are those of its own chain. Away on another one (a
+        liar that still takes the others' chain, or a dead peer), it withdraws from its feedback what it comes back to.
+        """
+        log = self.nodes[peer].disk.log
+        return {(x.peer, x.phase) for stored in log for x in stored.signed.entry.contributions}
