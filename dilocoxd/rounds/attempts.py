@@ -49,6 +49,7 @@ def enter_attempt(core: Core, attempt: Attempt) -> None:
     core.coordinator = None
     core.decided_since = None
     core.outside_since = None
+    core.outside_of = set()
     core.promised_to = None
     core.state = states.GATHERING
     if attempt > 0:
@@ -114,6 +115,7 @@ def on_proposal(core: Core, peer: PeerId, message: Propose | ProposeCommit) -> N
     if isinstance(message, Propose) and core.me not in {*message.observers, *(c.peer for c in message.contributions)}:
         if core.state == states.GATHERING and core.is_live(peer):
             core.outside_since = core.now
+            core.outside_of.add(peer)
             core.waiting_for = f"the round of {peer}, which goes on without us"
         return
     if message.attempt > core.attempt and core.state == states.GATHERING:
@@ -195,7 +197,13 @@ def _locks(core: Core) -> LockDecision:
 
 
 def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
-    """First candidate, or all better ones had their time."""
+    """First candidate, or all better ones had their time.
+
+    Not while a round of this attempt goes on without us: two groups could commit. But one peer alone that says so, it
+    may lie, keeps us only from proposals that have to be waited out.
+    """
+    if core.outside_since is not None:
+        return order[0] == peer and len(core.outside_of & core.live()) < 2
     if order[0] == peer:
         return True
     return core.is_over(core.pending[peer].received_at + core.limits.coordinator_patience_s / 2)

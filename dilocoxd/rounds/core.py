@@ -131,6 +131,8 @@ class Core:
     """Recovery began when we had been in this attempt for so long and had accepted nothing: we may come back to it."""
     outside_since: Monotonic | None = None
     """A proposal without us was seen in this attempt."""
+    outside_of: set[PeerId] = field(default_factory=set)
+    """Who sent us such proposals."""
     failures: list[str] = field(default_factory=list)
     times: Times = field(default_factory=Times)
     own_vote: Vote | None = None
@@ -191,8 +193,10 @@ class Core:
         self.emit(Broadcast(message))
 
     def see(self, views: Iterable[PeerView]) -> None:
-        """What membership says now."""
+        """What membership says now. Who was not there and is, has come back after its goodbye."""
+        absent = {peer for peer, view in self.views.items() if not view.is_live}
         self.views = {view.peer: view for view in views if view.peer != self.me}
+        self.gone -= {peer for peer in absent if peer in self.views and self.views[peer].is_live}
         self.gathering.pace.gone(peer for peer, view in self.views.items() if not view.is_live)
         self.known_live = None
 

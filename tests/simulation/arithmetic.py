@@ -39,7 +39,10 @@ class Sums(ABC):
 
     @abstractmethod
     def next_payload(self, pass_index: int, segment: int, results: Sequence[bytes], first: bytes) -> bytes:
-        """What this site offers in a later pass, given the results of the passes before and its first payload."""
+        """What this site offers in a later pass, given the results of the passes before and its first payload.
+
+        Raises ValueError if those results do not decode.
+        """
 
     @abstractmethod
     def reduced(self, place: tuple[int, int], shares: Sequence[tuple[bytes, int]], results: Sequence[bytes]) -> bytes:

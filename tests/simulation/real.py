@@ -96,7 +96,10 @@ class RealSums(Sums):
         return self._encode(0, segment, ())
 
     def next_payload(self, pass_index: int, segment: int, results: Sequence[bytes], first: bytes) -> bytes:
-        return self._encode(pass_index, segment, results)
+        try:
+            return self._encode(pass_index, segment, results)
+        except WireError as error:
+            raise ValueError(str(error)) from error
 
     def _encode(self, pass_index: int, segment: int, results: Sequence[bytes]) -> bytes:
         assert self._at is not None

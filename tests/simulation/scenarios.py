@@ -13,10 +13,14 @@ from tests.simulation.node import Node, keys_of
 from tests.simulation.scenario_tools import _cut, _result, _swarm, _unaccepted, _until
 from tests.simulation.scenarios_exchange import (
     broken_streams_are_repeated,
+    first_candidate_is_believed_against_one_liar,
+    goodbye_is_over_when_its_peer_is_back,
     observer_in_a_later_attempt_stops_the_commit,
     observer_whose_worker_hangs_accepts,
     results_of_an_abandoned_attempt_are_refused,
     who_comes_back_is_heard_by_one_that_is_behind,
+    who_is_left_out_as_two_say_joins_nobody,
+    who_is_left_out_joins_no_other_group_of_its_attempt,
 )
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
@@ -315,6 +319,10 @@ SCENARIOS = (
     phase_of_the_chain_is_refused,
     observer_in_a_later_attempt_stops_the_commit,
     who_comes_back_is_heard_by_one_that_is_behind,
+    goodbye_is_over_when_its_peer_is_back,
+    who_is_left_out_joins_no_other_group_of_its_attempt,
+    first_candidate_is_believed_against_one_liar,
+    who_is_left_out_as_two_say_joins_nobody,
     observer_whose_worker_hangs_accepts,
     broken_streams_are_repeated,
     results_of_an_abandoned_attempt_are_refused,

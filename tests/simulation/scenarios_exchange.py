@@ -1,8 +1,11 @@
 """Directed schedules of the exchange: streams that break or come late, a worker that hangs. As in scenarios.py."""
 
+from dataclasses import replace
+
 from dilocoxd.ids import Attempt, RoundIndex
-from dilocoxd.rounds.events import KIND_RESULT, MessageReceived, Refusal, SegmentKey
-from dilocoxd.wire.messages import Leaving, Ready
+from dilocoxd.rounds.attempts import _proposal
+from dilocoxd.rounds.events import KIND_RESULT, MessageReceived, PeersChanged, Refusal, SegmentKey
+from dilocoxd.wire.messages import Leaving, Propose, Ready
 from tests.simulation.scenario_tools import _result, _swarm, _unaccepted, _until
 
 
@@ -95,3 +98,62 @@ def who_comes_back_is_heard_by_one_that_is_behind() -> str:
     )
     stays.feed(MessageReceived(leaves.name, ahead))
     return "" if core.is_live(leaves.name) else "who came back and is ahead is not heard"
+
+
+def goodbye_is_over_when_its_peer_is_back() -> str:
+    """Membership saw it go and come: whoever leaves in turn waits for it, whether or not its Ready was lost."""
+    swarm, nodes = _swarm(2)
+    stays, leaves = nodes
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    core = stays.machine._core
+    _until(swarm, lambda: core.state == "gathering" and core.is_live(leaves.name))
+    view = core.views[leaves.name]
+    stays.feed(MessageReceived(leaves.name, Leaving(core.round, "maintenance")))
+    stays.feed(PeersChanged((view,)))
+    if core.is_live(leaves.name):
+        return "membership, which does not know of the goodbye yet, is believed"
+    stays.feed(PeersChanged((replace(view, is_live=False),)))
+    stays.feed(PeersChanged((view,)))
+    return "" if core.is_live(leaves.name) else "who came back still counts as gone"
+
+
+def who_is_left_out_joins_no_other_group_of_its_attempt() -> str:
+    """One peer says that a round goes on without us: we wait for no proposal but that of the first candidate."""
+    return _left_out(told_by=1, by_first=False, is_taken=False)
+
+
+def first_candidate_is_believed_against_one_liar() -> str:
+    """Anybody can say that a round goes on without us: that alone does not keep us from the first candidate."""
+    return _left_out(told_by=1, by_first=True, is_taken=True)
+
+
+def who_is_left_out_as_two_say_joins_nobody() -> str:
+    """The first candidate may have been restarted, and know nothing of what goes on."""
+    return _left_out(told_by=2, by_first=True, is_taken=False)
+
+
+def _left_out(*, told_by: int, by_first: bool, is_taken: bool) -> str:
+    swarm, nodes = _swarm(4)
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    swarm.is_dropped = lambda source, message: isinstance(message, Propose)
+    cores = [node.machine._core for node in nodes]
+
+    def left_out() -> list[int]:
+        waiting = [core for core in cores if core.state == "gathering" and core.offer and len(core.live()) == 4]
+        return [cores.index(core) for core in waiting if core.candidates()[0] != core.me]
+
+    _until(swarm, lambda: bool(left_out()))
+    node, core = nodes[left_out()[0]], cores[left_out()[0]]
+    first, *others = [peer for peer in core.candidates() if peer != core.me]
+    assert core.offer is not None
+    ours = _proposal(core, (core.offer.contribution,))
+    theirs = replace(ours, contributions=(replace(core.offer.contribution, peer=others[0]),), observers=())
+    for peer in others[:told_by]:
+        node.feed(MessageReceived(peer, theirs))
+    attempt = core.attempt
+    node.feed(MessageReceived(first if by_first else others[1], ours))
+    _until(swarm, lambda: core.state != "gathering" or core.attempt > attempt, swarm.world.now + 60.0)
+    if (core.attempt == attempt) is not is_taken:
+        return f"{core.state} in attempt {core.attempt}, was in {attempt}"
+    swarm.is_dropped = lambda source, message: False
+    return _result(swarm)

@@ -25,6 +25,8 @@ CALM_MAX_S = 25.0
 
 OFFERED_S = 20.0
 """So long after the first contribution there is a round, also if a liar spoils one attempt."""
+FORGED_MAX = 3
+"""So many times the calm time a liar that forges branches may take."""
 LATE_S = 15.0
 """So long after a liar answered at last, the others have done their part."""
 
@@ -113,6 +115,8 @@ def _run_calmly(swarm: Swarm, before: int) -> None:
     if swarm.has_liar or swarm.has_lost_disk:
         world.run_until(lambda: is_over() or bool(offered), started + 2 * limit)
         world.run_until(is_over, max([started, *offered]) + OFFERED_S)
+    while not is_over() and world.now < min(swarm.forged_at + OFFERED_S, started + FORGED_MAX * limit):
+        world.run_until(is_over, world.now + 1.0)
 
 
 def _populate(swarm: Swarm, rng: random.Random) -> None:

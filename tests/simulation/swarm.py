@@ -73,6 +73,8 @@ class Swarm:
     recoveries: int = 0
     recovered_at: float = 0.0
     """When a recovery last moved somebody."""
+    forged_at: float = -1e9
+    """When a recovery last took an entry that nobody honest has a part in."""
     reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)
 
     def add(self, name: str, phase_s: float, *, is_training: bool = True) -> Node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dilocoxd.ids import PhaseId
+from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.wire.entry import Contribution, payload_root
 from tests.simulation.disk import Payload, sha
@@ -53,18 +53,24 @@ class Worker:
         return [self.result[index, place[1]] for index in range(place[0])]
 
     def prepare(self, order: c.OrderPass) -> None:
+        where, segments = (order.round, order.attempt, order.pass_index), range(self.shape.num_segments)
         if order.pass_index == self.shape.num_passes:  # the check before the vote
-            where, bad = (order.round, order.attempt, order.pass_index), self.sums.bad_segment(self.result)
-            sound = e.PassPrepared(*where, ())
-            self.node.feed(sound if bad is None else e.ReduceFailed(*where, None, None, "does not decode", bad))
-            return
-        segments = range(self.shape.num_segments)
+            bad, made = self.sums.bad_segment(self.result), ()
+        else:
+            bad, made = self._prepare_next(order.pass_index, segments)
+        sound = e.PassPrepared(*where, made)
+        self.node.feed(sound if bad is None else e.ReduceFailed(*where, None, None, "does not decode", bad))
+
+    def _prepare_next(self, pass_index: int, segments: range) -> tuple[int | None, tuple[Digest, ...]]:
+        """(the first segment whose results so far do not decode, hashes of what is offered if there is none)."""
         for segment in segments:
-            place = (order.pass_index, segment)
-            before = self.results_before(place)
-            self.outbox[place] = self.sums.next_payload(order.pass_index, segment, before, self.outbox[0, segment])
-        made = tuple(sha(self.outbox[order.pass_index, segment]) for segment in segments)
-        self.node.feed(e.PassPrepared(order.round, order.attempt, order.pass_index, made))
+            place = (pass_index, segment)
+            try:
+                made = self.sums.next_payload(*place, self.results_before(place), self.outbox[0, segment])
+            except ValueError:
+                return segment, ()
+            self.outbox[place] = made
+        return None, tuple(sha(self.outbox[pass_index, segment]) for segment in segments)
 
     def form(self) -> None:
         """A phase ends: offer its contribution."""
