@@ -23,7 +23,6 @@ from dilocoxd.rounds.coordinator import (
     proposal_problem,
 )
 from dilocoxd.rounds.core import Core, Pending
-from dilocoxd.rounds.events import PeerView
 from dilocoxd.rounds.exchange import Exchange
 from dilocoxd.rounds.votes import HeldLock, LockDecision, resolve_locks
 from dilocoxd.wire.entry import Contribution
@@ -211,7 +210,7 @@ def _is_legitimate(core: Core, peer: PeerId, order: list[PeerId]) -> bool:
 
 def _gathered(core: Core) -> Gathered:
     started = core.attempt_started_at
-    return core.gathering.gathered(core.chain, _all_views(core), core.attempt, started, core.mute)
+    return core.gathering.gathered(core.chain, core.present_views(), core.attempt, started, core.mute)
 
 
 def _decide(core: Core) -> Decision:
@@ -224,16 +223,6 @@ def _decide(core: Core) -> Decision:
     if decision.group is not None and core.now >= grace_end(gathered, core.limits):
         core.gathering.give_up(gathered.awaited, core.now)
     return decision
-
-
-def _all_views(core: Core) -> dict[PeerId, PeerView]:
-    """What membership says, with ourselves as one more peer."""
-    trains = core.is_training and core.leave_by is None
-    own = PeerView(core.me, is_live=True, is_training=trains, height=core.round, head=core.chain.head)
-    present = core.present()
-    views = {peer: view for peer, view in core.views.items() if peer in present}
-    views[core.me] = own
-    return views
 
 
 def _coordinate(core: Core, locks: LockDecision, decision: Decision) -> None:

@@ -237,6 +237,13 @@ class Core:
         """Live peers without those that stand on a chain that recovery could not take: they will not answer here."""
         return self.live().difference(self.drift.refuted) if self.drift.refuted else self.live()
 
+    def present_views(self) -> dict[PeerId, PeerView]:
+        """What membership says of those, with ourselves as one more peer."""
+        trains = self.is_training and self.leave_by is None
+        own = PeerView(self.me, is_live=True, is_training=trains, height=self.round, head=self.chain.head)
+        present = self.present()
+        return {**{peer: view for peer, view in self.views.items() if peer in present}, self.me: own}
+
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""
         me, readies, head = self.me, self.gathering.readies, self.chain.head

@@ -144,6 +144,7 @@ class Drift:
             if relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
                 self.ignored.pop(peer, None)
                 self.num_broken.pop(peer, None)
+                self.refuted.discard(peer)
                 continue
             if peer in broken and has_moved:
                 self.num_broken.pop(peer, None)  # a part of it came

@@ -34,10 +34,10 @@ class Ledger:
     missed: dict[PeerId, int] = field(default_factory=dict)
     """Who stood still and was taken for dead: the first round that was decided without it."""
     left: dict[PeerId, int] = field(default_factory=dict)
-    """Who has left and is not back: how many entries it had, a vote counted as one."""
+    """Who has left and is not back: how many entries it had, and the one that it may have voted for."""
     taken_along: set[tuple[PeerId, int]] = field(default_factory=set)
     """Whoever left has the entry of this round, and nobody who runs: at once, or when the last who had it died, or was
-    taken for dead."""
+    taken for dead. Or whoever has the entry could not be got to give it (R22)."""
     given_up: dict[PeerId, list[Entry]] = field(default_factory=dict)
     """Entries that a peer leaves in the recovery that is going on."""
     lost_logs: set[PeerId] = field(default_factory=set)

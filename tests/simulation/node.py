@@ -266,15 +266,12 @@ class Node:
                 self._leave()
 
     def _leave(self) -> None:
-        promise, height = self.disk.promise, len(self.disk.log)
-        if promise is not None and promise.entry is not None and promise.round == height:
-            height += 1
         self.presence.say("left")
         self.has_left = True
         self.is_up = False
         # It may take along what it decided, or may have decided: R17's time-out, or a disk that failed, as in a crash.
-        # And whom it was handed over to may die before anybody else has it.
-        self.swarm.ledger.left[self.name] = height
+        # And whom it was handed over to may die before anybody else has it; so may those who finish what it had begun.
+        self.swarm.ledger.left[self.name] = len(self.disk.log) + 1
         self.swarm.note_taken_along()
         self.epoch += 1
         if self.offered is not None:

@@ -319,6 +319,7 @@ class Recovery:
     def _done(self, done: r.Done) -> None:
         if done.failure:
             self._finish(e.RecoveryFailed(done.failure, done.refuted, done.broken))
+            self._give_up(done.broken)
             return
         self._complete()
         chain = self.node.disk.chain(self.node.sums)
@@ -329,6 +330,12 @@ class Recovery:
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False
         self.node.feed(event)
+
+    def _give_up(self, broken: tuple[PeerId, ...]) -> None:
+        """R22: whose branch was not to be had so often is not waited for any more, liar or not."""
+        core = self.node.machine._core
+        given_up = core.drift.refuted.intersection(broken)
+        self.swarm.ledger.taken_along.update((peer, int(core.round)) for peer in given_up)
 
 
 def _log_of(source: Node) -> list[Stored]:
