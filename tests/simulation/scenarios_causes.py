@@ -59,7 +59,7 @@ def entry_that_a_leaver_handed_over_may_be_lost() -> str:
     height = len(third.disk.log)
     leaver.feed(LeaveRequested())
     _until(swarm, lambda: leaver.has_left)
-    if swarm.ledger.taken_along:
+    if (leaver.name, height) in swarm.ledger.taken_along:
         return "the entry is said to be lost, although it was handed over"
     holder.crash()
     swarm.is_dropped = lambda source, message: False
