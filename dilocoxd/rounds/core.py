@@ -4,7 +4,7 @@ Decides nothing by itself; the parts are functions on it, so that each file hold
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId, PhaseId, RoundIndex
@@ -238,16 +238,19 @@ class Core:
         return self.live().difference(self.drift.refuted) if self.drift.refuted else self.live()
 
     def present_views(self) -> dict[PeerId, PeerView]:
-        """What membership says of those, with ourselves as one more peer."""
+        """What membership and they themselves say of those, with ourselves as one more peer."""
         trains = self.is_training and self.leave_by is None
         own = PeerView(self.me, is_live=True, is_training=trains, height=self.round, head=self.chain.head)
-        present = self.present()
-        return {**{peer: view for peer, view in self.views.items() if peer in present}, self.me: own}
+        present, here = self.present(), self.drift.here
+        views = {peer: view for peer, view in self.views.items() if peer in present}
+        views |= {p: replace(views[p], height=self.round, head=self.chain.head) for p in here.intersection(views)}
+        return {**views, self.me: own}
 
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""
         me, readies, head = self.me, self.gathering.readies, self.chain.head
-        here = [peer for peer in self.present() if peer == me or peer in readies or self.views[peer].head == head]
+        known = {me, *readies, *self.drift.here}
+        here = [peer for peer in self.present() if peer in known or self.views[peer].head == head]
         return coordinator_order(self.site.run_id, self.round, self.attempt, here)
 
     def locks(self) -> dict[PeerId, Lock | None]:

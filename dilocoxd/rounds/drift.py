@@ -60,6 +60,8 @@ class Drift:
     """Until when claims of a peer are ignored, and the length of that in `recovery_retry_s`."""
     num_broken: dict[PeerId, int] = field(default_factory=dict)
     """How often a claimed branch of this peer was not to be had; forgotten once a claim of it proves true."""
+    here: set[PeerId] = field(default_factory=set)
+    """Said that they stand where we stand; membership may hear of it later."""
     retry_at: Monotonic = NEVER
     digests: dict[PeerId, Digest] = field(default_factory=dict)
     """State digests of peers at our head."""
@@ -83,6 +85,10 @@ class Drift:
             self.refuted.discard(peer)
             if length == REFUTED_FIRST:
                 self.ignored[peer] = (now, length)
+        if kind in (AHEAD, FORK):
+            self.here.discard(peer)
+        elif kind == SAME and len(self.here) < CLAIMS_MAX:
+            self.here.add(peer)
         if kind in (SAME, BEHIND):
             self.claims.pop(peer, None)
         elif until > now:
@@ -96,6 +102,7 @@ class Drift:
         """Our tip moved: drop claims that we have reached, and what was said about the old tip's bits."""
         moved = {p: (c, relation(chain, c.height, c.head)) for p, c in self.claims.items()}
         self.claims = {p: replace(c, kind=k) for p, (c, k) in moved.items() if k in (AHEAD, FORK)}
+        self.here = {p for p, (_, k) in moved.items() if k == SAME}
         self.digests = {}
 
     def pressing(self) -> list[PeerId]:
