@@ -313,6 +313,8 @@ class Node:
             return
         self.swarm.ledger.committed(self.name, entry)
         self.swarm.ledger.taken(self.name, entry)
+        if self.mischief is None:
+            self.swarm.moved_at = self.world.now
         if self.sums.is_exact:
             liars = {node.name for node in self.swarm.nodes.values() if node.mischief is not None}
             self.swarm.ledger.check_sums(self.name, entry, [data for _, data in sorted(payload.items())], liars)

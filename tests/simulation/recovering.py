@@ -324,7 +324,7 @@ class Recovery:
         self._complete()
         chain = self.node.disk.chain(self.node.sums)
         if chain.head != self.node.machine.chain.head:
-            self.swarm.recovered_at = self.swarm.world.now
+            self.swarm.moved_at = self.swarm.world.now
         self._finish(e.RecoveryFinished(chain, done.settled, done.broken, done.unasked))
 
     def _finish(self, event: e.Event) -> None:

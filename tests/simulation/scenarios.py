@@ -21,6 +21,7 @@ from tests.simulation.scenarios_exchange import (
     who_comes_back_is_heard_by_one_that_is_behind,
     who_is_left_out_as_two_say_joins_nobody,
     who_is_left_out_joins_no_other_group_of_its_attempt,
+    who_says_that_it_committed_is_waited_for,
 )
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
@@ -323,6 +324,7 @@ SCENARIOS = (
     who_is_left_out_joins_no_other_group_of_its_attempt,
     first_candidate_is_believed_against_one_liar,
     who_is_left_out_as_two_say_joins_nobody,
+    who_says_that_it_committed_is_waited_for,
     observer_whose_worker_hangs_accepts,
     broken_streams_are_repeated,
     results_of_an_abandoned_attempt_are_refused,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from dilocoxd.ids import Attempt, RoundIndex
 from dilocoxd.rounds.attempts import _proposal
 from dilocoxd.rounds.events import KIND_RESULT, MessageReceived, PeersChanged, Refusal, SegmentKey
-from dilocoxd.wire.messages import Leaving, Propose, Ready
+from dilocoxd.wire.messages import Committed, Leaving, Propose, Ready
 from tests.simulation.scenario_tools import _result, _swarm, _unaccepted, _until
 
 
@@ -155,5 +155,24 @@ def _left_out(*, told_by: int, by_first: bool, is_taken: bool) -> str:
     _until(swarm, lambda: core.state != "gathering" or core.attempt > attempt, swarm.world.now + 60.0)
     if (core.attempt == attempt) is not is_taken:
         return f"{core.state} in attempt {core.attempt}, was in {attempt}"
+    swarm.is_dropped = lambda source, message: False
+    return _result(swarm)
+
+
+def who_says_that_it_committed_is_waited_for() -> str:
+    """It stands where we stand, whatever its last heartbeat said, and has a Ready on its way."""
+    swarm, nodes = _swarm(2)
+    node, other = nodes
+    _until(swarm, lambda: all(one.is_up and one.machine.chain.height > 2 for one in nodes))
+    swarm.is_dropped = lambda source, message: source == other.name and isinstance(message, Ready | Committed)
+    core = node.machine._core
+    _until(swarm, lambda: core.state == "gathering" and other.name not in core.gathering.readies)
+    stale = replace(core.views[other.name], height=RoundIndex(core.round - 1), head=core.chain.hash_at(core.round - 2))
+    node.feed(PeersChanged((stale,)))
+    if other.name in core.candidates():
+        return "the heartbeat is not believed"
+    node.feed(MessageReceived(other.name, Committed(core.round - 1, core.chain.head)))
+    if other.name not in core.candidates() or core.present_views()[other.name].height != core.round:
+        return "who has committed our head is not waited for"
     swarm.is_dropped = lambda source, message: False
     return _result(swarm)

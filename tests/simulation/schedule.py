@@ -28,7 +28,7 @@ OFFERED_S = 20.0
 FORGED_MAX = 3
 """So many times the calm time a liar that forges branches may take."""
 LATE_S = 15.0
-"""So long after a liar answered at last, the others have done their part."""
+"""So long after a liar answered at last, or a round that it had held up, the others have done their part."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _run(swarm: Swarm) -> None:
     swarm.is_training = False
     world.run_until(swarm.is_settled, world.now + QUIET_S)
     limit = world.now + QUIET_S
-    while swarm.has_liar and not swarm.is_settled() and world.now < min(limit, swarm.recovered_at + LATE_S):
+    while swarm.has_liar and not swarm.is_settled() and world.now < min(limit, swarm.moved_at + LATE_S):
         world.run_until(swarm.is_settled, world.now + 1.0)
     swarm.check_quiet()
 

@@ -71,8 +71,8 @@ class Swarm:
     rounds_finished: int = 0
     attempts_failed: int = 0
     recoveries: int = 0
-    recovered_at: float = 0.0
-    """When a recovery last moved somebody."""
+    moved_at: float = 0.0
+    """When a recovery last moved somebody, or somebody honest committed."""
     forged_at: float = -1e9
     """When a recovery last took an entry that nobody honest has a part in."""
     reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)

@@ -197,6 +197,10 @@ def test_claim_of_a_branch_that_could_not_be_had_is_not_waited_for_for_ever() ->
         assert drift.claims
         drift.failed([], [B], Monotonic(now))
     assert not drift.claims and drift.refuted == {A, B}
+    later = drift.ignored[B][0]
+    drift.note(chain, B, RoundIndex(5), HEADS[4], later)
+    drift.finished(chain_of(5), drift.due(Monotonic(later + 10.0)), Monotonic(later + 11.0), has_moved=True)
+    assert drift.refuted == {A}, "or the next round would be committed without B"
 
 
 def test_claim_of_which_only_a_part_came_stays_and_is_followed_at_once() -> None:
