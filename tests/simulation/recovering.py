@@ -211,7 +211,7 @@ class Recovery:
             case r.ReadOwn():
                 kept = self.swarm.serves_last
                 own = tuple(stored.signed.entry for stored in disk.log[step.fork :])
-                can_replay = kept is None or step.fork >= len(disk.log) - kept
+                can_replay = kept is None or step.fork == 0 or step.fork >= len(disk.log) - kept
                 return r.OwnRead(own, can_replay, _view_at(disk, step.fork))
             case r.CheckBranch():
                 return r.BranchChecked(self._problem_of(step))

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
+from dilocoxd.rounds.drift import BROKEN_MAX
 from tests.simulation.arithmetic import REAL_CODECS
 from tests.simulation.byzantine import KINDS, Mischief
 from tests.simulation.faults import heal, plan_fault
@@ -102,6 +103,8 @@ def _run(swarm: Swarm) -> None:
 def _run_calmly(swarm: Swarm, before: int) -> None:
     """A round within the time that it has. Who trains may have come to the chain late in it, held up by a liar or new
     after a lost disk: then rounds wait for the first contribution, not for each other, and the time counts from there.
+    A branch that its liar withholds is asked for a few times (R22). One sound, heavier branch of a liar after the other
+    takes everybody along each time: the time counts from the last one, but not for ever.
     """
     world, limit = swarm.world, _calm_max(swarm)
     started, offered = world.now, list[float]()
@@ -115,6 +118,8 @@ def _run_calmly(swarm: Swarm, before: int) -> None:
     if swarm.has_liar or swarm.has_lost_disk:
         world.run_until(lambda: is_over() or bool(offered), started + 2 * limit)
         world.run_until(is_over, max([started, *offered]) + OFFERED_S)
+    if any(node.mischief is not None and node.mischief.kind == "withholds" for node in swarm.nodes.values()):
+        world.run_until(is_over, world.now + BROKEN_MAX * swarm.limits.recovery_retry_s)
     while not is_over() and world.now < min(swarm.forged_at + OFFERED_S, started + FORGED_MAX * limit):
         world.run_until(is_over, world.now + 1.0)
 
