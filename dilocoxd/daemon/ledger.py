@@ -121,9 +121,8 @@ class Ledger:
         try:
             for signed in skipped:
                 await asyncio.to_thread(self.log.append_bare, signed, self.payloads.at(signed.entry.lowrank_r).lengths)
-            if (
-                settle is not None
-            ):  # only now: it would be lost with a false snapshot, or an entry that is not in the log
+            # Only now: with a false snapshot, or an entry that is not in the log, it would be lost.
+            if settle is not None:
                 ready = await self._site.load_state(directory, settles=settle.phase, is_included=True)
         except (StoreError, WorkerError):
             await asyncio.to_thread(self.log.roll_back, height)
