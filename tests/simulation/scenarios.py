@@ -231,6 +231,7 @@ def minority_does_not_finish_a_locked_entry() -> str:
     swarm, nodes = _swarm(3)
     swarm.limits = replace(swarm.limits, has_majority_quorum=True)
     _until(swarm, lambda: nodes[0].is_up and len(nodes[0].machine.chain.recent_contributors) == 3)
+    _until(swarm, lambda: all(node.is_up and node.machine.status.state == "gathering" for node in nodes))
     swarm.is_dropped = lambda source, message: isinstance(message, Vote)
     _until(swarm, lambda: any(node.machine._core.lock is not None for node in nodes))
     (locked, *_) = [node for node in nodes if node.machine._core.lock is not None]
