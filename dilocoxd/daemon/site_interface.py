@@ -272,8 +272,7 @@ class WorkerStatus:
 class SiteStatus:
     """One consistent look at the site; cheap."""
 
-    waiting_for: str
-    """One sentence; empty while it trains undisturbed."""
+    waiting_for: str  # one sentence; empty while it trains undisturbed
     is_training: bool
     phase: PhaseId | None
     inner_step: int
@@ -284,12 +283,13 @@ class SiteStatus:
     idle_seconds: float
     train_seconds: float
     tokens: int
-    in_flight: PhaseId | None
-    """Phase of the contribution that is formed and not settled."""
+    in_flight: PhaseId | None  # phase of the contribution that is formed and not settled
     state_round: RoundIndex | None
     anchor_sha256: Digest | None
     state_digest: Digest | None
     workers: Mapping[str, WorkerStatus]
+    work_needed: frozenset[PhaseId] = frozenset()
+    """Contributions whose kept work the error feedback has still to get back, or to lose again."""
 
 
 class BufferAccess(Protocol):

@@ -5,6 +5,7 @@ from dilocoxd.daemon.site_interface import SiteStatus, WorkerStatus
 from dilocoxd.daemon.site_progress import SiteProgress
 from dilocoxd.daemon.trainer import Trainer
 from dilocoxd.ids import Digest
+from dilocoxd.rounds.phase_returned import work_needed
 from dilocoxd.rounds.phases import PhaseMachine
 
 
@@ -36,4 +37,5 @@ def site_status(machine: PhaseMachine, progress: SiteProgress, outer: OuterWorke
             ),
             "trainer": WorkerStatus(trainer.state, trainer.restarts.total, trainer.pids, trainer.number),
         },
+        work_needed=work_needed(state),
     )

@@ -136,14 +136,15 @@ class SnapshotKeeper:
             return
         await asyncio.to_thread(move_in, prepared, directory)
         if await asyncio.to_thread(self._aside.is_empty):
-            await self._drop(height, log)
+            await self._drop(height, log, site)
         self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))
 
-    async def _drop(self, height: int, log: EntryLog) -> None:
+    async def _drop(self, height: int, log: EntryLog, site: Site) -> None:
         await asyncio.to_thread(prune, self._directory, self._retention.keep, height)
         newest = log.payload(height - 1).length if height and log.has_payload(height - 1) else 0
         rounds_max = self._retention.rounds_max(newest)
         first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
-        await asyncio.to_thread(self._kept_work.drop_below, first)
+        # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile.
+        await asyncio.to_thread(self._kept_work.drop_below, first, site.status().work_needed)

@@ -55,6 +55,13 @@ def _wanted(m: PhaseState) -> set[PhaseId]:
     return {phase for phase, _ in m.record.returned}
 
 
+def work_needed(m: PhaseState) -> frozenset[PhaseId]:
+    """Contributions whose kept work FEEDBACK has still to get or to lose, or would have to after a restart."""
+    saved = m.saved_held if m.settings.save_every_rounds else m.held
+    wanted = _wanted(m)
+    return frozenset((wanted ^ m.held) | (wanted ^ saved))
+
+
 def begin(m: PhaseState, own_phases: frozenset[PhaseId]) -> None:
     """First look at the chain: what came back into it is owed no more."""
     left = tuple(item for item in m.record.returned if item[0] not in own_phases)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -128,13 +128,15 @@ class OwnWork:
             temporary.unlink(missing_ok=True)
             raise store_error(f"keeping the work of phase {work.phase}", path, error) from error
 
-    def drop_below(self, round_index: int) -> int:
-        """Remove what belongs to entries below `round_index`; the number of bytes freed. Raises StoreError."""
+    def drop_below(self, round_index: int, needed: Collection[PhaseId] = ()) -> int:
+        """Remove what belongs to entries below `round_index`, but for `needed`; the number of bytes freed. Raises
+        StoreError."""
         freed = 0
         try:
             for path in self._directory.glob(f"*{SUFFIX}"):
-                kept = self.find(PhaseId(int(path.name.removesuffix(SUFFIX))))
-                if kept is None or kept.round < round_index:
+                phase = PhaseId(int(path.name.removesuffix(SUFFIX)))
+                kept = self.find(phase)
+                if kept is None or (kept.round < round_index and phase not in needed):
                     freed += path.stat().st_size
                     path.unlink()
         except OSError as error:

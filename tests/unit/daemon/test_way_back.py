@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dilocoxd.daemon import snapshot_keeper
 from dilocoxd.daemon.ledger import Ledger, genesis_view
 from dilocoxd.daemon.own_books import OwnBooks, StartBooks
 from dilocoxd.daemon.payload_map import PayloadMaps
@@ -243,3 +244,21 @@ async def test_snapshot_of_a_branch_that_was_left_while_it_was_written_replaces_
     await kept(world, change)
     assert usable_snapshots(world.snapshots, log) == [world.snapshots / str(HEIGHT)]
     assert sorted(path.name for path in world.snapshots.iterdir()) == [str(NUMBER), str(HEIGHT)]
+
+
+async def test_work_that_the_feedback_has_still_to_get_back_is_kept_however_old_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork may drop dozens of our entries; they are put back one by one, beside rounds and snapshots of the chain."""
+    monkeypatch.setattr(snapshot_keeper, "PAYLOAD_ROUNDS_MIN", 1)
+    world = await opened(tmp_path / "site", "true")
+    work = OwnWork(world.folder / "work")
+    for phase in (1, 2):
+        work.keep(KeptWork(PhaseId(phase), 0, Digest(bytes(32))), [])
+    site = WritingSite(world.folder, world.own, lambda: None)
+    usual = site.status
+    site.status = lambda: replace(usual(), work_needed=frozenset({PhaseId(2)}))  # type: ignore[method-assign]
+    aside = Aside(world.folder / "aside")
+    keeper = SnapshotKeeper(world.snapshots, Retention(1, 1, 1000), lambda: [HEIGHT], work, aside, lambda event: None)
+    await keeper._write(HEIGHT, site, world.ledger.log)
+    assert work.find(PhaseId(1)) is None and work.find(PhaseId(2)) is not None

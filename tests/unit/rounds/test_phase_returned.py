@@ -2,6 +2,7 @@
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.rounds import phase_events as ev
+from dilocoxd.rounds.phase_returned import work_needed
 from dilocoxd.wire import local
 from tests.unit.rounds.site_model import SiteModel
 
@@ -59,9 +60,11 @@ def test_dropped_work_enters_the_feedback_once_and_is_on_disk_before_the_log_cha
     site.move(last, is_withdrawn=False)
     assert site.durable.returned == pairs(last, carrier=last + 1)
     site.move(last, is_withdrawn=False)
+    assert work_needed(site.machine.state) == {last}, "nobody may drop what is kept of it before that"
     site.settle_down()
     assert site.books == {last}
     assert site.file == (last,), "the saved feedback has it too"
+    assert not work_needed(site.machine.state)
 
 
 def test_the_entry_comes_back_with_a_later_fork_and_the_feedback_loses_it() -> None:
