@@ -6,6 +6,7 @@ from dilocoxd.ids import Attempt, RoundIndex
 from dilocoxd.rounds.attempts import _proposal
 from dilocoxd.rounds.events import KIND_RESULT, MessageReceived, PeersChanged, Refusal, SegmentKey
 from dilocoxd.wire.messages import Committed, Leaving, Propose, Ready
+from tests.simulation.node import Node
 from tests.simulation.scenario_tools import _result, _swarm, _unaccepted, _until
 
 
@@ -83,14 +84,21 @@ def observer_in_a_later_attempt_stops_the_commit() -> str:
     return _result(swarm)
 
 
-def who_comes_back_is_heard_by_one_that_is_behind() -> str:
-    """A goodbye holds until its sender says anything of a round that is not over here."""
+def _said_goodbye() -> tuple[Node, Node]:
+    """(who gathers, and has just heard the goodbye; whose goodbye it is)."""
     swarm, nodes = _swarm(2)
     stays, leaves = nodes
     _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
     core = stays.machine._core
     _until(swarm, lambda: core.state == "gathering" and core.is_live(leaves.name))
     stays.feed(MessageReceived(leaves.name, Leaving(core.round, "maintenance")))
+    return stays, leaves
+
+
+def who_comes_back_is_heard_by_one_that_is_behind() -> str:
+    """A goodbye holds until its sender says anything of a round that is not over here."""
+    stays, leaves = _said_goodbye()
+    core = stays.machine._core
     if core.is_live(leaves.name):
         return "who said goodbye still counts"
     ahead = Ready(
@@ -102,13 +110,9 @@ def who_comes_back_is_heard_by_one_that_is_behind() -> str:
 
 def goodbye_is_over_when_its_peer_is_back() -> str:
     """Membership saw it go and come: whoever leaves in turn waits for it, whether or not its Ready was lost."""
-    swarm, nodes = _swarm(2)
-    stays, leaves = nodes
-    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    stays, leaves = _said_goodbye()
     core = stays.machine._core
-    _until(swarm, lambda: core.state == "gathering" and core.is_live(leaves.name))
     view = core.views[leaves.name]
-    stays.feed(MessageReceived(leaves.name, Leaving(core.round, "maintenance")))
     stays.feed(PeersChanged((view,)))
     if core.is_live(leaves.name):
         return "membership, which does not know of the goodbye yet, is believed"

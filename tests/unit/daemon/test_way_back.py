@@ -20,7 +20,7 @@ from dilocoxd.daemon.ledger import Ledger, genesis_view
 from dilocoxd.daemon.own_books import OwnBooks, StartBooks
 from dilocoxd.daemon.payload_map import PayloadMaps
 from dilocoxd.daemon.recovery_driver import finish_turn_back
-from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.daemon.site_interface import SiteSettings, SiteStatus
 from dilocoxd.daemon.site_record import load_record, save_record
 from dilocoxd.daemon.snapshot_keeper import Retention, SnapshotKeeper, usable_snapshots
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
@@ -193,12 +193,16 @@ async def test_entry_that_is_finished_after_a_restart_is_owed_no_more(
 
 
 class WritingSite(DiskSite):
-    """Writes the state of a branch; `meanwhile` happens while it does."""
+    """Writes the state of a branch; `meanwhile` happens while it does. The feedback still needs the work `needed`."""
 
-    def __init__(self, folder: Path, branch: Branch, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, branch: Branch, meanwhile: Callable[[], None], needed: frozenset[PhaseId]) -> None:
         super().__init__(SiteSettings(folder, "arrival", 1, 1, 0), lambda event: None)
         self._branch = branch
         self._meanwhile = meanwhile
+        self._needed = needed
+
+    def status(self) -> SiteStatus:
+        return replace(super().status(), work_needed=self._needed)
 
     async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
         self._meanwhile()
@@ -208,12 +212,13 @@ class WritingSite(DiskSite):
         return SnapshotWritten(0, RoundIndex(HEIGHT), directory, 0, 0.0)
 
 
-async def kept(world: World, meanwhile: Callable[[], None]) -> None:
+async def kept(world: World, meanwhile: Callable[[], None], needed: frozenset[PhaseId] = frozenset()) -> None:
     """A snapshot of the newest own state is due; the keeper does what it does about it."""
     told: list[Event] = []
     aside, work = Aside(world.folder / "aside"), OwnWork(world.folder / "work")
     keeper = SnapshotKeeper(world.snapshots, Retention(1, 1, 1000), lambda: [HEIGHT], work, aside, told.append)
-    await keeper._write(HEIGHT, WritingSite(world.folder, world.own, meanwhile), world.ledger.log)
+    site = WritingSite(world.folder, world.own, meanwhile, needed)
+    await keeper._write(HEIGHT, site, world.ledger.log)
     assert not any(isinstance(event, AlertRaised) for event in told)
 
 
@@ -255,10 +260,5 @@ async def test_work_that_the_feedback_has_still_to_get_back_is_kept_however_old_
     work = OwnWork(world.folder / "work")
     for phase in (1, 2):
         work.keep(KeptWork(PhaseId(phase), 0, Digest(bytes(32))), [])
-    site = WritingSite(world.folder, world.own, lambda: None)
-    usual = site.status
-    site.status = lambda: replace(usual(), work_needed=frozenset({PhaseId(2)}))  # type: ignore[method-assign]
-    aside = Aside(world.folder / "aside")
-    keeper = SnapshotKeeper(world.snapshots, Retention(1, 1, 1000), lambda: [HEIGHT], work, aside, lambda event: None)
-    await keeper._write(HEIGHT, site, world.ledger.log)
+    await kept(world, lambda: None, needed=frozenset({PhaseId(2)}))
     assert work.find(PhaseId(1)) is None and work.find(PhaseId(2)) is not None
