@@ -114,6 +114,19 @@ class StrategySection(Section):
             le=1,
         ),
     ] = 0.5
+    participation_rounds: Annotated[
+        int,
+        knob(
+            "A round with fewer contributors than the fullest of so many rounds before it makes only that part of a"
+            " step, as if the missing ones had sent zeros: a site that trains alone for a while does not pull the model"
+            " about. 0: always a whole step. Source: linear scaling rule, arXiv 1706.02677.",
+            unit="rounds",
+            cost="after sites have left for good, steps stay small for that many rounds; 0 lets the loss rise while"
+            " most sites are cut off (docs/benchmarks.md, Soak under faults).",
+            ge=0,
+            le=256,
+        ),
+    ] = 64
     transform: Annotated[
         Literal["identity", "lowrank", "mask"],
         knob(

@@ -28,7 +28,11 @@ from dilocoxd.wire.local import OwnedSegment, Share, StateReady
 def owned_segments(owned: Iterable[OwnedReduction]) -> tuple[OwnedSegment, ...]:
     """The machine's record of what we reduced, in the words of the outer worker."""
     return tuple(
-        OwnedSegment(o.pass_index, o.segment, tuple(Share(share.slot, share.tokens, share.age) for share in o.shares))
+        OwnedSegment(
+            o.pass_index,
+            o.segment,
+            tuple(Share(share.slot, share.tokens, share.age, share.missing) for share in o.shares),
+        )
         for o in owned
     )
 
@@ -201,6 +205,7 @@ class Ledger:
         return await self._site.apply_entry(committed)
 
     def _committed(self, entry: Entry, settle: SettleContribution | None) -> CommittedEntry:
+        num_present = len(entry.contributions)
         return CommittedEntry(
             round=RoundIndex(entry.round),
             lowrank_r=entry.lowrank_r,
@@ -209,7 +214,7 @@ class Ledger:
             settles=settle.phase if settle is not None else None,
             is_included=settle.is_included if settle is not None else False,
             owned=owned_segments(settle.owned) if settle is not None else (),
-            num_contributors=len(entry.contributions),
+            num_contributors=num_present + self.chain.missing(num_present),
         )
 
     def _advance(self, entry: Entry, ready: StateReady) -> StateReady:
@@ -234,7 +239,9 @@ class Ledger:
         )  # fmt: skip
 
 
-def genesis_view(run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int) -> ChainView:
+def genesis_view(
+    run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int, participation_rounds: int = 0
+) -> ChainView:
     """View of a chain without entries; its state digest is set when the state is loaded."""
     return ChainView(
         run_id=run_id,
@@ -244,10 +251,17 @@ def genesis_view(run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r:
         last_phases=MappingProxyType({}),
         lowrank_r=lowrank_r,
         inner_steps=inner_steps,
+        participation_rounds=participation_rounds,
     )
 
 
 def first_view(manifest: Manifest, genesis: Digest) -> ChainView:
     """View of the empty chain of a run."""
     strategy = manifest.strategy
-    return genesis_view(manifest.run_id, genesis, inner_steps=strategy.inner_steps, lowrank_r=strategy.lowrank_r)
+    return genesis_view(
+        manifest.run_id,
+        genesis,
+        inner_steps=strategy.inner_steps,
+        lowrank_r=strategy.lowrank_r,
+        participation_rounds=strategy.participation_rounds,
+    )

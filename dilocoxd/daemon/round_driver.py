@@ -265,7 +265,7 @@ class RoundDriver:
         await parts.promises.save(promise, parts.site.buffers.fd(RESULT), payloads)
 
     async def _reduce(self, order: OrderReduce) -> None:
-        shares = tuple(Share(share.slot, share.tokens, share.age) for share in order.shares)
+        shares = tuple(Share(share.slot, share.tokens, share.age, share.missing) for share in order.shares)
         where = (order.round, order.attempt)
         try:
             done = await self._parts.site.reduce(order.pass_index, order.segment, shares, order.lowrank_r)

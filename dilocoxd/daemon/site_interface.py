@@ -100,7 +100,7 @@ class CommittedEntry:
     """The entry names (our peer, `settles`)."""
     owned: tuple[OwnedSegment, ...] = ()
     """Segments that this site reduced in the committed attempt."""
-    num_contributors: int = 0
+    num_contributors: int = 0  # with those that are missing (ChainView.missing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dilocoxd.compress.transform import Transform
 from dilocoxd.outer.feedback import ErrorFeedback, check_offerable
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_, take_over_
-from dilocoxd.outer.rounding import fp32, mean_weights
+from dilocoxd.outer.rounding import fp32, mean_weights, participation
 from dilocoxd.wire.layout import Segment
 
 
@@ -32,6 +32,8 @@ class Recipe:
     has_owner_feedback: bool = True
     keeps_progress: bool = False
     """What a contribution did not bring in stays in the sites' parameters (streaming), not in their feedback."""
+    participation_rounds: int = 0
+    """A round with fewer contributors than the fullest of so many before it makes a part of a step; 0: never."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class Engine:
     last_bytes_per_site: int = 0
     residuals_of: dict[str, Tensor] = field(default_factory=dict)
     """By owner, where owners are named."""
+    turnout: list[int] = field(default_factory=list)
+    """Number of contributors of every committed round."""
     after_commit: Callable[[], None] | None = None
     """Called when a round has been applied, before anything else is offered: schedules change low rank here."""
 
@@ -140,13 +144,20 @@ class Engine:
             self.feedback[site].zero_()
         if not included:
             return
-        weights = mean_weights([offer.tokens[s] for s in included], [offer.factors[s] for s in included])
+        part = participation(len(included), self.missing(len(included)))
+        self.turnout.append(len(included))
+        weights = mean_weights([offer.tokens[s] for s in included], [part * offer.factors[s] for s in included])
         group = _Group(included, offer.tokens, weights, owners)
         for segment in offer.segments:
             self._exchange(segment, group, [offer.first_payloads[site][segment.index] for site in included])
         self.payload_bytes_sent += self.last_bytes_per_site * len(included)
         if self.after_commit is not None:
             self.after_commit()
+
+    def missing(self, present: int) -> int:
+        """By how many a next round with `present` contributors is short of the fullest recent one."""
+        rounds = self.recipe.participation_rounds
+        return max(0, max(self.turnout[-rounds:], default=0) - present) if rounds else 0
 
     def _residual(self, owner: str) -> Tensor:
         if not owner:

@@ -16,12 +16,22 @@ def mean_weights(tokens: Sequence[int], factors: Sequence[float] = ()) -> list[f
     """w_i / W in float64, rounded to fp32, in the given order. Raises ValueError unless all are positive integers.
 
     Equal weights of a power-of-two number of shares are exact; otherwise the weights add up to 1 within M * 2**-25.
-    `factors` (see `age_factor`) shrink single shares; W stays what it was, so that nobody else's share grows.
+    `factors` (`age_factor`, `participation`) shrink shares; W stays what it was, so that nobody else's share grows.
     """
     if not tokens or any(count < 1 for count in tokens):
         raise ValueError(f"weights must be positive token counts, not {list(tokens)}")
     total = sum(tokens)
     return [fp32(count / total * factor) for count, factor in zip(tokens, factors or [1.0] * len(tokens), strict=True)]
+
+
+def participation(present: int, missing: int) -> float:
+    """present / (present + missing): part of a whole step that a round with `present` contributors makes.
+
+    As if those who are missing had sent zeros: a step is no larger for the noise of fewer sites, and four rounds of one
+    site move the model about as far as one round of four. `missing`: by how many it is short of the fullest recent
+    round (rounds/chain.py). The linear scaling rule (arXiv 1706.02677), applied to sites.
+    """
+    return present / (present + missing)
 
 
 def age_factor(age: int, decay: float, age_expected: int) -> float:

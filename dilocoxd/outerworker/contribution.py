@@ -21,7 +21,7 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_, take_over_
 from dilocoxd.outer.reduce import BadShareError
-from dilocoxd.outer.rounding import age_factor, fp32, mean_weights
+from dilocoxd.outer.rounding import age_factor, fp32, mean_weights, participation
 from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import NO_PHASE, Operation, Saved
@@ -319,7 +319,8 @@ class SiteContribution:
             self._core.require(share.slot < self._core.plan.num_inbox_slots, f"INBOX has no slot {share.slot}")
         payloads = [self._core.buffers.share(share, pass_index, segment.index) for share in shares]
         plan = self._core.plan
-        factors = [age_factor(share.age, plan.age_decay, plan.age_expected) for share in shares]
+        part = participation(len(shares), max(share.missing for share in shares))
+        factors = [part * age_factor(share.age, plan.age_decay, plan.age_expected) for share in shares]
         return payloads, mean_weights([share.tokens for share in shares], factors)
 
 

@@ -332,7 +332,8 @@ def _accept(core: Core, peer: PeerId, propose: Propose) -> None:
         core.lock = replace(core.lock, results_held=False)
     core.emit(CancelTransfers(core.round, core.attempt))
     core.inbox.open(propose.contributions, core.me)
-    core.exchange = Exchange(core.me, core.shape, propose, core.inbox, core.now)
+    missing = core.chain.missing(len(propose.contributions))
+    core.exchange = Exchange(core.me, core.shape, propose, core.inbox, core.now, missing)
     core.gathering.last_owners = core.exchange.owners
     core.coordinator = peer
     core.pending = {}

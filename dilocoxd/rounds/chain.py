@@ -29,6 +29,10 @@ class ChainView:
     """Newest phase of each peer in the chain. Phases of a peer only rise in a chain, so each is there at most once."""
     recent: tuple[frozenset[PeerId], ...] = ()
     """Contributors of the last RECENT_ENTRIES entries, oldest first."""
+    participation_rounds: int = 0
+    """Of the manifest: with how many entries before it an entry's number of contributors is compared; 0: with none."""
+    turnout: tuple[int, ...] = ()
+    """Number of contributors of the last `participation_rounds` entries, oldest first."""
     heads: tuple[Digest, ...] = ()
     """Hashes of the last HEADS_KEPT entries, oldest first; the last one is `head`."""
     lowrank_r: int = 0
@@ -47,6 +51,7 @@ class ChainView:
         """The view after `entry` was applied. AssertionError if it does not belong on this tip (our bug)."""
         assert entry.round == self.height and entry.parent == self.head, "entry does not belong on this tip"
         head = entry_hash(entry)
+        turnout = (*self.turnout, len(entry.contributions))
         phases = dict(self.last_phases)
         phases.update({c.peer: c.phase for c in entry.contributions})
         return replace(
@@ -57,6 +62,7 @@ class ChainView:
             weight=self.weight + entry_tokens(entry),
             last_phases=MappingProxyType(phases),
             recent=(*self.recent, frozenset(c.peer for c in entry.contributions))[-RECENT_ENTRIES:],
+            turnout=turnout[-self.participation_rounds :] if self.participation_rounds else (),
             heads=(*self.heads, head)[-HEADS_KEPT:],
             lowrank_r=entry.next_lowrank_r,
             inner_steps=entry.next_inner_steps,
@@ -71,6 +77,10 @@ class ChainView:
     def holds(self, contribution: Contribution) -> bool:
         """Whether (peer, phase) is in the chain, or can never come into it any more."""
         return self.last_phases.get(contribution.peer, -1) >= contribution.phase
+
+    def missing(self, present: int) -> int:
+        """By how many a next entry with `present` contributors is short of the fullest recent one (rule X9)."""
+        return max(0, max(self.turnout, default=0) - present)
 
     @property
     def recent_contributors(self) -> frozenset[PeerId]:

@@ -69,13 +69,14 @@ class CancelTransfers:
 
 @dataclass(frozen=True, slots=True)
 class ReduceShare:
-    """`slot` -1 = own OUTBOX, else INBOX slot; `tokens` and `age` (rounds since its base) give the weight; `peer` whose
-    payload it is."""
+    """`slot` -1 = own OUTBOX, else INBOX slot; `tokens`, `age` (rounds since its base) and `missing` (contributors that
+    the round is short of) give the weight; `peer` whose payload it is."""
 
     peer: PeerId
     slot: int
     tokens: int
     age: int
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

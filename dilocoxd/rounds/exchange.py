@@ -72,10 +72,14 @@ class Inbox:
 class Exchange:
     """One accepted proposal. Methods return what to do next; nothing here waits."""
 
-    def __init__(self, me: PeerId, shape: PayloadShape, propose: Propose, inbox: Inbox, now: Monotonic) -> None:
+    def __init__(
+        self, me: PeerId, shape: PayloadShape, propose: Propose, inbox: Inbox, now: Monotonic, missing: int = 0
+    ) -> None:
+        """`missing`: contributors that the proposal is short of (ChainView.missing)."""
         self.me = me
         self.shape = shape
         self.propose = propose
+        self.missing = missing
         self.inbox = inbox
         self.by_peer = {c.peer: c for c in propose.contributions}
         self.group = tuple(self.by_peer)
@@ -154,7 +158,9 @@ class Exchange:
             return []
         p = self.propose
         slots = {self.me: OWN_SLOT, **self.inbox.slots}
-        shares = tuple(ReduceShare(c.peer, slots[c.peer], c.tokens, p.round - c.base_round) for c in p.contributions)
+        shares = tuple(
+            ReduceShare(c.peer, slots[c.peer], c.tokens, p.round - c.base_round, self.missing) for c in p.contributions
+        )
         self.ordered[pass_index, segment] = shares
         return [OrderReduce(p.round, p.attempt, pass_index, segment, shares, p.lowrank_r)]
 

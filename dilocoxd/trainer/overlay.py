@@ -55,7 +55,8 @@ class EagerParameters(FlatParameters):
     def begin(self, anchor: Tensor, num_contributors: int) -> None:
         """Move the overlay by the phase just closed; then parameters and base <- anchor + overlay.
 
-        `num_contributors`: of the newest entry; 0 if it is not known, then the overlay only coasts.
+        `num_contributors`: of the newest entry, with those that it was short of (outer/rounding.py: participation);
+        0 if it is not known, then the overlay only coasts.
         """
         weight = fp32(1.0 / num_contributors) if num_contributors else 0.0
         own = zip(self._slots, self._base, self._overlays, self._states, self._updates, self._last_updates, strict=True)

@@ -209,6 +209,9 @@ class Share:
     tokens: Annotated[int, Bounds(1, 2**48)]
     age: Uint = 0
     """Rounds between the contribution's base and this round: late ones weigh less (outer/rounding.py: age_factor)."""
+    missing: Uint = 0
+    """By how many contributors this round is short of the fullest recent one (outer/rounding.py: participation); the
+    same in all shares of a round."""
 
 
 @dataclass(frozen=True, slots=True)

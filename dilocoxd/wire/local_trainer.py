@@ -43,7 +43,7 @@ class CloseBoundary:
     inner_steps: Uint
     shared_steps: Uint = 0
     num_contributors: Uint = 0
-    """Of the newest entry, 0 if it is not known: how much of the mean was ours (eager updates)."""
+    """Of the newest entry, with those it was short of; 0: not known. Says how much of the mean was ours (eager)."""
 
 
 @dataclass(frozen=True, slots=True)

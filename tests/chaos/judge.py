@@ -143,6 +143,8 @@ def check_phases(verdict: Verdict, left: list[Left]) -> None:
                 verdict.violations.append(f"{one.name}: phase {phase} was settled as included and is not in the chain")
             elif fate == "lost":
                 verdict.violations.append(f"{one.name}: phase {phase} was closed and has no fate")
+            elif fate == "refused":
+                verdict.violations.append(f"{one.name}: phase {phase} was closed and then refused by its own site")
             else:
                 totals[fate] += 1
         unknown = in_chain - set(fates)

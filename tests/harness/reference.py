@@ -42,7 +42,7 @@ from tests.harness.takes import Take, takes_of
 
 @dataclass(frozen=True, slots=True)
 class SharedStep:
-    """What a phase starts from. `num_contributors`: of the entry that made it, 0 at genesis."""
+    """What a phase starts from. `num_contributors`: of the entry that made it, with those it missed; 0 at genesis."""
 
     anchor: Tensor
     shared_steps: int
@@ -143,7 +143,12 @@ class ScheduledEngine:
 
     def __init__(self, plan: Plan, anchor: Tensor, peers: Iterable[str]) -> None:
         recipe = Recipe(
-            plan.transform, plan.optimizer, plan.feedback, plan.feedback.mode != "none", plan.keeps_progress
+            plan.transform,
+            plan.optimizer,
+            plan.feedback,
+            plan.feedback.mode != "none",
+            plan.keeps_progress,
+            plan.manifest.strategy.participation_rounds,
         )
         self.engine = Engine.start(recipe, anchor, list(peers))
         self.state = plan.schedule.start
@@ -200,11 +205,12 @@ class ReferenceRun:
         assert entry.next_inner_steps == state.next_inner_steps
         owner = self._owners[entry.round]
         owners = [owner[segment.index] for segment in self._plan.segments]
+        num_counted = len(entry.contributions) + self._shared.engine.missing(len(entry.contributions))
         self._shared.commit(self._shared.engine.offer(updates, tokens, factors=late), owners=owners)
         for contribution in entry.contributions:
             self._included[contribution.peer][contribution.phase] = entry.round
         steps = self._shared.state.shared_steps
-        self._states.append(SharedStep(self._shared.engine.anchor.clone(), steps, len(entry.contributions)))
+        self._states.append(SharedStep(self._shared.engine.anchor.clone(), steps, num_counted))
 
     def _update(self, contribution: Contribution) -> Tensor:
         peer = contribution.peer
