@@ -91,6 +91,10 @@ class PeerCounts(Model):
     known: Count
     live: Count
     took_part_last_round: Count
+    missed_last_round: Count = Field(
+        description="By how many that round was short of the fullest recent one; its step was smaller by that part"
+        " (strategy.participation_rounds)."
+    )
 
 
 class Payload(Model):

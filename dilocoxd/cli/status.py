@@ -75,13 +75,19 @@ def facts(status: Mapping[str, Any]) -> Table:
         ("trainers idle", idle),
         (
             "peers",
-            f"{peers.get('known')} known, {peers.get('live')} live,"
-            f" {peers.get('took_part_last_round')} in the last round",
+            f"{peers.get('known')} known, {peers.get('live')} live, {took_part(peers)}",
         ),
     ]
     for name, value in rows:
         table.add_row(Text(name, style="dim"), Text(str(value)))
     return table
+
+
+def took_part(peers: dict[str, Any]) -> str:
+    """Who was in the newest entry, and what it means for its step if that is fewer than usual."""
+    present, missed = peers.get("took_part_last_round") or 0, peers.get("missed_last_round") or 0
+    smaller = f" ({present} of {present + missed}: a smaller step)" if missed else ""
+    return f"{present} in the last round{smaller}"
 
 
 def peer_table(peers: list[dict[str, Any]]) -> Table:

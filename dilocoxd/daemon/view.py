@@ -125,6 +125,7 @@ class StatusView:
                 "known": len(peers),
                 "live": sum(1 for peer in peers if peer["is_live"]),
                 "took_part_last_round": len(chain.recent[-1]) if chain.recent else 0,
+                "missed_last_round": chain.missed,
             },
             "strategy": {"inner_steps": chain.inner_steps, "lowrank_r": chain.lowrank_r},
             "payload": self._payload(),

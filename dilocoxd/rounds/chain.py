@@ -33,6 +33,8 @@ class ChainView:
     """Of the manifest: with how many entries before it an entry's number of contributors is compared; 0: with none."""
     turnout: tuple[int, ...] = ()
     """Number of contributors of the last `participation_rounds` entries, oldest first."""
+    missed: int = 0
+    """By how many contributors the last entry was short of the fullest recent one."""
     heads: tuple[Digest, ...] = ()
     """Hashes of the last HEADS_KEPT entries, oldest first; the last one is `head`."""
     lowrank_r: int = 0
@@ -63,6 +65,7 @@ class ChainView:
             last_phases=MappingProxyType(phases),
             recent=(*self.recent, frozenset(c.peer for c in entry.contributions))[-RECENT_ENTRIES:],
             turnout=turnout[-self.participation_rounds :] if self.participation_rounds else (),
+            missed=self.missing(len(entry.contributions)),
             heads=(*self.heads, head)[-HEADS_KEPT:],
             lowrank_r=entry.next_lowrank_r,
             inner_steps=entry.next_inner_steps,

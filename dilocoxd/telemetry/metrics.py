@@ -22,6 +22,12 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("gauge", "dilocoxd_peers_known", "peers.known", "Peers ever heard of"),
     ("gauge", "dilocoxd_peers_live", "peers.live", "Peers that answer now, without this one"),
     ("gauge", "dilocoxd_peers_in_last_round", "peers.took_part_last_round", "Contributors of the newest entry"),
+    (
+        "gauge",
+        "dilocoxd_peers_missed_in_last_round",
+        "peers.missed_last_round",
+        "By how many contributors the newest entry was short of the fullest recent one",
+    ),
     ("gauge", "dilocoxd_phase_inner_step", "phase.inner_step", "Inner steps done in the current phase"),
     ("gauge", "dilocoxd_phase_inner_steps", "phase.inner_steps", "Inner steps the current phase is planned to have"),
     ("gauge", "dilocoxd_inner_step_seconds", "phase.step_seconds", "Duration of one inner step"),

@@ -80,10 +80,13 @@ def series(name, options, rng):
     return row
 
 
-def mean(tokens, rng):
-    """C6 with fp32 shares and no residual."""
+def mean(tokens, rng, late=(), missing=0):
+    """C6 with fp32 shares; `late`: age factors of X2, `missing`: contributors that the round is short of (X9)."""
     total = sum(tokens)
-    weights = [fp32(count / total) for count in tokens]
+    part = len(tokens) / (len(tokens) + missing)
+    weights = [
+        fp32(count / total * (part * age)) for count, age in zip(tokens, late or [1.0] * len(tokens), strict=True)
+    ]
     shares = [[fp32(rng.gauss(0, 1)) for _ in range(VALUES)] for _ in tokens]
     shares[-1][-1] = fp32(2.0**64)
     shares[0][-2] = -fp32(2.0**64)
@@ -94,6 +97,8 @@ def mean(tokens, rng):
     with_residual = [max(-(2.0**64), min(2.0**64, add(a, b))) for a, b in zip(out, residual, strict=True)]
     return {
         "tokens": tokens,
+        "late": list(late),
+        "missing": missing,
         "weights": bits(weights),
         "shares": [bits(share) for share in shares],
         "mean": bits(out),
@@ -102,11 +107,24 @@ def mean(tokens, rng):
     }
 
 
+def turnout(rounds, rng):
+    """X9: a chain whose entries have so many contributors, and what each of them is short of."""
+    counts = [rng.randint(1, 9) for _ in range(24)]
+    short_of = []
+    for index, present in enumerate(counts):
+        before = counts[max(0, index - rounds) : index]
+        short_of.append(max([0, *(count - present for count in before)]))
+    return {"participation_rounds": rounds, "contributors": counts, "missing": short_of}
+
+
 def main():
     rng = random.Random(20_261_121)
     steps = [series(name, options, rng) for name, options in SETTINGS]
     token_counts = ([1], [6400, 6400], [6400, 6400, 3200], [1, 2**48], [7, 11, 13, 17, 19])
-    document = {"chapter": "08-compression", "steps": steps, "means": [mean(t, rng) for t in token_counts]}
+    means = [mean(t, rng) for t in token_counts]
+    means += [mean([6400], rng, missing=3), mean([7, 11], rng, missing=1), mean([7, 11, 13], rng, [1.0, 0.25, 0.7], 4)]
+    turnouts = [turnout(rounds, rng) for rounds in (0, 1, 3, 8)]
+    document = {"chapter": "08-compression", "steps": steps, "means": means, "turnouts": turnouts}
     json.dump(document, sys.stdout, indent=0)
     sys.stdout.write("\n")
 

@@ -35,8 +35,8 @@ SETTINGS: dict[str, object] = {
 """Constant learning rate: a wiped site starts its schedule anew, and so the runs stay comparable by tokens. Phases are
 extended to three times their length at most: one of twenty times, from a site that was cut off, throws the momentum of
 the outer step far off (a validation loss of 3.3 became 4.4 for some rounds in an earlier soak). A phase lasts a quarter
-of a second here, so a cut of 25 s is a hundred phases of a site that trains alone; the default of 64 rounds is meant for
-phases of minutes."""
+of a second here, so that a site that is cut off for 25 s trains a hundred of them alone; the default of 64 rounds is
+meant for phases of minutes."""
 
 
 class SoakError(Exception):

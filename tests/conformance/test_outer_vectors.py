@@ -1,4 +1,4 @@
-"""protocol/vectors/outer.json against the implementation: weights, means, outer steps, bit for bit (C6, C7)."""
+"""protocol/vectors/outer.json against the implementation: weights, means, outer steps, bit for bit (C6, C7, X9)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
 from dilocoxd.outer.reduce import reduce_segment, weighted_mean_
-from dilocoxd.outer.rounding import mean_weights
+from dilocoxd.outer.rounding import mean_weights, participation
+from dilocoxd.rounds.chain import ChainView
+from dilocoxd.wire.entry import Contribution, Entry
 from tests.conformance.vectors import floats, loaded
 
 LOADED: dict[str, Any] = loaded("outer")
@@ -33,9 +36,10 @@ def test_outer_steps_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
         assert [bits(slot) for slot in slots] == step["slots"], f"step {index}"
 
 
-@pytest.mark.parametrize("row", LOADED["means"], ids=lambda row: str(len(row["tokens"])))
+@pytest.mark.parametrize("row", LOADED["means"], ids=lambda row: f"{len(row['tokens'])}-{row['missing']}")
 def test_means_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
-    weights = mean_weights(row["tokens"])
+    part = participation(len(row["tokens"]), row["missing"])
+    weights = mean_weights(row["tokens"], [part * late for late in row["late"] or [1.0] * len(row["tokens"])])
     assert bits(torch.tensor(weights)) == row["weights"]
     codec = codec_from_name("fp32")
     shares = [bytes.fromhex(share) for share in row["shares"]]
@@ -45,6 +49,18 @@ def test_means_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
     payload = bytearray(codec.payload_bytes(out.numel()))
     reduce_segment(codec, shares, weights, floats(row["residual"]), out, payload)
     assert payload.hex() == row["encoded_values"]
+
+
+@pytest.mark.parametrize("row", LOADED["turnouts"], ids=lambda row: str(row["participation_rounds"]))
+def test_what_a_round_is_short_of_follows_from_the_entries_before_it(row: dict[str, Any]) -> None:
+    genesis = Digest(bytes(32))
+    view = ChainView(RunId("r"), RoundIndex(0), genesis, genesis, participation_rounds=row["participation_rounds"])
+    for index, (present, short_of) in enumerate(zip(row["contributors"], row["missing"], strict=True)):
+        assert view.missing(present) == short_of, index
+        named = tuple(
+            Contribution(PeerId(f"Qm{n}"), PhaseId(index), RoundIndex(index), 1, 1, genesis) for n in range(present)
+        )
+        view = view.extended(Entry(view.run_id, view.height, view.head, genesis, named, (genesis,), 0, 0, 1), genesis)
 
 
 def test_vectors_cover_every_outer_optimizer() -> None:

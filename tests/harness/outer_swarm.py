@@ -50,12 +50,16 @@ def form(site: Site, pseudo_gradient: torch.Tensor, phase: int) -> ContributionF
 
 
 def exchange(
-    sites: Sequence[Site], owners: Sequence[int], tokens: dict[str, int], ages: Mapping[str, int] = MappingProxyType({})
+    sites: Sequence[Site],
+    owners: Sequence[int],
+    tokens: dict[str, int],
+    ages: Mapping[str, int] = MappingProxyType({}),
+    missing: int = 0,
 ) -> dict[str, tuple[OwnedSegment, ...]]:
     """Move payloads to their owners, reduce, and give every site the results; returns what each site owned.
 
     `owners[s]` indexes the sites in sorted peer order; without `tokens` everybody weighs the same.
-    `ages`: rounds between base and round; 0 where not named.
+    `ages`: rounds between base and round; 0 where not named. `missing`: contributors that the round is short of.
     """
     ordered = sorted(sites, key=lambda site: site.peer)
     described = ordered[0].worker.described
@@ -72,7 +76,7 @@ def exchange(
             owner = ordered[owners[segment % len(owners)]]
             shares = _collect(ordered, owner, (offset, length), tokens)
             shares = tuple(
-                dataclasses.replace(share, age=ages.get(site.peer, 0))
+                dataclasses.replace(share, age=ages.get(site.peer, 0), missing=missing)
                 for share, site in zip(shares, ordered, strict=True)
             )
             owner.worker.do(Reduce, pass_index, segment, shares, lowrank_r)

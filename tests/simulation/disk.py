@@ -26,6 +26,8 @@ GENESIS = genesis_hash(RUN_ID, bytes(32))
 GENESIS_DIGEST = Digest(hashlib.sha256(b"state 0").digest())
 Payload = dict[tuple[int, int], bytes]
 
+PARTICIPATION_ROUNDS = 4
+"""`strategy.participation_rounds` of all simulated runs."""
 CRASHES = ("before", "torn", "torn_tail", "after")
 """Where in `append` the process dies: nothing written, half of the file, a damaged file, all of it."""
 
@@ -111,7 +113,7 @@ class Disk:
 
     def chain(self, sums: Sums) -> ChainView:
         """Replay: genesis, then every entry applied."""
-        view = ChainView(RUN_ID, height=RoundIndex(0), head=GENESIS, state_digest=sums.genesis())
+        view = ChainView(RUN_ID, RoundIndex(0), GENESIS, sums.genesis(), participation_rounds=PARTICIPATION_ROUNDS)
         for stored in self.log:
             assert stored.signed.entry.state_digest == view.state_digest, "the log cannot be replayed"
             view = view.extended(stored.signed.entry, sums.applied(view.state_digest, stored.payload))

@@ -7,6 +7,7 @@ the commit), and waiting for a lost peer (only slower: progress time-outs go on 
 
 import argparse
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ from dilocoxd.rounds.recovery_machine import RecoveryMachine
 from dilocoxd.rounds.requests import Desk
 from dilocoxd.rounds.round import RoundMachine
 from dilocoxd.rounds.votes import AcceptBox, LockDecision, Tally, VoteBox
-from tests.simulation import recovering
+from tests.simulation import disk, recovering
 from tests.simulation.directed import SCENARIOS
 from tests.simulation.node import Node
 from tests.simulation.schedule import run_seed
@@ -80,6 +81,13 @@ def own_result_is_finer(self: Worker, order: Any) -> None:
 
 
 _reduce = Worker.reduce
+
+
+def without_turnout(self: disk.Disk, sums: Any) -> ChainView:
+    return dataclasses.replace(_chain(self, sums), turnout=())
+
+
+_chain = disk.Disk.chain
 
 
 def is_taken_back(self: Drift, chain: Any, peer: Any, height: Any, *rest: Any, **named: Any) -> str:
@@ -144,6 +152,8 @@ BUGS: dict[str, Bug] = {
     "payload of an older phase is used": replaced(Inbox, "open", old_phase_counts),
     "results of an abandoned attempt are stored": replaced(RoundMachine, "destination", any_attempt),
     "owner keeps another result than it sends": replaced(Worker, "reduce", own_result_is_finer),
+    "a site alone makes whole steps": replaced(ChainView, "missing", lambda self, present: 0),
+    "those missing are counted from the last restart": replaced(disk.Disk, "chain", without_turnout),
     "entry is applied without settling": replaced(Node, "_settle", lambda self, command: None),
     "any other chain is better": replaced(recovery_machine, "is_better", lambda branch, own: bool(branch.entries)),
     "shorter chain is better": replaced(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.rounds import commands as c, events as e
 from dilocoxd.wire.entry import Contribution, payload_root
-from tests.simulation.disk import Payload, sha
+from tests.simulation.disk import PARTICIPATION_ROUNDS, Payload, sha
 from tests.simulation.ledger import Broken
 
 if TYPE_CHECKING:
@@ -38,8 +38,17 @@ class Worker:
 
     def reduce(self, order: c.OrderReduce) -> None:
         place = (order.pass_index, order.segment)
+        self._check_missing(order)
         self.result[place] = self.reduced(place, order.shares)
         self.node.feed(e.Reduced(order.round, order.attempt, *place, sha(self.result[place])))
+
+    def _check_missing(self, order: c.OrderReduce) -> None:
+        """X9: every owner scales by what the log says, however it came to stand where it stands."""
+        log = self.node.disk.log[max(0, order.round - PARTICIPATION_ROUNDS) : order.round]
+        fullest = max((len(stored.signed.entry.contributions) for stored in log), default=0)
+        expected = max(0, fullest - len(order.shares))
+        if any(share.missing != expected for share in order.shares):
+            raise Broken(f"X9: {self.node.name} reduces round {order.round} as if other than {expected} were missing")
 
     def reduced(self, place: tuple[int, int], shares: tuple[c.ReduceShare, ...]) -> bytes:
         """The sum of these shares as OUTBOX and INBOX hold them."""

@@ -26,7 +26,7 @@ STATUS: dict[str, Any] = {
     "totals": {"tokens": 123456, "bytes_sent": 2048, "bytes_received": 10, "idle_s": 1.0, "train_s": 99.0,
                "contributions": 6, "rounds_committed": 7},
     "losses": {"inner": 3.2, "validation": None},
-    "peers": {"known": 3, "live": 2, "took_part_last_round": 2},
+    "peers": {"known": 3, "live": 2, "took_part_last_round": 2, "missed_last_round": 1},
     "join_address": "/ip4/10.0.0.1/tcp/1/p2p/QmSelf",
     "alerts": [{"code": "clock_skew", "text": "clock is off by 12 s", "remedy": "start NTP"}],
 }  # fmt: skip
@@ -64,7 +64,7 @@ def test_status_shows_what_matters(url: str) -> None:
         "7: exchanging, attempt 1",
         "inner 3.200, validation -",
         "1.0% of the time",
-        "3 known, 2 live, 2 in the last round",
+        "3 known, 2 live, 2 in the last round (2 of 3: a smaller step)",
         "dilocoxd join /ip4/10.0.0.1/tcp/1/p2p/QmSelf",
         "QmOther",
         "alert clock_skew: clock is off by 12 s -> start NTP",

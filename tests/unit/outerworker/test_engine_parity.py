@@ -17,11 +17,12 @@ from tests.harness.outer_daemon import tiny_manifest
 from tests.harness.outer_swarm import Site, commit, exchange, form
 from tests.harness.reference import ScheduledEngine
 
-ROUNDS = 6
+ROUNDS = 7
 NAMES = ("Qma", "Qmb", "Qmc")
 TOKENS = {"Qma": 100, "Qmb": 250, "Qmc": 70}
-OWNERS = ((0,), (0, 1), (1, 0), (2, 1, 0), (2,), (0, 1, 2))
+OWNERS = ((0,), (0, 1), (1, 0), (2, 1, 0), (2,), (0, 1, 2), (0,))
 """By round: which of the sites that take part, in the order of their names, reduce the segments in turn."""
+EXCLUDED = {2: frozenset({"Qmb"}), 6: frozenset({"Qma", "Qmb"})}
 LOW_RANK = {"transform": "lowrank", "lowrank_r": 8, "codec": "int4"}
 Changes = dict[str, dict[str, Any]]
 
@@ -44,27 +45,29 @@ def update(name: str, index: int, numel: int) -> torch.Tensor:
     [
         {"strategy": {"codec": "fp32"}},
         {"strategy": {"codec": "int4"}},
+        {"strategy": {"codec": "int4", "participation_rounds": 0}},
         {"strategy": {"codec": "int8", "error_feedback": "paper"}},
         {"strategy": LOW_RANK},
         {"strategy": {"transform": "mask", "mask_keep_one_in": 8, "codec": "int8"}},
         {"strategy": LOW_RANK, "schedule": {"kind": "adaptive", "window": 2, "energy_left": 0.5}},
         {"strategy": {"delay": "streaming", "fragments": 3, "codec": "e3m0", "error_feedback": "none"}},
     ],
-    ids=["fp32", "int4", "int8-paper", "lowrank", "mask", "adaptive", "streaming"],
+    ids=["fp32", "int4", "int4-whole-steps", "int8-paper", "lowrank", "mask", "adaptive", "streaming"],
 )
 def test_workers_and_engine_agree(changes: Changes) -> None:
-    """Rounds in which everybody takes part, except one that leaves out a site and one to which a site comes late."""
+    """Rounds of everybody, except one without one site, one without two, and one to which a site comes late."""
     sites = make_sites(changes)
     plan = make_plan(tiny_manifest(**changes))
     engine = ScheduledEngine(plan, sites[0].worker.floats(local.ANCHOR), NAMES)
     nothing = torch.zeros(plan.layout.numel)
     for index in range(ROUNDS):
         updates = {name: update(name, index, plan.layout.numel) for name in NAMES}
-        excluded = frozenset({"Qmb"}) if index == 2 else frozenset()
+        excluded = EXCLUDED.get(index, frozenset())
         for site in sites:
             form(site, updates[site.peer], index)
         included = [site for site in sites if site.peer not in excluded]
-        owned = exchange(included, OWNERS[index], TOKENS, {"Qmc": 2} if index == 3 else {})
+        missing = engine.engine.missing(len(included))
+        owned = exchange(included, OWNERS[index], TOKENS, {"Qmc": 2} if index == 3 else {}, missing)
         for site in sites:
             if site.peer in excluded:
                 site.worker.write(local.RESULT, included[0].worker.read(local.RESULT))

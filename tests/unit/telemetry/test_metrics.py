@@ -15,7 +15,7 @@ STATUS: dict[str, Any] = {
     "phase": {"inner_step": 3, "inner_steps": 20, "step_seconds": 0.1},
     "totals": {"tokens": 1000, "bytes_sent": 5, "idle_s": 0.5, "train_s": 99.5},
     "losses": {"inner": 3.25, "validation": None},
-    "peers": {"known": 3, "live": 2, "took_part_last_round": 2},
+    "peers": {"known": 3, "live": 2, "took_part_last_round": 2, "missed_last_round": 1},
     "workers": {"outer": {"restarts": 1}, "p2pd": {"restarts": 0}},
     "bad_input": {"QmB": {"malformed": 2}, "QmC": {"malformed": 1, "bad_hash": 4}},
     "alerts": [{"code": "left_out"}],
