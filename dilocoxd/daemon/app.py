@@ -230,8 +230,8 @@ class App:
         await catch_up(daemon)
         life.enter("training")
         chain = daemon.ledger.chain
-        newest = daemon.ledger.newest_own_phase()
-        await daemon.site.begin(ChainView(chain.height, newest, await daemon.ledger.own_phases()))
+        newest, own = daemon.ledger.newest_own_phase(), await daemon.ledger.own_phases()
+        await daemon.site.begin(ChainView(chain.height, newest, own, await asyncio.to_thread(daemon.books.kept.phases)))
 
     async def _finish(self, conductor: asyncio.Task[None], site: asyncio.Task[None]) -> None:
         """The stop list. Every step is bounded, and none is skipped because one before it failed."""

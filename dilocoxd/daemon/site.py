@@ -278,7 +278,7 @@ class LocalSite:
     async def begin(self, chain: ChainView) -> None:
         """See Site."""
         height = RoundIndex(chain.height)
-        begun = (chain.newest_own_phase, chain.own_phases)
+        begun = (chain.newest_own_phase, chain.own_phases, chain.kept_phases)
         await self._ordered(lambda order: ev.TrainingBegun(order, height, *begun))
 
     async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:

@@ -112,6 +112,7 @@ class ChainView:
     """Highest phase of this peer named by any entry of the chain."""
     own_phases: frozenset[PhaseId] = frozenset()
     """All phases of this peer that the chain names."""
+    kept_phases: frozenset[PhaseId] = frozenset()  # whose work is kept (store/own_work.py)
 
 
 class BadShare(WorkerError):
@@ -346,8 +347,7 @@ class Site(Protocol):
         ...
 
     async def abandon_contribution(self, phase: PhaseId, *, is_voted: bool) -> None:
-        """This contribution is given up: it goes to the error feedback. `is_voted`: a vote for an entry that names it
-        has left, and `move_work` may take it out again."""
+        """It goes to the error feedback. `is_voted`: an entry may name it still, and `move_work` take it out again."""
         ...
 
     async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:

@@ -29,6 +29,12 @@ def _checked_pairs(value: Any) -> tuple[tuple[PhaseId, PhaseId], ...]:
     return tuple((PhaseId(phase or 0), PhaseId(carrier or 0)) for phase, carrier in numbers)
 
 
+def _checked_phases(value: Any, name: str) -> tuple[PhaseId, ...]:
+    if not isinstance(value, list):
+        raise StoreError(f"{FILE_NAME}: {name} is {value!r}, not phases; restore the file or start a new run")
+    return tuple(PhaseId(_checked(number, "phases_reserved") or 0) for number in value)
+
+
 def load_record(run_directory: Path) -> SiteRecord:
     """The record; a fresh one if the file does not exist. Raises StoreError if it cannot be understood: guessing could
     count a contribution twice."""
@@ -43,7 +49,9 @@ def load_record(run_directory: Path) -> SiteRecord:
     if not isinstance(values, dict) or set(values) != names:
         raise StoreError(f"{path} does not have the fields {sorted(names)}; restore the file or start a new run")
     returned = _checked_pairs(values.pop("returned"))
-    return SiteRecord(**{n: _checked(value, n) for n, value in values.items()}, returned=returned)  # type: ignore[arg-type]
+    lists = {name: _checked_phases(values.pop(name), name) for name in ("formed_with", "carried")}
+    numbers = {name: _checked(value, name) for name, value in values.items()}
+    return SiteRecord(**numbers, returned=returned, **lists)  # type: ignore[arg-type]
 
 
 def save_record(run_directory: Path, record: SiteRecord) -> None:

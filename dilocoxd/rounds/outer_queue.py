@@ -92,9 +92,9 @@ class OuterQueue:
         return any(isinstance(op.request, CopyBase) for op in self._all())
 
     @property
-    def is_returning(self) -> bool:
-        """A ReturnWork waits or runs."""
-        return any(isinstance(op.request, ReturnWork) for op in self._all())
+    def returning(self) -> frozenset[PhaseId]:
+        """Phases of the ReturnWork that wait or run."""
+        return frozenset(op.request.phase for op in self._all() if isinstance(op.request, ReturnWork))
 
     @property
     def is_changing_anchor(self) -> bool:

@@ -84,6 +84,12 @@ class SiteRecord:
     returned: tuple[tuple[PhaseId, PhaseId], ...] = ()
     """Contributions that left the chain with a fork, or were given up after our vote, and belong into the error
     feedback, each with the first phase whose contribution could carry it on."""
+    formed_with: tuple[PhaseId, ...] = ()
+    """Those that the error feedback had when `formed_phase` was formed."""
+    carried_by: PhaseId | None = None
+    """Newest contribution that an entry named, or that is owed as a whole ..."""
+    carried: tuple[PhaseId, ...] = ()
+    """... and those of `returned` that it took along."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -179,6 +185,8 @@ class TrainingBegun:
     newest_own_phase: PhaseId | None
     own_phases: frozenset[PhaseId] = frozenset()
     """All of ours in the chain."""
+    kept_phases: frozenset[PhaseId] = frozenset()
+    """Those whose work is kept: we voted for entries that name them, or meant to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _restored(m: PhaseState, request: local.RestoreSite, answer: local.SiteDone)
     if answer.is_restored:
         phase_returned.restored(m, request.phase, answer.returned)
     else:
-        phase_returned.lost(m, m.newest_own_phase)
+        phase_returned.lost(m)
     m.is_begun = True
 
 
@@ -111,7 +111,7 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
         case local.SaveSite():
             pass  # a full disk costs at most the residual at a crash; the next save tries again
         case local.RestoreSite():
-            phase_returned.lost(m, m.newest_own_phase)
+            phase_returned.lost(m)
             m.is_begun = True
         case local.ReturnWork():
             phase_returned.refused(m, operation.request, f"{kind}: {detail}")
@@ -151,7 +151,9 @@ def _formed(m: PhaseState, answer: local.ContributionFormed) -> None:
     m.persist(
         formed_phase=flight.phase,
         formed_round=m.shared.round if m.shared is not None else RoundIndex(0),
+        formed_with=tuple(sorted(m.held)),
         phases_reserved=max(m.record.phases_reserved, m.next_phase + 1),
+        returned=phase_returned.not_carried_by(m, flight.phase),
     )
     m.emit(
         ev.OfferContribution(

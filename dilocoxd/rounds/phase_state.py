@@ -34,8 +34,6 @@ class PhaseState:
     has_outer: bool = False
     is_begun: bool = False
     """The site has caught up once, and its error feedback is in place."""
-    newest_own_phase: PhaseId | None = None
-    """In the chain when training began."""
     is_leaving: bool = False
     has_saved: bool = False
     held: frozenset[PhaseId] = frozenset()
@@ -87,6 +85,8 @@ class PhaseState:
             return
         flight.stage = "settling"
         self.included_round = round_index if owned is not None else None
+        if owned is not None and self.record.carried_by != flight.phase:
+            self.persist(carried_by=flight.phase, carried=self.record.formed_with)
         self.queue.add(Settle(0, flight.phase, round_index, owned is not None, owned or ()))
 
     def drop_flight(self, reason: str, *, is_poisoned: bool) -> None:

@@ -164,14 +164,13 @@ class PhaseMachine:
             # The record can be lost with a disk; the chain remembers which numbers were used.
             m.next_phase = PhaseId(max(m.next_phase, event.newest_own_phase + 1))
         phase = feedback_to_restore(m.record, event.height, event.newest_own_phase)
-        m.newest_own_phase = event.newest_own_phase
         if not m.is_begun:
-            phase_returned.begin(m, event.own_phases)
-        if not m.is_begun and phase is not None:
+            phase_returned.begin(m, event.own_phases, event.kept_phases)
+        if not m.is_begun and phase is not None and phase_returned.is_restorable(m):
             m.queue.add(local.RestoreSite(0, m.settings.feedback_path, phase), order=event.order)
             return
         if not m.is_begun:
-            phase_returned.lost(m, event.newest_own_phase)
+            phase_returned.lost(m)
         m.is_begun = True
         m.emit(ev.FinishOrder(event.order, None))
 

@@ -104,6 +104,13 @@ class OwnWork:
         except (FileNotFoundError, Corrupt):
             return None
 
+    def phases(self) -> frozenset[PhaseId]:
+        """All that are kept (sound or not). Raises StoreError."""
+        try:
+            return frozenset(PhaseId(int(path.stem)) for path in self._directory.glob(f"*{SUFFIX}"))
+        except OSError as error:
+            raise store_error("looking at kept work", self._directory, error) from error
+
     def keep(self, work: KeptWork, body: Sequence[Piece]) -> None:
         """Durable when this returns; replaces what an earlier attempt kept. Raises StoreError (DiskFull)."""
         path = work_path(self._directory, work.phase)

@@ -73,16 +73,18 @@ def soaked(options: Options, say: Teller, *, until_tokens: int = 0) -> tuple[Soa
     return soak, verdict
 
 
-def reference_curve(given: argparse.Namespace, options: Options, tokens: int, say: Teller) -> list[tuple[int, float]]:
-    """Loss by tokens without faults: from the file, or from a run of its own. Raises SoakError."""
+def reference_curve(
+    given: argparse.Namespace, options: Options, verdict: Verdict, say: Teller
+) -> list[tuple[int, float]]:
+    """Loss by tokens without faults: from the file, or from a run of its own, whose faults count as well."""
     if given.reference:
         return [(int(t), float(loss)) for t, loss in json.loads(given.reference.read_text())["reference_curve"]]
+    tokens = verdict.values["tokens"]
     say(f"undisturbed run of {tokens:,} tokens")
     calm = dataclasses.replace(options, work=options.work.parent / "calm", prefix=f"{options.prefix}u")
-    _, verdict = soaked(calm, say, until_tokens=round(REFERENCE_TOKENS * tokens))
-    if verdict.violations:
-        raise SoakError("the undisturbed run failed: " + "; ".join(verdict.violations))
-    return list(verdict.values["curve"])
+    _, calm_verdict = soaked(calm, say, until_tokens=round(REFERENCE_TOKENS * tokens))
+    verdict.violations += [f"the undisturbed run: {text}" for text in calm_verdict.violations]
+    return list(calm_verdict.values["curve"])
 
 
 def compare_losses(given: argparse.Namespace, options: Options, verdict: Verdict, say: Teller) -> None:
@@ -91,12 +93,7 @@ def compare_losses(given: argparse.Namespace, options: Options, verdict: Verdict
     if given.no_reference:
         values["loss_excess"] = "not compared (--no-reference)"
         return
-    try:
-        reference = reference_curve(given, options, values["tokens"], say)
-    except SoakError as error:
-        verdict.violations.append(str(error))
-        return
-    values["reference_curve"] = reference
+    values["reference_curve"] = reference = reference_curve(given, options, verdict, say)
     # Judged where both runs have the same sites in every round: under faults one or two of four contribute, and a mean
     # of fewer is noisier, so that the last third says how much was going on as much as what it did to the model.
     values["loss_excess_last_third"] = loss_excess(values["curve"], reference)

@@ -15,6 +15,7 @@ from tests.harness.sites import ROOT
 
 CURVE_PART = 3
 """The last third of the curve is compared: before, the loss falls so fast that a few rounds are several per cent."""
+NOTHING_TRAINED = "nothing was trained"
 FATAL_ALERTS = ("digest_mismatch", "identity_twice")
 
 
@@ -153,7 +154,8 @@ def check_phases(verdict: Verdict, left: list[Left]) -> None:
 
 
 def fates_of(events: list[dict[str, Any]]) -> dict[int, str]:
-    """Phase -> included, fed back, refused, died (its site was killed), saved (in flight at a clean end), lost."""
+    """Phase -> included, fed back, empty (no inner step), refused, died (its site was killed), saved (in flight at a
+    clean end), lost."""
     fates: dict[int, str] = {}
     open_phases: set[int] = set()
     for record in events:
@@ -167,7 +169,7 @@ def fates_of(events: list[dict[str, Any]]) -> dict[int, str]:
             fates[record["phase"]] = "included" if record["is_withdrawn"] else "fed back"
         elif kind == "contribution.refused":
             open_phases.discard(record["phase"])
-            fates[record["phase"]] = "refused"
+            fates[record["phase"]] = "empty" if record["reason"].startswith(NOTHING_TRAINED) else "refused"
         elif kind == "daemon.started":
             fates |= dict.fromkeys(open_phases, "died")
             open_phases.clear()

@@ -26,17 +26,17 @@ SETTINGS: dict[str, object] = {
     "data.evaluate_every_rounds": 1,
     "inner.total_steps": 1_000_000,
     "inner.min_lr_ratio": 1.0,
-    "strategy.inner_steps": 25,
+    "strategy.inner_steps": 100,
     "strategy.extend_steps_max": 50,
     "strategy.participation_rounds": 256,
     "snapshot.every_rounds": 5,
     "snapshot.keep": 3,
 }
-"""Constant learning rate: a wiped site starts its schedule anew, and so the runs stay comparable by tokens. Phases are
-extended to three times their length at most: one of twenty times, from a site that was cut off, throws the momentum of
-the outer step far off (a validation loss of 3.3 became 4.4 for some rounds in an earlier soak). A phase lasts a quarter
-of a second here, so that a site that is cut off for 25 s trains a hundred of them alone; the default of 64 rounds is
-meant for phases of minutes."""
+"""Constant learning rate: a wiped site starts its schedule anew, and so the runs stay comparable by tokens. A phase takes
+about a second, a round of all on top of that a half: as with users, whose phases take minutes, and other than with
+phases of 25 steps, a site that is cut off does not train more than all the others together. One of several times its
+length throws the momentum of the outer step far off, so phases are extended by half at most. Participation is compared
+with 256 rounds, minutes here, before; the default of 64 is meant for phases of minutes."""
 
 
 class SoakError(Exception):

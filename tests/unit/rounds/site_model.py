@@ -160,6 +160,7 @@ class SiteModel:
         self.failure = ""
         self.has_left = False
         self.said: list[ev.TrainerCommand] = []
+        self.outer_done: list[ev.OuterRequest] = []
 
     # --- events in, commands out ---
 
@@ -240,6 +241,7 @@ class SiteModel:
 
     def _effect(self, task: ev.RunOuter) -> ev.OuterAnswer:
         request, number, buffers = task.request, task.number, self.buffers
+        self.outer_done.append(request)
         match request:
             case local.LoadState(_, directory):
                 buffers.anchor = int(directory or 0)
@@ -271,10 +273,13 @@ class SiteModel:
                 self.file = request.returned
                 return local.SiteDone(number, False, "")
             case local.RestoreSite(_, _, phase):
+                if self.file is None:
+                    self.books = set(self.durable.carried)
+                    return local.SiteDone(number, False, "no file")
                 flying = self.record.saved_in_flight
                 in_vain = {flying} if flying is not None and flying != phase else set()
-                self.books = set(self.file) | in_vain if self.file is not None else set()
-                return local.SiteDone(number, self.file is not None, "", self.file or ())
+                self.books = set(self.file) | in_vain
+                return local.SiteDone(number, True, "", tuple(PhaseId(item) for item in self.file))
 
     def _form(self, number: int, request: local.FormContribution) -> local.ContributionFormed:
         if request.phase not in self.formed:
@@ -342,10 +347,18 @@ class SiteModel:
         """A fork drops the entry with this phase, or brings it back."""
         self.send(ev.WorkMoved(self.order(), PhaseId(phase), is_withdrawn))
 
-    def begin(self, height: int = 0, newest_own_phase: int | None = None, own_phases: tuple[int, ...] = ()) -> None:
+    def begin(
+        self,
+        height: int = 0,
+        newest_own_phase: int | None = None,
+        own_phases: tuple[int, ...] = (),
+        kept_phases: tuple[int, ...] = (),
+    ) -> None:
         newest = PhaseId(newest_own_phase) if newest_own_phase is not None else None
-        own = frozenset(PhaseId(phase) for phase in own_phases)
-        self.send(ev.TrainingBegun(self.order(), RoundIndex(height), newest, own))
+        own, kept = (frozenset(PhaseId(phase) for phase in phases) for phases in (own_phases, kept_phases))
+        self.send(ev.TrainingBegun(self.order(), RoundIndex(height), newest, own, kept))
+        if self.outer_task is None or not isinstance(self.outer_task.request, local.RestoreSite):
+            self.books = set(self.durable.carried)
 
     def settle_down(self, *, until_due: bool = False, steps_max: int = 2000) -> None:
         """Let everything that can happen by itself happen, in a fixed order."""

@@ -16,6 +16,7 @@ def started(
     newest: int | None = None,
     own: tuple[int, ...] = (),
     height: int = 9,
+    kept: tuple[int, ...] = (),
 ) -> SiteModel:
     """A daemon that starts with this record, this saved feedback, and these phases of ours in the chain."""
     site = SiteModel(PHASE, record=record)
@@ -23,9 +24,15 @@ def started(
     site.start_outer()
     site.load(height)
     site.settle_down()
-    site.begin(height, newest, own)
+    site.begin(height, newest, own, kept)
     site.settle_down()
     return site
+
+
+def site_gets(record: ev.SiteRecord, *, newest: int, own: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """(phase, withdrawn) of the ReturnWork of a start without saved feedback."""
+    site = started(record, newest=newest, own=own)
+    return [(r.phase, r.is_withdrawn) for r in site.outer_done if isinstance(r, local.ReturnWork)]
 
 
 def with_rounds(count: int) -> SiteModel:
@@ -64,7 +71,11 @@ def test_dropped_work_enters_the_feedback_once_and_is_on_disk_before_the_log_cha
     site.settle_down()
     assert site.books == {last}
     assert site.file == (last,), "the saved feedback has it too"
-    assert not work_needed(site.machine.state)
+    assert work_needed(site.machine.state) == {last}, "that may not be restorable after a crash"
+    fly(site)
+    site.commit(is_included=True)
+    site.settle_down()
+    assert not work_needed(site.machine.state), "the next contribution took it along"
 
 
 def test_the_entry_comes_back_with_a_later_fork_and_the_feedback_loses_it() -> None:
@@ -166,10 +177,63 @@ def test_restart_after_the_entry_came_back_takes_it_out_of_the_saved_feedback() 
 
 
 def test_without_the_saved_feedback_only_work_that_nothing_can_have_carried_on_comes_back() -> None:
-    unsaved = ev.SiteRecord(9, PhaseId(8), None, formed_phase=PhaseId(8), returned=pairs(3, carrier=4))
-    assert started(unsaved, newest=8, own=(8,)).books == set()
+    unsaved = ev.SiteRecord(
+        9, PhaseId(8), None, formed_phase=PhaseId(8), formed_with=(PhaseId(3),), returned=pairs(3, carrier=4)
+    )
+    assert site_gets(unsaved, newest=8, own=(8,)) == []
     fresh = ev.SiteRecord(9, PhaseId(6), None, formed_phase=PhaseId(6), returned=pairs(6, carrier=7))
-    assert started(fresh, newest=4, own=(4,)).books == {6}
+    assert site_gets(fresh, newest=4, own=(4,)) == [(6, False)]
+
+
+def test_without_the_saved_feedback_work_comes_back_whose_carrier_did_not_come_into_the_chain() -> None:
+    record = ev.SiteRecord(
+        9, PhaseId(8), None, formed_phase=PhaseId(8), formed_with=(PhaseId(3),), returned=pairs(3, carrier=4)
+    )
+    assert site_gets(record, newest=2, own=(2,)) == [(3, False)]
+
+
+def test_a_carrier_that_a_fork_dropped_brings_back_what_it_took_along() -> None:
+    record = ev.SiteRecord(
+        9,
+        PhaseId(8),
+        None,
+        formed_phase=PhaseId(8),
+        formed_with=(PhaseId(3),),
+        returned=pairs(3, carrier=4) + pairs(8, carrier=9),
+    )
+    assert site_gets(record, newest=2, own=(2,)) == [(8, False)]
+
+
+def test_work_that_came_back_into_the_chain_leaves_what_its_carrier_brings_back() -> None:
+    record = ev.SiteRecord(
+        9,
+        PhaseId(8),
+        None,
+        formed_phase=PhaseId(8),
+        formed_with=(PhaseId(3),),
+        carried_by=PhaseId(8),
+        carried=(PhaseId(3),),
+        returned=pairs(8, carrier=9),
+    )
+    assert site_gets(record, newest=3, own=(3,)) == [(3, True), (8, False)]
+
+
+def test_saved_feedback_is_not_restored_when_a_later_contribution_is_owed_that_took_it_along() -> None:
+    record = ev.SiteRecord(
+        9, PhaseId(8), PhaseId(6), formed_phase=PhaseId(8), carried_by=PhaseId(8), returned=pairs(8, carrier=9)
+    )
+    site = started(record, file=(), newest=4, own=(4,))
+    assert site.books == {8} and site.durable.saved_phase == 8, "saved again, with what came back"
+
+
+def test_what_was_in_flight_at_a_crash_with_our_vote_is_owed_until_an_entry_names_it() -> None:
+    record = ev.SiteRecord(9, PhaseId(6), PhaseId(6), formed_phase=PhaseId(7), formed_round=RoundIndex(5))
+    site = started(record, file=(), newest=4, own=(4,), kept=(6, 7))
+    assert site.books == {7} and site.durable.returned == pairs(7, carrier=8)
+    site.move(7, is_withdrawn=True)
+    site.settle_down()
+    assert (site.books, site.durable.returned) == (set(), ())
+    assert started(record, file=(), newest=4, own=(4,), kept=(6,)).books == set(), "nobody can have put it anywhere"
 
 
 def test_kept_work_that_is_damaged_is_reported_and_not_asked_for_again() -> None:
