@@ -32,11 +32,11 @@ SETTINGS: dict[str, object] = {
     "snapshot.every_rounds": 5,
     "snapshot.keep": 3,
 }
-"""Constant learning rate: a wiped site starts its schedule anew, and so the runs stay comparable by tokens. A phase takes
-about a second, a round of all on top of that a half: as with users, whose phases take minutes, and other than with
+"""Constant learning rate: a wiped site starts its schedule anew, and so the runs stay comparable by tokens. A phase
+takes about a second, a round of all half a second more: as with users, whose phases take minutes, and other than with
 phases of 25 steps, a site that is cut off does not train more than all the others together. One of several times its
-length throws the momentum of the outer step far off, so phases are extended by half at most. Participation is compared
-with 256 rounds, minutes here, before; the default of 64 is meant for phases of minutes."""
+length throws the momentum of the outer step far off, so phases are extended by half at most. Participation looks back
+256 rounds, some minutes here; the default of 64 is meant for phases of minutes."""
 
 
 class SoakError(Exception):

@@ -46,9 +46,17 @@ def test_plan_is_the_same_for_the_same_seed_and_fills_the_time() -> None:
 
 def test_every_fate_is_told_apart() -> None:
     lives = [closed(1), settled(1, is_included=True), closed(2), settled(2, is_included=False), closed(3)]
-    lives += [event("daemon.started"), closed(4), event("contribution.refused", phase=4), closed(5)]
-    lives += [event("daemon.stopped"), event("daemon.started"), closed(6)]
-    assert fates_of(lives) == {1: "included", 2: "fed back", 3: "died", 4: "refused", 5: "saved", 6: "lost"}
+    lives += [event("daemon.started"), closed(4), event("contribution.refused", phase=4, reason="no such file")]
+    lives += [closed(5), event("daemon.stopped"), event("daemon.started"), closed(6)]
+    lives += [closed(7), event("contribution.refused", phase=7, reason="nothing was trained since then")]
+    fates = {1: "included", 2: "fed back", 3: "died", 4: "refused", 5: "saved", 6: "lost", 7: "empty"}
+    assert fates_of(lives) == fates
+
+
+def test_work_that_its_own_site_refused_is_a_broken_promise() -> None:
+    refused = event("contribution.refused", phase=2, reason="what we gave to it is not kept (any more)")
+    verdict = judged([closed(1), settled(1, is_included=True), closed(2), refused], 1)
+    assert ["refused by its own site" in text for text in verdict.violations] == [True]
 
 
 def test_phases_in_the_chain_or_in_the_error_feedback_are_fine() -> None:
