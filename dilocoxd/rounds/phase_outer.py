@@ -136,7 +136,8 @@ def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) 
     if every and answer.round % every == 0:
         m.evaluation_due = True
     every, settled = m.settings.save_every_rounds, m.record.last_settled
-    if every and answer.round % every == 0 and settled is not None and settled != m.record.saved_phase:
+    # Before training begins FEEDBACK is empty, and the saved one is still to be restored.
+    if m.is_begun and every and answer.round % every == 0 and settled not in (None, m.record.saved_phase):
         m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))
 
 

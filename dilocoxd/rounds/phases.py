@@ -187,7 +187,7 @@ class PhaseMachine:
         """The trainers have stopped and nothing is queued: save what only this site has, then go."""
         m, settled = self.state, self.state.record.last_settled
         is_new = m.flight is not None or settled != m.record.saved_phase or m.held != m.saved_held
-        if settled is not None and is_new and m.has_outer and not m.has_saved:
+        if settled is not None and is_new and m.is_begun and m.has_outer and not m.has_saved:
             m.has_saved = True
             m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))
             return

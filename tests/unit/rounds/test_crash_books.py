@@ -86,8 +86,11 @@ class Life(SiteModel):
             self.feedback.subtract(self.disk.carries[request.phase])
         return None
 
-    def boot(self, *, leave: int, may_switch: bool) -> None:
-        """Catch up, which may drop our newest phases or bring another branch; then the feedback is put in place."""
+    def boot(self, *, leave: int, may_switch: bool) -> bool:
+        """Catch up, which may drop our newest phases or bring another branch; then the feedback is put in place.
+
+        False: it did not come so far.
+        """
         disk = self.disk
         self.start_outer()
         self.load(disk.height)
@@ -96,8 +99,15 @@ class Life(SiteModel):
             self.drop(leave)
         if may_switch:
             self.switch()
+        for _ in range(self.rng.randrange(3)):
+            self.commit(is_included=False)  # an entry of the others
+            self.settle_down()
+            disk.height += 1
+        if self.rng.random() < 0.1:
+            return False  # and it dies again before the feedback is in place
         self.begin(disk.height, max(disk.chain, default=None), tuple(disk.chain), tuple(disk.work))
         self.settle_down()
+        return True
 
     def drop(self, count: int) -> None:
         """A fork takes our newest phases out of the chain."""
@@ -172,7 +182,8 @@ def run_history(seed: int, delay: ev.Delay) -> None:
     settings = ev.PhaseSettings(delay, 4, 3, 2)
     disk = Disk()
     site = Life(settings, ev.SiteRecord(), disk, rng)
-    site.boot(leave=0, may_switch=False)
+    while not site.boot(leave=0, may_switch=False):
+        site = Life(settings, site.durable, disk, rng)
     for _ in range(LIVES):
         site.start_trainer()
         site.live(rng.randrange(20, 200))
@@ -184,7 +195,8 @@ def run_history(seed: int, delay: ev.Delay) -> None:
                 late = None
         disk.height += rng.choice([0, 0, 1, 2, 5])
         site = Life(settings, site.durable, disk, rng)
-        site.boot(leave=rng.randrange(1, 4) if rng.random() < 0.4 else 0, may_switch=rng.random() < 0.3)
+        while not site.boot(leave=rng.randrange(1, 4) if rng.random() < 0.4 else 0, may_switch=rng.random() < 0.3):
+            site = Life(settings, site.durable, disk, rng)
         site.check(must, "after a restart")
         if late is not None and late > max(disk.chain, default=-1):
             site.join(late)
