@@ -1,5 +1,6 @@
 """Shared buffers: bytes go in and come out, sizes are sealed, holes give memory back, nothing leaks."""
 
+import gc
 import mmap
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def buffers() -> Iterator[Buffers]:
+    gc.collect()  # what earlier tests have left behind must not go just now
     before = len(list(Path("/proc/self/fd").iterdir()))
     made = Buffers()
     made.provide([Buffer("outbox", 8 * MIB), Buffer("inbox", 1 << 40)])
