@@ -64,6 +64,19 @@ def frame(kind, payload=b""):
     return first + sha256(first + payload) + payload
 
 
+def half(count):
+    """The largest power of two below `count`."""
+    return 1 << ((count - 1).bit_length() - 1)
+
+
+def merkle_root(hashes):
+    """Chapter 07, X10: by the recursive definition of RFC 9162 section 2.1."""
+    if len(hashes) == 1:
+        return sha256(b"\0" + hashes[0])
+    k = half(len(hashes))
+    return sha256(b"\1" + merkle_root(hashes[:k]) + merkle_root(hashes[k:]))
+
+
 def base58(data):
     number, text = int.from_bytes(data, "big"), ""
     while number:
@@ -122,20 +135,32 @@ def plain(value):
 
 def genesis(run_id, manifest):
     """Chapter 02: the chain head of a run without entries."""
-    return sha256(b"dilocoxd/1/genesis\0" + run_id.encode() + b"\0" + sha256(manifest))
+    return sha256(b"dilocoxd/2/genesis\0" + run_id.encode() + b"\0" + sha256(manifest))
 
 
 def entry_hash(fields):
     """Chapter 02."""
-    return sha256(b"dilocoxd/1/entry\0" + pack(fields))
+    return sha256(b"dilocoxd/2/entry\0" + pack(fields))
 
 
-def signed_vote(key, digest, run_id):
-    """Chapter 02: SignedVote over an entry's hash."""
-    return [key.peer, key.public, key.sign(b"dilocoxd/1/vote\0" + run_id.encode() + b"\0" + digest)]
+def offer(key, run, contribution):
+    """Chapter 02: the signature under a contribution. `run`: the genesis head."""
+    return [key.public, key.sign(b"dilocoxd/2/offer\0" + run + pack(contribution))]
+
+
+def vote_text(run, round_index, attempt, parent, digest, unix_ms):
+    """Chapter 02: what a vote signs."""
+    said = pack([round_index, attempt, parent, digest])
+    return b"dilocoxd/2/vote\0" + run + said + struct.pack(">Q", unix_ms)
+
+
+def signed_vote(key, run, round_index, attempt, parent, digest, unix_ms):
+    """Chapter 02: SignedVote."""
+    text = vote_text(run, round_index, attempt, parent, digest, unix_ms)
+    return [key.peer, attempt, unix_ms, [key.public, key.sign(text)]]
 
 
 def coordinator_order(run_id, peers, round_index, attempt):
     """Chapter 06, R4."""
-    prefix = b"dilocoxd/1/coordinator\0" + f"{run_id}\0{round_index}\0{attempt}\0".encode()
+    prefix = b"dilocoxd/2/coordinator\0" + f"{run_id}\0{round_index}\0{attempt}\0".encode()
     return sorted(peers, key=lambda peer: sha256(prefix + peer.encode()))

@@ -16,6 +16,8 @@ from canonical import (
     frame,
     genesis,
     keys,
+    merkle_root,
+    offer,
     pack,
     plain,
     sha256,
@@ -45,6 +47,7 @@ RECORD = {
     "milli_steps_per_s": 2_500,
     "tokens_per_s": 40_000,
     "upload_bytes_per_s": 12_500_000,
+    "name": "gpu-box_3.lab",
 }
 
 
@@ -53,12 +56,14 @@ def record_body(**changes):
     return pack([record[name] for name in RECORD_FIELDS])
 
 
-def signed(body, key=KEYS[0], domain=b"dilocoxd/1/record\0"):
+def signed(body, key=KEYS[0], domain=b"dilocoxd/2/record\0"):
     return pack([body, key.public, key.sign(domain + body)])
 
 
 def valid_records():
-    for changes in ({}, {"addresses": []}, {"state": "left", "contributed_round": -1, "chain_height": 0}):
+    left = {"state": "left", "contributed_round": -1, "chain_height": 0}
+    names = ({"name": ""}, {"name": "a"}, {"name": "x" * 32, "state": "paused"}, {"name": "7", "state": "preparing"})
+    for changes in ({}, {"addresses": []}, left, *names):
         body = record_body(**changes)
         fields = plain([(RECORD | changes)[name] for name in RECORD_FIELDS])
         yield {"fields": fields, "body": body.hex(), "bytes": signed(body).hex()}
@@ -68,7 +73,7 @@ def broken_records():
     good = signed(record_body())
     yield "last bit of the signature", good[:-1] + bytes([good[-1] ^ 1]), "bad_signature"
     yield "signed by another key", signed(record_body(), KEYS[1]), "bad_signature"
-    yield "another domain", signed(record_body(), domain=b"dilocoxd/1/vote\0"), "bad_signature"
+    yield "another domain", signed(record_body(), domain=b"dilocoxd/2/vote\0"), "bad_signature"
     yield "another run", signed(record_body(run_id="golden-0000000000000000")), "wrong_run"
     yield "another major", signed(record_body(protocol_major=RECORD["protocol_major"] + 1)), "wrong_protocol"
     yield "unknown state", signed(record_body(state="asleep")), "malformed"
@@ -79,6 +84,8 @@ def broken_records():
     yield "17 addresses", signed(record_body(addresses=["/ip4/192.0.2.7/tcp/1"] * 17)), "malformed"
     yield "no life", signed(record_body(ttl_ms=0)), "malformed"
     yield "contributed before the first round", signed(record_body(contributed_round=-2)), "malformed"
+    for name in ("x" * 33, "two words", "-a", "a.", "a\x1b[2Jb", "a\nb", "caf\u00e9", "\u202eevil"):
+        yield f"name {name!a}", signed(record_body(name=name)), "malformed"
     yield "short head", signed(record_body(chain_head=bytes(31))), "malformed"
     yield "peer is no peer id", signed(record_body(peer="0" * 46)), "malformed"
     yield "bytes after the record", signed(record_body() + b"\0"), "malformed"
@@ -93,50 +100,87 @@ GENESIS = genesis(RUN_ID, MANIFEST)
 
 def contribution(key, phase, base, tokens):
     segments = [sha256(f"{key.peer} {phase} {s}".encode()) for s in range(3)]
-    return [key.peer, phase, base, 25, tokens, sha256(b"".join(segments))]
+    return [key.peer, phase, base, 25, tokens, merkle_root(segments)]
 
 
-def entry(round_index, parent, contributions):
+def entry(round_index, parent, contributions, voters=(), evidence=()):
     digest = sha256(b"state %d" % round_index)
     results = [sha256(b"result %d %d" % (round_index, s)) for s in range(3)]
-    return [RUN_ID, round_index, parent, digest, contributions, results, 0, 0, 25]
+    return [RUN_ID, round_index, parent, digest, contributions, results, 0, 0, 25, list(voters), list(evidence)]
 
 
-def vote(key, digest, run_id=RUN_ID):
-    return signed_vote(key, digest, run_id)
+UNIX_MS = 1_760_000_000_000
+OTHER_RUN = genesis("golden-0000000000000000", MANIFEST)
+
+
+def vote(key, fields, digest=None, run=GENESIS, attempt=0, unix_ms=None):
+    """Of this key for the entry with these fields, signed some ms after the one of the key before."""
+    at = UNIX_MS + 1000 * fields[1] + KEYS.index(key) if unix_ms is None else unix_ms
+    return signed_vote(key, run, fields[1], attempt, fields[2], entry_hash(fields) if digest is None else digest, at)
+
+
+def offers(fields):
+    """Signatures of all whom the entry names."""
+    by_peer = {key.peer: key for key in KEYS}
+    return [offer(by_peer[contribution[0]], GENESIS, contribution) for contribution in fields[4]]
+
+
+def evidence(key, round_index, attempt, parent):
+    """Two votes in one attempt."""
+    digests = sorted(sha256(b"voted %d" % n) for n in range(2))
+    signed = [signed_vote(key, GENESIS, round_index, attempt, parent, d, UNIX_MS + n) for n, d in enumerate(digests)]
+    voted = [[digest, vote[2], vote[3][1]] for digest, vote in zip(digests, signed, strict=True)]
+    return [key.peer, key.public, round_index, attempt, parent, *voted]
 
 
 def chain():
-    """Three entries: all three peers, one alone, two with a phase whose base is one round old."""
+    """Three entries: all three peers, two, two with a phase whose base is one round old and an equivocation."""
     groups = (
         [(KEYS[0], 0, 0, 6400), (KEYS[1], 0, 0, 6400), (KEYS[2], 0, 0, 3200)],
-        [(KEYS[1], 1, 1, 6400)],
-        [(KEYS[0], 1, 1, 6400), (KEYS[2], 2, 2, 70_000)],
+        [(KEYS[0], 1, 1, 6400), (KEYS[1], 1, 1, 6400)],
+        [(KEYS[0], 2, 1, 6400), (KEYS[2], 2, 2, 70_000)],
     )
-    parent = GENESIS
+    parent, voters = GENESIS, []
     for round_index, group in enumerate(groups):
-        fields = entry(round_index, parent, [contribution(*part) for part in group])
-        parent = entry_hash(fields)
-        yield fields, [vote(part[0], parent) for part in group]
+        found = [evidence(KEYS[1], 1, 0, parent)] if round_index == 2 else []
+        fields = entry(round_index, parent, [contribution(*part) for part in group], voters, found)
+        parent, voters = entry_hash(fields), [part[0].peer for part in group]
+        yield fields, [vote(part[0], fields) for part in group]
 
 
 def entry_rows():
     for fields, votes in chain():
-        data = pack([fields, votes, 1_760_000_000_000 + fields[1]])
-        yield {"fields": plain(fields), "hash": entry_hash(fields).hex(), "bytes": data.hex()}
+        data = pack([fields, offers(fields), votes])
+        median = sorted(vote[2] for vote in votes)[(len(votes) - 1) // 2]
+        yield {"fields": plain(fields), "hash": entry_hash(fields).hex(), "bytes": data.hex(), "unix_ms": median}
 
 
 def broken_entries():
     fields, votes = next(chain())
     swapped = [*fields[:4], [fields[4][1], fields[4][0], fields[4][2]], *fields[5:]]
     twice = [*fields[:4], [fields[4][0], *fields[4]], *fields[5:]]
-    yield "contributions not sorted", pack([swapped, votes, 0])
-    yield "a peer twice", pack([twice, votes, 0])
-    yield "no contribution", pack([[*fields[:4], [], *fields[5:]], votes, 0])
-    yield "no vote", pack([fields, [], 0])
-    yield "no result", pack([[*fields[:5], [], *fields[6:]], votes, 0])
-    yield "negative time", pack([fields, votes, -1])
-    yield "no tokens", pack([[*fields[:4], [[*fields[4][0][:4], 0, fields[4][0][5]]], *fields[5:]], votes, 0])
+    good = offers(fields)
+    by_peer = dict(zip([c[0] for c in fields[4]], good, strict=True))
+    yield "contributions not sorted", pack([swapped, [by_peer[c[0]] for c in swapped[4]], votes])
+    yield "a peer twice", pack([twice, [good[0], *good], votes])
+    yield "no contribution", pack([[*fields[:4], [], *fields[5:]], [], votes])
+    yield "no vote", pack([fields, good, []])
+    yield "no result", pack([[*fields[:5], [], *fields[6:]], good, votes])
+    no_tokens = [[*fields[4][0][:4], 0, fields[4][0][5]]]
+    yield "no tokens", pack([[*fields[:4], no_tokens, *fields[5:]], good[:1], votes[:1]])
+    yield "an offer less", pack([fields, good[:-1], votes])
+    yield "no offer", pack([fields, [], votes])
+    yield "votes not sorted", pack([fields, good, votes[::-1]])
+    yield "a vote twice", pack([fields, good, [votes[0], *votes]])
+    later = vote(KEYS[2], fields, attempt=1)
+    yield "votes of two attempts", pack([fields, good, [*votes[:2], later]])
+    yield "negative time", pack([fields, good, [[*votes[0][:2], -1, votes[0][3]], *votes[1:]]])
+    peers = [key.peer for key in KEYS]
+    yield "voters not sorted", pack([[*fields[:9], peers[::-1], fields[10]], good, votes])
+    found = [evidence(key, 0, 0, GENESIS) for key in (KEYS[0], KEYS[0])]
+    yield "evidence against a peer twice", pack([[*fields[:10], found], good, votes])
+    yield "nine equivocations", pack([[*fields[:10], found[:1] * 9], good, votes])
+    yield "the layout of version 1", pack([fields[:9], votes, 0])
 
 
 def broken_branches():
@@ -145,18 +189,36 @@ def broken_branches():
     digest = entry_hash(first)
 
     def with_votes(votes):
-        return [pack([first, votes, 0])]
+        return [pack([first, offers(first), votes])]
+
+    def with_offers(given):
+        return [pack([first, given, first_votes])]
 
     def alone(fields, key=KEYS[0]):
-        return [pack([fields, [vote(key, entry_hash(fields))], 0])]
+        return [pack([fields, offers(fields), [vote(key, fields)]])]
 
-    yield "vote for another entry", "bad_signature", with_votes([vote(KEYS[0], bytes(32))])
-    yield "vote of another run", "bad_signature", with_votes([vote(KEYS[0], digest, "golden-0000000000000000")])
-    yield "one of three votes is wrong", "bad_signature", with_votes([*first_votes[:2], vote(KEYS[2], bytes(32))])
-    yield "vote under another name", "bad_signature", with_votes([[KEYS[1].peer, *vote(KEYS[0], digest)[1:]]])
-    yield "gap", "malformed", [pack([second, second_votes, 0])]
-    orphan = alone([*second[:2], bytes(32), *second[3:]], KEYS[1])
-    yield "another parent", "malformed", [pack([first, first_votes, 0]), *orphan]
+    def all_but_last(last):
+        return with_votes([*first_votes[:2], last])
+
+    yield "vote for another entry", "bad_signature", all_but_last(vote(KEYS[2], first, bytes(32)))
+    yield "vote of another run", "bad_signature", all_but_last(vote(KEYS[2], first, run=OTHER_RUN))
+    yield "vote under another name", "bad_signature", all_but_last([KEYS[2].peer, *vote(KEYS[0], first)[1:]])
+    good = vote(KEYS[2], first)
+    yield "vote of another attempt", "bad_signature", with_votes([[v[0], 1, *v[2:]] for v in first_votes])
+    yield "vote of another time", "bad_signature", all_but_last([*good[:2], good[2] + 1, good[3]])
+    other_parent = signed_vote(KEYS[2], GENESIS, 0, 0, bytes(32), digest, good[2])
+    yield "vote on another parent", "bad_signature", all_but_last(other_parent)
+    other_round = signed_vote(KEYS[2], GENESIS, 1, 0, GENESIS, digest, good[2])
+    yield "vote of another round", "bad_signature", all_but_last(other_round)
+    right = offers(first)
+    changed = [*first[4][2][:4], first[4][2][4] - 1, first[4][2][5]]
+    yield "offer of other work", "bad_offer", with_offers([*right[:2], offer(KEYS[2], GENESIS, changed)])
+    yield "offer of another run", "bad_offer", with_offers([*right[:2], offer(KEYS[2], OTHER_RUN, first[4][2])])
+    yield "offer signed by another", "bad_offer", with_offers([*right[:2], offer(KEYS[1], GENESIS, first[4][2])])
+    yield "offer that is a vote", "bad_offer", with_offers([*right[:2], good[3]])
+    yield "gap", "malformed", [pack([second, offers(second), second_votes])]
+    orphan = alone([*second[:2], bytes(32), second[3], second[4][1:], *second[5:]], KEYS[1])
+    yield "another parent", "malformed", [pack([first, offers(first), first_votes]), *orphan]
     yield "another run", "malformed", alone(["golden-0000000000000000", *first[1:]])
 
     def claiming(base, tokens):
@@ -166,7 +228,7 @@ def broken_branches():
     yield "over the token cap", "out_of_range", alone(claiming(0, 10**6 + 1))
     yield "base that does not exist yet", "out_of_range", alone(claiming(1, 6400))
     again = [second[0], 1, digest, second[3], [contribution(KEYS[0], 0, 0, 6400)], *second[5:]]
-    yield "a phase twice", "malformed", [pack([first, first_votes, 0]), *alone(again)]
+    yield "a phase twice", "malformed", [pack([first, offers(first), first_votes]), *alone(again)]
 
 
 def coordinators():
@@ -177,15 +239,35 @@ def coordinators():
 
 
 def digests():
-    anchor, momentum = [1.0, -0.5, 3.0e-5, 0.0], [0.25, 0.0, -0.0, 1.0e-3]
-    halves = [sha256(struct.pack(f"<{len(values)}f", *values)) for values in (anchor, momentum)]
-    return {"anchor": anchor, "momentum": momentum, "state_digest": sha256(halves[0] + halves[1]).hex()}
+    anchors, momenta = [[1.0, -0.5, 3.0e-5, 0.0], [2.0, -0.0]], [[0.25, 0.0, -0.0, 1.0e-3], [0.0, 4.0]]
+    for round_index, header, kept in ((0, b"", (b"", b"")), (3, b"{}".ljust(1024), (b"result", b"norms"))):
+        rows, alone = [], []
+        for index, (anchor, momentum) in enumerate(zip(anchors, momenta, strict=True)):
+            begun = b"dilocoxd/2/segment\0" + struct.pack(">Q", index) + floats(anchor)
+            alone.append(sha256(begun))
+            digest = sha256(begun + floats(momentum) + kept[index])
+            row = {"anchor": anchor, "momentum": momentum, "memory": kept[index].hex(), "segment_hash": digest.hex()}
+            rows.append(row)
+        leaves = b"".join(bytes.fromhex(row["segment_hash"]) for row in rows)
+        yield {
+            "round": round_index,
+            "header": header.hex(),
+            "segments": rows,
+            "anchor_hash": sha256(b"dilocoxd/2/anchor\0" + b"".join(alone)).hex(),
+            "state_digest": sha256(b"dilocoxd/2/state\0" + struct.pack(">Q", round_index) + header + leaves).hex(),
+        }
+
+
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
 
 
 def hello():
     """The first frame of a stream (S6)."""
     number = REGISTRY["messages"]["Hello"]["number"]
-    return frame(5, pack([number, *REGISTRY["protocol"].values(), RUN_ID, 1_760_000_000_000, signed(record_body())]))
+    return frame(
+        5, pack([number, *REGISTRY["protocol"].values(), RUN_ID, 1_760_000_000_000, signed(record_body()), b"", 31338])
+    )
 
 
 def main():
@@ -204,7 +286,7 @@ def main():
             for what, code, entries in broken_branches()
         ],
         "coordinators": list(coordinators()),
-        "state_digest": digests(),
+        "state_digests": list(digests()),
         "hello": hello().hex(),
     }
     json.dump(document, sys.stdout, indent=0)

@@ -114,12 +114,15 @@ def broken_bytes():
     yield "extension type", b"\x92\x02\xd4\x01\x00", "malformed"
     yield "float", b"\x93\x1e\xcb" + bytes(8) + b"\xc4\x20" + bytes(32), "malformed"
     yield "text that is not UTF-8", b"\x93\x04\xa1\xff\xa0", "malformed"
+    for name, mark in (("line break", "\n"), ("escape", "\x1b"), ("C1 control", "\x9b"), ("right-to-left", "\u202e")):
+        yield f"text with a control character: {name}", pack([4, "busy", f"one{mark}two"]), "malformed"
+    yield "name with a control character", pack([4, "bu\x00sy", ""]), "malformed"
     yield "number is text", pack(["2"]), "malformed"
     yield "number is a boolean", pack([True]), "malformed"
     yield "array header without elements", b"\xdd\xff\xff\xff\xff", "malformed"
     yield "byte string longer than the bytes", b"\x92\x02\xc6\xff\xff\xff\xff", "malformed"
     yield "nesting", b"\x91" * 2000 + b"\x90", "malformed"
-    yield "unknown mandatory number", pack([46, 1]), "unknown_message"
+    yield "unknown mandatory number", pack([998, 1]), "unknown_message"
     yield "unknown mandatory number without fields", pack([1000]), "unknown_message"
 
 

@@ -11,6 +11,7 @@ import struct
 import sys
 
 VALUES = 9
+DIRECTION_VALUES = 256
 STEPS = 5
 SETTINGS = (
     ("sgd", {"lr": 1.0}),
@@ -82,10 +83,11 @@ def series(name, options, rng):
 
 def mean(tokens, rng, late=(), missing=0):
     """C6 with fp32 shares; `late`: age factors of X2, `missing`: contributors that the round is short of (X9)."""
-    total = sum(tokens)
+    capped = [min(count, 2 * lower_median(tokens)) for count in tokens]
+    total = sum(capped)
     part = len(tokens) / (len(tokens) + missing)
     weights = [
-        fp32(count / total * (part * age)) for count, age in zip(tokens, late or [1.0] * len(tokens), strict=True)
+        fp32(count / total * (part * age)) for count, age in zip(capped, late or [1.0] * len(tokens), strict=True)
     ]
     shares = [[fp32(rng.gauss(0, 1)) for _ in range(VALUES)] for _ in tokens]
     shares[-1][-1] = fp32(2.0**64)
@@ -107,6 +109,89 @@ def mean(tokens, rng, late=(), missing=0):
     }
 
 
+def lower_median(values):
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def bf16_down(value):
+    """Towards zero."""
+    (pattern,) = struct.unpack("<I", struct.pack("<f", value))
+    cut = struct.unpack("<f", struct.pack("<I", pattern & 0xFFFF0000))[0]
+    if cut > value:  # fp32 rounded up over a border of bf16
+        cut = struct.unpack("<f", struct.pack("<I", (pattern & 0xFFFF0000) - 0x10000))[0]
+    return cut
+
+
+def square_sum(values):
+    parts = [value * value for value in values]
+    while len(parts) > 1:
+        half = len(parts) // 2
+        kept = parts[: len(parts) - half]
+        parts = [a + b for a, b in zip(kept[:half], parts[len(parts) - half :], strict=True)] + kept[half:]
+    return parts[0]
+
+
+def upper_median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def contrary(shares):
+    """Positions of those that point against the others (C9)."""
+    count = len(shares[0])
+    codes = []
+    for share in shares:
+        size = math.sqrt(square_sum(share))
+        scale = fp32(min(3 * math.sqrt(count) / size, 2.0**96)) if size else 0.0
+        codes.append([int(max(-15.0, min(15.0, mul(value, scale)))) for value in share])
+    dots = [[sum(a * b for a, b in zip(one, other, strict=True)) for other in codes] for one in codes]
+    places = range(len(shares))
+
+    def cosine(i, j):
+        return dots[i][j] / math.sqrt(dots[i][i] * dots[j][j]) if dots[i][i] and dots[j][j] else 0.0
+
+    typical = [upper_median([cosine(i, j) for j in places if j != i]) for i in places]
+    limit = -max(lower_median(typical) * 0.5, 3 / math.sqrt(count))
+    found = [i for i in places if typical[i] < limit]
+    return found if 2 * len(found) < len(shares) else []
+
+
+def direction(shares, rng):
+    """C9 for shares = (size, agreement with a common direction)."""
+    common = [rng.gauss(0, 1) for _ in range(DIRECTION_VALUES)]
+    made = [[fp32(size * (part * c + rng.gauss(0, 1))) for c in common] for size, part in shares]
+    return {"shares": [bits(share) for share in made], "contrary": contrary(made)}
+
+
+def clipping(sizes, recent, kappa, rng, *, is_centered=False):
+    """C9 with fp32 shares whose norms are about `sizes`."""
+    shares = [[fp32(rng.gauss(0, 1) * size) for _ in range(VALUES)] for size in sizes]
+    center = [fp32(rng.gauss(0, 1)) for _ in range(VALUES)] if is_centered else [0.0] * VALUES
+    distances = [math.sqrt(square_sum([fp32(a - b) for a, b in zip(share, center, strict=True)])) for share in shares]
+    reference = lower_median(distances)
+    if len(shares) == 2 and recent:
+        reference = max(reference, lower_median(recent))
+    limit = kappa * reference
+    factors = [1.0 if d <= limit or len(shares) == 1 else bf16_down(limit / d) for d in distances]
+    counted = [d * f for d, f in zip(distances, factors, strict=True)]
+    norm = bf16_down(sum(counted) * 0.5 if len(shares) == 2 else reference)
+    moved = []
+    for share, factor in zip(shares, factors, strict=True):
+        pairs = zip(share, center, strict=True)
+        scaled = [add(mul(fp32(x - v), factor), v) if is_centered else mul(x, factor) for x, v in pairs]
+        moved.append(share if factor == 1 else scaled)
+    record = [norm, *factors] + [1.0] * (8 - len(factors))
+    return {
+        "kappa": kappa,
+        "recent": recent,
+        "center": bits(center) if is_centered else "",
+        "shares": [bits(share) for share in shares],
+        "factors": bits(factors),
+        "counted": [bits(values) for values in moved],
+        "places": 8,
+        "record": b"".join(struct.pack("<f", number)[2:] for number in record).hex(),
+    }
+
+
 def turnout(rounds, rng):
     """X9: a chain whose entries have so many contributors, and what each of them is short of."""
     counts = [rng.randint(1, 9) for _ in range(24)]
@@ -124,7 +209,31 @@ def main():
     means = [mean(t, rng) for t in token_counts]
     means += [mean([6400], rng, missing=3), mean([7, 11], rng, missing=1), mean([7, 11, 13], rng, [1.0, 0.25, 0.7], 4)]
     turnouts = [turnout(rounds, rng) for rounds in (0, 1, 3, 8)]
-    document = {"chapter": "08-compression", "steps": steps, "means": means, "turnouts": turnouts}
+    means += [mean([6400, 6400, 57_600], rng), mean([100, 900], rng), mean([900, 100, 900, 100, 900, 100], rng)]
+    clips = [
+        clipping([1.0], [], 2.5, rng),
+        clipping([1.0, 1e6], [], 2.5, rng),
+        clipping([1.0, 4.0], [2.0] * 8, 2.5, rng),
+        clipping([1.0, 1e3], [8.0, 2.0, 4.0], 2.5, rng),
+        clipping([1.0, 1.1, 0.9, 1e6], [], 2.5, rng),
+        clipping([1.0, 1.1, 0.9, 30.0, 1e12], [], 1.0, rng),
+        clipping([1e-30, 1e-9, 1e9], [], 2.5, rng),
+        clipping([1.0, 0.5, 40.0], [], 2.5, rng, is_centered=True),
+        clipping([1.0, 40.0], [1.0], 1.5, rng, is_centered=True),
+        clipping([0.0, 0.0, 1.0], [], 2.5, rng),
+    ]
+    document = {"chapter": "08-compression", "steps": steps, "means": means, "turnouts": turnouts, "clips": clips}
+    document["directions"] = [
+        direction([(1.0, 1.0), (1.0, -1.0), (1.0, 1.0), (1.0, 1.0)], rng),
+        direction([(1.0, 1.0), (1.0, 1.0), (1e6, -1.0)], rng),
+        direction([(1.0, 2.0), (1.0, 0.3), (1.0, -2.0)], rng),
+        direction([(1.0, 2.0), (1e-20, -2.0), (2.0, 1.0), (1.0, 1.5), (0.0, 0.0), (1.0, 1.0)], rng),
+        direction([(1.0, 1.0), (1.0, -1.0), (1.0, 1.0), (1.0, -1.0)], rng),
+        direction([(1.0, 0.0)] * 5, rng),
+        direction([(1.0, 1.0), (1.0, -0.05), (1.0, 1.0), (1.0, 1.0)], rng),
+        direction([(1e-44, 1.0), (1.0, 1.0), (1.0, -1.0), (1e18, 1.0), (3.0, 1.0)], rng),
+        direction([(1.0, 2.0), (1.0, 2.0), (1.0, 2.0), (3.0, 2.0), (1.0, 2.0), (9.0, -2.0), (1.0, -2.0)], rng),
+    ]
     json.dump(document, sys.stdout, indent=0)
     sys.stdout.write("\n")
 

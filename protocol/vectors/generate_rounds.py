@@ -9,7 +9,7 @@ import json
 import sys
 
 import canonical
-from canonical import REGISTRY, coordinator_order, genesis, keys, pack, sha256, signed_vote
+from canonical import REGISTRY, coordinator_order, genesis, keys, offer, pack, sha256, signed_vote
 
 RUN_ID = "golden-transcripts"
 GENESIS = genesis(RUN_ID, b"{}")
@@ -38,10 +38,22 @@ def contribution(peer, phase=0, base=0, steps=INNER_STEPS, tokens=6400):
     return [peer, phase, base, steps, tokens, sha256(b"".join(shares(peer, phase)))]
 
 
+UNIX_MS = 1_760_000_000_000
+
+
+def key_of(peer):
+    return next(key for key in KEYS if key.peer == peer)
+
+
+def offer_of(work):
+    """The signature of its peer under a contribution."""
+    return offer(key_of(work[0]), GENESIS, work)
+
+
 def ready(attempt=0, offered=None, lock=None, parent=GENESIS, digest=STATE, round_index=0):
     return message(
         "Ready", round=round_index, attempt=attempt, parent=parent, state_digest=digest,
-        contribution=offered, lock=lock, bandwidth=0,
+        contribution=offered, offer=None if offered is None else offer_of(offered), lock=lock, bandwidth=0,
     )  # fmt: skip
 
 
@@ -49,13 +61,14 @@ def propose(members, owners, attempt=0, observers=(), **changes):
     fields = {
         "round": 0, "attempt": attempt, "parent": GENESIS, "state_digest": STATE,
         "contributions": [contribution(peer) for peer in members], "observers": list(observers), "owners": owners,
-        "lowrank_r": 0, "next_lowrank_r": 0, "next_inner_steps": INNER_STEPS,
+        "lowrank_r": 0, "next_lowrank_r": 0, "next_inner_steps": INNER_STEPS, "parent_voters": [], "evidence": [],
     }  # fmt: skip
-    return message("Propose", **(fields | changes))
+    fields |= changes
+    return message("Propose", offers=[offer_of(work) for work in fields["contributions"]], **fields)
 
 
 def entry(members):
-    return [RUN_ID, 0, GENESIS, STATE, [contribution(peer) for peer in members], RESULTS, 0, 0, INNER_STEPS]
+    return [RUN_ID, 0, GENESIS, STATE, [contribution(peer) for peer in members], RESULTS, 0, 0, INNER_STEPS, [], []]
 
 
 def entry_hash(members):
@@ -63,8 +76,8 @@ def entry_hash(members):
 
 
 def vote(peer, digest, attempt=0):
-    (key,) = (key for key in KEYS if key.peer == peer)
-    return message("Vote", round=0, attempt=attempt, entry_hash=digest, vote=signed_vote(key, digest, RUN_ID))
+    signed = signed_vote(key_of(peer), GENESIS, 0, attempt, GENESIS, digest, UNIX_MS)
+    return message("Vote", round=0, parent=GENESIS, entry_hash=digest, vote=signed)
 
 
 class Transcript:
@@ -89,7 +102,8 @@ class Transcript:
 
     def offers(self, peer, sends=(), does=()):
         offered = contribution(peer)
-        return self.step({"offer": pack(offered).hex(), "segments": [s.hex() for s in shares(peer)]}, sends, does)
+        signature, segments = pack(offer_of(offered)).hex(), [share.hex() for share in shares(peer)]
+        return self.step({"offer": pack(offered).hex(), "signature": signature, "segments": segments}, sends, does)
 
     def arrives(self, peer, kind, segment, digest, sends=(), does=(), attempt=0):
         event = {"segment_from": peer, "kind": kind, "attempt": attempt, "segment": segment, "sha256": digest.hex()}
@@ -164,12 +178,13 @@ def observer_commits():
     order = coordinators([a, b, c], 0, 0)
     first, me = order[0], order[-1]
     members = sorted(set(order) - {me})
-    run = Transcript("an observer accepts, receives and commits without a vote", "R8 R10", me, members)
+    run = Transcript("an observer accepts, receives and commits without a vote", "R2 R8 R10", me, members)
     for peer in members:
         run.says(peer, ready(offered=contribution(peer)))
     accept = message("Accept", round=0, attempt=0, coordinator=first)
-    # The proposal tells the other contributor's part as well; an observer promises to all members.
-    run.says(first, propose(members, [0, 1], observers=[me]), [(peer, accept) for peer in members])
+    # The proposal tells the other contributor's part as well; an observer promises to all members, on disk first (R2).
+    sends = [(peer, accept) for peer in members]
+    run.says(first, propose(members, [0, 1], observers=[me]), sends, does=["promise 0"])
     run.arrives(members[0], 1, 0, RESULTS[0])
     run.arrives(members[1], 1, 1, RESULTS[1])
     digest = entry_hash(members)
@@ -208,9 +223,8 @@ def refused_votes():
     me, other = coordinators([a, b], 0, 0)
     members = sorted((me, other))
     digest = entry_hash(members)
-    stolen = message(
-        "Vote", round=0, attempt=0, entry_hash=digest, vote=[other, KEYS[2].public, KEYS[2].sign(b"dilocoxd/1/vote\0")]
-    )
+    third = signed_vote(KEYS[2], GENESIS, 0, 0, GENESIS, digest, UNIX_MS)
+    stolen = message("Vote", round=0, parent=GENESIS, entry_hash=digest, vote=[other, *third[1:]])
     for what, data in (("of somebody else", vote(me, digest)), ("with another key", stolen)):
         run = Transcript(f"refused vote: {what}", "O1 I4 R10", me, [other])
         run.offers(me)
@@ -278,6 +292,7 @@ def main():
         "run_id": RUN_ID,
         "genesis": GENESIS.hex(),
         "state_digest": STATE.hex(),
+        "unix_ms": UNIX_MS,
         "caps": {"tokens_max": 10**6, "inner_steps_max": 1000},
         "inner_steps": INNER_STEPS,
         "segment_bytes": [100, 100],
