@@ -1,9 +1,15 @@
 """Names of things, as types: a RoundIndex is never a PhaseId and a Monotonic is never a UnixTime."""
 
-from typing import NewType
+import re
+from typing import Final, NewType
 
 PeerId = NewType("PeerId", str)
 """libp2p peer id of a daemon, base58 text (``Qm...``). One per site."""
+
+BASE58: Final = "1-9A-HJ-NP-Za-km-z"
+"""Characters of a peer id, for a class of a regular expression."""
+PEER_ID_FORM: Final = rf"[{BASE58}]{{40,60}}"
+"""Regular expression of a peer id."""
 
 RunId = NewType("RunId", str)
 """``<name>-<first 16 hex digits of the manifest's sha256>``."""
@@ -25,3 +31,8 @@ Monotonic = NewType("Monotonic", float)
 
 UnixTime = NewType("UnixTime", float)
 """Seconds since 1970; only in records that leave the process."""
+
+
+def is_peer_id(text: str) -> bool:
+    """Whether the text has the form of a base58 peer id (its key is another question)."""
+    return re.fullmatch(PEER_ID_FORM, text) is not None

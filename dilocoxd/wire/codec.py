@@ -7,6 +7,7 @@ Bounds are written on the fields: ``Annotated[bytes, Length(32, 32)]``, ``Annota
 
 import dataclasses
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -38,15 +39,29 @@ class Length:
     high: int
 
 
+@dataclass(frozen=True, slots=True)
+class Multiline:
+    """A text field that may hold line breaks and other control characters: only between processes of one site."""
+
+
 Uint = Annotated[int, Bounds(0, INT_MAX)]
 Sha256 = Annotated[bytes, Length(32, 32)]
 Name = Annotated[str, Length(0, 256)]
 Text = Annotated[str, Length(0, TEXT_MAX)]
+"""One line of text."""
+Lines = Annotated[str, Length(0, TEXT_MAX), Multiline()]
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What could drive a terminal, forge a line of a log, or show text in another order than it has."""
 _PLAIN = frozenset({int, bytes, str, bool, float, type(None)})
 
 T = TypeVar("T")
 Checker = Callable[[Any, str], Any]
+
+
+def one_line(text: str) -> str:
+    """`text` as a peer may send it (rule E9): every control character is a space."""
+    return _CONTROL.sub(" ", text)
 
 
 def _fail(where: str, why: str) -> typing.NoReturn:
@@ -57,13 +72,15 @@ def _find(meta: tuple[Any, ...], kind: type[T], default: T) -> T:
     return next((item for item in meta if isinstance(item, kind)), default)
 
 
-def _sized(kind: type[str] | type[bytes], limit: Length) -> Checker:
+def _sized(kind: type[str] | type[bytes], limit: Length, *, is_one_line: bool) -> Checker:
     def check(value: Any, where: str) -> Any:
         if type(value) is not kind:
             _fail(where, f"is {type(value).__name__}, not {kind.__name__}")
         size = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else len(value)
         if not limit.low <= size <= limit.high:
             _fail(where, f"has length {size}, allowed {limit.low}..{limit.high}")
+        if is_one_line and isinstance(value, str) and _CONTROL.search(value):
+            _fail(where, "has a control character")
         return value
 
     return check
@@ -131,7 +148,8 @@ def _checker(hint: Any, meta: tuple[Any, ...] = ()) -> Checker:
         return _integer(_find(meta, Bounds, Bounds(-INT_MAX, INT_MAX)))
     if hint in (str, bytes):
         default = TEXT_MAX if hint is str else COUNT_MAX
-        return _sized(hint, _find(meta, Length, Length(0, default)))
+        is_one_line = not any(isinstance(item, Multiline) for item in meta)
+        return _sized(hint, _find(meta, Length, Length(0, default)), is_one_line=is_one_line)
     return _exactly(hint)
 
 

@@ -2,7 +2,8 @@
 
 `Entry` is the part that is hashed: it names nothing that differs between two peers that agree (no attempt, no
 coordinator, no time), so that a commit repeated by the survivors of a crash is the same entry with the same hash.
-`SignedEntry` adds the votes. Result payloads are stored beside it in the log and bound by their hashes.
+`SignedEntry` adds what proves it: the offer of each contributor and the votes. Result payloads are stored beside it in
+the log and bound by their hashes.
 """
 
 import hashlib
@@ -10,14 +11,26 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
+from dilocoxd.wire.merkle import merkle_root
 
 ENTRY_BYTES_MAX = 8 << 20
 CONTRIBUTORS_MAX = 1024
-_ENTRY_DOMAIN = b"dilocoxd/1/entry\0"
-_GENESIS_DOMAIN = b"dilocoxd/1/genesis\0"
-_VOTE_DOMAIN = b"dilocoxd/1/vote\0"
+EVIDENCE_MAX = 8
+"""Equivocations that one entry may commit."""
+_ENTRY_DOMAIN = b"dilocoxd/2/entry\0"
+_GENESIS_DOMAIN = b"dilocoxd/2/genesis\0"
+_OFFER_DOMAIN = b"dilocoxd/2/offer\0"
+_VOTE_DOMAIN = b"dilocoxd/2/vote\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature with the key that made it; the key proves the peer id."""
+
+    public_key: Annotated[bytes, Length(1, 1024)]
+    value: Annotated[bytes, Length(1, 1024)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,30 @@ class Contribution:
     tokens: Annotated[int, Bounds(1, 2**48)]
     """Weight in the mean; capped by the manifest."""
     payload_root: Sha256
-    """sha256 over the concatenated sha256 of the first pass's segment payloads, in segment order."""
+    """Merkle root over the sha256 of the first pass's segment payloads, in segment order (wire/merkle.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VotedEntry:
+    """One of two votes of an `Evidence`."""
+
+    entry_hash: Sha256
+    unix_ms: Uint
+    signature: Annotated[bytes, Length(1, 1024)]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Two votes of one peer in one attempt on one parent for different entries. Whoever has it can check it alone."""
+
+    peer: Annotated[PeerId, Length(1, 128)]
+    public_key: Annotated[bytes, Length(1, 1024)]
+    round: Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
+    attempt: Annotated[Attempt, Bounds(0, 2**31 - 1)]
+    parent: Sha256
+    first: VotedEntry
+    """The one whose entry has the smaller hash."""
+    second: VotedEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +89,46 @@ class Entry:
     """Low rank used by this entry's payloads; 0 = none."""
     next_lowrank_r: Uint
     next_inner_steps: Uint
+    parent_voters: Annotated[tuple[Annotated[PeerId, Length(1, 128)], ...], Length(0, CONTRIBUTORS_MAX)]
+    """Sorted: whose votes for the parent its coordinator had. Here, so that all replicas count the same voters."""
+    evidence: Annotated[tuple[Evidence, ...], Length(0, EVIDENCE_MAX)]
+    """Sorted by peer, one each: from this entry on they count nowhere for a while."""
+
+    def place_of(self, peer: PeerId) -> int:
+        """Of this peer's contribution in the order of summation; 0 for who has none."""
+        return next((place for place, named in enumerate(self.contributions) if named.peer == peer), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteFor:
+    """What a vote says, besides its time."""
+
+    round: Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
+    attempt: Annotated[Attempt, Bounds(0, 2**31 - 1)]
+    parent: Sha256
+    entry_hash: Sha256
 
 
 @dataclass(frozen=True, slots=True)
 class SignedVote:
-    """A contributor's signature over `vote_text(run_id, entry hash)`; the key proves the peer id."""
+    """A voter's signature over `vote_text`; round, parent and hash are those of the entry it stands beside."""
 
     peer: Annotated[PeerId, Length(1, 128)]
-    public_key: Annotated[bytes, Length(1, 1024)]
-    signature: Annotated[bytes, Length(1, 1024)]
+    attempt: Annotated[Attempt, Bounds(0, 2**31 - 1)]
+    unix_ms: Uint
+    """When it was signed, by its peer's clock."""
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
 class SignedEntry:
-    """What the log stores: the entry and the votes of those who committed it."""
+    """What the log stores: the entry, the offers of those it names, and the votes of those who committed it."""
 
     entry: Entry
+    offers: Annotated[tuple[Signature, ...], Length(1, CONTRIBUTORS_MAX)]
+    """Signatures under the contributions, in their order."""
     votes: Annotated[tuple[SignedVote, ...], Length(1, CONTRIBUTORS_MAX)]
-    time: Uint
-    """Unix milliseconds at the peer that wrote this copy; informative, not hashed."""
+    """Sorted by peer, one each, all of one attempt."""
 
 
 def genesis_hash(run_id: RunId, manifest_sha256: bytes) -> Digest:
@@ -84,14 +141,30 @@ def entry_hash(entry: Entry) -> Digest:
     return Digest(hashlib.sha256(_ENTRY_DOMAIN + encode_struct(entry)).digest())
 
 
-def vote_text(run_id: RunId, entry: Digest) -> bytes:
-    """Exact bytes that a vote signs."""
-    return _VOTE_DOMAIN + run_id.encode() + b"\0" + entry
+def offer_text(run: Digest, contribution: Contribution) -> bytes:
+    """Exact bytes that a contributor signs. `run`: the run's genesis hash, which covers its whole manifest."""
+    return _OFFER_DOMAIN + run + encode_struct(contribution)
+
+
+def vote_text(run: Digest, vote: VoteFor, unix_ms: int) -> bytes:
+    """Exact bytes that a vote signs. `run`: the run's genesis hash."""
+    return _VOTE_DOMAIN + run + encode_struct(vote) + unix_ms.to_bytes(8, "big")
+
+
+def voted_for(entry: Entry, digest: Digest, attempt: Attempt) -> VoteFor:
+    """What a vote for this entry, whose hash is `digest`, says in this attempt."""
+    return VoteFor(entry.round, attempt, entry.parent, digest)
+
+
+def entry_unix_ms(signed: SignedEntry) -> int:
+    """When it was voted for: the median of its votes' times; the earlier one of two in the middle."""
+    times = sorted(vote.unix_ms for vote in signed.votes)
+    return times[(len(times) - 1) // 2]
 
 
 def payload_root(segment_hashes: tuple[bytes, ...]) -> Digest:
-    """Root that names a contribution's payload."""
-    return Digest(hashlib.sha256(b"".join(segment_hashes)).digest())
+    """Root that names a contribution's payload (X10)."""
+    return merkle_root(segment_hashes)
 
 
 def decode_entry(data: bytes) -> SignedEntry:
@@ -100,6 +173,17 @@ def decode_entry(data: bytes) -> SignedEntry:
     peers = [c.peer for c in signed.entry.contributions]
     if peers != sorted(set(peers)):
         raise WireError("malformed", "Entry.contributions are not sorted by peer, one each")
+    if len(signed.offers) != len(peers):
+        raise WireError("malformed", f"{len(signed.offers)} offers for {len(peers)} contributions")
+    for what, named in (
+        ("Entry.parent_voters", list(signed.entry.parent_voters)),
+        ("Entry.evidence", [found.peer for found in signed.entry.evidence]),
+        ("SignedEntry.votes", [vote.peer for vote in signed.votes]),
+    ):
+        if named != sorted(set(named)):
+            raise WireError("malformed", f"{what} are not sorted by peer, one each")
+    if len({vote.attempt for vote in signed.votes}) > 1:
+        raise WireError("malformed", "SignedEntry.votes are of several attempts")
     return signed
 
 

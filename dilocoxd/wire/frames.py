@@ -15,7 +15,7 @@ has its own length cap, checked before a single payload byte is kept: a hostile 
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -93,7 +93,14 @@ class Frame:
     """A complete frame whose digest was right."""
 
     kind: FrameKind
-    payload: bytes
+    payload: bytes | bytearray
+    """`bytes` for all kinds but PIECE."""
+
+    @property
+    def message(self) -> bytes:
+        """The payload of a kind that carries a message."""
+        assert isinstance(self.payload, bytes), "pieces carry no message"
+        return self.payload
 
 
 def encode_prelude(kind: FrameKind, parts: Iterable[bytes | memoryview]) -> bytes:
@@ -132,7 +139,7 @@ def decode_prelude(data: bytes) -> Prelude:
     return Prelude(kind, length, data[_HEAD.size :], data[: _HEAD.size])
 
 
-def finish_frame(prelude: Prelude, payload: bytes) -> Frame:
+def finish_frame(prelude: Prelude, payload: bytes | bytearray) -> Frame:
     """The frame, once its payload is complete. Raises WireError if length or digest is wrong."""
     if len(payload) != prelude.length:
         raise WireError("truncated", f"{prelude.kind.name}: {len(payload)} of {prelude.length} bytes")
@@ -148,41 +155,8 @@ def encode_piece_header(index: int) -> bytes:
     return index.to_bytes(PIECE_HEADER_BYTES, "big")
 
 
-def split_piece(payload: bytes) -> tuple[int, memoryview]:
+def split_piece(payload: bytes | bytearray) -> tuple[int, memoryview]:
     """(index, data) of a PIECE payload; the data is a view, not a copy."""
     if len(payload) < PIECE_HEADER_BYTES:
         raise WireError("truncated", f"PIECE payload of {len(payload)} bytes")
     return int.from_bytes(payload[:PIECE_HEADER_BYTES], "big"), memoryview(payload)[PIECE_HEADER_BYTES:]
-
-
-class FrameDecoder:
-    """Incremental decoder: bytes in any cut, frames out. Keeps at most one frame's cap plus the last chunk fed."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._prelude: Prelude | None = None
-
-    @property
-    def buffered_bytes(self) -> int:
-        return len(self._buffer)
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Complete frames, in order. After a WireError the stream is useless: close it."""
-        self._buffer += data
-        while True:
-            if self._prelude is None:
-                if len(self._buffer) < PRELUDE_BYTES:
-                    return
-                self._prelude = decode_prelude(bytes(self._buffer[:PRELUDE_BYTES]))
-                del self._buffer[:PRELUDE_BYTES]
-            if len(self._buffer) < self._prelude.length:
-                return
-            payload = bytes(self._buffer[: self._prelude.length])
-            del self._buffer[: self._prelude.length]
-            prelude, self._prelude = self._prelude, None
-            yield finish_frame(prelude, payload)
-
-    def finish(self) -> None:
-        """The stream has ended. Raises WireError(truncated) if that was inside a frame."""
-        if self._buffer or self._prelude is not None:
-            raise WireError("truncated", f"stream ended inside a frame, {len(self._buffer)} bytes of it came")

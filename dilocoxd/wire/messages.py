@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
+from dilocoxd.wire.admission import MEMBERSHIP_BYTES_MAX, REVOCATION_BYTES_MAX
 from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
-from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Contribution, SignedVote
+from dilocoxd.wire.entry import CONTRIBUTORS_MAX, EVIDENCE_MAX, Contribution, Evidence, Signature, SignedVote
+from dilocoxd.wire.merkle import PROOF_MAX
 
-PROTOCOL_MAJOR = 1
+PROTOCOL_MAJOR = 2
 PROTOCOL_MINOR = 0
 MESSAGE_BYTES_MAX = 1 << 20
 RECORD_BYTES_MAX = 8192
@@ -29,6 +31,10 @@ class Hello:
     unix_ms: Uint
     record: Annotated[bytes, Length(0, RECORD_BYTES_MAX)]
     """Sender's signed record (wire/records.py); empty for a joiner."""
+    membership: Annotated[bytes, Length(0, MEMBERSHIP_BYTES_MAX)]
+    """Sender's MembershipProof (wire/admission.py); empty where the run needs none, and for strangers."""
+    data_port: Annotated[int, Bounds(0, 65535)]
+    """Where the sender takes data connections (S11); 0: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,13 @@ class Records:
 
     records: Annotated[tuple[RecordBytes, ...], Length(0, 100)]
     reply: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """Who was evicted, as far as the sender knows: encoded Revocations (wire/admission.py)."""
+
+    items: Annotated[tuple[Annotated[bytes, Length(1, REVOCATION_BYTES_MAX)], ...], Length(1, 15)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,8 @@ class Ready:
     state_digest: Sha256
     contribution: Contribution | None
     """None: nothing to offer (yet); receives the result as an observer."""
+    offer: Signature | None
+    """The sender's signature under its contribution; None without one."""
     lock: Lock | None
     bandwidth: Uint
     """Measured outgoing bytes/s, for the owners' weights; 0 = unknown."""
@@ -82,11 +97,15 @@ class Propose:
     parent: Sha256
     state_digest: Sha256
     contributions: Annotated[tuple[Contribution, ...], Length(1, CONTRIBUTORS_MAX)]
+    offers: Annotated[tuple[Signature, ...], Length(1, CONTRIBUTORS_MAX)]
+    """Of the contributors, as they came with their Ready."""
     observers: Annotated[tuple[Peer, ...], Length(0, CONTRIBUTORS_MAX)]
     owners: Annotated[tuple[Uint, ...], Length(1, 1 << 16)]
     lowrank_r: Uint
     next_lowrank_r: Uint
     next_inner_steps: Uint
+    parent_voters: Annotated[tuple[Peer, ...], Length(0, CONTRIBUTORS_MAX)]
+    evidence: Annotated[tuple[Evidence, ...], Length(0, EVIDENCE_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +145,21 @@ class Vote:
     """Sender holds all result segments of this attempt and would commit exactly this entry."""
 
     round: Round
-    attempt: Try
+    parent: Sha256
     entry_hash: Sha256
     vote: SignedVote
+
+    @property
+    def attempt(self) -> Attempt:
+        """In which it was cast."""
+        return self.vote.attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """Somebody voted twice in one attempt; sent on once to everybody, until an entry holds it."""
+
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +207,16 @@ class SegmentHeader:
     piece_bytes: Uint
     segment_sha256: Sha256
     """Of the whole segment payload; checked when the last piece is in."""
+    root: Sha256
+    """Contribution: Merkle root over its segments of this pass. Result: over the roots of all summands (X10)."""
+    proof: Annotated[tuple[Sha256, ...], Length(0, PROOF_MAX)]
+    """That `segment_sha256` is under `root`; empty in front of a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """Ask for stored bytes. `resource`: `manifest`, `chain/<from>` (entries without payloads), `entry/<round>`,
-    `payload/<round>`, `snapshots`, `snapshot/<round>/<file>`."""
+    `payload/<round>`, `snapshots`, `snapshot/<round>/<file>`, `shares/<phase>`, `share/<phase>/<segment>`."""
 
     run_id: Name
     resource: Name
@@ -214,9 +249,11 @@ PEER_MESSAGES = Registry(
         32: Leaving,
         34: ResultHashes,
         36: Accept,
+        38: Accuse,
         40: SegmentHeader,
         42: Fetch,
         44: FetchHeader,
+        46: Revocations,
     },
     size_max=MESSAGE_BYTES_MAX,
 )

@@ -1,7 +1,8 @@
 """Signed heartbeat record: what a peer says about itself, and the text it signs (protocol/ chapter membership).
 
-Nothing in a record is free text. A signed record is ``[record bytes, public key, signature]``: the record travels as
-the very bytes that were signed. Pure: the signature itself is checked in `dilocoxd.swarm.records`.
+Nothing in a record is free text; a name has few characters, of few kinds. A signed record is ``[record bytes, public
+key, signature]``: the record travels as the very bytes that were signed. Pure: the signature itself is checked in
+`dilocoxd.swarm.discovery.records`.
 """
 
 import ipaddress
@@ -10,16 +11,16 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId, RunId
+from dilocoxd.ids import PEER_ID_FORM, Digest, PeerId, RunId, is_peer_id
+from dilocoxd.site_names import NAME_CHARS_MAX, is_site_name
 from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
 from dilocoxd.wire.messages import RECORD_BYTES_MAX
 
 ADDRESSES_MAX: Final = 16
-PEER_STATES: Final = ("joining", "catching_up", "training", "leaving", "left")
+PEER_STATES: Final = ("joining", "catching_up", "preparing", "training", "paused", "leaving", "left")
 
-_RECORD_DOMAIN: Final = b"dilocoxd/1/record\0"
-_PEER_ID: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{40,60}")
-_P2P: Final = r"/p2p/[1-9A-HJ-NP-Za-km-z]{40,60}"
+_RECORD_DOMAIN: Final = b"dilocoxd/2/record\0"
+_P2P: Final = f"/p2p/{PEER_ID_FORM}"
 _ADDRESS: Final = re.compile(
     rf"/(?P<kind>ip4|ip6|dns|dns4|dns6)/(?P<host>[A-Za-z0-9.:_-]{{1,253}})/tcp/(?P<port>[0-9]{{1,5}})"
     rf"({_P2P}(/p2p-circuit({_P2P})?)?)?"
@@ -59,6 +60,8 @@ class PeerRecord:
     """Inner steps per 1000 s; signed data holds no floating point numbers."""
     tokens_per_s: Uint
     upload_bytes_per_s: Uint
+    name: Annotated[str, Length(0, NAME_CHARS_MAX)] = ""
+    """What its operator calls it, for people only; anybody may say anything."""
 
     @property
     def steps_per_s(self) -> float:
@@ -83,11 +86,6 @@ def record_text(body: bytes) -> bytes:
     return _RECORD_DOMAIN + body
 
 
-def is_peer_id(text: str) -> bool:
-    """Whether the text has the form of a base58 peer id (its key is another question)."""
-    return _PEER_ID.fullmatch(text) is not None
-
-
 def is_address(text: str) -> bool:
     """Whether the text is a multiaddr that a record may hold: TCP, optionally with peer id and relay."""
     found = _ADDRESS.fullmatch(text)
@@ -108,6 +106,8 @@ def _check(record: PeerRecord) -> None:
         raise WireError("malformed", "PeerRecord.state is unknown")
     if not all(is_address(address) for address in record.addresses):
         raise WireError("malformed", "PeerRecord.addresses holds something else than TCP multiaddrs")
+    if not is_site_name(record.name):
+        raise WireError("malformed", "PeerRecord.name holds characters that a name must not have")
 
 
 def encode_record(record: PeerRecord) -> bytes:

@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 from dilocoxd.errors import WireError
-from dilocoxd.wire.local import LOCAL_MESSAGE_BYTES_MAX, LOCAL_MESSAGES
+from dilocoxd.wire.local.registry import LOCAL_MESSAGE_BYTES_MAX, LOCAL_MESSAGES
 
 _LENGTH = struct.Struct("<I")
 

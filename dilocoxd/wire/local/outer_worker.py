@@ -1,102 +1,19 @@
-"""Messages between the daemon and its local workers (unix socket, 0600), and the names of the shared buffers.
-
-The daemon asks, workers answer; a worker speaks first only in `Hello`, in progress reports and when a trainer reaches
-a boundary. Every buffer is a memfd created by the daemon and passed once with `Attach` (SCM_RIGHTS).
-Framing on the socket: 4 bytes little-endian length, then one message of LOCAL_MESSAGES.
-"""
+"""Messages between the daemon and the outer worker: requests carry a number, the answer repeats it."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
-from dilocoxd.wire.local_buffers import (
-    ANCHOR as ANCHOR,
-    FEEDBACK as FEEDBACK,
-    INBOX as INBOX,
-    JOURNAL as JOURNAL,
-    MEMORY as MEMORY,
-    MOMENTUM as MOMENTUM,
-    OUTBOX as OUTBOX,
-    OWNER_FEEDBACK as OWNER_FEEDBACK,
-    PHASE as PHASE,
-    RESULT as RESULT,
-    UNDO as UNDO,
-    Buffer as Buffer,
-    PayloadTable as PayloadTable,
-)
-from dilocoxd.wire.local_trainer import (
-    AnchorTaken as AnchorTaken,
-    BoundaryClosed as BoundaryClosed,
-    BoundaryDue as BoundaryDue,
-    CloseBoundary as CloseBoundary,
-    Evaluate as Evaluate,
-    Evaluated as Evaluated,
-    Extend as Extend,
-    Pause as Pause,
-    Resume as Resume,
-    StartTraining as StartTraining,
-    StepDone as StepDone,
-    StopTraining as StopTraining,
-    TakeAnchor as TakeAnchor,
-    TrainerReady as TrainerReady,
-    TrainerStopped as TrainerStopped,
-)
+from dilocoxd.wire.codec import Bounds, Length, Lines, Sha256, Uint
+from dilocoxd.wire.local.buffers import Buffer, PayloadTable
 
-LOCAL_MESSAGE_BYTES_MAX = 16 << 20
+SKETCH_NUMBERS = 64
+"""Of a sketch: sums of a share's values with signs, so that cosines of sketches are about those of shares."""
 
 Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
+DIFFERING_MAX: Final = 16
+"""Segments that one answer names."""
 Phase = Annotated[PhaseId, Bounds(0, 2**63 - 1)]
-
-
-# --- any worker -> daemon -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerHello:
-    """First message of a worker. `role`: `outer` or `trainer`."""
-
-    role: Name
-    pid: Uint
-    generation: Uint
-    stage_rank: Uint
-    num_stages: Uint
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
-    """A request could not be done and nothing changed, or the worker is about to exit. `kind` is a short code."""
-
-    request: Uint
-    kind: Name
-    detail: Text
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAlive:
-    """Sign of life about once a second from a worker that is busy: what it does and how far it is (0..1000)."""
-
-    doing: Name
-    per_mille: Uint
-
-
-# --- daemon -> any worker -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Attach:
-    """Descriptors of these buffers come with this message, in this order; map them by size."""
-
-    names: Annotated[tuple[Name, ...], Length(1, 32)]
-    sizes: Annotated[tuple[Uint, ...], Length(1, 32)]
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Finish what is being written and exit 0."""
-
-
-# --- daemon <-> outer worker: requests carry a number, the answer repeats it ------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +24,10 @@ class Described:
     buffers: Annotated[tuple[Buffer, ...], Length(1, 32)]
     payloads: Annotated[tuple[PayloadTable, ...], Length(1, 32)]
     """One for each low rank that the run may use, ascending; without low rank a single one."""
+    record_bytes: Uint = 0
+    """Of the record at the end of each payload of the last pass (outer/clipping.py)."""
+    center_start: Uint = 0
+    """Where in MEMORY the results lie that shares are compared with; 0: nothing is."""
 
     @property
     def payload_bytes(self) -> tuple[tuple[int, ...], ...]:
@@ -126,20 +47,34 @@ class LoadState:
     """Replace the shared state: from a snapshot directory, or the genesis state when `directory` is empty."""
 
     request: Uint
-    directory: Text
+    directory: Lines
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedShare:
+    """What the results of an entry say of one contribution that was not counted whole."""
+
+    place: Uint
+    """Of the contribution among those of the entry."""
+    num_segments: Uint
+    """In which it was clipped."""
+    norms: float
+    """How many median norms it had in the worst of them; 0 if its size was nowhere the reason."""
+    dropped: float = 0.0
+    """Part of all segments in which nothing of it was counted, because it pointed against the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateReady:
-    """Answer to OpenState, LoadState, ApplyEntry: the buffers hold shared state `round` with these digests."""
+    """Answer to OpenState, LoadState, ApplyResult: the buffers hold shared state `round` with these digests."""
 
     request: Uint
     is_loaded: bool
     round: Round
     anchor_sha256: Sha256
-    """sha256 of the anchor as little-endian float32 bytes."""
+    """Root over the segments of the anchor alone (wire/state_digest.py)."""
     state_digest: Sha256
-    """sha256(anchor_sha256 + sha256(momentum bytes)): what votes certify."""
+    """Root over all segments: what votes certify."""
     seconds: float
     lowrank_r: Uint = 0
     """Of the next entry's payloads."""
@@ -150,15 +85,21 @@ class StateReady:
     next_inner_steps: Uint = 0
     shared_steps: Uint = 0
     """Inner steps that the entries so far stand for."""
+    clipped: Annotated[tuple[ClippedShare, ...], Length(0, 1024)] = ()
+    """Of the entry that ApplyResult applied."""
+    differing: Annotated[tuple[Uint, ...], Length(0, DIFFERING_MAX)] = ()
+    """Segments whose bits were other ones in the state of this number that was held before it was loaded anew."""
+    num_differing: Uint = 0
+    """How many these are, also beyond those that are named."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyEntry:
+class ApplyResult:
     """Outer step: state `round` -> `round + 1` with the result payload in RESULT, or in `path` at `offset`."""
 
     request: Uint
     round: Round
-    path: Text
+    path: Lines
     """Empty: the RESULT buffer."""
     offset: Uint
     lowrank_r: Uint
@@ -193,7 +134,7 @@ class ContributionFormed:
     request: Uint
     phase: Phase
     is_finite: bool
-    detail: Text
+    detail: Lines
     segment_hashes: Annotated[tuple[Sha256, ...], Length(0, 1 << 16)]
     """sha256 per segment of the first pass."""
     norm: float
@@ -226,12 +167,31 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class SegmentReduced:
     request: Uint
     pass_index: Uint
     segment: Uint
     sha256: Sha256
     """Of the encoded result segment. WorkerFailed(kind=`bad_payload`, detail=slot) when a share does not decode."""
+    seconds: float
+    sketches: Annotated[bytes, Length(0, 1 << 18)] = b""
+    """Last pass: a sketch of each share, SKETCH_NUMBERS little-endian fp32 numbers; empty where none was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAgain:
+    """Sum the segment of an audit's folder again (store/audits.py). Changes nothing."""
+
+    request: Uint
+    directory: Lines
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedAgain:
+    request: Uint
+    sha256: Sha256
+    """Of the result that follows from the shares. WorkerFailed(kind=`bad_payload`, detail=place) when a share does not
+    decode: then none does."""
     seconds: float
 
 
@@ -245,7 +205,7 @@ class PreparePass:
 
 
 @dataclass(frozen=True, slots=True)
-class PassPrepared:
+class PassReady:
     request: Uint
     pass_index: Uint
     segment_hashes: Annotated[tuple[Sha256, ...], Length(0, 1 << 16)]
@@ -270,6 +230,15 @@ class Settle:
     round: Round
     is_included: bool
     owned: Annotated[tuple[OwnedSegment, ...], Length(0, 1 << 16)]
+    place: Uint = 0
+    """Of our contribution among those of the entry: where the results' records say how much of it was counted."""
+    path: Lines = ""
+    """Where the entry's results lie, at `offset`; empty: in RESULT."""
+    offset: Uint = 0
+    lowrank_r: Uint = 0
+    """Of the entry, where its results lie in a file."""
+    kept_path: Lines = ""
+    """Not empty: the entry's results are not at hand; what was counted is said by our kept work, if it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,16 +252,24 @@ class WriteSnapshot:
     """Write the shared state to `directory` (safetensors + index with hashes), in the background, atomically."""
 
     request: Uint
-    directory: Text
+    directory: Lines
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotWritten:
+class SnapshotSaved:
     request: Uint
     round: Round
-    directory: Text
+    directory: Lines
     total_bytes: Uint
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContentItem:
+    """How often the work of one phase is in something (machines/phase/owed_work.py); once, as a rule."""
+
+    phase: Phase
+    times: Annotated[int, Bounds(-(2**31), 2**31)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +279,10 @@ class SaveSite:
     `phase`: last phase settled; checked again at RestoreSite so that a stale file is never counted twice."""
 
     request: Uint
-    path: Text
+    path: Lines
     phase: Phase
-    returned: Annotated[tuple[Phase, ...], Length(0, 1 << 16)] = ()
-    """Phases of which ReturnWork was done; kept in the file."""
+    content: Annotated[tuple[ContentItem, ...], Length(0, 1 << 16)] = ()
+    """Whose work FEEDBACK holds; noted in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +290,7 @@ class RestoreSite:
     """Load `path` if it belongs to `phase`; otherwise error feedback starts at zero (`is_restored` False)."""
 
     request: Uint
-    path: Text
+    path: Lines
     phase: Phase
 
 
@@ -323,19 +300,17 @@ class SiteDone:
 
     request: Uint
     is_restored: bool
-    detail: Text
-    returned: Annotated[tuple[Phase, ...], Length(0, 1 << 16)] = ()
-    """Restored: the `returned` of the file."""
+    detail: Lines
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnWork:
-    """A fork took the entry with this contribution out of the chain: FEEDBACK gets what it carried (kept in `path`,
-    store/own_work.py). Withdrawn: the entry is back in the chain; FEEDBACK loses it again."""
+    """A fork took the entry with this contribution out of the chain: FEEDBACK gets its content (kept in `path`,
+    store/kept_work.py). Withdrawn: the entry is back in the chain; FEEDBACK loses it again."""
 
     request: Uint
     phase: Phase
-    path: Text
+    path: Lines
     is_withdrawn: bool
 
 
@@ -343,52 +318,3 @@ class ReturnWork:
 class WorkReturned:
     request: Uint
     phase: Phase
-
-
-LOCAL_MESSAGES = Registry(
-    {
-        2: WorkerHello,
-        4: WorkerFailed,
-        6: WorkerAlive,
-        8: Attach,
-        10: Stop,
-        20: Described,
-        22: OpenState,
-        24: LoadState,
-        26: StateReady,
-        28: ApplyEntry,
-        30: CopyBase,
-        32: BaseCopied,
-        34: FormContribution,
-        36: ContributionFormed,
-        38: Reduce,
-        40: Reduced,
-        42: PreparePass,
-        44: PassPrepared,
-        46: Settle,
-        48: Settled,
-        50: WriteSnapshot,
-        52: SnapshotWritten,
-        54: SaveSite,
-        56: RestoreSite,
-        58: SiteDone,
-        60: ReturnWork,
-        62: WorkReturned,
-        80: StartTraining,
-        82: Extend,
-        84: CloseBoundary,
-        86: TakeAnchor,
-        88: Evaluate,
-        90: Pause,
-        92: Resume,
-        94: StopTraining,
-        110: StepDone,
-        112: BoundaryDue,
-        114: BoundaryClosed,
-        116: AnchorTaken,
-        118: Evaluated,
-        120: TrainerStopped,
-        122: TrainerReady,
-    },
-    size_max=LOCAL_MESSAGE_BYTES_MAX,
-)

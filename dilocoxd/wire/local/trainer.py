@@ -1,13 +1,20 @@
-"""Messages between the daemon and the trainers. One vocabulary with wire/local.py, which numbers them all."""
+"""Messages between the daemon and the trainers. registry.py numbers them."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.wire.codec import Bounds, Name, Text, Uint
+from dilocoxd.wire.codec import Bounds, Length, Lines, Name, Uint
 
 Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
 Phase = Annotated[PhaseId, Bounds(0, 2**63 - 1)]
+UNKNOWN = -1.0
+"""Of a figure that is never negative, and that nobody measured."""
+
+RANKS_MAX: Final = 4096
+SAMPLE_RANGES_MAX: Final = 4096
+Samples = Annotated[tuple[Uint, ...], Length(0, 2 * SAMPLE_RANGES_MAX)]
+"""What a phase reads: start, stop, start, stop, ... of samples of the run's token stores; empty without any."""
 
 
 # --- daemon -> trainer (stage rank 0 gets commands; it passes them on to the other ranks) -----------------------------
@@ -20,9 +27,10 @@ class StartTraining:
     phase: Phase
     round: Round
     inner_steps: Uint
-    checkpoint_directory: Text
+    checkpoint_directory: Lines
     shared_steps: Uint = 0
     """The run's place on the learning rate's cosine at this anchor."""
+    samples: Samples = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class CloseBoundary:
     shared_steps: Uint = 0
     num_contributors: Uint = 0
     """Of the newest entry, with those it was short of; 0: not known. Says how much of the mean was ours (eager)."""
+    samples: Samples = ()
+    """Of `next_phase`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,14 @@ class StepDone:
     step_seconds: float
     idle_seconds: float
     """Total seconds since start of this generation in which the trainer wanted to train but waited for the daemon."""
+    learning_rate: float = UNKNOWN
+    """Of this step's update."""
+    gradient_norm: float = UNKNOWN
+    """Over all stages, before clipping; unknown too when it was not finite."""
+    skipped_steps: Uint = 0
+    """Steps of this generation so far that changed nothing, because a gradient was not finite."""
+    rank_memory_bytes: Annotated[tuple[Uint, ...], Length(0, RANKS_MAX)] = ()
+    """Of each rank: the most that its GPU held, or what its process holds; empty: as told before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +154,21 @@ class AnchorTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLoss:
+    """Mean loss on what one source of the run holds out."""
+
+    name: Name
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     round: Round
     validation_loss: float
+    """Over all sources, each as much as it has targets; UNKNOWN from a loop of somebody's own that measures none."""
     seconds: float
+    by_source: tuple[SourceLoss, ...] = ()
+    """Of a run on token stores."""
 
 
 @dataclass(frozen=True, slots=True)

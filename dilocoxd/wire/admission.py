@@ -1,0 +1,140 @@
+"""Who belongs to a run: invites certified by authorities, memberships signed with an invite's key, revocations.
+
+Pure data and the exact bytes that each signature covers; what is believed is decided in machines/admission
+(protocol/03-identity.md, M1 to M4). Keys and signatures are Ed25519 (RFC 8032): 32 and 64 bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
+from dilocoxd.wire.entry import CONTRIBUTORS_MAX, SignedVote
+
+ROLES: Final = ("contribute", "observe")
+AUTHORITIES_MAX: Final = 16
+USES_MAX: Final = 1024
+MEMBERSHIP_BYTES_MAX: Final = 1536
+"""With one authority's signature it has less than 512."""
+REVOCATION_BYTES_MAX: Final = 1 << 16
+
+_INVITE_DOMAIN: Final = b"dilocoxd/2/invite\0"
+_MEMBER_DOMAIN: Final = b"dilocoxd/2/member\0"
+_REVOKE_DOMAIN: Final = b"dilocoxd/2/revoke\0"
+
+PublicKey = Annotated[bytes, Length(32, 32)]
+Signature = Annotated[bytes, Length(64, 64)]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthoritySignature:
+    """Signature of one authority of the manifest."""
+
+    authority: Annotated[int, Bounds(0, AUTHORITIES_MAX - 1)]
+    """Its place in `admission.authorities`."""
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class InviteTerms:
+    """What authorities certify: who holds the private half of `invite_key` may admit sites."""
+
+    run: Sha256
+    """sha256 of the manifest."""
+    serial: Uint
+    """Drawn at random; the chain counts uses by it."""
+    invite_key: PublicKey
+    not_after_ms: Uint
+    """Unix time after which it admits nobody; who was admitted before stays."""
+    uses: Annotated[int, Bounds(1, USES_MAX)]
+    role: Name
+    """One of ROLES."""
+
+
+@dataclass(frozen=True, slots=True)
+class InviteCertificate:
+    """An invite with the signatures of its authorities, sorted by authority."""
+
+    terms: InviteTerms
+    signatures: Annotated[tuple[AuthoritySignature, ...], Length(1, AUTHORITIES_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipProof:
+    """A site that an invite admitted: authority -> invite key -> peer, a proof that anybody checks alone."""
+
+    certificate: InviteCertificate
+    peer: Annotated[PeerId, Length(1, 128)]
+    signature: Signature
+    """By the invite's key, over `member_text`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationTerms:
+    """Ends the membership of `peer` under invite `serial`, and that invite with it."""
+
+    run: Sha256
+    peer: Annotated[PeerId, Length(1, 128)]
+    serial: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """Signed by as many authorities as the run asks for, or by more than 2/3 of those who voted lately."""
+
+    terms: RevocationTerms
+    signatures: Annotated[tuple[AuthoritySignature, ...], Length(0, AUTHORITIES_MAX)]
+    votes: Annotated[tuple[SignedVote, ...], Length(0, CONTRIBUTORS_MAX)]
+
+
+def invite_text(terms: InviteTerms) -> bytes:
+    """Exact bytes that an authority signs to certify an invite."""
+    return _INVITE_DOMAIN + encode_struct(terms)
+
+
+def member_text(terms: InviteTerms, peer: PeerId) -> bytes:
+    """Exact bytes that an invite's key signs to admit `peer`."""
+    return _MEMBER_DOMAIN + encode_struct(terms) + peer.encode()
+
+
+def revoke_text(terms: RevocationTerms) -> bytes:
+    """Exact bytes that authorities and voters sign to end a membership."""
+    return _REVOKE_DOMAIN + encode_struct(terms)
+
+
+def _check_order(signatures: tuple[AuthoritySignature, ...]) -> None:
+    places = [one.authority for one in signatures]
+    if places != sorted(set(places)):
+        raise WireError("malformed", "signatures are not sorted by authority, one each")
+
+
+def check_certificate_form(certificate: InviteCertificate) -> None:
+    """Raises WireError(malformed): unknown role, signatures that are not sorted."""
+    if certificate.terms.role not in ROLES:
+        raise WireError("malformed", "InviteTerms.role is unknown")
+    _check_order(certificate.signatures)
+
+
+def decode_membership(data: bytes) -> MembershipProof:
+    """The membership in `data`, its form checked, no signature. Raises WireError(malformed | too_large)."""
+    found = decode_struct(MembershipProof, data, size_max=MEMBERSHIP_BYTES_MAX)
+    check_certificate_form(found.certificate)
+    return found
+
+
+def decode_certificate(data: bytes) -> InviteCertificate:
+    """The certificate in `data`, its form checked, no signature. Raises WireError(malformed | too_large)."""
+    found = decode_struct(InviteCertificate, data, size_max=MEMBERSHIP_BYTES_MAX)
+    check_certificate_form(found)
+    return found
+
+
+def decode_revocation(data: bytes) -> Revocation:
+    """The revocation in `data`, its form checked, no signature. Raises WireError(malformed | too_large)."""
+    found = decode_struct(Revocation, data, size_max=REVOCATION_BYTES_MAX)
+    _check_order(found.signatures)
+    voters = [vote.peer for vote in found.votes]
+    if voters != sorted(set(voters)):
+        raise WireError("malformed", "Revocation.votes are not sorted by peer, one each")
+    return found

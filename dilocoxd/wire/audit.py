@@ -1,0 +1,70 @@
+"""An audit's case: all but the bytes that anybody needs to sum one segment of an entry again (rule X13).
+
+The shares, the result and, where shares are compared with it, the result before it lie beside the case as files
+(store/audits.py). A case is written for our own outer worker and, when a result was false, kept as evidence. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from dilocoxd.errors import WireError
+from dilocoxd.wire.codec import Length, Sha256, Uint, decode_struct, encode_struct
+from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Entry, Signature
+from dilocoxd.wire.merkle import PROOF_MAX, is_under
+
+CASE_BYTES_MAX = 16 << 20
+RECENT_BYTES_MAX = 16
+"""Eight bf16 norms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareProof:
+    """That a share is what its contributor signed."""
+
+    sha256: Sha256
+    """Of the contributor's whole payload of the segment, as it was sent."""
+    proof: Annotated[tuple[Sha256, ...], Length(0, PROOF_MAX)]
+    """That it is under the `payload_root` of the contribution (wire/merkle.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCase:
+    """One segment of one entry of a run whose exchange has one pass."""
+
+    entry: Entry
+    offers: Annotated[tuple[Signature, ...], Length(1, CONTRIBUTORS_MAX)]
+    """Signatures under the entry's contributions, in their order."""
+    segment: Uint
+    owner: Annotated[str, Length(0, 128)]
+    """Who reduced the segment, by the proposal that this site took up; empty if it cannot say."""
+    missing: Uint
+    """By how many contributors the entry is short of the fullest recent one (X9); follows from the chain."""
+    recent: Annotated[bytes, Length(0, RECENT_BYTES_MAX)]
+    """Norms that the results of the last entries recorded of this segment, bf16; empty where they do not count."""
+    proofs: Annotated[tuple[ShareProof, ...], Length(1, CONTRIBUTORS_MAX)]
+    """Of each contribution, in the entry's order."""
+
+    def unproved(self, num_segments: int) -> list[int]:
+        """Places of the shares that are not under the root of their offer, as far as the case itself says."""
+        named = zip(self.entry.contributions, self.proofs, strict=True)
+        return [
+            place
+            for place, (offer, share) in enumerate(named)
+            if not is_under(offer.payload_root, share.sha256, self.segment, num_segments, share.proof)
+        ]
+
+
+def encode_case(case: AuditCase) -> bytes:
+    """Canonical bytes."""
+    return encode_struct(case)
+
+
+def decode_case(data: bytes) -> AuditCase:
+    """The case in `data`. Raises WireError; checks form, not proofs."""
+    case = decode_struct(AuditCase, data, size_max=CASE_BYTES_MAX)
+    num = len(case.entry.contributions)
+    if len(case.offers) != num or len(case.proofs) != num:
+        raise WireError("malformed", f"the case has {len(case.offers)} offers and {len(case.proofs)} shares for {num}")
+    if case.segment >= len(case.entry.result_hashes):
+        raise WireError("malformed", f"the entry has no segment {case.segment}")
+    return case

@@ -1,0 +1,1 @@
+"""What the daemon and its workers say to each other on the local socket."""
