@@ -11,7 +11,7 @@ from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.wire.entry import Contribution, Entry, entry_hash
 
 RECENT_ENTRIES = 8
-"""How many entries back a peer counts as a contributor for `quorum = majority` (docs/internals.md 3.9)."""
+"""How many entries back a peer counts as a contributor for `quorum = majority` (R14)."""
 HEADS_KEPT = 64
 
 
@@ -44,6 +44,9 @@ class ChainView:
     planned: tuple[int, int] | None = None
     """(next_lowrank_r, next_inner_steps) that the schedule of the applied state wants; None: as they are now."""
 
+    tip_voters: tuple[PeerId, ...] = ()
+    """Who voted for the entry at the tip, sorted: what the next entry says of it."""
+
     @property
     def announced(self) -> tuple[int, int]:
         """What the next entry must say about the one after it."""
@@ -70,6 +73,7 @@ class ChainView:
             lowrank_r=entry.next_lowrank_r,
             inner_steps=entry.next_inner_steps,
             planned=planned,
+            tip_voters=tuple(c.peer for c in entry.contributions),
         )
 
     def hash_at(self, round_index: int) -> Digest | None:

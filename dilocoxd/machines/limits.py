@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dilocoxd.ids import Digest, PeerId, RunId
-from dilocoxd.wire.entry import SignedVote
+from dilocoxd.wire.entry import Contribution, Signature, SignedVote, VoteFor, offer_text, vote_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,10 @@ class PayloadShape:
     num_passes: int
     segment_bytes: tuple[int, ...]
     """Payload bytes per segment of all passes together: the weight of a segment when owners are chosen."""
+    is_gathered: bool = False
+    """Every member gets all contributions and sums them itself (X11); no segment has an owner."""
+    is_audited: bool = False
+    """No vote before our audit of the results is over (X13, `verify = before_vote`)."""
 
     @property
     def num_segments(self) -> int:
@@ -32,6 +36,8 @@ class RoundLimits:
     tokens_max: int = 2**40
     """Most tokens one contribution may claim (it is its weight)."""
     inner_steps_max: int = 2**31
+    stop_after_tokens: int = 0
+    """No entry follows on a chain of so many tokens (R24); 0: there is no end."""
     contribution_age_max: int = 8
     """Oldest base of a contribution, in rounds; an older one is settled as not included."""
     has_majority_quorum: bool = False
@@ -59,18 +65,36 @@ class RoundLimits:
     site_steps_min: int = 0
     """`schedule.kind = per_site`: fewest inner steps of a slow site; 0: all sites plan the same number."""
 
+    checkpoint: tuple[int, Digest] | None = None
+    """Height and chain head that the join link named: no chain without it is taken (M6)."""
+
+    def is_complete(self, weight: int) -> bool:
+        """Whether a chain with so many tokens is at its end (R24)."""
+        return 0 < self.stop_after_tokens <= weight
+
 
 @dataclass(frozen=True, slots=True)
 class VoteKeys:
     """Injected pure functions; Ed25519/RSA stay outside of this floor."""
 
-    sign: Callable[[bytes], SignedVote]
-    verify: Callable[[SignedVote, bytes], bool]
-    """Signature right for this text, and the key belongs to `vote.peer`."""
+    run: Digest
+    """The run's genesis hash, which every signed text names."""
+    sign: Callable[[VoteFor], SignedVote]
+    """Our vote, with the time at which it is signed."""
+    verify: Callable[[PeerId, Signature, bytes], bool]
+    """Signature right for this text, and its key belongs to this peer."""
+
+    def is_genuine(self, vote: SignedVote, what: VoteFor) -> bool:
+        """Whether its peer signed this vote."""
+        return self.verify(vote.peer, vote.signature, vote_text(self.run, what, vote.unix_ms))
+
+    def is_offered(self, contribution: Contribution, offer: Signature) -> bool:
+        """Whether its peer signed this contribution."""
+        return self.verify(contribution.peer, offer, offer_text(self.run, contribution))
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Ourselves:
     """Who we are, in which run."""
 
     me: PeerId

@@ -19,17 +19,31 @@ import msgpack
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, Monotonic, PeerId, RunId
-from dilocoxd.rounds import chain, commands, events, limits
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.commands import Command, KeptPromise
-from dilocoxd.rounds.events import Event
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
-from dilocoxd.rounds.round import RoundMachine
+from dilocoxd.machines import chain, limits
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange import facts, orders, segments
+from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits, VoteKeys
+from dilocoxd.machines.peers import view
+from dilocoxd.machines.round import inputs as events, outputs as commands
+from dilocoxd.machines.round.inputs import Event
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.machines.round.outputs import Command, KeptPromise
 from dilocoxd.wire import entry, messages
-from dilocoxd.wire.entry import SignedVote
+from dilocoxd.wire.entry import Signature, SignedVote, VoteFor
 
-FORMAT: Final = 1
-_MODULES: Final[tuple[ModuleType, ...]] = (events, commands, messages, entry, chain, limits)
+FORMAT: Final = 2
+_MODULES: Final[tuple[ModuleType, ...]] = (
+    events,
+    commands,
+    facts,
+    orders,
+    segments,
+    view,
+    messages,
+    entry,
+    chain,
+    limits,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +145,28 @@ def fingerprint(ordered: Sequence[Command]) -> int:
 def recording_keys(keys: VoteKeys, signed: Callable[[SignedVote], None]) -> VoteKeys:
     """The same keys; `signed` hears of every vote that they sign."""
 
-    def sign(text: bytes) -> SignedVote:
-        vote = keys.sign(text)
+    def sign(what: VoteFor) -> SignedVote:
+        vote = keys.sign(what)
         signed(vote)
         return vote
 
-    return VoteKeys(sign, keys.verify)
+    return VoteKeys(keys.run, sign, keys.verify)
 
 
 class Player:
     """A machine that lives a recorded life again. `verify` checks the votes of others, as the daemon's keys do."""
 
-    def __init__(self, opening: Opening, verify: Callable[[SignedVote, bytes], bool]) -> None:
+    def __init__(self, opening: Opening, verify: Callable[[PeerId, Signature, bytes], bool]) -> None:
         self._signatures: deque[SignedVote] = deque()
-        self._unsigned = SignedVote(opening.me, b"?", b"?")
-        site = Site(opening.me, opening.run_id, opening.genesis, VoteKeys(self._sign, verify))
+        self._unsigned = Signature(b"?", b"?")
+        self._me = opening.me
+        site = Ourselves(opening.me, opening.run_id, opening.genesis, VoteKeys(opening.genesis, self._sign, verify))
         self.machine = RoundMachine(site, opening.shape, opening.limits, opening.chain, opening.kept)
 
-    def _sign(self, text: bytes) -> SignedVote:
-        return self._signatures.popleft() if self._signatures else self._unsigned
+    def _sign(self, what: VoteFor) -> SignedVote:
+        if self._signatures:
+            return self._signatures.popleft()
+        return SignedVote(self._me, what.attempt, 0, self._unsigned)
 
     def play(self, given: Input, outcome: Outcome | None) -> tuple[list[Command], bool]:
         """(commands, whether they are those of the recording). `outcome` None: the daemon died in this one."""

@@ -1,107 +1,70 @@
 """Decides who owes which segment payloads in one attempt, pass by pass, and what to do when one arrives or fails.
 
 Reduce-scatter, then gather: contributors send each segment to its owner, the owner reduces it and sends the result to
-all members. Inputs of the first pass outlive the attempt (`Inbox`): they depend only on (peer, phase). Source:
+all members. Where everything is gathered (X11) every member is the owner of all segments for itself.
+
+Inputs of the first pass outlive the attempt (`Inbox`): they depend only on (peer, phase). Source:
 protocol/07-exchange.md.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Final
 
-from dilocoxd.ids import Digest, Monotonic, PeerId, PhaseId
-from dilocoxd.rounds.commands import Command, OrderPass, OrderReduce, OwnedReduction, ReduceShare, SendSegment
-from dilocoxd.rounds.events import (
-    KIND_CONTRIBUTION,
-    KIND_RESULT,
-    Destination,
-    PassPrepared,
-    Reduced,
-    Refusal,
-    SegmentKey,
-)
-from dilocoxd.rounds.limits import PayloadShape
-from dilocoxd.wire.entry import Contribution
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
+from dilocoxd.machines.exchange.counts import SegmentCounts
+from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, SegmentReceived
+from dilocoxd.machines.exchange.inbox import Inbox
+from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce, SegmentOrder, SendSegment
+from dilocoxd.machines.exchange.roots import PassRoots
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, Refusal, SegmentKey
+from dilocoxd.machines.exchange.sends import OpenSends
+from dilocoxd.machines.limits import PayloadShape
+from dilocoxd.wire.local.outer_worker import OwnedSegment, Share
 from dilocoxd.wire.messages import Propose
 
 OWN_SLOT = -1
 
 
-@dataclass(slots=True)
-class Inbox:
-    """Which contributor has which INBOX slot, and which first-pass payloads lie there."""
-
-    num_slots: int
-    slots: dict[PeerId, int] = field(default_factory=dict)
-    phases: dict[PeerId, PhaseId] = field(default_factory=dict)
-    kept: dict[PeerId, dict[int, Digest]] = field(default_factory=dict)
-
-    def open(self, contributions: tuple[Contribution, ...], me: PeerId) -> None:
-        """Give every other contributor a slot; forget payloads of phases that are not offered any more."""
-        wanted = {c.peer: c.phase for c in contributions if c.peer != me}
-        for peer in [p for p in self.slots if p not in wanted]:
-            if len(self.slots) + len(wanted.keys() - self.slots.keys()) > self.num_slots:
-                self._drop(peer)
-        free = iter(sorted(set(range(self.num_slots)) - set(self.slots.values())))
-        for peer, phase in sorted(wanted.items()):
-            if peer not in self.slots:
-                self.slots[peer] = next(free)
-            if self.phases.get(peer) != phase:
-                self.phases[peer] = phase
-                self.kept[peer] = {}
-
-    def over(self, last_phases: Mapping[PeerId, PhaseId]) -> tuple[int, ...]:
-        """Slots whose contribution is in the chain, or can never be: what lies there is of no use any more."""
-        return tuple(self.slots[p] for p, phase in self.phases.items() if last_phases.get(p, -1) >= phase)
-
-    def _drop(self, peer: PeerId) -> None:
-        del self.slots[peer]
-        self.phases.pop(peer, None)
-        self.kept.pop(peer, None)
-
-    def holds(self, contribution: Contribution, segment: int) -> bool:
-        return self.phases.get(contribution.peer) == contribution.phase and segment in self.kept[contribution.peer]
-
-    def keep(self, peer: PeerId, phase: PhaseId | None, segment: int, sha256: Digest) -> bool:
-        """A first-pass payload was stored in the peer's slot. False if the slot belongs to another phase by now."""
-        if phase is None or self.phases.get(peer) != phase:
-            return False
-        self.kept[peer][segment] = sha256
-        return True
-
-
 class Exchange:
     """One accepted proposal. Methods return what to do next; nothing here waits."""
 
-    def __init__(
-        self, me: PeerId, shape: PayloadShape, propose: Propose, inbox: Inbox, now: Monotonic, missing: int = 0
-    ) -> None:
+    def __init__(self, me: PeerId, shape: PayloadShape, propose: Propose, inbox: Inbox, missing: int = 0) -> None:
         """`missing`: contributors that the proposal is short of (ChainView.missing)."""
-        self.me = me
-        self.shape = shape
-        self.propose = propose
-        self.missing = missing
-        self.inbox = inbox
-        self.by_peer = {c.peer: c for c in propose.contributions}
-        self.group = tuple(self.by_peer)
-        self.members = (*self.group, *propose.observers)
-        self.is_contributor = me in self.by_peer
-        self.owners = tuple(self.group[index] for index in propose.owners)
-        self.owned = tuple(s for s, owner in enumerate(self.owners) if owner == me)
+        self.me: Final = me
+        self.shape: Final = shape
+        self.propose: Final = propose
+        self.missing: Final = missing
+        self.inbox: Final = inbox
+        self.by_peer: Final = {c.peer: c for c in propose.contributions}
+        self.group: Final = tuple(self.by_peer)
+        self.members: Final = (*self.group, *propose.observers)
+        self.is_contributor: Final = me in self.by_peer
+        self.owners: Final = (
+            (me,) * shape.num_segments if shape.is_gathered else tuple(self.group[index] for index in propose.owners)
+        )
+        """Whose sum we wait for, or make."""
+        self.owned: Final = tuple(s for s, owner in enumerate(self.owners) if owner == me)
         self.pass_index = 0
         self.outbox: dict[int, tuple[Digest, ...]] = {}
+        self.roots: Final = PassRoots(propose.contributions)
         self.late_inputs: dict[tuple[int, int], dict[PeerId, Digest]] = {}
         """(pass, segment) -> payload hashes, for passes after the first (their payloads depend on the attempt)."""
-        self.ordered: dict[tuple[int, int], tuple[ReduceShare, ...]] = {}
+        self.ordered: dict[tuple[int, int], tuple[Share, ...]] = {}
         self.results: dict[tuple[int, int], Digest] = {}
-        self.transfers: dict[tuple[PeerId, SegmentKey], tuple[Digest, Monotonic | None]] = {}
-        """Outgoing and unacknowledged: hash, and when to try again (None = running)."""
-        self.delivered: set[tuple[PeerId, SegmentKey]] = set()
-        self.progress_at = now
+        self.transfers: Final = OpenSends()
+        self._counts: Final = SegmentCounts(me, self.owners, shape.num_passes)
+        for peer in self.group if self.owned else ():
+            if peer != me:  # what lies here since an earlier attempt
+                here = sum(inbox.holds(self.by_peer[peer], segment) for segment in self.owned)
+                self._counts.input_came(0, peer, here)
+        self._result_hashes: tuple[Digest, ...] | None = None
+        self.num_moved = 0
+        """Counts whatever brings it nearer to its end."""
         self.is_check_ordered = self.is_checked = False
+        self.is_audit_ordered = self.is_audited = False
         self.signs: set[PeerId] = set()
         """Members that have shown that they know of this attempt."""
 
-    def check_results(self) -> list[Command]:
+    def check_results(self) -> list[SegmentOrder]:
         """Order, once, to see whether all results decode; PassPrepared of the pass behind the last one says yes."""
         if self.is_check_ordered:
             return []
@@ -109,33 +72,48 @@ class Exchange:
         p = self.propose
         return [OrderPass(p.round, p.attempt, self.shape.num_passes, p.lowrank_r)]
 
+    def is_of(self, round_index: RoundIndex, attempt: Attempt) -> bool:
+        """Whether it is that of this attempt."""
+        return (self.propose.round, self.propose.attempt) == (round_index, attempt)
+
     def has_sign_of(self, peer: PeerId) -> bool:
         return peer in self.signs
 
-    def start(self, segment_hashes: tuple[Digest, ...]) -> list[Command]:
+    def start(self, segment_hashes: tuple[Digest, ...]) -> list[SegmentOrder]:
         """First pass: what we owe to owners, and the segments whose inputs are all here already."""
         if not self.is_contributor:
             return []
-        self.outbox[0] = segment_hashes
+        self._offer(0, segment_hashes)
         return [*self._send_contribution(0), *self._reduce_ready(0)]
+
+    def _offer(self, pass_index: int, segment_hashes: tuple[Digest, ...]) -> None:
+        self.outbox[pass_index] = segment_hashes
+        self.roots.keep_own(self.me, pass_index, segment_hashes)
 
     def key(self, kind: int, pass_index: int, segment: int) -> SegmentKey:
         phase = self.by_peer[self.me].phase if kind == KIND_CONTRIBUTION else None
         p = self.propose
         return SegmentKey(kind, p.round, p.attempt, pass_index, segment, phase)
 
-    def _send(self, peer: PeerId, key: SegmentKey, sha256: Digest) -> list[Command]:
-        if (peer, key) in self.transfers or (peer, key) in self.delivered:
-            return []
-        self.transfers[peer, key] = (sha256, None)
-        return [SendSegment(peer, key, sha256, self.propose.lowrank_r)]
+    def _send(self, peer: PeerId, key: SegmentKey, sha256: Digest) -> list[SegmentOrder]:
+        return [self._sending(peer, key, sha256)] if self.transfers.begin(peer, key, sha256) else []
 
-    def _send_contribution(self, pass_index: int) -> list[Command]:
-        commands: list[Command] = []
+    def _sending(self, peer: PeerId, key: SegmentKey, sha256: Digest) -> SendSegment:
+        place = (key.pass_index, key.segment)
+        is_result = key.kind == KIND_RESULT
+        root = self.roots.summands(key.pass_index) if is_result else self.roots.of(key.pass_index, self.me)
+        assert root is not None, f"sends {place} before it has it"
+        return SendSegment(
+            peer, key, sha256, self.propose.lowrank_r, root, () if is_result else self.roots.own_proof(*place)
+        )
+
+    def _send_contribution(self, pass_index: int) -> list[SegmentOrder]:
+        commands: list[SegmentOrder] = []
         for segment, owner in enumerate(self.owners):
-            if owner != self.me:
-                key = self.key(KIND_CONTRIBUTION, pass_index, segment)
-                commands += self._send(owner, key, self.outbox[pass_index][segment])
+            key = self.key(KIND_CONTRIBUTION, pass_index, segment)
+            for peer in self.members if self.shape.is_gathered else (owner,):
+                if peer != self.me:
+                    commands += self._send(peer, key, self.outbox[pass_index][segment])
         return commands
 
     def _has_input(self, pass_index: int, segment: int, peer: PeerId) -> bool:
@@ -145,24 +123,23 @@ class Exchange:
             return self.inbox.holds(self.by_peer[peer], segment)
         return peer in self.late_inputs.get((pass_index, segment), {})
 
-    def _reduce_ready(self, pass_index: int) -> list[Command]:
-        commands: list[Command] = []
+    def _reduce_ready(self, pass_index: int) -> list[SegmentOrder]:
+        commands: list[SegmentOrder] = []
         for segment in self.owned:
             commands += self._reduce_if_ready(pass_index, segment)
         return commands
 
-    def _reduce_if_ready(self, pass_index: int, segment: int) -> list[Command]:
-        if (pass_index, segment) in self.ordered:
-            return []
+    def _reduce_if_ready(self, pass_index: int, segment: int) -> list[SegmentOrder]:
+        if (pass_index, segment) in self.ordered or (pass_index and (pass_index - 1, segment) not in self.results):
+            return []  # an observer that sums for itself may have all shares of a pass before it has the one before
         if not all(self._has_input(pass_index, segment, peer) for peer in self.group):
             return []
         p = self.propose
         slots = {self.me: OWN_SLOT, **self.inbox.slots}
-        shares = tuple(
-            ReduceShare(c.peer, slots[c.peer], c.tokens, p.round - c.base_round, self.missing) for c in p.contributions
-        )
+        shares = tuple(Share(slots[c.peer], c.tokens, p.round - c.base_round, self.missing) for c in p.contributions)
         self.ordered[pass_index, segment] = shares
-        return [OrderReduce(p.round, p.attempt, pass_index, segment, shares, p.lowrank_r)]
+        self._counts.was_ordered(pass_index)
+        return [OrderReduce(p.round, p.attempt, pass_index, segment, self.group, shares, p.lowrank_r)]
 
     def destination(self, peer: PeerId, key: SegmentKey) -> Destination | Refusal:
         """Where bytes of the running attempt belong."""
@@ -175,31 +152,48 @@ class Exchange:
                 return Refusal("not the owner of this segment", is_transient=False)
             if place in self.results:
                 return Refusal("here already", is_transient=False, is_held=True)
-            return Destination(None, key.pass_index, key.segment, self.propose.lowrank_r)
+            root = self.roots.summands(key.pass_index)
+            return Destination(None, *place, self.propose.lowrank_r, root, self.shape.num_segments)
         contribution = self.by_peer.get(peer)
         if owner != self.me or contribution is None or contribution.phase != key.phase or peer == self.me:
             return Refusal("this contribution is not wanted here", is_transient=False)
         if self._has_input(key.pass_index, key.segment, peer):
             return Refusal("here already", is_transient=False, is_held=True)
-        return Destination(self.inbox.slots[peer], key.pass_index, key.segment, self.propose.lowrank_r)
+        root = self.roots.of(key.pass_index, peer)
+        slot = self.inbox.slots[peer]
+        return Destination(slot, *place, self.propose.lowrank_r, root, self.shape.num_segments)
 
-    def on_segment(self, peer: PeerId, key: SegmentKey, sha256: Digest, now: Monotonic) -> list[Command]:
-        """A segment of this attempt was stored. Late and double ones change nothing."""
+    def on_segment(self, event: SegmentReceived) -> list[SegmentOrder] | None:
+        """A segment of this attempt was stored. Late and double ones change nothing. None: it contradicts what its
+        sender, or another owner, said before (X10)."""
+        peer, key, sha256 = event.peer, event.key, event.sha256
         if not isinstance(self.destination(peer, key), Destination):
             return []
-        self.progress_at = now
+        if key.pass_index and not self._binds(event):
+            return None
+        self.num_moved += 1
         self.signs.add(peer)
         if key.kind == KIND_RESULT:
             return self._on_result(key.pass_index, key.segment, sha256)
+        self._counts.input_came(key.pass_index, peer)
         if key.pass_index == 0:
             self.inbox.keep(peer, key.phase, key.segment, sha256)
         else:
             self.late_inputs.setdefault((key.pass_index, key.segment), {})[peer] = sha256
         return self._reduce_if_ready(key.pass_index, key.segment)
 
-    def _on_result(self, pass_index: int, segment: int, sha256: Digest) -> list[Command]:
+    def _binds(self, event: SegmentReceived) -> bool:
+        """Whether it names the payload that is known; of the first pass that was asked before it was taken."""
+        key = event.key
+        if key.kind == KIND_RESULT:
+            return self.roots.bind_summands(key.pass_index, event.root)
+        return self.roots.bind(key.pass_index, event.peer, event.root)
+
+    def _on_result(self, pass_index: int, segment: int, sha256: Digest) -> list[SegmentOrder]:
+        if (pass_index, segment) not in self.results:
+            self._counts.result_came(pass_index, self.owners[segment])
         self.results[pass_index, segment] = sha256
-        if not self.is_contributor or pass_index != self.pass_index or not self._pass_complete(pass_index):
+        if not self.is_contributor or pass_index != self.pass_index or not self._counts.is_complete(pass_index):
             return []
         if pass_index + 1 == self.shape.num_passes:
             return []
@@ -207,74 +201,67 @@ class Exchange:
         p = self.propose
         return [OrderPass(p.round, p.attempt, self.pass_index, p.lowrank_r)]
 
-    def _pass_complete(self, pass_index: int) -> bool:
-        return all((pass_index, segment) in self.results for segment in range(self.shape.num_segments))
-
-    def on_reduced(self, event: Reduced, now: Monotonic) -> list[Command]:
-        """Our result segment is encoded: it is a result for us as well, and goes to every other member."""
-        self.progress_at = now
+    def on_reduced(self, event: Reduced) -> list[SegmentOrder]:
+        """Our result segment is encoded: it is a result for us as well, and goes to every other member that does not
+        make it itself."""
+        self.num_moved += 1
         key = self.key(KIND_RESULT, event.pass_index, event.segment)
-        commands: list[Command] = []
-        for peer in self.members:
+        commands: list[SegmentOrder] = []
+        for peer in () if self.shape.is_gathered else self.members:
             if peer != self.me:
                 commands += self._send(peer, key, event.sha256)
-        return commands + self._on_result(event.pass_index, event.segment, event.sha256)
+        commands += self._on_result(event.pass_index, event.segment, event.sha256)
+        if self.shape.is_gathered and event.pass_index + 1 < self.shape.num_passes:
+            commands += self._reduce_if_ready(event.pass_index + 1, event.segment)
+        return commands
 
-    def on_prepared(self, event: PassPrepared, now: Monotonic) -> list[Command]:
-        self.progress_at = now
+    def on_prepared(self, event: PassPrepared) -> list[SegmentOrder]:
+        """Our payload of the next pass is there, or all results were found to decode."""
+        self.num_moved += 1
         if event.pass_index == self.shape.num_passes:
             self.is_checked = True
             return []
-        self.outbox[event.pass_index] = event.segment_hashes
+        self._offer(event.pass_index, event.segment_hashes)
         return [*self._send_contribution(event.pass_index), *self._reduce_ready(event.pass_index)]
 
-    def on_sent(self, peer: PeerId, key: SegmentKey, now: Monotonic) -> None:
-        if self.transfers.pop((peer, key), None) is not None:
-            self.delivered.add((peer, key))
+    def on_sent(self, peer: PeerId, key: SegmentKey) -> None:
+        if self.transfers.deliver(peer, key):
             self.signs.add(peer)
             if peer in self.by_peer:
-                self.progress_at = now
+                self.num_moved += 1
 
     def on_failed(self, peer: PeerId, key: SegmentKey, retry_at: Monotonic) -> None:
-        if (peer, key) in self.transfers:
-            self.transfers[peer, key] = (self.transfers[peer, key][0], retry_at)
+        self.transfers.fail(peer, key, retry_at)
 
-    def retry(self, now: Monotonic) -> list[Command]:
+    def retry(self, now: Monotonic) -> list[SegmentOrder]:
         """Transfers whose pause is over."""
-        due = [(p, k, sha) for (p, k), (sha, at) in self.transfers.items() if at is not None and at <= now]
-        for peer, key, sha256 in due:
-            self.transfers[peer, key] = (sha256, None)
-        return [SendSegment(peer, key, sha256, self.propose.lowrank_r) for peer, key, sha256 in due]
+        return [self._sending(*what) for what in self.transfers.due(now)]
 
     def next_retry(self) -> Monotonic | None:
-        return min((at for _, at in self.transfers.values() if at is not None), default=None)
+        return self.transfers.next_retry()
 
     @property
     def result_hashes(self) -> tuple[Digest, ...] | None:
         """All results in (pass, segment) order, None while one is missing."""
-        if len(self.results) < self.shape.num_passes * self.shape.num_segments:
-            return None
-        return tuple(sha256 for _, sha256 in sorted(self.results.items()))
+        if self._result_hashes is None and len(self.results) == self.shape.num_passes * self.shape.num_segments:
+            self._result_hashes = tuple(sha256 for _, sha256 in sorted(self.results.items()))
+        return self._result_hashes
 
     def has_all_inputs(self) -> bool:
         """Whether every segment that we own has been reduced or could be, in the current pass."""
-        return all((self.pass_index, segment) in self.ordered for segment in self.owned)
+        return self._counts.is_ordered(self.pass_index)
 
     def owed_by(self) -> frozenset[PeerId]:
         """Who has not given us an input of a segment that we own; if nobody, the owners of results that we lack."""
-        inputs = {
-            peer
-            for segment in self.owned
-            if (self.pass_index, segment) not in self.ordered
-            for peer in self.group
-            if not self._has_input(self.pass_index, segment, peer)
-        }
-        if inputs:
-            return frozenset(inputs - {self.me})
-        current = min((p for p in range(self.shape.num_passes) if not self._pass_complete(p)), default=0)
-        lacking = {owner for segment, owner in enumerate(self.owners) if (current, segment) not in self.results}
-        return frozenset(lacking - {self.me})
+        inputs = {peer for peer in self.group if self._lacks_input(peer)}
+        return frozenset((inputs or self._counts.lacking()) - {self.me})
+
+    def _lacks_input(self, peer: PeerId) -> bool:
+        if peer == self.me:
+            return bool(self.owned) and self.pass_index not in self.outbox
+        return self._counts.lacks_input(self.pass_index, peer)
 
     @property
-    def owned_reductions(self) -> tuple[OwnedReduction, ...]:
-        return tuple(OwnedReduction(p, s, shares) for (p, s), shares in sorted(self.ordered.items()))
+    def owned_segments(self) -> tuple[OwnedSegment, ...]:
+        """What we reduced, to be settled once the entry is committed."""
+        return tuple(OwnedSegment(p, s, shares) for (p, s), shares in sorted(self.ordered.items()))

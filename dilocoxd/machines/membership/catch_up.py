@@ -1,6 +1,6 @@
 """Decides when a starting peer stands where the swarm stands, and may begin to train. Pure.
 
-Source: protocol/09-catching-up.md; docs/internals.md.
+Source: protocol/09-catching-up.md, L18.
 """
 
 from collections.abc import Mapping, Set
@@ -27,14 +27,14 @@ class CatchUp:
         self._seen: dict[PeerId, int] = {}
         self._alone_since: float | None = None
 
-    def is_done(self, height: int, live: Mapping[PeerId, int], unconfirmed: Set[PeerId], now: float) -> bool:
+    def may_begin(self, height: int, live: Mapping[PeerId, int], unconfirmed: Set[PeerId], now: float) -> bool:
         """To be asked again and again; `live`: where each live peer says it stands."""
         for peer, claimed in live.items():
             self._seen[peer] = max(claimed, self._seen.get(peer, 0))
         believed = {peer: claimed for peer, claimed in live.items() if peer not in unconfirmed}
         best = max(believed.values(), default=0)
         self.target = max([claimed for peer, claimed in self._seen.items() if peer not in unconfirmed], default=0)
-        if height >= self.target and (height > 0 or believed or not live or self._is_founder):
+        if height >= self.target and (height > 0 or believed or self._is_founder):
             return True
         if best > height:
             self._alone_since = None

@@ -1,17 +1,20 @@
 """Decides who is known, alive, suspect, dead or left, from signed records and the time their news came. Pure.
 
-A peer is alive while newer records of it keep arriving; the clocks of others do not matter, only ours. Silence makes it
-suspect (it is probed, and still waited for), then dead; a probe that fails shortens that. A newer record from the peer
-itself refutes suspicion and death; after `left`, only a record of a later process life (incarnation) or one that says
-otherwise does. Time-outs grow with our own bad health: when we were not running, or when everybody falls silent at
-once, the fault is probably ours. Source: docs/internals.md section 3; the last rule after Lifeguard (arXiv 1707.00788).
+A peer is alive while it gives signs of life itself, on a connection that proves who it is: newer records of its own,
+answers to our hello. What others bring of it, however new, only says where it may be asked, for anybody can make keys
+and sign with them. The clocks of others do not matter, only ours. Silence makes it suspect (it is probed, and still
+waited for), then dead; a probe that fails shortens that. A newer record from the peer itself refutes suspicion and
+death; after `left`, only a record of a later process life (incarnation) or one that says otherwise does. Time-outs grow
+with our own bad health: when we were not running, or when everybody falls silent at once, the fault is probably ours.
+Source: protocol/05-discovery.md, D11; the last rule after Lifeguard (arXiv 1707.00788).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
-from dilocoxd.rounds.events import PeerView
+from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.wire.records import PeerRecord
 
 SUSPECT_S: Final = 4.0
@@ -20,12 +23,13 @@ LIVE_S: Final = 12.0
 """Silence after which nobody waits for a peer any more: four heartbeats."""
 UNREACHABLE_LIVE_S: Final = 4.5
 """The same when it does not answer our probe either."""
-LAG_S: Final = 3.0
+TICK_LATE_S: Final = 3.0
 """A tick that comes later than this says that we ourselves were not running."""
 HEALTH_MAX: Final = 4
 """Worst own health; every point makes silence last half as long again."""
 HEALTH_STEP_S: Final = 10.0
 """One point is forgotten after this long without trouble."""
+PEERS_MAX: Final = 1024
 GONE: Final = ("left", "leaving")
 
 UNKNOWN: Final = "unknown"
@@ -39,8 +43,24 @@ LEFT: Final = "left"
 class _Peer:
     record: PeerRecord
     heard_at: Monotonic | None
-    """When a newer record came last; None = only remembered from disk or DHT."""
+    """When it gave a sign of life itself last; None = known by hearsay only, from others, disk or DHT."""
     is_unreachable: bool = False
+    view: PeerView | None = None
+    """What `seen_as` answered last; of this record."""
+
+    def seen_as(self, *, is_live: bool) -> PeerView:
+        """What the round machine is told of it."""
+        if self.view is None or self.view.is_live != is_live:
+            record = self.record
+            self.view = PeerView(
+                peer=record.peer,
+                is_live=is_live,
+                is_training=record.state == "training",
+                height=RoundIndex(record.chain_height),
+                head=Digest(record.chain_head),
+                step_seconds=1.0 / record.steps_per_s if record.steps_per_s > 0 else None,
+            )
+        return self.view
 
 
 class Membership:
@@ -58,7 +78,8 @@ class Membership:
     def seen(self, record: PeerRecord, *, now: Monotonic, is_news: bool) -> bool:
         """A verified record. True when the peer was not live until now. Older ones than we know change nothing.
 
-        `is_news` False: it comes from disk or the DHT and says nothing about the present.
+        `is_news` False: somebody else brought it, or disk or DHT: it says nothing about the present. Of more than
+        PEERS_MAX peers the least useful is forgotten: by hearsay only, else silent for longest; never a live one.
         """
         before = self._peers.get(record.peer)
         if record.peer == self._me:
@@ -68,30 +89,50 @@ class Membership:
             return False  # an echo of what we know, perhaps of a peer that is dead by now
         was_live = self.is_live(record.peer, now=now)
         heard_at = now if is_news else before.heard_at if before is not None else None
+        if before is None and len(self._peers) >= PEERS_MAX and not self._make_room(now):
+            return False
         self._peers[record.peer] = _Peer(record, heard_at)
         return not was_live and self.is_live(record.peer, now=now)
 
-    def heard(self, peer: PeerId, *, now: Monotonic) -> None:
-        """The peer itself gave a sign of life."""
-        if peer in self._peers:
-            self._peers[peer].heard_at = now
-            self._peers[peer].is_unreachable = False
+    def _make_room(self, now: Monotonic) -> bool:
+        def silence(peer: PeerId) -> float:
+            heard_at = self._peers[peer].heard_at
+            return now - heard_at if heard_at is not None else math.inf
+
+        least = max(self._peers, key=silence)
+        if self.is_live(least, now=now):
+            return False
+        del self._peers[least]
+        return True
+
+    def heard(self, peer: PeerId, *, now: Monotonic) -> bool:
+        """The peer itself gave a sign of life; True when it was not live until now."""
+        if peer not in self._peers:
+            return False
+        was_live = self.is_live(peer, now=now)
+        self._peers[peer].heard_at = now
+        self._peers[peer].is_unreachable = False
+        return not was_live and self.is_live(peer, now=now)
 
     def reached(self, peer: PeerId, is_reachable: bool) -> None:
         """Answer to a probe: whether messages to the peer get through."""
         if peer in self._peers:
             self._peers[peer].is_unreachable = not is_reachable
 
+    def forget(self, peer: PeerId) -> None:
+        """It is no member any more: what is said of it does not count."""
+        self._peers.pop(peer, None)
+
     def tick(self, *, now: Monotonic) -> None:
         """To be called about every second: notices when we were not running, and forgives everybody that time."""
         lag = now - self._ticked_at if self._ticked_at is not None else 0.0
         self._ticked_at = now
-        if lag > LAG_S:
+        if lag > TICK_LATE_S:
             for peer in self._peers.values():
                 if peer.heard_at is not None:
                     peer.heard_at = Monotonic(peer.heard_at + lag)
         live = self.live(now=now)
-        if lag > LAG_S or (len(live) > 1 and all(self.silence(peer, now) > SUSPECT_S for peer in live)):
+        if lag > TICK_LATE_S or (len(live) > 1 and all(self._is_silent(peer, now) for peer in live)):
             if now - self._trouble_at >= SUSPECT_S:
                 self._health = min(HEALTH_MAX, self._health + 1)
             self._trouble_at = now
@@ -128,10 +169,13 @@ class Membership:
         """Suspects: ask each whether it is there, and report `reached`."""
         return [peer for peer in self._peers if self.state(peer, now=now) == SUSPECT]
 
-    def silence(self, peer: PeerId, now: Monotonic) -> float:
-        """Seconds since the last sign of life; 0 if there was none yet."""
+    def silence(self, peer: PeerId, now: Monotonic) -> float | None:
+        """Seconds since the last sign of life; None if there was none yet."""
         known = self._peers.get(peer)
-        return now - known.heard_at if known is not None and known.heard_at is not None else 0.0
+        return now - known.heard_at if known is not None and known.heard_at is not None else None
+
+    def _is_silent(self, peer: PeerId, now: Monotonic) -> bool:
+        return (self.silence(peer, now) or 0.0) > SUSPECT_S
 
     def known(self) -> list[PeerId]:
         """Everybody but ourselves."""
@@ -148,14 +192,4 @@ class Membership:
 
     def views(self, *, now: Monotonic) -> tuple[PeerView, ...]:
         """What the round machine is told."""
-        return tuple(
-            PeerView(
-                peer=peer,
-                is_live=self.is_live(peer, now=now),
-                is_training=known.record.state == "training",
-                height=RoundIndex(known.record.chain_height),
-                head=Digest(known.record.chain_head),
-                step_seconds=1.0 / known.record.steps_per_s if known.record.steps_per_s > 0 else None,
-            )
-            for peer, known in self._peers.items()
-        )
+        return tuple([known.seen_as(is_live=self.is_live(peer, now=now)) for peer, known in self._peers.items()])

@@ -2,11 +2,12 @@
 
 from typing import assert_never
 
-from dilocoxd.ids import RoundIndex
-from dilocoxd.rounds import phase_events as ev, phase_returned
-from dilocoxd.rounds.outer_queue import Operation
-from dilocoxd.rounds.phase_state import PhaseState
-from dilocoxd.wire import local
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd, repayment
+from dilocoxd.machines.phase.outer_queue import Operation
+from dilocoxd.machines.phase.settings import SavedFeedback
+from dilocoxd.machines.phase.state import PhaseState
+from dilocoxd.machines.phase.vocabulary import OuterAnswer
+from dilocoxd.wire.local import outer_worker as local
 
 OuterEvent = ev.OuterStarted | ev.OuterLost | ev.OperationDone | ev.OperationRefused
 
@@ -16,9 +17,9 @@ def on_outer(m: PhaseState, event: OuterEvent) -> None:
     running = m.queue.running
     match event:
         case ev.OuterLost():
-            m.has_outer = False
+            m.queue.is_attached = False
         case ev.OuterStarted(state):
-            m.has_outer = True
+            m.queue.attach()
             _resume(m, state)
         case ev.OperationDone(number, answer):
             if running is not None and running.number == number:
@@ -32,15 +33,13 @@ def on_outer(m: PhaseState, event: OuterEvent) -> None:
 
 def pump(m: PhaseState) -> bool:
     """Start the next operation if one may run; True if so."""
-    if not m.has_outer:
-        return False
     operation = m.queue.start_next(
         is_anchor_read=m.trainer.reads_anchor,
         may_save=m.is_leaving or m.flight is None,
-        returned=tuple(sorted(m.held)),
+        content=tuple(local.ContentItem(phase, times) for phase, times in sorted(m.owed.feedback.items())),
     )
     if operation is not None:
-        m.emit(ev.RunOuter(operation.number, operation.request))
+        m.emit(cmd.RunOuter(operation.number, operation.request))
     return operation is not None
 
 
@@ -48,7 +47,7 @@ def _resume(m: PhaseState, state: local.StateReady) -> None:
     """Ask again what was running, unless the journal says that it was done."""
     running = m.queue.running
     request = running.request if running is not None else None
-    if isinstance(request, local.ApplyEntry) and state.is_loaded and state.round == request.round + 1:
+    if isinstance(request, local.ApplyResult) and state.is_loaded and state.round == request.round + 1:
         _finish(m, m.queue.finish(), state)
         return
     known = m.shared
@@ -59,16 +58,16 @@ def _resume(m: PhaseState, state: local.StateReady) -> None:
             m.fail(f"the outer worker came back with {found} instead of state {known.round}; restart the daemon")
             return
     if running is not None:
-        m.emit(ev.RunOuter(running.number, running.request))
+        m.emit(cmd.RunOuter(running.number, running.request))
 
 
-def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None:
+def _finish(m: PhaseState, operation: Operation, answer: OuterAnswer) -> None:
     match answer:
         case local.StateReady():
             _state_ready(m, operation, answer)
         case local.BaseCopied():
-            if not m.queue.is_copying:
-                m.trainer.base_round = answer.round
+            if not m.queue.is_copying and m.trainer.phase is not None:
+                m.trainer.phase.base_round = answer.round
         case local.ContributionFormed():
             _formed(m, answer)
         case local.Settled():
@@ -77,25 +76,25 @@ def _finish(m: PhaseState, operation: Operation, answer: ev.OuterAnswer) -> None
             if isinstance(operation.request, local.SaveSite):
                 is_formed = m.flight is not None and m.flight.stage != "forming"
                 in_flight = m.flight.phase if m.flight is not None and is_formed else None
-                m.persist(saved_phase=operation.request.phase, saved_in_flight=in_flight)
-                m.saved_held = frozenset(operation.request.returned)
+                content = {item.phase: item.times for item in operation.request.content}
+                m.owed.saved = SavedFeedback(operation.request.phase, in_flight, content)
             else:
                 assert isinstance(operation.request, local.RestoreSite)
                 _restored(m, operation.request, answer)
         case local.WorkReturned():
             assert isinstance(operation.request, local.ReturnWork)
-            phase_returned.done(m, operation.request)
+            repayment.done(m, operation.request)
         case _:
             assert_never(answer)
     if operation.order is not None:
-        m.emit(ev.FinishOrder(operation.order, answer))
+        m.emit(cmd.FinishOrder(operation.order, answer))
 
 
 def _restored(m: PhaseState, request: local.RestoreSite, answer: local.SiteDone) -> None:
     if answer.is_restored:
-        phase_returned.restored(m, request.phase, answer.returned)
+        repayment.restored(m, request.phase)
     else:
-        phase_returned.lost(m)
+        repayment.lost(m)
     m.is_begun = True
 
 
@@ -104,29 +103,24 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
     match operation.request:
         case local.FormContribution():
             m.drop_flight(f"{kind}: {detail}", is_poisoned=True)
-        case local.ApplyEntry():
-            m.expected = m.shared.round if m.shared is not None else None
         case local.LoadState():
-            m.shared = m.expected = None  # it may have begun to write
-        case local.SaveSite():
+            m.shared = None  # it may have begun to write
+        case local.ApplyResult() | local.SaveSite():
             pass  # a full disk costs at most the residual at a crash; the next save tries again
         case local.RestoreSite():
-            phase_returned.lost(m)
+            repayment.lost(m)
             m.is_begun = True
         case local.ReturnWork():
-            phase_returned.refused(m, operation.request, f"{kind}: {detail}")
+            repayment.refused(m, operation.request, f"{kind}: {detail}")
         case local.Settle() | local.CopyBase():
             m.fail(f"the outer worker refused {type(operation.request).__name__}: {kind}: {detail}")
     if operation.order is not None:
-        m.emit(ev.RefuseOrder(operation.order, kind, detail))
+        m.emit(cmd.RefuseOrder(operation.order, kind, detail))
 
 
 def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) -> None:
     m.shared = answer
-    # H changes only here, so at the next boundary of the trainers; a newcomer gets it with its first state.
-    m.inner_steps, m.lowrank_r = answer.inner_steps or m.settings.inner_steps, answer.lowrank_r
     if isinstance(operation.request, local.LoadState):
-        m.expected = answer.round
         # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one. So
         # must one that mixes: nobody knows which fragments moved, and which of them hold its own progress.
         if m.is_trainer_active and (not m.trainer.needs_merge or m.settings.delay == "streaming"):
@@ -137,7 +131,8 @@ def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) 
         m.evaluation_due = True
     every, settled = m.settings.save_every_rounds, m.record.last_settled
     # Before training begins FEEDBACK is empty, and the saved one is still to be restored.
-    if m.is_begun and every and answer.round % every == 0 and settled not in (None, m.record.saved_phase):
+    is_saved = m.owed.saved is not None and m.owed.saved.phase == settled
+    if m.is_begun and every and answer.round % every == 0 and settled is not None and not is_saved:
         m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))
 
 
@@ -149,15 +144,11 @@ def _formed(m: PhaseState, answer: local.ContributionFormed) -> None:
         return
     flight.stage = "offered"
     # One number ahead, so that the next boundary need not wait for the disk.
-    m.persist(
-        formed_phase=flight.phase,
-        formed_round=m.shared.round if m.shared is not None else RoundIndex(0),
-        formed_with=tuple(sorted(m.held)),
-        phases_reserved=max(m.record.phases_reserved, m.next_phase + 1),
-        returned=phase_returned.not_carried_by(m, flight.phase),
-    )
+    m.owed.add({flight.phase: 1}, 1)
+    flight.content = dict(m.owed.feedback)
+    m.persist(phases_reserved=max(m.record.phases_reserved, m.next_phase + 1))
     m.emit(
-        ev.OfferContribution(
+        cmd.OfferContribution(
             flight.phase, flight.base_round, flight.inner_steps, flight.tokens, flight.lowrank_r, answer
         )
     )
@@ -167,7 +158,9 @@ def _settled(m: PhaseState) -> None:
     assert m.flight is not None and m.flight.stage == "settling"
     flight, m.flight = m.flight, None
     m.persist(last_settled=flight.phase)
-    if flight.is_returned:
-        m.held |= {flight.phase}
+    if flight.is_included:
+        m.owed.add(flight.content, -1)
+    elif m.settings.delay == "streaming":
+        m.owed.feedback.clear()  # the trainers keep what they did; the outer worker forgets the rest
     for order in flight.orders:
-        m.emit(ev.FinishOrder(order, None))
+        m.emit(cmd.FinishOrder(order, None))

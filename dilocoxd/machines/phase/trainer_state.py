@@ -1,22 +1,22 @@
 """What the trainers are doing, as far as their messages tell, and how long they may be silent.
 
-Part of the phase machine (rounds/phases.py): keeps the facts, decides only when silence is too long.
+Part of the phase machine (machines/phase/machine.py): keeps the facts, decides only when silence is too long.
 """
 
-import dataclasses
 import enum
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
-from dilocoxd.rounds.phase_events import PhaseSettings
-from dilocoxd.wire.local import CloseBoundary, StepDone
+from dilocoxd.machines.phase.settings import PhaseSettings
+from dilocoxd.wire.local.trainer import CloseBoundary, StepDone
 
 STEPS_REMEMBERED = 64
+PAUSE_FACTOR = 4.0
+"""A hang is a silence of so many times the longest that was none: a machine with eight times too much to do is slow in
+all that it does, before its first inner step too."""
 NEVER = Monotonic(0.0)
-_NO_PHASE = PhaseId(0)
-_GENESIS = RoundIndex(0)
 
 
 class TrainerState(enum.Enum):
@@ -36,27 +36,49 @@ class TrainerState(enum.Enum):
 
 
 @dataclass(slots=True)
-class TrainerTrack:
-    """Facts about the present generation."""
+class TrainedPhase:
+    """One phase that the trainers are in: built when they go on with it, dropped with the next one or with them."""
 
-    state: TrainerState = TrainerState.ABSENT
-    generation: int = 0
-    phase: PhaseId = _NO_PHASE
+    number: PhaseId
+    inner_steps: int
+    """How many it has, with extensions."""
     base_round: RoundIndex | None = None
-    """Round whose copy PHASE holds as base of `phase`; None while PHASE holds something else."""
+    """Round whose copy PHASE holds as base of this phase; None while PHASE holds something else."""
     inner_step: int = 0
-    inner_steps: int = 0
     skipped_steps: int = 0
-    """Steps of this phase whose progress was dropped because the state was replaced."""
+    """Steps whose progress was dropped because the state was replaced."""
     extended: int = 0
     """Inner steps beyond the planned ones, for whatever reason ..."""
     aligned: int = 0
     """... and how many of them only to be ready together with the other sites."""
-    closing: CloseBoundary | None = None
-    closing_base: RoundIndex = _GENESIS
-    """Base of the phase that is being closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How the trainers were told to close their phase, and the base of what it gives."""
+
+    command: CloseBoundary
+    base_round: RoundIndex
+
+
+@dataclass(slots=True)
+class Generation:
+    """One life of the trainers, from their connection to their end; before the first and between two there is an empty
+    one."""
+
+    number: int = 0
+    step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
+    """Of all generations, the newest last."""
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
+    """Silences of all generations that ended with a sign of life while something was owed, in seconds."""
+    state: TrainerState = TrainerState.ABSENT
+    last_sign: Monotonic = NEVER
+    phase: TrainedPhase | None = None
+    """None before StartTraining."""
+    closing: Closing | None = None
+    """From CloseBoundary until they say that they have closed."""
     taking: str = ""
-    """`replace` or `merge` while a TakeAnchor is on its way."""
+    """`replace`, `merge` or `mix` while a TakeAnchor is on its way."""
     is_evaluating: bool = False
     is_paused: bool = False
     is_stopping: bool = False
@@ -64,30 +86,32 @@ class TrainerTrack:
     """The last boundary was closed with `keep` and its result is not merged yet."""
     must_replace: bool = False
     """The shared state was replaced under the trainers."""
-    last_sign: Monotonic = NEVER
-    step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
 
-    def connect(self, generation: int, *, now: Monotonic) -> None:
-        """A fresh generation; only the speed of steps is remembered."""
-        self.reset()
-        self.state, self.generation, self.last_sign = TrainerState.IDLE, generation, now
+    @property
+    def present_phase(self) -> TrainedPhase:
+        """The phase of trainers that were told to train."""
+        assert self.phase is not None, "no phase has begun"
+        return self.phase
 
-    def reset(self) -> None:
-        """The trainers are gone: their phase is abandoned."""
-        fresh = TrainerTrack(generation=self.generation, phase=self.phase, step_times=self.step_times)
-        for item in dataclasses.fields(TrainerTrack):
-            setattr(self, item.name, getattr(fresh, item.name))
+    def is_in(self, phase: PhaseId) -> bool:
+        """Whether they are in this phase."""
+        return self.phase is not None and self.phase.number == phase
 
     def begin_phase(self, phase: PhaseId, inner_steps: int) -> None:
         """The trainers go on with this phase."""
         self.state, self.closing = TrainerState.TRAINING, None
-        self.phase, self.inner_steps = phase, inner_steps
-        self.inner_step = self.skipped_steps = self.extended = self.aligned = 0
+        self.phase = TrainedPhase(phase, inner_steps)
+
+    def note_sign(self, now: Monotonic) -> None:
+        """They said something: how long it took measures what silence means on this machine."""
+        if self.owes:
+            self.pauses.append(now - self.last_sign)
+        self.last_sign = now
 
     def note_step(self, step: StepDone) -> None:
         """Progress for status and for the measure of silence."""
-        if step.phase == self.phase:
-            self.inner_step = step.inner_step
+        if self.phase is not None and step.phase == self.phase.number:
+            self.phase.inner_step = step.inner_step
         self.step_times.append(step.step_seconds)
 
     @property
@@ -102,7 +126,7 @@ class TrainerTrack:
             self.state is TrainerState.STARTING
             or bool(self.taking)
             or self.is_evaluating
-            or (self.closing is not None and self.closing.then == "replace")
+            or (self.closing is not None and self.closing.command.then == "replace")
         )
 
     @property
@@ -137,6 +161,8 @@ class TrainerTrack:
         limit = settings.silence_min_s
         if self.step_times:
             limit = max(limit, settings.silence_factor * statistics.median(self.step_times))
+        if self.pauses:
+            limit = max(limit, PAUSE_FACTOR * max(self.pauses))
         if self.state is TrainerState.STARTING or self.is_stopping:
             limit = max(limit, settings.start_timeout_s)
         return Monotonic(self.last_sign + limit)

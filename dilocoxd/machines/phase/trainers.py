@@ -7,10 +7,12 @@ close with `replace`, one phase late; `arrival` (ALGORITHMS 7) closes with `keep
 
 from typing import assert_never
 
-from dilocoxd.rounds import phase_events as ev
-from dilocoxd.rounds.phase_state import PhaseState
-from dilocoxd.rounds.trainer_track import TrainerState
-from dilocoxd.wire import local
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd
+from dilocoxd.machines.phase.flight import Flight
+from dilocoxd.machines.phase.state import PhaseState
+from dilocoxd.machines.phase.trainer_state import Closing, TrainerState
+from dilocoxd.machines.phase.vocabulary import TrainerMessage
+from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer, worker as local_worker
 
 EXTENSIONS_PER_PHASE = 20
 _CLOSE_THEN = {"none": "wait", "phase": "replace", "eager": "replace", "arrival": "keep", "streaming": "keep"}
@@ -20,42 +22,42 @@ def on_trainer(m: PhaseState, event: ev.TrainerConnected | ev.TrainerSaid | ev.T
     """Take in one event; what a former generation said is stale."""
     match event:
         case ev.TrainerConnected(generation):
-            m.trainer.connect(generation, now=m.now)
+            m.connect_trainers(generation)
         case ev.TrainerLost(generation):
-            if generation == m.trainer.generation:
-                m.trainer.reset()
+            if generation == m.trainer.number:
+                m.lose_trainers()
         case ev.TrainerSaid(generation, message):
-            if generation == m.trainer.generation and m.trainer.state is not TrainerState.ABSENT:
-                m.trainer.last_sign = m.now
+            if generation == m.trainer.number and m.trainer.state is not TrainerState.ABSENT:
+                m.trainer.note_sign(m.now)
                 _on_message(m, message)
         case _:
             assert_never(event)
 
 
-def _on_message(m: PhaseState, message: ev.TrainerMessage) -> None:
+def _on_message(m: PhaseState, message: TrainerMessage) -> None:
     trainer = m.trainer
     match message:
-        case local.StepDone():
+        case local_trainer.StepDone():
             trainer.note_step(message)
-        case local.BoundaryDue(phase, inner_steps):
-            if trainer.state is TrainerState.TRAINING and phase == trainer.phase:
-                trainer.state, trainer.inner_step = TrainerState.DUE, inner_steps
-        case local.BoundaryClosed():
-            if trainer.state is TrainerState.CLOSING and message.phase == trainer.phase:
+        case local_trainer.BoundaryDue(phase, inner_steps):
+            if trainer.state is TrainerState.TRAINING and trainer.is_in(phase):
+                trainer.state, trainer.present_phase.inner_step = TrainerState.DUE, inner_steps
+        case local_trainer.BoundaryClosed():
+            if trainer.state is TrainerState.CLOSING and trainer.is_in(message.phase):
                 _boundary_closed(m, message)
-        case local.AnchorTaken():
+        case local_trainer.AnchorTaken():
             _anchor_taken(m, message)
-        case local.Evaluated():
+        case local_trainer.Evaluated():
             trainer.is_evaluating = False
-        case local.TrainerStopped():
-            trainer.reset()
-        case local.WorkerAlive():
+        case local_trainer.TrainerStopped():
+            m.lose_trainers()
+        case local_worker.WorkerAlive():
             pass
         case _:
             assert_never(message)
 
 
-def _anchor_taken(m: PhaseState, message: local.AnchorTaken) -> None:
+def _anchor_taken(m: PhaseState, message: local_trainer.AnchorTaken) -> None:
     trainer = m.trainer
     if trainer.state is TrainerState.STARTING:
         trainer.state = TrainerState.TRAINING
@@ -63,30 +65,31 @@ def _anchor_taken(m: PhaseState, message: local.AnchorTaken) -> None:
         if trainer.state is TrainerState.WAITING:
             trainer.state = TrainerState.TRAINING
         elif trainer.taking == "replace":
-            trainer.skipped_steps = message.inner_step
+            trainer.present_phase.skipped_steps = message.inner_step
         trainer.needs_merge = trainer.must_replace = False
         trainer.taking = ""
     else:
         return
-    trainer.base_round = None
+    trainer.present_phase.base_round = None
     m.queue.add(local.CopyBase(0))
 
 
-def _boundary_closed(m: PhaseState, message: local.BoundaryClosed) -> None:
+def _boundary_closed(m: PhaseState, message: local_trainer.BoundaryClosed) -> None:
     trainer, closing = m.trainer, m.trainer.closing
     assert closing is not None
-    steps = max(0, message.inner_steps - trainer.skipped_steps)
+    steps = max(0, message.inner_steps - trainer.present_phase.skipped_steps)
     tokens = message.tokens * steps // max(1, message.inner_steps)
-    base = min(trainer.closing_base, m.shared.round) if m.shared is not None else trainer.closing_base
+    base = min(closing.base_round, m.shared.round) if m.shared is not None else closing.base_round
     if steps and tokens and not m.is_leaving:
-        m.flight = ev.Flight(message.phase, base, steps, tokens, m.lowrank_r)
+        m.flight = Flight(message.phase, base, steps, tokens, m.lowrank_r)
         m.queue.add(local.FormContribution(0, message.phase, m.lowrank_r))
     else:
-        m.emit(ev.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
-    trainer.begin_phase(closing.next_phase, closing.inner_steps)
-    if closing.then == "wait":
+        m.emit(cmd.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
+    told = closing.command
+    trainer.begin_phase(told.next_phase, told.inner_steps)
+    if told.then == "wait":
         trainer.state = TrainerState.WAITING
-    elif closing.then == "keep":
+    elif told.then == "keep":
         trainer.needs_merge = True
     else:
         m.queue.add(local.CopyBase(0))
@@ -99,27 +102,25 @@ def on_deadline(m: PhaseState) -> None:
     if deadline is None or m.now < deadline:
         return
     silence = m.now - trainer.last_sign
-    m.emit(
-        ev.RestartTrainer(trainer.generation, f"no sign of life for {silence:.0f} s while waiting for {trainer.owes}")
-    )
-    trainer.reset()
+    m.emit(cmd.RestartTrainer(trainer.number, f"no sign of life for {silence:.0f} s while waiting for {trainer.owes}"))
+    m.lose_trainers()
 
 
 def boundary_obstacle(m: PhaseState) -> str:
-    """Why a due boundary cannot be closed, as a sentence; empty: it can."""
+    """Why a due boundary cannot be closed, behind `waits for`; empty: it can."""
     trainer, flight = m.trainer, m.flight
     if m.shared is None:
-        return "Waiting for the shared state to be loaded."
+        return "the shared state to be loaded"
     if flight is not None:
         stage = {"forming": "be formed", "offered": "be committed", "settling": "be settled"}[flight.stage]
-        return f"Waiting for the contribution of phase {flight.phase} to {stage}."
+        return f"the contribution of phase {flight.phase} to {stage}"
     if trainer.taking or trainer.needs_merge or trainer.must_replace:
-        return "Waiting for the trainers to take the newest anchor."
+        return "the trainers to take the newest anchor"
     takes_anchor = _CLOSE_THEN[m.settings.delay] == "replace"
     if trainer.state is TrainerState.WAITING or (takes_anchor and m.queue.is_changing_anchor):
-        return "Waiting for the committed entry to be applied."
-    if trainer.base_round is None or m.queue.is_copying:
-        return "Waiting for the base of the phase to be copied."
+        return "the committed entry to be applied"
+    if trainer.present_phase.base_round is None or m.queue.is_copying:
+        return "the base of the phase to be copied"
     return ""
 
 
@@ -134,7 +135,7 @@ def direct(m: PhaseState) -> bool:
         return _start(m)
     if bool(m.pause_reason) != trainer.is_paused:
         trainer.is_paused = not trainer.is_paused
-        m.tell(local.Pause() if trainer.is_paused else local.Resume())
+        m.tell(local_trainer.Pause() if trainer.is_paused else local_trainer.Resume())
         return True
     if trainer.is_paused:
         return False
@@ -144,16 +145,20 @@ def direct(m: PhaseState) -> bool:
 def _stop(m: PhaseState) -> bool:
     if not m.is_trainer_active or m.trainer.is_stopping:
         return False
-    m.tell(local.StopTraining())
+    m.tell(local_trainer.StopTraining())
     m.trainer.is_stopping = True
     return True
 
 
 def _start(m: PhaseState) -> bool:
-    if not m.is_begun or m.pause_reason or not m.has_outer or m.shared is None or m.queue.is_changing_anchor:
+    if not m.is_begun or m.pause_reason or not m.queue.is_attached or m.shared is None or m.queue.is_changing_anchor:
         return False
     phase, steps = m.take_phase_number(), m.planned_steps
-    m.tell(local.StartTraining(phase, m.shared.round, steps, m.settings.checkpoint_directory, m.shared.shared_steps))
+    m.tell(
+        local_trainer.StartTraining(
+            phase, m.shared.round, steps, m.settings.checkpoint_directory, m.shared.shared_steps
+        )
+    )
     m.trainer.begin_phase(phase, steps)
     m.trainer.state = TrainerState.STARTING
     return True
@@ -171,7 +176,7 @@ def _take(m: PhaseState) -> bool:
     else:
         return False
     mixed = m.included_round if how == "mix" else None
-    m.tell(local.TakeAnchor(m.shared.round, how, m.shared.shared_steps, mixed))
+    m.tell(local_trainer.TakeAnchor(m.shared.round, how, m.shared.shared_steps, mixed))
     m.included_round = None
     trainer.taking = how
     return True
@@ -181,20 +186,21 @@ def _answer_boundary(m: PhaseState) -> bool:
     trainer, settings = m.trainer, m.settings
     if trainer.state is not TrainerState.DUE or trainer.taking:
         return False
-    left = settings.extend_steps_max - trainer.extended
+    phase = trainer.present_phase
+    left = settings.extend_steps_max - phase.extended
     if not boundary_obstacle(m):
         steps = min(left, _steps_until_others(m))
         if steps <= 0:
             _close(m)
             return True
-        trainer.aligned += steps
+        phase.aligned += steps
     elif settings.delay == "none" or left <= 0:
         return False
     else:
         steps = min(left, -(-m.inner_steps // EXTENSIONS_PER_PHASE))
-    m.tell(local.Extend(steps))
-    trainer.extended += steps
-    trainer.inner_steps += steps
+    m.tell(local_trainer.Extend(steps))
+    phase.extended += steps
+    phase.inner_steps += steps
     trainer.state = TrainerState.TRAINING
     return True
 
@@ -205,15 +211,15 @@ def _steps_until_others(m: PhaseState) -> int:
     Whoever is ahead would only wait for them in the group: better a larger contribution than an older one.
     """
     step_seconds = m.trainer.step_seconds
-    if m.others_due_at is None or step_seconds <= 0:
+    if m.others.at is None or step_seconds <= 0:
         return 0
-    return min(int((m.others_due_at - m.now) / step_seconds), m.inner_steps - m.trainer.aligned)
+    return min(int((m.others.at - m.now) / step_seconds), m.inner_steps - m.trainer.present_phase.aligned)
 
 
 def _close(m: PhaseState) -> None:
-    trainer = m.trainer
-    assert m.shared is not None and trainer.base_round is not None
-    closing = local.CloseBoundary(
+    trainer, phase = m.trainer, m.trainer.present_phase
+    assert m.shared is not None and phase.base_round is not None
+    closing = local_trainer.CloseBoundary(
         _CLOSE_THEN[m.settings.delay],
         m.shared.round,
         m.take_phase_number(),
@@ -222,8 +228,8 @@ def _close(m: PhaseState) -> None:
         m.num_contributors,
     )
     m.tell(closing)
-    trainer.closing, trainer.closing_base = closing, trainer.base_round
-    trainer.state, trainer.base_round = TrainerState.CLOSING, None
+    trainer.closing = Closing(closing, phase.base_round)
+    trainer.state, phase.base_round = TrainerState.CLOSING, None
 
 
 def _evaluate(m: PhaseState) -> bool:
@@ -232,6 +238,6 @@ def _evaluate(m: PhaseState) -> bool:
     if not m.evaluation_due or not is_free or m.shared is None or m.queue.is_changing_anchor:
         return False
     m.evaluation_due = False
-    m.tell(local.Evaluate(m.shared.round))
+    m.tell(local_trainer.Evaluate(m.shared.round))
     trainer.is_evaluating = True
     return True

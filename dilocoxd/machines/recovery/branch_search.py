@@ -8,7 +8,7 @@ from typing import Final
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import Digest
-from dilocoxd.rounds.recovery import Branch
+from dilocoxd.machines.recovery.branch import Branch
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 FIRST_STEP_BACK: Final = 16

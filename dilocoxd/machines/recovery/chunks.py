@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Monotonic, PeerId
-from dilocoxd.rounds.recovery_events import RecoveryLimits
+from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
 
 SPEED_MEMORY = 0.5
 """Weight of the newest chunk in a source's measured time for one."""
@@ -127,6 +127,11 @@ class ChunkPool:
         self._since.pop(number, None)
         self.left.discard(number)
         return others
+
+    def drop(self, peer: PeerId, number: int, reason: str) -> None:
+        """Its chunk was wrong: others take over that one, and all else that it was asked for."""
+        for asked in dict.fromkeys((number, *self.sources[peer].asked)):
+            self.failed(peer, asked, reason, is_final=True)
 
     def failed(self, peer: PeerId, number: int, reason: str, *, is_final: bool) -> None:
         """It did not come; whoever is free next takes it over."""

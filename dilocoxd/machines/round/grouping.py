@@ -5,21 +5,16 @@ Source: protocol/06-rounds.md (coordinator, grouping, owners).
 
 import functools
 import hashlib
-import heapq
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from itertools import accumulate
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.limits import PayloadShape, RoundLimits
 from dilocoxd.wire.entry import Contribution
 from dilocoxd.wire.messages import Propose
 
-_ORDER_DOMAIN = b"dilocoxd/1/coordinator\0"
-SHARE_MAX = 3
-"""Most segments that one contributor reduces, in those of all others together."""
+_ORDER_DOMAIN = b"dilocoxd/2/coordinator\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +85,9 @@ def grace_end(gathered: Gathered, limits: RoundLimits) -> Monotonic:
 
 
 def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> Decision:
-    """Who exchanges now, or why nobody does yet (docs/internals.md 3.3, 3.9)."""
+    """Who exchanges now, or why nobody does yet (R6, R14)."""
     if not gathered.contributions:
-        return Decision(None, "no live peer has a contribution yet")
+        return Decision(None, "a site to finish its phase")
     end = grace_end(gathered, limits)
     late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
     if late and now < end:
@@ -125,88 +120,15 @@ def missing_majority(group: Set[PeerId], recent: Set[PeerId]) -> str:
     return f"quorum = majority: {present} of {len(recent)} recent contributors take part, more than half are needed"
 
 
-def assign_owners(
-    segment_bytes: Sequence[int], bandwidths: Sequence[int], previous: Sequence[int | None] | None = None
-) -> tuple[int, ...]:
-    """Index of the owner of each segment, in proportion to bandwidth (0 = unknown = the mean of the known ones).
-
-    Without `previous`, each contributor owns one stretch: when bandwidths change a little, only segments at its ends
-    change hands, so that what an owner still owes a segment (its residual) stays with who will reduce it next.
-    `previous[s]` keeps an owner of the attempt before, so that inputs already sent to it need not be sent again.
-    Integer arithmetic only. O(segments * log(contributors)).
-    """
-    weights = _weights(bandwidths)
-    if previous is None:
-        return _stretches(segment_bytes, weights)
-    loads = [0] * len(weights)
-    owners = list(previous)
-    for segment, owner in enumerate(owners):
-        if owner is not None:
-            loads[owner] += segment_bytes[segment]
-    scale = max(weights)
-    heap = [(load * scale // weight, index) for index, (load, weight) in enumerate(zip(loads, weights, strict=True))]
-    heapq.heapify(heap)
-    for segment, size in enumerate(segment_bytes):
-        if owners[segment] is None:
-            _, index = heap[0]
-            owners[segment] = index
-            loads[index] += size
-            heapq.heapreplace(heap, (loads[index] * scale // weights[index], index))
-    return tuple(owner for owner in owners if owner is not None)
-
-
-def lasting_owners(
-    before: Sequence[PeerId], peers: Sequence[PeerId], segment_bytes: Sequence[int], bandwidths: Sequence[int]
-) -> tuple[int, ...] | None:
-    """Owners of the round before, if the same peers contribute and none has more than twice its part; else None.
-
-    Measured bandwidths are noisy; an owner that changes leaves its residual behind, in memory and in the mean.
-    """
-    if set(before) != set(peers) or len(before) != len(segment_bytes):
-        return None
-    index = {peer: number for number, peer in enumerate(peers)}
-    owners = tuple(index[peer] for peer in before)
-    weights = _weights(bandwidths)
-    loads = [0] * len(peers)
-    for owner, size in zip(owners, segment_bytes, strict=True):
-        loads[owner] += size
-    limit = 2 * sum(segment_bytes)
-    is_fair = all(load * sum(weights) <= limit * weight for load, weight in zip(loads, weights, strict=True))
-    return owners if is_fair else None
-
-
-def _weights(bandwidths: Sequence[int]) -> list[int]:
-    """Parts of the segments. Two share equally: each sends as much whoever owns what, only their memory differs.
-
-    Of more, nobody gets over three quarters: an owner keeps the residuals of all that it reduces, and one that owned
-    nearly everything would need 5 times the parameters for a gain of an eighth of the slow links' time.
-    """
-    if len(bandwidths) == 2:
-        return [1, 1]
-    known = [b for b in bandwidths if b > 0]
-    typical = sum(known) // len(known) if known else 1
-    weights = [max(1, b if b > 0 else typical) for b in bandwidths]
-    fastest = max(range(len(weights)), key=weights.__getitem__)
-    others = sum(weights) - weights[fastest]
-    if others:
-        weights[fastest] = min(weights[fastest], SHARE_MAX * others)
-    return weights
-
-
-def _stretches(segment_bytes: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:
-    """Consecutive segments to consecutive contributors: a segment goes to whose part its middle lies in."""
-    ends = list(accumulate(weights))
-    total = sum(segment_bytes)
-    owners, start = [], 0
-    for size in segment_bytes:
-        middle = (2 * start + size) * ends[-1]
-        owners.append(min(bisect_right(ends, middle // max(1, 2 * total)), len(weights) - 1))
-        start += size
-    return tuple(owners)
+def members(propose: Propose) -> set[PeerId]:
+    """Contributors and observers."""
+    return {*propose.observers, *(c.peer for c in propose.contributions)}
 
 
 def contribution_problem(contribution: Contribution, chain: ChainView, limits: RoundLimits) -> str:
     """Why this contribution must not go into the next entry; empty if it may. Everybody applies the same rule."""
+    if limits.is_complete(chain.weight):
+        return f"the run is complete (R24): its chain has {chain.weight} tokens"
     if chain.holds(contribution):
         return f"phase {contribution.phase} of {contribution.peer} is in the chain or before one that is"
     if contribution.tokens > limits.tokens_max or contribution.inner_steps > limits.inner_steps_max:
@@ -229,6 +151,8 @@ def proposal_problem(propose: Propose, chain: ChainView, shape: PayloadShape, li
         return f"{len(peers)} contributors, at most {limits.contributors_max}"
     if len(propose.owners) != shape.num_segments or any(owner >= len(peers) for owner in propose.owners):
         return "owners do not fit the segments or the contributors"
+    if shape.is_gathered and any(propose.owners):
+        return "names owners, but everybody sums for itself"
     if propose.lowrank_r != chain.lowrank_r:
         return "low rank is not what the chain says"
     if (propose.next_lowrank_r, propose.next_inner_steps) != chain.announced:

@@ -1,4 +1,4 @@
-"""What enters the round machine: facts that the driver reports. What leaves it: rounds/commands.py.
+"""What enters the round machine: facts that the driver reports. What leaves it: machines/round/outputs.py.
 
 Order rules for the driver (protocol/06-rounds.md):
 - one event at a time; the commands of one `handle` are carried out in the given order, each *finished* before the next.
@@ -10,11 +10,19 @@ Order rules for the driver (protocol/06-rounds.md):
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.wire.entry import Contribution
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.facts import (
+    PassPrepared,
+    Reduced,
+    ReduceFailed,
+    SegmentReceived,
+    SegmentSent,
+    TransferFailed,
+)
+from dilocoxd.machines.peers.view import PeerView
+from dilocoxd.wire.entry import Contribution, Signature
 from dilocoxd.wire.messages import (
     Abandon,
     Accept,
@@ -29,58 +37,6 @@ from dilocoxd.wire.messages import (
 
 RoundMessage = Ready | Propose | ProposeCommit | Accept | Vote | ResultHashes | Abandon | Committed | Leaving
 """The messages between daemons that this machine understands; the driver gives it nothing else."""
-
-KIND_CONTRIBUTION: Final = 0
-KIND_RESULT: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PeerView:
-    """What membership believes about one other peer."""
-
-    peer: PeerId
-    is_live: bool
-    """False: suspect for too long, dead or left. Messages from it still count, but nobody waits for it."""
-    is_training: bool
-    """It trains in this run and will contribute; observers, joiners and leaving peers do not."""
-    height: RoundIndex
-    head: Digest
-    step_seconds: float | None = None
-    """Time of one of its inner steps, as it says itself; None = unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentKey:
-    """One segment payload on the network."""
-
-    kind: int
-    """KIND_CONTRIBUTION or KIND_RESULT."""
-    round: RoundIndex
-    attempt: Attempt
-    pass_index: int
-    segment: int
-    phase: PhaseId | None
-    """Contribution: phase of the peer whose payload it is. Result: None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where arriving bytes belong. `slot` None = RESULT buffer, else this slot of INBOX."""
-
-    slot: int | None
-    pass_index: int
-    segment: int
-    lowrank_r: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """These bytes are not wanted. `is_transient`: try again a little later (the proposal may be on its way);
-    otherwise they are already here (`is_held`) or will never be wanted."""
-
-    reason: str
-    is_transient: bool
-    is_held: bool = False
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -105,11 +61,13 @@ class PeersChanged:
 @dataclass(frozen=True, slots=True)
 class PhaseOffered:
     """Our contribution is encoded in OUTBOX and offered for the current round. One at a time: the next only after
-    `SettleContribution`. It stays offered in later rounds until an entry names it or it is too old."""
+    its fate is ordered. It stays offered in later rounds until an entry names it or it is too old."""
 
     contribution: Contribution
     segment_hashes: tuple[Digest, ...]
     """sha256 of each segment payload of the first pass."""
+    offer: Signature
+    """Ours under the contribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,65 +79,13 @@ class MessageReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentReceived:
-    """All bytes of a segment are stored at the place that `RoundMachine.destination` named; their hash is right."""
-
-    peer: PeerId
-    key: SegmentKey
-    sha256: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentSent:
-    """The receiver acknowledged the whole segment (stored and verified, or that it has it already)."""
-
-    peer: PeerId
-    key: SegmentKey
-
-
-@dataclass(frozen=True, slots=True)
-class TransferFailed:
-    """A segment could not be sent: refused as transient, broken stream, no progress. The machine repeats it."""
-
-    peer: PeerId
-    key: SegmentKey
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """Answer to OrderReduce: the encoded result segment is in RESULT."""
+class Audited:
+    """Answer to OrderAudit. `culprits`: owners of results that are proved false; `why`: one sentence if there are."""
 
     round: RoundIndex
     attempt: Attempt
-    pass_index: int
-    segment: int
-    sha256: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceFailed:
-    """Negative answer to OrderReduce (a share does not decode) or OrderPass (`segment` None; the result that does not
-    decode is that of `result_segment`). `peer` None: not the fault of a share. A worker that died is no failure:
-    restart it and repeat the order."""
-
-    round: RoundIndex
-    attempt: Attempt
-    pass_index: int
-    segment: int | None
-    peer: PeerId | None
-    detail: str
-    result_segment: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PassPrepared:
-    """Answer to OrderPass: OUTBOX holds our payload of this pass."""
-
-    round: RoundIndex
-    attempt: Attempt
-    pass_index: int
-    segment_hashes: tuple[Digest, ...]
+    culprits: tuple[PeerId, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +121,12 @@ class RecoveryFinished:
 
     chain: ChainView
     settled_phase: PhaseId | None
-    broken: tuple[PeerId, ...] = ()
+    unavailable: tuple[PeerId, ...] = ()
     """Peers that did not answer, or whose branch could not be had to its end."""
     unasked: tuple[PeerId, ...] = ()
     """Peers that were not compared any more."""
+    in_part: PeerId | None = None
+    """Of `unavailable`: the one whose branch came in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +134,9 @@ class RecoveryFailed:
     """Answer to StartRecovery: nothing changed; the machine goes on and asks again when it sees the need."""
 
     reason: str
-    refuted: tuple[PeerId, ...] = ()
+    unconfirmed: tuple[PeerId, ...] = ()
     """Peers whose chain is provably false: claims that are not confirmed."""
-    broken: tuple[PeerId, ...] = ()
+    unavailable: tuple[PeerId, ...] = ()
     """Peers that did not answer, or whose branch could not be had to its end."""
 
 
@@ -253,6 +161,7 @@ Event = (
     | Reduced
     | ReduceFailed
     | PassPrepared
+    | Audited
     | EntryPersisted
     | StoreFailed
     | EntryApplied

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Attempt, Digest, PeerId
-from dilocoxd.wire.entry import Entry, SignedVote
+from dilocoxd.wire.entry import Entry, Signature, SignedVote
 from dilocoxd.wire.messages import Lock, Vote
 
 ATTEMPTS_KEPT = 4
@@ -25,9 +25,13 @@ class HeldLock:
     voters: tuple[PeerId, ...]
     results_held: bool
     """RESULT holds its payload."""
+    offers: tuple[Signature, ...]
+    """Under the entry's contributions, in their order."""
     coordinator: PeerId | None = None
-    witnesses: tuple[PeerId, ...] = ()
+    observers: tuple[PeerId, ...] = ()
     """Observers of the proposal: the commit also needs their acceptance."""
+    owners: tuple[PeerId, ...] = ()
+    """Who reduced each segment, as far as we took part in the exchange that made it; empty: we cannot say."""
 
     @property
     def on_wire(self) -> Lock:
@@ -84,7 +88,7 @@ class AcceptBox:
 
     def missing(self, held: HeldLock) -> tuple[PeerId, ...]:
         """Witnesses that have not accepted the proposal that `held` comes from."""
-        return tuple(p for p in held.witnesses if self.accepted.get(p, {}).get(held.attempt) != held.coordinator)
+        return tuple(p for p in held.observers if self.accepted.get(p, {}).get(held.attempt) != held.coordinator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,13 @@ def resolve_locks(
         if not may_fork or any(locked.results_held for locked in held):
             return LockDecision(False, lock, tuple(present), "every live voter is locked on one entry: it is finished")
     return LockDecision(True, None, (), "no lock stands")
+
+
+def is_disproved(lock: HeldLock, locks: Mapping[PeerId, Lock | None]) -> bool:
+    """Whether a voter that is ready, in a later attempt, without a lock on its entry proves that nobody has committed
+    it (R13.1). `locks` as above."""
+    said = [locks[voter] for voter in lock.voters if voter in locks]
+    return any(other is None or other.entry_hash != lock.entry_hash for other in said)
 
 
 def sorted_locks(locks: Mapping[PeerId, Lock | None]) -> list[Lock]:

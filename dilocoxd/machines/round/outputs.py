@@ -1,13 +1,15 @@
-"""Orders of the round machine to its driver; what each asks for and what the driver reports back (rounds/events.py).
+"""Orders of the round machine to its driver; what each asks for and what the driver reports back (inputs.py).
 
-Order rules: rounds/events.py, top.
+Order rules: machines/round/inputs.py, top.
 """
 
 from dataclasses import dataclass
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds.events import RoundMessage, SegmentKey
-from dilocoxd.wire.entry import Contribution, Entry, SignedEntry
+from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
+from dilocoxd.machines.round.inputs import RoundMessage
+from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry
+from dilocoxd.wire.local.outer_worker import OwnedSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Promise:
     """Meaningful when `entry` is given."""
     entry: Entry | None
     voters: tuple[PeerId, ...]
+    offers: tuple[Signature, ...]
+    """Under its contributions: who commits it after a restart must show them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,111 +51,65 @@ class PersistPromise:
 
 
 @dataclass(frozen=True, slots=True)
-class SendSegment:
-    """Stream this payload to `peer` and report SegmentSent or TransferFailed. Bytes: OUTBOX (contribution) or RESULT,
-    at (pass_index, segment). The machine never orders a segment twice for one peer while a transfer of it runs."""
-
-    peer: PeerId
-    key: SegmentKey
-    sha256: Digest
-    lowrank_r: int = 0
-    """Of the round's entry: says where its payloads lie."""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTransfers:
-    """Stop all outgoing transfers of attempts below `attempt` (their buffers may change now); no report needed.
-    Incoming ones of an older attempt end at the next `destination` query (ask per piece, or per 4 MiB)."""
+class OrderAudit:
+    """Before a vote (X13): keep our work for this entry, then check some of its results in bounded time; report
+    Audited."""
 
     round: RoundIndex
     attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceShare:
-    """`slot` -1 = own OUTBOX, else INBOX slot; `tokens`, `age` (rounds since its base) and `missing` (contributors that
-    the round is short of) give the weight; `peer` whose payload it is."""
-
-    peer: PeerId
-    slot: int
-    tokens: int
-    age: int
-    missing: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OrderReduce:
-    """Local `Reduce`; report Reduced or ReduceFailed. Repeat it to a restarted outer worker: it changes no feedback."""
-
-    round: RoundIndex
-    attempt: Attempt
-    pass_index: int
-    segment: int
-    shares: tuple[ReduceShare, ...]
-    lowrank_r: int
-
-
-@dataclass(frozen=True, slots=True)
-class OrderPass:
-    """Local `PreparePass`; report PassPrepared or ReduceFailed. `pass_index` = number of passes: only check, before the
-    vote, that all results decode."""
-
-    round: RoundIndex
-    attempt: Attempt
-    pass_index: int
-    lowrank_r: int
+    entry: Entry
+    offers: tuple[Signature, ...]
+    owners: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PersistEntry:
-    """Append entry, votes and the payload in RESULT to the log, one fsync; report EntryPersisted or StoreFailed.
-    The driver stamps `time`."""
+    """Append entry, offers, votes and the payload in RESULT to the log, one fsync; report EntryPersisted or
+    StoreFailed."""
 
     signed: SignedEntry
 
 
 @dataclass(frozen=True, slots=True)
-class OwnedReduction:
-    """A segment that we reduced in the committed attempt."""
+class AbandonContribution:
+    """No entry will name our contribution of this phase: local `Settle`, not included."""
 
-    pass_index: int
-    segment: int
-    shares: tuple[ReduceShare, ...]
+    phase: PhaseId
+    is_voted: bool
+    """We voted for an entry that names it: a branch that we take later may have that entry."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettleContribution:
-    """The fate of our contribution `phase`. Local `Settle`; comes before ApplyEntry of the same round."""
+class Settlement:
+    """An entry names our contribution in flight, which is settled with it: local `Settle`, included."""
 
     phase: PhaseId
-    round: RoundIndex
-    is_included: bool
-    owned: tuple[OwnedReduction, ...]
-    is_voted: bool = False
-    """Not included, but we voted for an entry that names it: a branch that we take later may have that entry."""
+    owned: tuple[OwnedSegment, ...]
+    """What we reduced for the entry, as far as RESULT and INBOX still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyEntry:
-    """Local `ApplyEntry` from RESULT, in the worker's queue after SettleContribution; report EntryApplied."""
+    """Local `Settle`, if the entry settles ours, then `ApplyResult` from RESULT; report EntryApplied."""
 
     round: RoundIndex
     lowrank_r: int
+    settle: Settlement | None
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What recovery needs to settle our contribution when it appends entries for us (rounds/recovery.py)."""
+    """What recovery needs to settle our contribution when it appends entries for us (machines/recovery/rollback.py)."""
 
     contribution: Contribution
     voted: Entry | None
     """The entry we are locked on; if recovery appends exactly this one, `owned` is valid and RESULT still holds it."""
-    owned: tuple[OwnedReduction, ...]
+    owned: tuple[OwnedSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StartRecovery:
-    """Others stand elsewhere: run rounds/recovery.py, report RecoveryFinished or RecoveryFailed. Until then this
+    """Others stand elsewhere: run the recovery machine, report RecoveryFinished or RecoveryFailed. Until then this
     machine neither votes nor commits. `is_rebuild`: our bits are wrong, load a snapshot even if heads are equal."""
 
     peers: tuple[PeerId, ...]
@@ -187,6 +145,8 @@ class RoundSummary:
     persisted_at: Monotonic
     applied_at: Monotonic
     failures: tuple[str, ...]
+    owners: tuple[PeerId, ...] = ()
+    """Who reduced each segment of the entry, in the exchange that made it; empty: we took no part in that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +180,9 @@ Command = (
     | CancelTransfers
     | OrderReduce
     | OrderPass
+    | OrderAudit
     | PersistEntry
-    | SettleContribution
+    | AbandonContribution
     | ApplyEntry
     | StartRecovery
     | ReportPeer
@@ -240,3 +201,18 @@ class KeptPromise:
 
     promise: Promise
     results_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStatus:
+    """What /v1/status shows of the round."""
+
+    state: str
+    round: RoundIndex
+    attempt: Attempt
+    coordinator: PeerId | None
+    group: tuple[PeerId, ...]
+    observers: tuple[PeerId, ...]
+    waiting_for: str
+    unconfirmed: frozenset[PeerId]
+    """Stand on a chain that recovery could not take, as far as we know."""

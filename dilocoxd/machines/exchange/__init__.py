@@ -1,0 +1,1 @@
+"""Who owes which segment payload in one attempt (protocol/07-exchange.md)."""

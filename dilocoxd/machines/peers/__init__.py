@@ -1,0 +1,1 @@
+"""What one peer knows of each of the others."""

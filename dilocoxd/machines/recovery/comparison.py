@@ -1,0 +1,56 @@
+"""Compares one peer's chain with ours: finds where they part, weighs what is behind it, has its votes checked.
+
+What is acceptable and better: machines/recovery/branch.py. Source: protocol/09-catching-up.md L2, L3, R19 to R21.
+"""
+
+from collections.abc import Sequence
+
+from dilocoxd.errors import WireError
+from dilocoxd.ids import Digest, PeerId
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, is_better
+from dilocoxd.machines.recovery.branch_search import BranchSearch
+from dilocoxd.machines.recovery.outcomes import UNNUMBERED, Asking, Better, Failed, NotBetter, Outcome, Question
+
+ANSWER_BYTES = 8 << 20
+"""Largest answer to a question about entries."""
+
+
+class Comparison:
+    """One peer. `heads`: chain head at each height of ours."""
+
+    def __init__(self, peer: PeerId, heads: Sequence[Digest], entries_max: int) -> None:
+        self.peer = peer
+        self._search = BranchSearch(tuple(heads), entries_max)
+        self._branch = Branch(0, ())
+        self._read: r.OwnRead | None = None
+
+    def start(self) -> Asking:
+        """The next question about its entries."""
+        return Asking((Question(r.AskEntries(UNNUMBERED, self.peer, self._search.next_from), ANSWER_BYTES),))
+
+    def on_answer(self, event: r.Answer) -> Outcome:
+        """The answer to the question under way."""
+        if isinstance(event, r.AskFailed):
+            return Failed(event.reason, event.is_wrong)
+        assert isinstance(event, r.EntriesCame)
+        try:
+            branch = self._search.take(event.entries)
+        except WireError as error:
+            return Failed(str(error), is_false=True)
+        if branch is None:
+            return self.start()
+        self._branch = branch
+        return r.ReadOwn(branch.fork) if branch.entries else NotBetter()
+
+    def on_step(self, done: r.StepDone) -> Outcome:
+        """Fork choice comes before the votes are checked: most branches are not better."""
+        if isinstance(done, r.OwnRead):
+            self._read = done
+            is_wanted = is_better(self._branch, done.entries)
+            return r.CheckBranch(self._branch, done.base) if is_wanted else NotBetter()
+        assert isinstance(done, r.BranchChecked) and self._read is not None
+        if done.problem:
+            return Failed(done.problem, is_false=True)
+        own = self._read.entries
+        return Better(self.peer, self._branch, own, not own or self._read.can_replay)

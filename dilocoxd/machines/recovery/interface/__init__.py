@@ -1,0 +1,131 @@
+"""What enters and leaves the recovery machine: answers of peers and of our own site; questions and steps.
+
+Rules for the driver (daemon/recovery/driver.py; tests/simulation/peer/recovering.py):
+- effects of one `handle` are carried out in the given order;
+- a question (`Ask...`) is answered once, by its event or by AskFailed, unless `Cancel` came first. Questions run at the
+  same time;
+- a step (`Step`) concerns our own disk and state. There is never a second one before the first is answered. When our
+  own disk or worker fails, the driver gives the machine up: what is on disk is a valid chain, and the next recovery
+  goes on from there;
+- every late or doubled answer is harmless.
+"""
+
+from dataclasses import dataclass
+
+from dilocoxd.machines.recovery.interface.limits import (
+    RecoveryLimits,
+)
+from dilocoxd.machines.recovery.interface.orders import (
+    CloseDownload,
+    Done,
+    ForgetOwn,
+    PauseTrainers,
+    SourceDropped,
+)
+from dilocoxd.machines.recovery.interface.questions import (
+    Answer,
+    Ask,
+    AskChunk,
+    AskEntries,
+    AskFailed,
+    AskOffer,
+    AskPayload,
+    AskSnapshots,
+    Cancel,
+    ChunkCame,
+    EntriesCame,
+    Offer,
+    OfferCame,
+    PayloadCame,
+    SnapshotsListed,
+)
+from dilocoxd.machines.recovery.interface.status import (
+    OWN_STATES,
+    STATES,
+    RecoveryStatus,
+)
+from dilocoxd.machines.recovery.interface.steps import (
+    Adopted,
+    AdoptRefused,
+    AdoptSnapshot,
+    BranchChecked,
+    CheckBranch,
+    DownloadFinished,
+    DownloadOpened,
+    EntryRefused,
+    EntryTaken,
+    FinishDownload,
+    LeaveOwn,
+    OpenDownload,
+    OwnLeft,
+    OwnRead,
+    ReadOwn,
+    Rebuild,
+    Rebuilt,
+    Step,
+    StepDone,
+    TakeEntry,
+    TurnBack,
+    TurnedBack,
+)
+
+__all__ = [
+    "OWN_STATES",
+    "STATES",
+    "AdoptRefused",
+    "AdoptSnapshot",
+    "Adopted",
+    "Answer",
+    "Ask",
+    "AskChunk",
+    "AskEntries",
+    "AskFailed",
+    "AskOffer",
+    "AskPayload",
+    "AskSnapshots",
+    "BranchChecked",
+    "Cancel",
+    "CheckBranch",
+    "ChunkCame",
+    "CloseDownload",
+    "Done",
+    "DownloadFinished",
+    "DownloadOpened",
+    "Effect",
+    "EntriesCame",
+    "EntryRefused",
+    "EntryTaken",
+    "FinishDownload",
+    "ForgetOwn",
+    "LeaveOwn",
+    "Offer",
+    "OfferCame",
+    "OpenDownload",
+    "OwnLeft",
+    "OwnRead",
+    "PauseTrainers",
+    "PayloadCame",
+    "ReadOwn",
+    "Rebuild",
+    "Rebuilt",
+    "RecoveryEvent",
+    "RecoveryLimits",
+    "RecoveryStatus",
+    "SnapshotsListed",
+    "SourceDropped",
+    "Step",
+    "StepDone",
+    "TakeEntry",
+    "Tick",
+    "TurnBack",
+    "TurnedBack",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_deadline` has passed (too early or too late is harmless)."""
+
+
+Effect = Ask | Cancel | Step | PauseTrainers | CloseDownload | ForgetOwn | SourceDropped | Done
+RecoveryEvent = Answer | StepDone | Tick

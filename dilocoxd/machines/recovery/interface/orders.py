@@ -1,0 +1,46 @@
+"""Orders of a recovery that nobody answers; the last one tells what came of it."""
+
+from dataclasses import dataclass
+
+from dilocoxd.ids import PeerId, PhaseId
+
+
+@dataclass(frozen=True, slots=True)
+class PauseTrainers:
+    """Several states will follow each other."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseDownload:
+    """No more chunks for now; what is there stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOwn:
+    """The better branch is complete: drop the records that were set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDropped:
+    """It gave a wrong chunk: it is counted and named."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The last effect. `failure` is empty when at least one peer was compared, or our head moved."""
+
+    failure: str
+    settled: PhaseId | None
+    unconfirmed: tuple[PeerId, ...] = ()
+    """Peers whose chain is provably false: malformed, not acceptable, on states that never were, or wrong chunks."""
+    unavailable: tuple[PeerId, ...] = ()
+    """Peers that did not answer, or whose branch could not be had to its end."""
+    unasked: tuple[PeerId, ...] = ()
+    """Not compared, because our head had moved."""
+    in_part: PeerId | None = None
+    """Of `unavailable`: the one whose branch came in part."""

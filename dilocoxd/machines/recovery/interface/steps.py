@@ -1,0 +1,168 @@
+"""Steps of a recovery on our own disk and state, one at a time, and how each ended."""
+
+from dataclasses import dataclass
+
+from dilocoxd.ids import Digest
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.recovery.branch import Branch
+from dilocoxd.machines.recovery.interface.questions import Offer
+from dilocoxd.machines.round.outputs import InFlight, Settlement
+from dilocoxd.wire.entry import Entry, SignedEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """The state of our log from snapshots and log; Rebuilt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOwn:
+    """Our entries from `fork` on, and whether our disk leads to the state there; OwnRead."""
+
+    fork: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckBranch:
+    """`branch.check_branch`, which takes long for many votes; BranchChecked."""
+
+    branch: Branch
+    base: ChainView
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOwn:
+    """Kept work first, then our records aside, then the log cut at the fork; OwnLeft."""
+
+    branch: Branch
+    own: tuple[Entry, ...]
+    in_flight: InFlight | None
+    """Here and below: our contribution that is not settled yet, for our kept work."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDownload:
+    """Place for this snapshot; DownloadOpened names the chunks that are there from an earlier try."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class FinishDownload:
+    """All chunks are there: make them durable, beside our own snapshots; DownloadFinished."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptSnapshot:
+    """Load it instead of replaying `skipped`, which go into the log without payloads; Adopted or AdoptRefused.
+
+    It takes its place among our own snapshots only once it has proved right.
+    """
+
+    offer: Offer
+    certified_by: Entry
+    skipped: tuple[SignedEntry, ...]
+    settle: Settlement | None
+    """One of `skipped` names our contribution in flight. To be settled only once the state has proved right."""
+    in_flight: InFlight | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeEntry:
+    """Entry and the payload that `request` brought into the log, then applied; EntryTaken, or EntryRefused when it does
+    not decode (then it is out of the log again)."""
+
+    signed: SignedEntry
+    request: int
+    settle: Settlement | None
+    in_flight: InFlight | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBack:
+    """The branch is false or cannot be had. `is_kept`: what was taken of it is better than ours anyway and stays.
+    Otherwise the log is cut at the fork and our records are put back. Books, state, records aside; TurnedBack."""
+
+    fork: int
+    taken: tuple[SignedEntry, ...]
+    own: tuple[Entry, ...]
+    is_kept: bool
+    in_flight: InFlight | None
+
+
+Step = Rebuild | ReadOwn | CheckBranch | LeaveOwn | OpenDownload | FinishDownload | AdoptSnapshot | TakeEntry | TurnBack
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    state_digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRead:
+    entries: tuple[Entry, ...]
+    can_replay: bool
+    base: ChainView
+    """View of our chain below the fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChecked:
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLeft:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadOpened:
+    present: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadFinished:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRefused:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTaken:
+    state_digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedBack:
+    state_digest: Digest
+
+
+StepDone = (
+    Rebuilt
+    | OwnRead
+    | BranchChecked
+    | OwnLeft
+    | DownloadOpened
+    | DownloadFinished
+    | Adopted
+    | AdoptRefused
+    | EntryTaken
+    | EntryRefused
+    | TurnedBack
+)

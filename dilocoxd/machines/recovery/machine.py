@@ -1,0 +1,251 @@
+"""Brings a site to the chain of others, step by step: the sans-io machine of one recovery.
+
+Compares the chains of the named peers one after the other; takes the first that is better than ours: by entries alone,
+or on from a snapshot, after leaving our own branch at the fork if there is one. A branch that turns out to be false, or
+that nobody can give, is left again for our own. Every wait has a reason and a deadline, or is a step of our own site
+under way.
+
+The machine holds one part at a time, a `Comparison` or a `BranchProgress`, built when it begins and dropped when it
+ends. Parts return what they found (outcomes.py); only here it becomes questions and steps, and each leads to the next
+state by the table of states.py. Source: protocol/09-catching-up.md.
+"""
+
+from collections.abc import Callable, Sequence
+
+from dilocoxd.ids import Digest, Monotonic
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.comparison import Comparison
+from dilocoxd.machines.recovery.outcomes import Asking, Better, Complete, Failed, NotBetter, Outcome, Question
+from dilocoxd.machines.recovery.own_chain import OwnChain
+from dilocoxd.machines.recovery.progress import BranchProgress, Sources, donors_of
+from dilocoxd.machines.recovery.questions import OpenQuestions
+from dilocoxd.machines.recovery.source_faults import SourceFaults
+from dilocoxd.machines.recovery.states import DONE, START, after
+from dilocoxd.machines.recovery.wording import sentence
+from dilocoxd.machines.round.outputs import StartRecovery
+
+
+class RecoveryMachine:
+    """One ordered recovery. `heads`: chain head at each height of ours; `payload_bytes`: by low rank."""
+
+    def __init__(
+        self,
+        order: StartRecovery,
+        heads: Sequence[Digest],
+        state_digest: Digest | None,
+        limits: r.RecoveryLimits,
+        payload_bytes: Callable[[int], int] = lambda lowrank_r: 0,
+    ) -> None:
+        self._order = order
+        self._limits = limits
+        self._payload_bytes = payload_bytes
+        self._chain = OwnChain(heads, state_digest, order.in_flight)
+        self._questions = OpenQuestions()
+        self._faults = SourceFaults()
+        self._to_compare = list(dict.fromkeys(order.peers))
+        self._num_compared = 0
+        self._part: Comparison | BranchProgress | None = None
+        self._state = START
+        self._wanted: r.Ask | r.Step | r.Done | None = None
+        """What led to the present state."""
+        self._step: r.Step | None = None
+        """Under way at our own site."""
+        self._now = Monotonic(0.0)
+        self._out: list[r.Effect] = []
+
+    # --- outside
+
+    @property
+    def status(self) -> r.RecoveryStatus:
+        asked = list(self._questions.open.values())
+        patience_s = asked[-1].deadline - asked[-1].since if asked else None
+        sources = tuple(dict.fromkeys(question.peer for question in asked))
+        problems = self._faults.problems
+        return r.RecoveryStatus(self._state, self._waiting_for, self.next_deadline(), patience_s, sources, problems)
+
+    @property
+    def is_over(self) -> bool:
+        return self._state == DONE
+
+    @property
+    def _waiting_for(self) -> str:
+        part = self._part
+        if isinstance(part, BranchProgress) and part.search_text:
+            return part.search_text
+        fork = part.fork if isinstance(part, BranchProgress) else None
+        return sentence(self._wanted, self._order.reason, part.peer if part is not None else None, fork)
+
+    def next_deadline(self) -> Monotonic | None:
+        """When to send a Tick unless something comes before."""
+        part = self._part
+        late_at = part.next_deadline() if isinstance(part, BranchProgress) else None
+        return min((at for at in (self._questions.next_deadline(), late_at) if at is not None), default=None)
+
+    def start(self, *, now: Monotonic) -> list[r.Effect]:
+        """The first effects."""
+        self._now = now
+        if self._order.is_rebuild:
+            self._out.append(r.PauseTrainers("the state is rebuilt"))
+            self._enact(r.Rebuild())
+        else:
+            self._next_peer()
+        return self._taken()
+
+    def handle(self, event: r.RecoveryEvent, *, now: Monotonic) -> list[r.Effect]:
+        """One event. Never raises for what peers say."""
+        self._questions.woken(now, self.next_deadline())
+        self._now = now
+        if self.is_over:
+            return []
+        if isinstance(event, r.Tick):
+            self._on_tick()
+        elif isinstance(event, r.Answer):
+            self._on_answer(event)
+        else:
+            self._on_step(event)
+        return self._taken()
+
+    def check(self) -> None:
+        """Invariants, for tests and simulation: rule R-e, and never two steps at a time."""
+        is_waiting = bool(self._questions.open) or self._step is not None or self.is_over
+        assert is_waiting, f"recovery in state {self._state} waits for nothing"
+        assert self.is_over or self._waiting_for, "recovery waits without a reason"
+        assert not (self.is_over and self._questions.open), "recovery is over and still waits"
+        assert self._state in r.STATES
+
+    def _taken(self) -> list[r.Effect]:
+        effects, self._out = self._out, []
+        return effects
+
+    # --- events to outcomes
+
+    def _on_tick(self) -> None:
+        for request in self._questions.expired(self._now):
+            asked = self._questions.open.get(request)
+            if asked is None:
+                continue  # the one before ended it
+            self._out.append(r.Cancel(request))
+            seconds = self._now - asked.since
+            self._on_answer(r.AskFailed(request, f"no answer about {asked.what} for {seconds:.0f} s"))
+        if isinstance(self._part, BranchProgress):
+            self._enact(self._part.on_tick(now=self._now))
+
+    def _on_answer(self, event: r.Answer) -> None:
+        asked, part = self._questions.answered(event.request), self._part
+        if asked is None or part is None:
+            return
+        self._faults.hear(asked, event)
+        if isinstance(event, r.AskFailed) and event.is_wrong and isinstance(asked.ask, r.AskChunk):
+            self._out.append(r.SourceDropped(asked.peer, event.reason))
+            self._withdraw(lambda ask: ask.peer == asked.peer)
+        if isinstance(part, Comparison):
+            self._enact(part.on_answer(event))
+        else:
+            self._enact(part.on_answer(asked.ask, event, now=self._now))
+
+    def _on_step(self, done: r.StepDone) -> None:
+        step, part = self._step, self._part
+        if step is None:
+            return
+        self._step = None
+        self._chain.note(step, done)
+        if part is None:
+            self._next_peer()  # rebuilt as ordered, or turned back
+        elif isinstance(part, Comparison):
+            self._enact(part.on_step(done))
+        else:
+            self._enact(part.on_step(done, now=self._now))
+
+    # --- outcomes to effects and states
+
+    def _enact(self, outcome: Outcome) -> None:
+        match outcome:
+            case Asking():
+                self._withdraw(lambda ask: isinstance(ask, r.AskChunk) and (ask.peer, ask.number) in outcome.superseded)
+                for question in outcome.questions:
+                    self._ask(question)
+            case NotBetter():
+                self._num_compared += 1
+                self._next_peer()
+            case Better():
+                self._take(outcome)
+            case Complete():
+                self._complete()
+            case Failed():
+                self._give_up(outcome)
+            case _:
+                self._order_step(outcome)
+
+    def _ask(self, question: Question) -> None:
+        ask = self._questions.put(question.ask, self._now, self._limits.patience_s(question.num_bytes))
+        self._go(ask)
+        self._out.append(ask)
+
+    def _order_step(self, step: r.Step) -> None:
+        assert self._step is None, "a step before the last one was answered"
+        self._withdraw(lambda ask: True)
+        self._go(step)
+        self._step = step
+        self._out.append(step)
+
+    def _withdraw(self, is_moot: Callable[[r.Ask], bool]) -> None:
+        self._out += [r.Cancel(request) for request in self._questions.withdraw(is_moot)]
+
+    def _go(self, wanted: r.Ask | r.Step | r.Done) -> None:
+        self._state, self._wanted = after(self._state, wanted), wanted
+
+    def _next_peer(self) -> None:
+        self._part = None
+        self._withdraw(lambda ask: True)
+        # A head that has moved ends it, also when only a part of a chain could be had: the next recovery asks for more.
+        if self._chain.has_moved or not self._to_compare:
+            self._finish()
+            return
+        comparison = Comparison(self._to_compare.pop(0), self._chain.heads, self._limits.entries_max)
+        self._part = comparison
+        self._enact(comparison.start())
+
+    def _take(self, better: Better) -> None:
+        if better.own or len(better.branch.entries) > 1:
+            self._out.append(r.PauseTrainers("catching up"))
+        donors = donors_of(better.peer, self._order.peers)
+        sources = Sources(donors, self._faults.liars, self._limits, self._payload_bytes)
+        progress = BranchProgress(better, self._chain, sources)
+        self._part = progress
+        self._enact(progress.start())
+
+    def _complete(self) -> None:
+        assert isinstance(self._part, BranchProgress)
+        if self._part.has_own:
+            self._out.append(r.ForgetOwn())
+        self._num_compared += 1
+        self._next_peer()
+
+    def _give_up(self, failed: Failed) -> None:
+        """The branch is false or cannot be had."""
+        part = self._part
+        assert part is not None
+        back = part.way_back() if isinstance(part, BranchProgress) else None
+        has_part = self._chain.has_moved and (back is None or back.is_kept)
+        self._faults.note(part.peer, failed.reason, is_false=failed.is_false, has_part=has_part)
+        if self._state == "fetching_chunks":
+            self._out.append(r.CloseDownload())
+        if back is None:
+            self._next_peer()
+        else:
+            self._part = None
+            self._order_step(back)
+
+    def _finish(self) -> None:
+        faults = self._faults
+        is_useful = bool(self._num_compared) or self._chain.has_moved
+        failure = "" if is_useful else "; ".join(faults.reasons) or "no peer to ask"
+        unconfirmed, unavailable, unasked = (
+            tuple(faults.unconfirmed),
+            tuple(faults.unavailable),
+            tuple(self._to_compare),
+        )
+        in_part = faults.in_part if faults.in_part in unavailable else None
+        done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part)
+        self._go(done)
+        self._out.append(done)

@@ -1,0 +1,81 @@
+"""What the parts of a recovery find. Only the machine acts on it (machines/recovery/machine.py).
+
+A part returns a step that our own site must carry out next (interface.steps.Step), or one of these. No part changes
+another, none emits an effect, none knows the state of the machine.
+"""
+
+from dataclasses import dataclass
+
+from dilocoxd.ids import PeerId
+from dilocoxd.machines.recovery.branch import Branch
+from dilocoxd.machines.recovery.interface.questions import Ask, Offer
+from dilocoxd.machines.recovery.interface.steps import Step
+from dilocoxd.wire.entry import Entry
+
+UNNUMBERED = 0
+"""Request number of a question that has not been put yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """To be put to a peer. `num_bytes` of the largest answer set its deadline; `ask.request` is UNNUMBERED."""
+
+    ask: Ask
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Answers are waited for: those that are on their way, and those to `questions`."""
+
+    questions: tuple[Question, ...] = ()
+    superseded: frozenset[tuple[PeerId, int]] = frozenset()
+    """Questions about a chunk (source, number) whose answer does not matter any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotBetter:
+    """The peer's chain was compared: there is nothing in it that we want."""
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """The peer's branch is better than ours and acceptable."""
+
+    peer: PeerId
+    branch: Branch
+    own: tuple[Entry, ...]
+    """Our entries from the fork on, to be left for it."""
+    can_replay: bool
+    """Our disk leads to the state at the fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The whole branch is in our log and applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing, or nothing more, comes of the peer's chain. `is_false`: it is provably not a chain of this run."""
+
+    reason: str
+    is_false: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFound:
+    """Whole, on our disk."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class NoSnapshot:
+    """`problem` is empty when nobody has one that the branch certifies; else why it could not be had."""
+
+    problem: str = ""
+
+
+Outcome = Step | Asking | NotBetter | Better | Complete | Failed
+SearchOutcome = Step | Asking | SnapshotFound | NoSnapshot

@@ -1,0 +1,64 @@
+"""Where our own chain stands in the course of one recovery, as far as the steps tell that our site has carried out."""
+
+from collections.abc import Iterable, Sequence
+
+from dilocoxd.ids import Digest, PhaseId
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.round.outputs import InFlight, Settlement
+from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash
+
+
+class OwnChain:
+    """`heads`: chain head at each height, `heads[0]` = genesis; `state_digest`: of the state at the tip, None while no
+    state fits the log; `in_flight`: our contribution that no entry of the chain has settled."""
+
+    def __init__(self, heads: Sequence[Digest], state_digest: Digest | None, in_flight: InFlight | None) -> None:
+        self.heads = list(heads)
+        self.state_digest = state_digest
+        self.in_flight = in_flight
+        self.settled: PhaseId | None = None
+        """The contribution that was in flight, once an entry that we took has settled it."""
+        self._first_head = self.heads[-1]
+
+    @property
+    def height(self) -> int:
+        return len(self.heads) - 1
+
+    @property
+    def has_moved(self) -> bool:
+        """The tip is another one than when the recovery began."""
+        return self.heads[-1] != self._first_head
+
+    def note(self, step: r.Step, done: r.StepDone) -> None:
+        """Our site has carried out `step`; one that was refused has changed nothing."""
+        match step, done:
+            case r.Rebuild(), r.Rebuilt(digest):
+                self.state_digest = digest
+            case r.LeaveOwn(branch), r.OwnLeft():
+                self._cut(branch.fork)
+                self.state_digest = None
+            case r.AdoptSnapshot(), r.Adopted():
+                self._grow(signed.entry for signed in step.skipped)
+                self._settle(step.settle)
+                self.state_digest = Digest(step.certified_by.state_digest)
+            case r.TakeEntry(SignedEntry(entry)), r.EntryTaken(digest):
+                self._grow([entry])
+                self._settle(step.settle)
+                self.state_digest = digest
+            case r.TurnBack(fork), r.TurnedBack(digest):
+                if not step.is_kept:
+                    self._cut(fork)
+                    self._grow(step.own)
+                self.state_digest = digest
+            case _:
+                pass
+
+    def _cut(self, fork: int) -> None:
+        del self.heads[fork + 1 :]
+
+    def _grow(self, entries: Iterable[Entry]) -> None:
+        self.heads += [entry_hash(entry) for entry in entries]
+
+    def _settle(self, settle: Settlement | None) -> None:
+        if settle is not None:
+            self.settled, self.in_flight = settle.phase, None

@@ -1,0 +1,226 @@
+"""Takes one better branch: the way to its tip first, then our own entries left, then snapshot and entries in order.
+
+Source: protocol/09-catching-up.md L11, L14, L15, L17.
+"""
+
+from collections.abc import Callable, Sequence, Set as AbstractSet
+from dataclasses import dataclass, field
+
+from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, is_better
+from dilocoxd.machines.recovery.outcomes import (
+    UNNUMBERED,
+    Asking,
+    Better,
+    Complete,
+    Failed,
+    NoSnapshot,
+    Outcome,
+    Question,
+    SearchOutcome,
+    SnapshotFound,
+)
+from dilocoxd.machines.recovery.own_chain import OwnChain
+from dilocoxd.machines.recovery.rollback import settlement
+from dilocoxd.machines.recovery.snapshot_search import SnapshotSearch
+from dilocoxd.wire.entry import SignedEntry
+
+
+@dataclass(slots=True)
+class PayloadFetch:
+    """The payload of one entry, asked of one donor after the other."""
+
+    signed: SignedEntry
+    to_ask: list[PeerId]
+    """Donors that have not been asked yet, best first."""
+    reasons: list[str] = field(default_factory=list)
+    """Why the others could not give it."""
+
+    @property
+    def problem(self) -> str:
+        """Why nobody could give it."""
+        return f"payload of entry {self.signed.entry.round}: {'; '.join(self.reasons)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who may be asked, and how long."""
+
+    donors: tuple[PeerId, ...]
+    """Best first."""
+    liars: AbstractSet[PeerId]
+    """Gave a wrong chunk; may grow."""
+    limits: r.RecoveryLimits
+    payload_bytes: Callable[[int], int]
+    """Size of an entry's payload, by low rank."""
+
+
+class BranchProgress:
+    """`better`: what is taken; `chain`: where our log stands, which only the machine changes."""
+
+    def __init__(self, better: Better, chain: OwnChain, sources: Sources) -> None:
+        self._better = better
+        self._chain = chain
+        self._sources = sources
+        self._donors = list(sources.donors)
+        """Who failed last is asked last."""
+        self._is_begun = False
+        """Our own branch, if there is one, has been given up for it."""
+        self._search: SnapshotSearch | None = None
+        self._snapshot: r.Offer | None = None
+        """On our disk, to be adopted."""
+        self._payload: PayloadFetch | None = None
+
+    @property
+    def peer(self) -> PeerId:
+        """Whose branch it is."""
+        return self._better.peer
+
+    @property
+    def fork(self) -> int:
+        return self._better.branch.fork
+
+    @property
+    def has_own(self) -> bool:
+        """We leave entries of ours for it."""
+        return bool(self._better.own)
+
+    @property
+    def search_text(self) -> str:
+        """What the search for a snapshot waits for; empty when there is none."""
+        return self._search.text if self._search is not None else ""
+
+    @property
+    def _num_taken(self) -> int:
+        return self._chain.height - self.fork if self._is_begun else 0
+
+    def next_deadline(self) -> Monotonic | None:
+        """When `on_tick` may have something to ask."""
+        return self._search.next_deadline() if self._search is not None else None
+
+    def start(self) -> Outcome:
+        """Search for a snapshot if entries alone are no way, or a long one."""
+        is_long = len(self._better.branch.entries) > self._sources.limits.replay_max
+        return self._seek_snapshot() if is_long or not self._better.can_replay else self._begin()
+
+    def on_answer(self, ask: r.Ask, event: r.Answer, *, now: Monotonic) -> Outcome:
+        """The answer to `ask`."""
+        if self._search is not None:
+            return self._searched(self._search.on_answer(ask, event, now=now))
+        payload = self._payload
+        assert payload is not None
+        if isinstance(event, r.PayloadCame):
+            flying = self._chain.in_flight
+            return r.TakeEntry(payload.signed, event.request, settlement(payload.signed.entry, flying), flying)
+        assert isinstance(event, r.AskFailed)
+        # Not held against the donor (it may be on another chain by now), but from now on it is asked last.
+        payload.reasons.append(f"{ask.peer}: {event.reason}")
+        self._donors = [*(donor for donor in self._donors if donor != ask.peer), ask.peer]
+        return self._ask_payload(payload)
+
+    def on_step(self, done: r.StepDone, *, now: Monotonic) -> Outcome:
+        """Our site has carried out the step under way; `chain` knows of it already."""
+        match done:
+            case r.DownloadOpened() | r.DownloadFinished():
+                assert self._search is not None
+                return self._searched(self._search.on_step(done, now=now))
+            case r.OwnLeft() if self._better.can_replay:
+                return r.Rebuild()
+            case r.OwnLeft() | r.Rebuilt():
+                return self._enter()
+            case r.Adopted():
+                self._snapshot = None
+                return self._replay()
+            case r.EntryTaken():
+                return self._replay()
+            case r.AdoptRefused(reason):
+                return Failed(reason)
+            case r.EntryRefused(reason):
+                return Failed(reason, is_false=True)
+            case _:
+                raise AssertionError(f"{type(done).__name__} belongs to no step of a branch that is taken")
+
+    def on_tick(self, *, now: Monotonic) -> Outcome:
+        """A deadline has passed."""
+        return self._searched(self._search.on_tick(now=now)) if self._search is not None else Asking()
+
+    def way_back(self) -> r.TurnBack | None:
+        """What must be undone when nothing more comes of the branch; None: what was taken follows our own entries."""
+        own, fork = self._better.own, self.fork
+        if not self._is_begun or not own:
+            return None
+        taken = self._better.branch.entries[: self._num_taken]
+        return r.TurnBack(fork, taken, own, is_better(Branch(fork, taken), own), self._chain.in_flight)
+
+    # --- the way to the tip, before anything is left
+
+    def _seek_snapshot(self) -> Outcome:
+        left = self._better.branch.entries[self._num_taken :]
+        honest = [peer for peer in self._donors if peer not in self._sources.liars]
+        self._search = SnapshotSearch(left, honest, self._sources.limits)
+        return self._searched(self._search.start())
+
+    def _searched(self, outcome: SearchOutcome) -> Outcome:
+        match outcome:
+            case SnapshotFound(offer):
+                self._search, self._snapshot = None, offer
+                return self._enter() if self._is_begun else self._begin()
+            case NoSnapshot(problem):
+                self._search = None
+                return self._without_snapshot(problem)
+            case _:
+                return outcome
+
+    def _without_snapshot(self, problem: str) -> Outcome:
+        if problem:
+            return Failed(problem)
+        if self._is_begun:
+            assert self._payload is not None
+            return Failed(self._payload.problem)
+        if not self._better.can_replay:
+            return Failed(
+                f"the state at the fork (height {self.fork}) cannot be made from our disk any more, and nobody"
+                " offers a snapshot of the better chain"
+            )
+        return self._begin()
+
+    # --- leaving our branch, adopting, replaying
+
+    def _begin(self) -> Outcome:
+        # Until our own entries are left, `chain` still counts them; but then they are left before anything is counted.
+        self._is_begun = True
+        own = self._better.own
+        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight) if own else self._enter()
+
+    def _enter(self) -> Outcome:
+        offer = self._snapshot
+        if offer is None:
+            return self._replay()
+        left = self._better.branch.entries[self._num_taken :]
+        num_skipped = offer.round - left[0].entry.round
+        skipped, flying = left[:num_skipped], self._chain.in_flight
+        settle = next(filter(None, (settlement(signed.entry, flying) for signed in skipped)), None)
+        return r.AdoptSnapshot(offer, left[num_skipped].entry, skipped, settle, flying)
+
+    def _replay(self) -> Outcome:
+        """The next entry; the branch is complete when there is none."""
+        if self._num_taken == len(self._better.branch.entries):
+            return Complete()
+        signed = self._better.branch.entries[self._num_taken]
+        if self._chain.state_digest != signed.entry.state_digest:
+            index = signed.entry.round
+            return Failed(f"entry {index} was voted for on another state than its chain leads to", is_false=True)
+        self._payload = PayloadFetch(signed, list(self._donors))
+        return self._ask_payload(self._payload)
+
+    def _ask_payload(self, payload: PayloadFetch) -> Outcome:
+        if not payload.to_ask:
+            return self._seek_snapshot()
+        ask = r.AskPayload(UNNUMBERED, payload.to_ask.pop(0), payload.signed)
+        return Asking((Question(ask, self._sources.payload_bytes(payload.signed.entry.lowrank_r)),))
+
+
+def donors_of(peer: PeerId, others: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    """Whom to ask for payloads and snapshots of this peer's branch: itself first."""
+    return tuple(dict.fromkeys((peer, *others)))

@@ -1,0 +1,43 @@
+"""What went wrong in one recovery, and with whom: why it failed, and what the round machine is to believe of whom."""
+
+from dataclasses import dataclass, field
+
+from dilocoxd.ids import PeerId
+from dilocoxd.machines.recovery.interface.questions import Answer, AskChunk, AskFailed
+from dilocoxd.machines.recovery.questions import Asked
+
+
+@dataclass(slots=True)
+class SourceFaults:
+    """Only ever grows."""
+
+    reasons: list[str] = field(default_factory=list)
+    """Why other peers were of no use."""
+    wrong_bytes: list[str] = field(default_factory=list)
+    """Which source gave wrong bytes, and what was wrong with them."""
+    unconfirmed: list[PeerId] = field(default_factory=list)
+    """Peers whose chain is provably false."""
+    unavailable: list[PeerId] = field(default_factory=list)
+    """Peers that did not answer, or whose branch could not be had."""
+    in_part: PeerId | None = None
+    """Of those: the last one, if a part of its branch came."""
+    liars: set[PeerId] = field(default_factory=set)
+    """Gave a wrong chunk: no source of snapshots in this recovery any more."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """For the operator."""
+        return tuple(self.wrong_bytes + self.reasons)
+
+    def hear(self, asked: Asked, event: Answer) -> None:
+        """An answer of a source."""
+        if isinstance(event, AskFailed) and event.is_wrong:
+            self.wrong_bytes.append(f"{asked.peer}: {event.reason}")
+            if isinstance(asked.ask, AskChunk):
+                self.liars.add(asked.peer)
+
+    def note(self, peer: PeerId, reason: str, *, is_false: bool, has_part: bool = False) -> None:
+        """Nothing, or (`has_part`) nothing more, comes of this peer's chain."""
+        self.in_part = peer if has_part else None
+        self.reasons.append(f"{peer}: {reason}")
+        (self.unconfirmed if is_false or peer in self.liars else self.unavailable).append(peer)

@@ -1,0 +1,232 @@
+"""A group forms: who is waited for and for how long, and what happens when nobody proposes one.
+
+Decides with what is known at this height (`look`), and tells the phase machine how long it may train on. Source:
+protocol/06-rounds.md, R4 to R6, R13.
+"""
+
+from collections.abc import Mapping
+
+from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.machines.peers.standing import step_times
+from dilocoxd.machines.peers.view import PeerView
+from dilocoxd.machines.phase.inner_steps import site_inner_steps
+from dilocoxd.machines.round.grouping import (
+    Decision,
+    Gathered,
+    contribution_problem,
+    decide_group,
+    grace_end,
+)
+from dilocoxd.machines.round.height import Height
+from dilocoxd.machines.round.locks import LockDecision
+from dilocoxd.machines.round.outcomes import GiveUp, Join, Outcome, Waiting
+from dilocoxd.machines.round.proposals import promise_only, propose, quorum_problem, take_up
+from dilocoxd.machines.round.timers import (
+    COORDINATOR,
+    HEARD,
+    JOINING,
+    LEFT_OUT,
+    UNANSWERED_LOCK,
+    Mark,
+    Timers,
+    earliest,
+)
+from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.messages import Lock
+
+
+def look(height: Height, process: Timers, now: Monotonic) -> Outcome:
+    """Take up a proposal, make one if that is our role, or say what is missing. `process`: since when we are here."""
+    if (latest := height.latest_attempt(height.attempt.index)) > height.attempt.index:
+        return Join(latest)
+    if pressing := height.book.tips.pressing():
+        return Waiting(f"recovery: {', '.join(sorted(pressing)[:3])} stand elsewhere")
+    first, *_ = order = height.candidates()
+    if height.own.orders:
+        promised = promise_only(height, order, now)
+        reason = "the outer worker, which finishes an order of an abandoned attempt"
+        return Waiting(reason, promised.until, promised.orders)
+    taken = take_up(height, order, now)
+    if not isinstance(taken, Waiting):
+        return taken
+    locks, gathered = height.lock_decision(), gathered_at(height)
+    decision = decide_group(gathered, height.limits, now=now)
+    _note_who_is_late(height, gathered, decision, now)
+    hold = _hold(height, locks, gathered, process, now)
+    made = _make(height, first, locks, decision, hold, now)
+    if not isinstance(made, Waiting):
+        return made
+    silence = _silence(height, first, locks, decision, hold, now)
+    if isinstance(silence, GiveUp):
+        return silence
+    until = earliest(taken.until, decision.until, hold.until if hold is not None else None, silence.until)
+    return Waiting(made.reason, until, (*taken.orders, *made.orders))
+
+
+def _make(
+    height: Height, first: PeerId, locks: LockDecision, decision: Decision, hold: Waiting | None, now: Monotonic
+) -> Outcome:
+    """Propose if that is our role, else wait for who has it."""
+    attempt = height.attempt
+    if first != height.me or attempt.is_left_out or attempt.promised_to is not None:
+        return Waiting(f"a proposal of {first} ({decision.reason if locks.is_free else locks.reason})")
+    if locks.commit is not None and hold is not None:
+        return Waiting(hold.reason)
+    if not locks.is_free and locks.commit is None:
+        return Waiting(locks.reason)
+    if locks.is_free and decision.group is None:
+        return Waiting(decision.reason)
+    return propose(height, locks, decision.group or (), now)
+
+
+def gathered_at(height: Height) -> Gathered:
+    """Input of `decide_group` for this attempt, as far as we know."""
+    book, words, chain, attempt = height.book, height.words, height.chain, height.attempt
+    trains = height.own.is_training and not height.own.is_leaving
+    pairs = book.conflicts.pairs(chain.height)
+    accused = {about for _, about in pairs}
+    contributions: dict[PeerId, Contribution] = {}
+    awaited: dict[PeerId, Monotonic | None] = {}
+    unready, absent = [], []
+    for peer, view in book.present_views(chain, is_training=trains).items():
+        ready = words.ready(peer)
+        if (
+            ready is not None
+            and ready.contribution is not None
+            and words.is_in(peer, attempt.index)
+            and not contribution_problem(ready.contribution, chain, height.limits)
+        ):
+            contributions[peer] = ready.contribution
+        if words.left(peer) == attempt.index or book.is_suspected(peer):
+            continue  # nobody waits for it
+        if peer not in contributions and peer not in accused and _is_expected(height, peer, view):
+            awaited[peer] = book.pace.expected(peer)
+        if book.records[peer].has_missed_join or (ready is not None and ready.attempt >= attempt.index):
+            continue
+        if ready is not None or view.head == chain.head:
+            unready.append(peer)
+        elif view.height < chain.height:
+            absent.append(peer)
+    steady = {peer: c for peer, c in contributions.items() if not height.is_left_out(peer)}
+    first_ready_at = height.timers.since(Mark.CONTRIBUTION)
+    return Gathered(
+        contributions=steady or contributions,
+        awaited=awaited,
+        unready=frozenset(unready),
+        absent=frozenset(absent),
+        first_ready_at=first_ready_at if first_ready_at is not None else attempt.since,
+        attempt_started_at=attempt.since,
+        grace_s=book.pace.grace(height.limits),
+        conflicts=pairs,
+        recent_contributors=chain.recent_contributors,
+    )
+
+
+def _is_expected(height: Height, peer: PeerId, view: PeerView) -> bool:
+    if height.words.has_offered(peer):
+        return True
+    is_near = view.height in (height.round, height.round - 1)
+    return view.is_training and is_near and not height.book.records[peer].is_straggler
+
+
+def _note_who_is_late(height: Height, gathered: Gathered, decision: Decision, now: Monotonic) -> None:
+    """A group forms without them: nobody waits for them again until they answer (R6)."""
+    if decision.group is None:
+        return
+    due = (
+        {p for p, at in gathered.awaited.items() if at is None or at <= now}
+        if _is_grace_over(height, gathered, now)
+        else set()
+    )
+    offering = [p for p in due if p != height.me and not height.words.has_offered(p)]
+    height.book.waited_in_vain(joining=gathered.unready, offering=offering)
+
+
+def _is_grace_over(height: Height, gathered: Gathered, now: Monotonic) -> bool:
+    return now >= grace_end(gathered, height.limits)
+
+
+def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Timers, now: Monotonic) -> Waiting | None:
+    """Why a locked entry must not be finished now; None if it may, or if there is none that could be."""
+    if locks.commit is None or height.attempt.is_left_out:
+        return None
+    if problem := quorum_problem(height, frozenset(locks.voters)):
+        return Waiting(problem)
+    # A live peer that has not joined this attempt may still take part in another group of an earlier one.
+    missing = [p for p in gathered.unready if not height.book.records[p].has_missed_join]
+    joining_end = height.attempt.timers.end(JOINING, height.limits)
+    if missing and now < joining_end:
+        names = ", ".join(sorted(missing)[:3])
+        return Waiting(f"{names} to join this attempt, in which a locked entry is finished", joining_end)
+    height.book.waited_in_vain(joining=missing)
+    return unheard_voters(height, locks, locks.commit, process, now)
+
+
+def unheard_voters(height: Height, locks: LockDecision, lock: Lock, process: Timers, now: Monotonic) -> Waiting | None:
+    """We have just started: others that are not heard yet may have gone on without us meanwhile (R13).
+
+    None when all voters and somebody else are here, or had their time."""
+    absent = sorted(set(lock.voters) - set(locks.voters))
+    end = process.end(HEARD, height.limits)
+    if now >= end or not (absent or height.book.is_alone_with(height.me)):
+        return None
+    return Waiting(f"{', '.join(absent[:3]) or 'others'}, who may have gone on before we were restarted", end)
+
+
+def _silence(
+    height: Height, first: PeerId, locks: LockDecision, decision: Decision, hold: Waiting | None, now: Monotonic
+) -> GiveUp | Waiting:
+    """A round could go on by what we know, but nobody proposes: then the next attempt, with another coordinator."""
+    timers, limits = height.attempt.timers, height.limits
+    can_finish = locks.commit is not None and hold is None
+    if height.attempt.is_left_out:
+        end, timer = timers.end(LEFT_OUT, limits), LEFT_OUT
+    elif can_finish or (locks.is_free and decision.group is not None):
+        timers.start(Mark.POSSIBLE, now)
+        end, timer = max(timers.end(COORDINATOR, limits), _grace_of_others(height, now)), COORDINATOR
+    elif not locks.is_free and locks.commit is None:
+        end, timer = timers.end(UNANSWERED_LOCK, limits), UNANSWERED_LOCK
+    else:
+        timers.stop(Mark.POSSIBLE)
+        return Waiting("nothing is possible yet")
+    if now < end:
+        return Waiting(timer.name, end)
+    if len(alone := height.attempt.left_out_by) == 1:
+        height.words.left_us_out_in_vain(*alone)
+    return GiveUp(f"no proposal of {first} for {timer.seconds(limits):g} s", is_told=False)
+
+
+def _grace_of_others(height: Height, now: Monotonic) -> Monotonic:
+    """The coordinator may wait for peers that we believe to be slow: its grace counts, not only our decision."""
+    ready_at = height.timers.since(Mark.CONTRIBUTION)
+    grace_over = (ready_at if ready_at is not None else now) + height.book.pace.grace(height.limits)
+    return Monotonic(grace_over + height.limits.coordinator_patience_s)
+
+
+def paces(height: Height) -> dict[PeerId, float]:
+    """Step times of the other sites that train, as far as they are known; empty unless sites do their own number of
+    steps."""
+    return step_times(height.book.views()) if height.limits.site_steps_min else {}
+
+
+def others_due(height: Height, now: Monotonic, own_step_s: float = 0.0) -> Monotonic | None:
+    """When the last of those that the group would wait for anyway is due; None if nobody is worth training on for.
+
+    A site that is ahead of the others trains on until then instead of letting its contribution age. Counted from
+    *planned* phases: with measured ones, two sites that wait for each other would both expect the other even later.
+    """
+    pace, views, known = height.book.pace, height.book.views(), paces(height)
+    latest = now + pace.grace(height.limits)
+    due = []
+    for peer, view in views.items():
+        if not view.is_live or not _is_expected(height, peer, view) or height.words.has_offered(peer):
+            continue
+        expected = pace.planned(peer, _planned_steps(height, peer, known, own_step_s), view.step_seconds)
+        if expected is not None and now < expected <= latest:
+            due.append(expected)
+    return max(due, default=None)
+
+
+def _planned_steps(height: Height, peer: PeerId, known: Mapping[PeerId, float], own: float) -> int:
+    others = [*(seconds for other, seconds in known.items() if other != peer), *([own] if own else [])]
+    return site_inner_steps(height.chain.inner_steps, known.get(peer, 0.0), others, height.limits.site_steps_min)

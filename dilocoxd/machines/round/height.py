@@ -1,0 +1,284 @@
+"""One round of the chain: built when we stand at its tip, dropped with all that was said when we stand at the next.
+
+Holds the running attempt, the lock, votes and words; answers what follows from them. Source: protocol/06-rounds.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.ids import Attempt, Monotonic, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.facts import PassPrepared, SegmentFact, SegmentMoved
+from dilocoxd.machines.exchange.inbox import Inbox
+from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits
+from dilocoxd.machines.peers.readiness import Readiness
+from dilocoxd.machines.peers.standing import PeerBook
+from dilocoxd.machines.round.attempt import Proposal, RunningAttempt
+from dilocoxd.machines.round.grouping import coordinator_order
+from dilocoxd.machines.round.inputs import PhaseOffered, RoundMessage
+from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, VoteBox, resolve_locks
+from dilocoxd.machines.round.outcomes import Violation
+from dilocoxd.machines.round.outputs import InFlight, RoundSummary, Send
+from dilocoxd.machines.round.timers import Mark, Timers
+from dilocoxd.wire.local.outer_worker import OwnedSegment
+from dilocoxd.wire.messages import Committed, Lock, Propose, Ready, Vote
+
+NOT_YET: Final = Monotonic(0.0)
+WorkerOrder = tuple[RoundIndex, Attempt, int, int | None]
+"""(round, attempt, pass, segment or None for a whole pass)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What does not change while the process lives."""
+
+    site: Ourselves
+    shape: PayloadShape
+    limits: RoundLimits
+
+
+class OwnSite:
+    """What we ourselves bring, whatever the height."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox: Final = inbox
+        self.orders: Final[set[WorkerOrder]] = set()
+        """Given to the outer worker, not answered yet."""
+        self.offer: PhaseOffered | None = None
+        """Our contribution that no entry names yet."""
+        self.voted_phase: PhaseId | None = None
+        """Newest of our contributions that an entry names for which we voted: others may have committed it."""
+        self.vote: Vote | None = None
+        """Our newest vote; after the commit it still helps those who missed it."""
+        self.is_training = False
+        """We train: our contribution is waited for too."""
+        self.is_leaving = False
+        self.bandwidth = 0
+        """Measured outgoing bytes/s; 0 = unknown."""
+
+    def expects(self, event: SegmentFact) -> bool:
+        """Whether this was to come; what the outer worker answers is no longer awaited. False if that was not ordered,
+        or answered before."""
+        if isinstance(event, SegmentMoved):
+            return True
+        segment = None if isinstance(event, PassPrepared) else event.segment
+        order = (event.round, event.attempt, event.pass_index, segment)
+        is_answer = order in self.orders
+        self.orders.discard(order)
+        return is_answer
+
+
+@dataclass(slots=True)
+class Times:
+    """When the parts of the round were reached."""
+
+    started_at: Monotonic
+    gathered_at: Monotonic = NOT_YET
+    exchanged_at: Monotonic = NOT_YET
+    voted_at: Monotonic = NOT_YET
+    persisted_at: Monotonic = NOT_YET
+
+
+class Height:
+    """A round, from its tip to the next one."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        own: OwnSite,
+        book: PeerBook,
+        chain: ChainView,
+        now: Monotonic,
+        before: "Height | None" = None,
+    ) -> None:
+        """`before`: the height that we leave; what it heard of this one is taken over."""
+        self.terms: Final = terms
+        self.me: Final = terms.site.me
+        self.limits: Final = terms.limits
+        self.own: Final = own
+        self.book: Final = book
+        self.chain = chain
+        """At its tip; a recovery may find another view of the same one."""
+        self.round: Final = chain.height
+        self.words: Final = Readiness()
+        self.buffered: Final[dict[PeerId, Ready]] = dict(before.buffered) if before is not None else {}
+        """Ready messages of the next height."""
+        self.votes: Final = VoteBox()
+        self.accepts: Final = AcceptBox()
+        self.timers: Final = Timers()
+        self.times: Final = Times(started_at=now)
+        self.lock: HeldLock | None = None
+        """The entry that we voted for last."""
+        self.owned: tuple[OwnedSegment, ...] = ()
+        """Of the exchange that made the lock or the entry that is voted on."""
+        self.failures: Final[list[str]] = []
+        self.owners: tuple[PeerId, ...] = ()
+        """Of the last exchange of this round: they hold inputs already."""
+        self.owners_before: Final[tuple[PeerId, ...]] = (
+            (before.owners or before.owners_before) if before is not None else ()
+        )
+        """Of the newest round before this one that we exchanged in."""
+        self.attempt = RunningAttempt(Attempt(0), now)
+
+    # --- what is the same for everybody who asks
+
+    def candidates(self) -> list[PeerId]:
+        """Who may coordinate this attempt, best first: live peers at our head."""
+        records, words, head = self.book.records, self.words, self.chain.head
+        here = [
+            peer
+            for peer in self.book.present()
+            if peer == self.me
+            or words.ready(peer) is not None
+            or records[peer].tip.is_at_our_head
+            or ((view := records[peer].view) is not None and view.head == head)
+        ]
+        return self.ordered(here)
+
+    def ordered(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """In the order in which they are asked to coordinate this attempt."""
+        return coordinator_order(self.terms.site.run_id, self.round, self.attempt.index, peers)
+
+    def latest_attempt(self, own: Attempt) -> Attempt:
+        """The attempt to be in, at least `own` (R5)."""
+        return self.words.latest_attempt(self.book.live(), own, self.book.suspected())
+
+    def locks_here(self) -> dict[PeerId, Lock | None]:
+        """Of those who are ready in this attempt, ourselves included."""
+        locks = {p: r.lock for p, r in self.words.readies().items() if r.attempt == self.attempt.index}
+        locks[self.me] = self.lock.on_wire if self.lock is not None else None
+        return locks
+
+    def lock_decision(self) -> LockDecision:
+        """What the locks of those who are ready in this attempt demand (R13).
+
+        With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
+        locks = self.locks_here()
+        may_fork = not self.limits.has_majority_quorum
+        return resolve_locks(locks, self.book.present() - self.book.suspected(), self.attempt.index, may_fork=may_fork)
+
+    def is_left_out(self, peer: PeerId) -> bool:
+        """Gave up too many attempts of this round, or keeps all from staying in one."""
+        return self.words.gives_up_often(peer) or self.book.is_suspected(peer)
+
+    def is_left_out_of(self, proposal: Proposal) -> bool:
+        """Whether a group forms without us."""
+        return isinstance(proposal, Propose) and self.me not in {
+            *proposal.observers,
+            *(c.peer for c in proposal.contributions),
+        }
+
+    def needs(self, peer: PeerId) -> bool:
+        """Our attempt cannot be decided without this peer.
+
+        A party, or an observer that has not accepted our proposal: it may commit something else without us.
+        """
+        attempt = self.attempt
+        if peer in attempt.parties:
+            return True
+        if peer not in attempt.observers or self.is_left_out(peer):
+            return False
+        return self.accepts.accepted.get(peer, {}).get(attempt.index) != attempt.coordinator
+
+    def is_reached_by(self, peer: PeerId) -> bool:
+        """Whether the peer stands on our head, or on ahead as far as we know."""
+        record = self.book.records[peer]
+        if self.words.ready(peer) is not None or record.tip.is_at_our_head:
+            return True
+        view, head = record.view, self.chain.head
+        return view is not None and (view.head == head or (view.height > self.round and not record.tip.is_unconfirmed))
+
+    def ready_message(self) -> Ready:
+        """Where we stand."""
+        own = self.own
+        return Ready(
+            round=self.round,
+            attempt=self.attempt.index,
+            parent=self.chain.head,
+            state_digest=self.chain.state_digest,
+            contribution=own.offer.contribution if own.offer is not None and not own.is_leaving else None,
+            offer=own.offer.offer if own.offer is not None and not own.is_leaving else None,
+            lock=self.lock.on_wire if self.lock is not None else None,
+            bandwidth=own.bandwidth,
+        )
+
+    def sends(self, peers: Iterable[PeerId], message: RoundMessage) -> tuple[Send, ...]:
+        """The message to each of them but ourselves."""
+        return tuple([Send(peer, message) for peer in peers if peer != self.me])
+
+    def in_flight(self) -> InFlight | None:
+        """Our contribution that recovery may have to settle; None if we offer none."""
+        if self.own.offer is None:
+            return None
+        lock = self.lock if self.lock is not None and self.lock.results_held else None
+        return InFlight(self.own.offer.contribution, lock.entry if lock is not None else None, self.owned)
+
+    def summary(self, voted_on: HeldLock, applied_at: Monotonic) -> RoundSummary:
+        """The round that ends with this entry."""
+        return RoundSummary(
+            round=self.round,
+            num_attempts=self.attempt.index + 1,
+            coordinator=self.attempt.coordinator,
+            contributions=voted_on.entry.contributions,
+            is_contributor=any(c.peer == self.me for c in voted_on.entry.contributions),
+            entry_hash=voted_on.entry_hash,
+            started_at=self.times.started_at,
+            gathered_at=self.times.gathered_at,
+            exchanged_at=self.times.exchanged_at,
+            voted_at=self.times.voted_at,
+            persisted_at=self.times.persisted_at,
+            applied_at=applied_at,
+            failures=tuple(self.failures),
+            owners=voted_on.owners,
+        )
+
+    def help_for(self, peer: PeerId, round_index: RoundIndex) -> tuple[Send, ...]:
+        """What a peer that is still at this older round is told (R15)."""
+        vote = self.own.vote
+        own = self.sends([peer], vote) if vote is not None and vote.round == round_index else ()
+        return (*own, *self.sends([peer], Committed(RoundIndex(self.round - 1), self.chain.head)))
+
+    # --- what enters
+
+    def hear_attempt(self, peer: PeerId, attempt: Attempt) -> Violation | None:
+        """The peer says that it is in this attempt; a Violation if that is not to be believed (R5)."""
+        # Who comes late cannot know how far the others are: it believes two that agree, or the only other one there is.
+        is_alone_with_it = self.book.is_alone_with(peer)
+        known = self.words.known_attempt(peer, self.attempt.index)
+        if self.words.is_further(peer, attempt, known) and not is_alone_with_it:
+            self.book.raised(peer)
+        self.words.claim(peer, attempt)
+        problem = self.words.jump_problem(peer, attempt, self.attempt.index, self.limits.attempt_jump_max)
+        return Violation(peer, "attempt_jump", problem) if problem and not is_alone_with_it else None
+
+    def say(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:
+        """A Ready of ours or of another peer that stands here counts from now on."""
+        counted = self.words.say(peer, ready)
+        if counted is None or counted.contribution is None:
+            return
+        self.book.contributed(peer)
+        self.book.pace.contributed(peer, counted.contribution.phase, now)
+        self.timers.start(Mark.CONTRIBUTION, now)
+
+    def keep(self, peer: PeerId, proposal: Proposal, now: Monotonic) -> None:
+        """A proposal of the attempt that we are in: to be considered, or a round goes on without us."""
+        if self.is_left_out_of(proposal):
+            if not self.words.is_false_alarm(peer):
+                self.attempt.note_left_out(peer, now)
+        elif self.attempt.promised_to is None:
+            # What is promised to one proposal of an attempt cannot go to another one, nor to a second of the same peer.
+            self.book.joined(peer)
+            self.attempt.keep(peer, proposal, now)
+
+    def arrived(self) -> Mapping[PeerId, Ready]:
+        """Take out what others said about this height while we still stood at the one before."""
+        due = {peer: ready for peer, ready in self.buffered.items() if ready.round <= self.round}
+        for peer in due:
+            del self.buffered[peer]
+        return due
+
+    def stood_still(self, seconds: float) -> None:
+        """We were not running for so long (R18)."""
+        self.timers.move(seconds)
+        self.attempt.timers.move(seconds)

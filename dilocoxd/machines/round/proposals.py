@@ -1,0 +1,257 @@
+"""Proposals of an attempt: which one is taken up and when, what our own says, what an observer promises.
+
+Decides nothing about who should be in a group (grouping.py, gathering.py). Source: protocol/06-rounds.md, R4, R7, R8,
+R13.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from dilocoxd.ids import Digest, Monotonic, PeerId
+from dilocoxd.machines.exchange.exchange import Exchange
+from dilocoxd.machines.exchange.orders import CancelTransfers
+from dilocoxd.machines.exchange.owners import assign_owners, lasting_owners
+from dilocoxd.machines.round.attempt import Proposal
+from dilocoxd.machines.round.grouping import members, missing_majority, proposal_problem
+from dilocoxd.machines.round.height import Height
+from dilocoxd.machines.round.locks import LockDecision, is_disproved
+from dilocoxd.machines.round.outcomes import GATHERING, GiveUp, Join, Outcome, TakeUp, Told, Violation, VoteOn, Waiting
+from dilocoxd.machines.round.outputs import Command, ReportPeer, Send
+from dilocoxd.machines.round.timers import OTHER_CANDIDATE, Mark, earliest
+from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.messages import Accept, Propose, ProposeCommit
+
+AT_ONCE: Final = Monotonic(0.0)
+
+
+def on_proposal(height: Height, peer: PeerId, message: Proposal, state: str, now: Monotonic) -> Join | Violation | None:
+    """Remember a proposal while we gather; a later attempt is joined first, an earlier one is over here."""
+    if state != GATHERING or message.round != height.round or message.attempt < height.attempt.index:
+        return None
+    if isinstance(message, Propose) and Digest(message.parent) != height.chain.head:
+        return None
+    if height.is_left_out_of(message) and not height.book.is_live(peer):
+        return None
+    if message.attempt == height.attempt.index:
+        height.keep(peer, message, now)
+        return None
+    if (violation := height.hear_attempt(peer, message.attempt)) is not None:
+        return violation
+    return None if height.book.is_suspected(peer) else Join(message.attempt, (peer, message))
+
+
+def take_up(height: Height, order: Sequence[PeerId], now: Monotonic) -> Outcome:
+    """The first proposal that may be taken up now; else when to look again. Broken ones are reported and dropped."""
+    attempt = height.attempt
+    reports: list[Command] = []
+    until: Monotonic | None = None
+    for peer in height.ordered(attempt.proposals):
+        promised = attempt.promised_to
+        if promised is not None and promised[0] != peer:
+            continue
+        counts_at = AT_ONCE if promised is not None else _counts_at(height, peer, order)
+        if counts_at is None or now < counts_at:
+            until = earliest(until, counts_at)
+            continue
+        found = _considered(height, peer, attempt.proposals[peer], now)
+        if isinstance(found, Violation):
+            attempt.drop(peer)
+            reports.append(ReportPeer(peer, found.rule, found.detail))
+        elif found is not None:
+            return _after(reports, found)
+    return Waiting("a proposal that counts", until, tuple(reports))
+
+
+def promise_only(height: Height, order: Sequence[PeerId], now: Monotonic) -> Waiting:
+    """We cannot receive yet (our outer worker may be starting), but the members of a proposal that we only observe need
+    not wait for that: what they want of us is that we take part in nothing else."""
+    attempt = height.attempt
+    until: Monotonic | None = None
+    orders: tuple[Command, ...] = ()
+    for peer in height.ordered(attempt.proposals):
+        message = attempt.proposals[peer]
+        if attempt.promised_to is not None or not isinstance(message, Propose) or height.me not in message.observers:
+            continue
+        if _problem(height, message):
+            continue
+        counts_at = _counts_at(height, peer, order)
+        if counts_at is None or now < counts_at:
+            until = earliest(until, counts_at)
+        elif height.lock_decision().is_free:
+            attempt.promised_to = (peer, message)
+            orders = acceptance(height)
+    return Waiting("to be able to receive", until, orders)
+
+
+def propose(height: Height, locks: LockDecision, group: tuple[Contribution, ...], now: Monotonic) -> Outcome:
+    """As the coordinator: have a locked entry finished, or propose a group, and take part ourselves."""
+    attempt = height.attempt
+    message: Proposal
+    if locks.commit is not None:
+        message = attempt.finishing = ProposeCommit(
+            height.round, attempt.index, locks.commit, tuple(sorted(locks.voters))
+        )
+        targets = set(locks.voters)
+    else:
+        message = group_proposal(height, group)
+        targets = members(message)
+    sends = height.sends(sorted(targets), message)
+    if height.me in targets:
+        found = _considered(height, height.me, message, now)
+        assert found is not None and not isinstance(found, Violation), "our own proposal breaks a rule"
+        return _after(sends, found)
+    attempt.coordinator = height.me
+    attempt.timers.restart(Mark.LEFT_OUT, now)
+    return Waiting("the others, who finish a locked entry", None, sends)
+
+
+def group_proposal(height: Height, group: tuple[Contribution, ...]) -> Propose:
+    """The proposal of this group: who observes it, and who reduces what."""
+    readies, chain = height.words.readies(), height.chain
+    peers = [c.peer for c in group]
+    observers = [p for p in readies if p not in peers and height.book.is_live(p)]
+    bandwidths = [readies[peer].bandwidth for peer in peers]
+    return Propose(
+        round=height.round,
+        attempt=height.attempt.index,
+        parent=chain.head,
+        state_digest=chain.state_digest,
+        contributions=group,
+        offers=tuple(offer for peer in peers if (offer := readies[peer].offer) is not None),
+        observers=tuple(sorted(p for p in observers if height.words.is_in(p, height.attempt.index))),
+        owners=_owners(height, peers, bandwidths),
+        lowrank_r=chain.lowrank_r,
+        next_lowrank_r=chain.announced[0],
+        next_inner_steps=chain.announced[1],
+        parent_voters=chain.tip_voters,
+        evidence=(),
+    )
+
+
+def _owners(height: Height, peers: Sequence[PeerId], bandwidths: Sequence[int]) -> tuple[int, ...]:
+    """Who reduces which segment, as indices of `peers` (X1); where everybody does (X11), nobody is named."""
+    shape = height.terms.shape
+    if shape.is_gathered:
+        return (0,) * shape.num_segments
+    if height.owners:
+        known = {peer: index for index, peer in enumerate(peers)}
+        return assign_owners(shape.segment_bytes, bandwidths, [known.get(owner) for owner in height.owners])
+    lasting = lasting_owners(height.owners_before, peers, shape.segment_bytes, bandwidths)
+    return lasting or assign_owners(shape.segment_bytes, bandwidths)
+
+
+def begin(height: Height, taken: TakeUp, now: Monotonic) -> tuple[Command, ...]:
+    """Take up a proposal: what was ordered for other attempts ends, the exchange begins, observers accept."""
+    own, attempt, told = height.own, height.attempt, taken.propose
+    if (lock := height.lock) is not None:
+        # RESULT is needed again. Who proved the lock void may be gone when others ask next: they must not finish it.
+        height.lock = None if is_disproved(lock, height.locks_here()) else replace(lock, results_held=False)
+    own.inbox.open(told.contributions, height.me)
+    missing = height.chain.missing(len(told.contributions))
+    exchange = Exchange(height.me, height.terms.shape, told, own.inbox, missing)
+    height.owners = exchange.owners
+    height.times.gathered_at = now
+    attempt.begin(taken.coordinator, exchange, now)
+    hashes = own.offer.segment_hashes if own.offer is not None else ()
+    return (CancelTransfers(height.round, attempt.index), *exchange.start(hashes), *acceptance(height))
+
+
+def acceptance(height: Height) -> tuple[Send, ...]:
+    """As an observer: promise the members to take part in nothing else in this attempt (R8)."""
+    attempt = height.attempt
+    if attempt.exchange is not None and attempt.coordinator is not None:
+        coordinator, told = attempt.coordinator, attempt.exchange.propose
+    elif attempt.promised_to is not None:
+        coordinator, told = attempt.promised_to
+    else:
+        return ()
+    if height.me not in told.observers:
+        return ()
+    members = (*(c.peer for c in told.contributions), *told.observers)
+    return height.sends(members, Accept(height.round, attempt.index, coordinator))
+
+
+def repeated(height: Height, peer: PeerId) -> Told | None:
+    """A peer says Ready in our attempt and shows no sign of what we take part in: the proposal was lost, or came while
+    it caught up (R4)."""
+    attempt = height.attempt
+    exchange, commit, is_ours = attempt.exchange, attempt.finishing, attempt.coordinator == height.me
+    if exchange is not None and not exchange.has_sign_of(peer):
+        # To a member, from the coordinator: take part. To anybody else, from any member: wait for what we do.
+        if is_ours or peer not in exchange.members:
+            return Told(height.sends([peer], exchange.propose))
+    elif commit is not None and peer in commit.voters and attempt.index not in height.votes.votes.get(peer, {}):
+        return Told(height.sends([peer], commit))
+    return None
+
+
+def _after(orders: Sequence[Command], found: TakeUp | VoteOn | GiveUp) -> Outcome:
+    """The same with these orders before it."""
+    if isinstance(found, TakeUp):
+        return TakeUp(found.coordinator, found.propose, tuple(orders))
+    if isinstance(found, VoteOn):
+        return VoteOn(found.voted_on, tuple(orders))
+    return GiveUp(found.reason, found.blames, found.is_told, tuple(orders))
+
+
+def _counts_at(height: Height, peer: PeerId, order: Sequence[PeerId]) -> Monotonic | None:
+    """From when on the peer's proposal counts: it is the first candidate, or all better ones had their time (R4).
+
+    None while a round of this attempt goes on without us: two groups could commit. But one peer alone that says so, it
+    may lie, keeps us only from proposals that have to be waited out (R8).
+    """
+    attempt = height.attempt
+    if attempt.is_left_out:
+        is_believed = len(attempt.left_out_by & height.book.live()) >= 2
+        return AT_ONCE if order[0] == peer and not is_believed else None
+    return AT_ONCE if order[0] == peer else attempt.timers.end(OTHER_CANDIDATE, height.limits, peer)
+
+
+def _considered(
+    height: Height, peer: PeerId, message: Proposal, now: Monotonic
+) -> TakeUp | VoteOn | GiveUp | Violation | None:
+    """What a proposal that counts leads to; None: it is not taken up yet."""
+    if isinstance(message, ProposeCommit):
+        return _considered_commit(height, peer, message, now)
+    if problem := _problem(height, message):
+        return Violation(peer, "bad_proposal", problem)
+    if not height.lock_decision().is_free:
+        return None
+    mine = next((c for c in message.contributions if c.peer == height.me), None)
+    offer = height.own.offer
+    if mine is not None and (offer is None or offer.contribution != mine):
+        return GiveUp(f"{height.me} does not offer what {peer} proposed for it")
+    return TakeUp(peer, message)
+
+
+def _considered_commit(
+    height: Height, peer: PeerId, message: ProposeCommit, now: Monotonic
+) -> VoteOn | Violation | None:
+    lock = height.lock
+    if height.me not in message.voters:
+        if not height.words.is_false_alarm(peer):
+            height.attempt.note_left_out(peer, now)
+        return None
+    if lock is None or lock.entry_hash != message.lock.entry_hash:
+        return Violation(peer, "bad_proposal", "asks us to finish an entry that we are not locked on")
+    if not set(message.voters) <= set(lock.voters):
+        return Violation(peer, "bad_proposal", "names voters that are not contributors of the entry")
+    if problem := quorum_problem(height, frozenset(message.voters)):
+        return Violation(peer, "bad_proposal", problem)
+    height.attempt.coordinator = peer
+    height.times.gathered_at = height.times.exchanged_at = now
+    return VoteOn(replace(lock, attempt=height.attempt.index, voters=message.voters, coordinator=None, observers=()))
+
+
+def _problem(height: Height, propose: Propose) -> str:
+    """Which rule the proposal breaks; empty if none."""
+    problem = proposal_problem(propose, height.chain, height.terms.shape, height.limits)
+    return problem or quorum_problem(height, frozenset(c.peer for c in propose.contributions))
+
+
+def quorum_problem(height: Height, voters: frozenset[PeerId]) -> str:
+    """Why `quorum = majority` forbids these voters; empty if it does not, or if any number will do (R14)."""
+    if not height.limits.has_majority_quorum:
+        return ""
+    return missing_majority(voters, height.chain.recent_contributors)
