@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import Codec, Payload, bad_payload, check_encodable, load, store
+from dilocoxd.compress.codec import Codec, Payload, bad_payload, check_encodable, folded, load, store
 
 ScaleFormat = Literal["fp32", "bf16", "pow2", "short"]
 SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1, "short": 2}
@@ -33,6 +33,8 @@ SHORT_MASK = 0xFFFFF
 """Bits of an fp32 number that a `short` scale leaves zero: three bits of the mantissa remain."""
 SCALE_MIN = 2.0**-64
 SCALE_MAX = 2.0**64
+EXACT_SUM_MAX = 1 << 24
+"""Integers up to here, and their sums in any order, are exact in fp32."""
 BELOW_SCALE_MIN = 2.0**-64 * (1 - 2.0**-24)
 """The fp32 number before SCALE_MIN."""
 ZERO_EXPONENT = -127
@@ -90,6 +92,20 @@ class BlockInt(Codec):
         torch.mul(rows, scales[:full].unsqueeze(1), out=target)
         if full < num_blocks:
             torch.mul(codes[end:], scales[full], out=out[end:])
+
+    def square_sum_chunk(self, payload: Tensor, start: int, numel: int, count: int) -> float:
+        """Sums of squared codes are exact integers, whatever their order; each is multiplied by its scale squared."""
+        if (self._levels + 1) ** 2 * self._block > EXACT_SUM_MAX:
+            return super().square_sum_chunk(payload, start, numel, count)
+        size = SCALE_BYTES[self._scale]
+        first_block, num_blocks = start // self._block, -(-count // self._block)
+        scales = load_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale).double()
+        first = self._scale_bytes(numel) + start * self._bits // 8
+        source = payload[first : first + (count * self._bits + 7) // 8]
+        codes = source.view(torch.int8) if self._bits == 8 else unpack_nibbles(source, count)
+        rows = padded(codes.to(torch.float32), self._block).view(-1, self._block)
+        sums = torch.mul(rows, rows).sum(dim=1).double()
+        return folded(scales.mul_(scales).mul_(sums))
 
     def checked_payload(self, payload: Payload, numel: int) -> Tensor:
         source = super().checked_payload(payload, numel)

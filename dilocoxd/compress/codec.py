@@ -24,6 +24,8 @@ CHUNK = 1 << 19
 A multiple of every block length and of the 4096 of `wire.layout.CUT_MULTIPLE`."""
 MAGNITUDE_MAX = 2.0**64
 """Largest |value| on the wire. Sums over 1,024 peers stay finite, so no peer can make a result unencodable."""
+FOLD = 1 << 15
+"""Elements squared at a time: float64 of this length stays in the cache."""
 
 Payload = bytes | bytearray | memoryview | Tensor
 """Bytes of one segment: any contiguous buffer, or a uint8 tensor."""
@@ -57,6 +59,13 @@ class Codec(ABC):
     @abstractmethod
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         """Fill `out`, one of `self.chunks(numel)`, from a payload that `checked_payload` passed. Raises WireError."""
+
+    def square_sum_chunk(self, payload: Tensor, start: int, numel: int, count: int) -> float:
+        """Sum of squares of the `count` values of one chunk of a payload that `checked_payload` passed, in float64: the
+        same bits on every machine. Raises WireError."""
+        values = torch.empty(count)
+        self.decode_chunk(payload, start, numel, values)
+        return square_sum(values)
 
     def encode(self, values: Tensor, out: bytearray | memoryview | Tensor) -> None:
         """Fill `out` (exactly `payload_bytes(n)` writable bytes) with the encoding of float32[n].
@@ -100,6 +109,28 @@ def chunks(numel: int, size: int = CHUNK) -> Iterator[tuple[int, int]]:
     """`(start, stop)` of consecutive chunks of `size` that cover `numel` elements."""
     for start in range(0, numel, size):
         yield start, min(start + size, numel)
+
+
+def square_sum(values: Tensor) -> float:
+    """Sum of squares of float32[n] in float64: the same bits for every CPU, thread count and vector width.
+
+    The square of an fp32 number is exact in float64, and every addition of `folded` is one IEEE operation.
+    """
+    total = 0.0
+    for start in range(0, values.numel(), FOLD):
+        squares = values[start : start + FOLD].double()
+        total += folded(squares.mul_(squares))
+    return total
+
+
+def folded(parts: Tensor) -> float:
+    """Sum of float64[n]: the upper half is added to the lower one until one number is left. Overwrites `parts`."""
+    count = parts.numel()
+    while count > 1:
+        half = count // 2
+        parts[:half].add_(parts[count - half : count])
+        count -= half
+    return float(parts[0]) if count else 0.0
 
 
 def bad_payload(detail: str) -> WireError:

@@ -141,6 +141,10 @@ class PartsCodec(Codec):
         codec, count, origin, raw = self._part_at(start, payload)
         codec.decode_chunk(raw, start - origin, count, out)
 
+    def square_sum_chunk(self, payload: Tensor, start: int, numel: int, count: int) -> float:
+        codec, length, origin, raw = self._part_at(start, payload)
+        return codec.square_sum_chunk(raw, start - origin, length, count)
+
     def checked_payload(self, payload: Payload, numel: int) -> Tensor:
         source = super().checked_payload(payload, numel)
         if not self._parts and int(source[0]):

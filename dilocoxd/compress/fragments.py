@@ -2,8 +2,8 @@
 
 A fragment is a stretch of each segment rather than some whole segments, so that every round has the same bytes and
 every owner the same work; the payloads of all rounds are equally long (the last stretch is filled up with zeros). What
-is not sent is no error: it stays in the sites' parameters (trainer/mixing.py). Source: Streaming DiLoCo, arXiv
-2501.18512 (ALGORITHMS 2.1); the cut is this project's.
+is not sent is no error: it stays in the sites' parameters (trainer/parameters/mixing.py). Source: Streaming DiLoCo,
+arXiv 2501.18512 (ALGORITHMS 2.1); the cut is this project's.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LowRankPlan:
     """What of one segment is factored and what is dense, both ascending."""
 
     matrices: tuple[Matrix, ...]
@@ -95,7 +95,7 @@ class LowRank(Transform):
         self.lowrank_r = lowrank_r
         self._plans = {segment.index: self._plan(segment) for segment in self.layout.segments}
 
-    def plan(self, segment: Segment) -> Plan:
+    def plan(self, segment: Segment) -> LowRankPlan:
         return self._plans[segment.index]
 
     def codec(self, pass_index: int, segment: Segment) -> Codec:
@@ -183,7 +183,7 @@ class LowRank(Transform):
         self._warm[matrix.key] = orthonormal(fresh)
         return self._warm[matrix.key]
 
-    def _plan(self, segment: Segment) -> Plan:
+    def _plan(self, segment: Segment) -> LowRankPlan:
         matrices: list[Matrix] = []
         dense: list[tuple[int, int]] = []
         position = 0
@@ -201,7 +201,7 @@ class LowRank(Transform):
                 _add_dense(dense, position, start)
                 position = matrix.stop
         _add_dense(dense, position, segment.numel)
-        return Plan(tuple(matrices), tuple(dense))
+        return LowRankPlan(tuple(matrices), tuple(dense))
 
 
 def orthonormal(rows_RN: Tensor) -> Tensor:
@@ -256,7 +256,7 @@ def _fit(p_RM: Tensor, projected_RN: Tensor) -> Tensor:
     return torch.mm(torch.cholesky_inverse(factor).float(), projected_RN)
 
 
-def _columns(vector: Tensor, plan: Plan, *, is_first: bool) -> Iterator[tuple[Matrix, Tensor]]:
+def _columns(vector: Tensor, plan: LowRankPlan, *, is_first: bool) -> Iterator[tuple[Matrix, Tensor]]:
     first = 0
     for matrix in plan.matrices:
         length = matrix.rows if is_first else matrix.columns

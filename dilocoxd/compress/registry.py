@@ -28,7 +28,7 @@ def codec_from_name(name: str, **options: Any) -> Codec:
     """
     factory = _FACTORIES.get(name)
     if factory is None:
-        raise ConfigError(f"codec {name!r} is unknown; use one of {', '.join(sorted(_FACTORIES))}")
+        raise ConfigError(f"codec {name!r} is unknown; use one of {', '.join(codec_names())}")
     try:
         return factory(**options)
     except TypeError:

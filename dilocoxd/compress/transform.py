@@ -126,7 +126,7 @@ class OnePass(Transform):
         return self._codec
 
 
-class Identity(OnePass):
+class NoTransform(OnePass):
     """All values of the segment."""
 
     def vector_numel(self, pass_index: int, segment: Segment) -> int:

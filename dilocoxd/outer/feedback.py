@@ -20,8 +20,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, NotEncodableError, Payload, chunks
-from dilocoxd.compress.transform import add_decoded_, subtract_decoded_
+from dilocoxd.compress.codec import MAGNITUDE_MAX, NotEncodableError, chunks
 from dilocoxd.outer.rounding import fp32
 from dilocoxd.wire.layout import Layout
 
@@ -55,11 +54,6 @@ class ErrorFeedback:
             r.sub_(delta)
 
 
-def pseudo_gradient_(anchor: Tensor, params: Tensor) -> Tensor:
-    """anchor <- u = anchor - params, in place; u descends: the outer step subtracts it."""
-    return anchor.sub_(params)
-
-
 def check_offerable(layout: Layout, u: Tensor) -> None:
     """Raise NotEncodableError, naming the parameter, if u = float32[layout.numel] must not be offered."""
     if _is_offerable(u):
@@ -73,13 +67,3 @@ def check_offerable(layout: Layout, u: Tensor) -> None:
 def _is_offerable(u: Tensor) -> bool:
     """Half of what codecs take, so that adding bounded feedback stays in range."""
     return all(bool((u[a:b].abs().amax() <= MAGNITUDE_MAX / 2).item()) for a, b in chunks(u.numel()))
-
-
-def subtract_own_(d: Tensor, codec: Codec, payload: Payload) -> None:
-    """d <- r = d - own, with own decoded from the payload that the others get."""
-    subtract_decoded_(codec, payload, d)
-
-
-def restore_excluded_(r: Tensor, codec: Codec, payload: Payload) -> None:
-    """r <- d = r + own: the contribution was not among those committed, so all of it stays here."""
-    add_decoded_(codec, payload, r)

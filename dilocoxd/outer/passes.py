@@ -1,6 +1,6 @@
 """One segment through the passes of an exchange: what a site offers, what the owner makes of it, what everybody gets.
 
-Works for every transform; with `Identity` it is the same arithmetic as `reduce.reduce_segment`. Nothing here changes
+Works for every transform; with `NoTransform` it is the same arithmetic as `reduce.reduce_segment`. Nothing here changes
 feedback or residual except the two `settle` functions, which run once the entry has committed.
 """
 
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.codec import MAGNITUDE_MAX, Payload
-from dilocoxd.compress.transform import Identity, Transform
-from dilocoxd.outer.reduce import reduce_in_chunks, weighted_mean_
+from dilocoxd.compress.transform import NoTransform, Transform
+from dilocoxd.outer.clipping import ClipRecord, ClipRule, Weighing, clip_record, count_
+from dilocoxd.outer.contrary import contrary_shares
+from dilocoxd.outer.reduce import Weights, reduce_in_chunks, share_norms, weighted_mean_
 from dilocoxd.wire.layout import Segment
 
 
@@ -41,13 +43,13 @@ def encode_pass(at: SegmentPass, d: Tensor, out: bytearray | memoryview | Tensor
 def reduce_pass(
     at: SegmentPass,
     shares: Sequence[Payload],
-    weights: Sequence[float],
+    weights: Weights,
     residual: Tensor | None,
     out: bytearray | memoryview | Tensor,
 ) -> None:
     """Owner: fill `out` with the encoded mean of `shares` (sorted peer order) and residual. Raises BadShareError."""
     codec = at.transform.codec(at.pass_index, at.segment)
-    if isinstance(at.transform, Identity):
+    if isinstance(at.transform, NoTransform):
         reduce_in_chunks(codec, shares, weights, residual, at.segment.numel, out)
         return
     mean = torch.empty(at.transform.vector_numel(at.pass_index, at.segment))
@@ -56,10 +58,55 @@ def reduce_pass(
     codec.encode(mean.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX), out)
 
 
+def weigh_pass(
+    at: SegmentPass, shares: Sequence[Payload], weights: Sequence[float], rule: ClipRule, recent: Sequence[float] = ()
+) -> tuple[Weighing, ClipRecord]:
+    """Owner: how these shares become a mean, and the record of it. Raises BadShareError.
+
+    `recent`: norms that the last entries recorded of this segment. Only the last pass is counted in the sites'
+    feedback; what comes before it shapes the subspace, and has neither memory nor center.
+    """
+    numel = at.transform.vector_numel(at.pass_index, at.segment)
+    is_last = at.pass_index == at.transform.num_passes - 1
+    if not rule.is_on or not numel:
+        return Weighing(weights), ClipRecord(0.0, (1.0,) * len(shares))
+    center, codec = rule.center if is_last else None, at.transform.codec(at.pass_index, at.segment)
+    norms = share_norms(codec, shares, numel, center)
+    record = clip_record(norms, recent if is_last else (), rule.kappa)
+    if rule.drops_contrary:
+        sizes = norms if center is None else share_norms(codec, shares, numel)
+        record = record.without(contrary_shares(codec, shares, sizes, numel))
+    return Weighing(weights, () if record.is_whole else record.factors, center), record
+
+
+def subtract_counted_(at: SegmentPass, own: Payload, e: Tensor, factor: float, center: Tensor | None = None) -> None:
+    """e <- e - what was counted of the site's own payload of the last pass. Raises WireError."""
+    if factor == 1.0:
+        at.transform.subtract_expanded_(at.segment, own, at.results, e)
+    else:
+        e.sub_(counted(at, own, factor, center))
+
+
+def add_counted_(at: SegmentPass, own: Payload, e: Tensor, factor: float, center: Tensor | None = None) -> None:
+    """e <- e + what was counted of the site's own payload of the last pass. Raises WireError."""
+    if factor == 1.0:
+        at.transform.add_expanded_(at.segment, own, at.results, e)
+    else:
+        e.add_(counted(at, own, factor, center))
+
+
+def counted(at: SegmentPass, own: Payload, factor: float, center: Tensor | None = None) -> Tensor:
+    """What the mean took of a payload of the last pass, float32[segment.numel]. Raises WireError."""
+    values = torch.empty(at.segment.numel)
+    at.transform.expand(at.segment, own, at.results, values)
+    count_(values, factor, center)
+    return values
+
+
 def settle_residual_pass_(
-    at: SegmentPass, shares: Sequence[Payload], weights: Sequence[float], residual: Tensor, result: Payload
+    at: SegmentPass, shares: Sequence[Payload], weights: Weights, residual: Tensor, result: Payload
 ) -> None:
-    """Owner, on commit: residual <- residual + mean of the contributions - Delta; `at` is the last pass."""
+    """Owner, on commit: residual <- residual + mean of what was counted - Delta; `at` is the last pass."""
     mean = torch.empty(at.transform.vector_numel(at.pass_index, at.segment))
     weighted_mean_(at.transform.codec(at.pass_index, at.segment), shares, weights, mean)
     expanded = torch.empty_like(residual)

@@ -1,6 +1,7 @@
 """The owner's part of an exchange: weighted mean of the shares of one segment, encoded once.
 
     v = w_1 c_1 + w_2 c_2 + ... + residual        fp32, in the given (sorted peer) order, multiply and add rounded apart
+c_i is what of share i is counted (outer/clipping.py): all of it, unless its norm stands out.
     result = encode(v);  residual <- v - decode(result)
 The owner uses the decoded result like everybody else, so all peers hold the same bits; what the second encoding lost
 stays in the owner's residual of that segment and joins the next mean (CocktailSGD's server side; ALGORITHMS 4.3).
@@ -9,13 +10,19 @@ stays in the owner's residual of that segment and joins the next mean (CocktailS
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, Payload
+from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, Payload, square_sum
 from dilocoxd.errors import WireError
+from dilocoxd.outer.clipping import Weighing
+from dilocoxd.wire.local.outer_worker import SKETCH_NUMBERS
+
+Weights = Sequence[float] | Weighing
+"""Of the shares in their order; a plain sequence counts every share whole."""
 
 
 class BadShareError(WireError):
@@ -26,8 +33,8 @@ class BadShareError(WireError):
         self.position = position
 
 
-def weighted_mean_(codec: Codec, shares: Sequence[Payload], weights: Sequence[float], out: Tensor) -> None:
-    """out <- sum of weight * decoded share, in the given order. Raises BadShareError.
+def weighted_mean_(codec: Codec, shares: Sequence[Payload], weights: Weights, out: Tensor) -> None:
+    """out <- sum of weight * what is counted of the share, in the given order. Raises BadShareError.
 
     `weights` come from `rounding.mean_weights`. The mean saturates at +-2**64: no share can make it unencodable.
     """
@@ -36,18 +43,69 @@ def weighted_mean_(codec: Codec, shares: Sequence[Payload], weights: Sequence[fl
         _mean_of_chunk(codec, sources, weights, (start, out.numel()), out[start:stop])
 
 
+def share_norms(codec: Codec, shares: Sequence[Payload], numel: int, center: Tensor | None = None) -> list[float]:
+    """Distance of each decoded share from `center` (None: from 0), with the same bits on every machine.
+
+    Raises BadShareError.
+    """
+    norms = []
+    for position, share in enumerate(shares):
+        source = _checked(codec, share, numel, position)
+        total = 0.0
+        for place in codec.chunks(numel):
+            try:
+                total += _square_sum(codec, source, (*place, numel), center)
+            except WireError as error:
+                raise BadShareError(position, error.detail) from error
+        norms.append(math.sqrt(total))
+    return norms
+
+
+def share_sketches(codec: Codec, shares: Sequence[Payload], numel: int) -> bytes:
+    """A sketch of each share, from its first chunk: SKETCH_NUMBERS sums of values with the signs of a fixed pattern.
+
+    Cosines of sketches are those of the shares within about 1 / 8. For alarms only: bits may differ between machines.
+    """
+    stop = next(stop for _, stop in codec.chunks(numel)) if numel else 0
+    count = stop // SKETCH_NUMBERS
+    if not count:
+        return b""
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (1, count), generator=generator).mul_(2).sub_(1).float()
+    values = torch.empty(stop)
+    sketches = torch.empty(len(shares), SKETCH_NUMBERS)
+    for position, share in enumerate(shares):
+        codec.decode_chunk(_checked(codec, share, numel, position), 0, numel, values)
+        torch.mm(
+            signs, values[: count * SKETCH_NUMBERS].view(count, SKETCH_NUMBERS), out=sketches[position : position + 1]
+        )
+    return bytes(sketches.view(torch.uint8).numpy().data)
+
+
+def _square_sum(codec: Codec, source: Tensor, place: tuple[int, int, int], center: Tensor | None) -> float:
+    """`place`: start and end of the chunk, length of the whole."""
+    start, stop, numel = place
+    if center is None:
+        return codec.square_sum_chunk(source, start, numel, stop - start)
+    values = torch.empty(stop - start)
+    codec.decode_chunk(source, start, numel, values)
+    return square_sum(values.sub_(center[start:stop]))
+
+
 def _mean_of_chunk(
-    codec: Codec, sources: Sequence[Tensor], weights: Sequence[float], place: tuple[int, int], mean: Tensor
+    codec: Codec, sources: Sequence[Tensor], weights: Weights, place: tuple[int, int], mean: Tensor
 ) -> None:
     """`place`: where the chunk begins, and the length of the whole."""
+    weighing = weights if isinstance(weights, Weighing) else Weighing(weights)
+    assert len(weighing.weights) == len(sources), "one weight for each share"
     share_values = torch.empty_like(mean) if len(sources) > 1 else mean
-    for position, (source, weight) in enumerate(zip(sources, weights, strict=True)):
+    for position, source in enumerate(sources):
         target = mean if position == 0 else share_values
         try:
             codec.decode_chunk(source, *place, target)
         except WireError as error:
             raise BadShareError(position, error.detail) from error
-        target.mul_(weight)
+        weighing.apply_(target, position, place[0])
         if position:
             mean.add_(share_values)
     mean.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
@@ -56,7 +114,7 @@ def _mean_of_chunk(
 def reduce_in_chunks(
     codec: Codec,
     shares: Sequence[Payload],
-    weights: Sequence[float],
+    weights: Weights,
     residual: Tensor | None,
     numel: int,
     out: bytearray | memoryview | Tensor,
@@ -77,7 +135,7 @@ def reduce_in_chunks(
 def reduce_segment(
     codec: Codec,
     shares: Sequence[Payload],
-    weights: Sequence[float],
+    weights: Weights,
     residual: Tensor | None,
     values: Tensor,
     out: bytearray | memoryview | Tensor,
@@ -92,7 +150,7 @@ def reduce_segment(
 
 
 def settle_residual_(
-    codec: Codec, shares: Sequence[Payload], weights: Sequence[float], residual: Tensor, result: Payload
+    codec: Codec, shares: Sequence[Payload], weights: Weights, residual: Tensor, result: Payload
 ) -> None:
     """residual <- (mean + residual) - decode(result): the entry with `result` committed. Raises BadShareError."""
     values = torch.empty_like(residual)
@@ -103,7 +161,7 @@ def settle_residual_(
 
 
 def _owner_values_(
-    codec: Codec, shares: Sequence[Payload], weights: Sequence[float], residual: Tensor | None, values: Tensor
+    codec: Codec, shares: Sequence[Payload], weights: Weights, residual: Tensor | None, values: Tensor
 ) -> None:
     weighted_mean_(codec, shares, weights, values)
     if residual is not None:

@@ -12,16 +12,27 @@ def fp32(value: float) -> float:
     return rounded
 
 
+def capped_tokens(tokens: Sequence[int]) -> list[int]:
+    """Each count, but at most twice the median of all (of two middle ones the smaller): what a share weighs.
+
+    Tokens are claimed, not proved: a liar gets twice the weight of its honest neighbours, whatever it claims (rule X3).
+    """
+    limit = 2 * sorted(tokens)[(len(tokens) - 1) // 2]
+    return [min(count, limit) for count in tokens]
+
+
 def mean_weights(tokens: Sequence[int], factors: Sequence[float] = ()) -> list[float]:
-    """w_i / W in float64, rounded to fp32, in the given order. Raises ValueError unless all are positive integers.
+    """w_i / W of the capped counts in float64, rounded to fp32, in the given order. Raises ValueError unless all are
+    positive integers.
 
     Equal weights of a power-of-two number of shares are exact; otherwise the weights add up to 1 within M * 2**-25.
     `factors` (`age_factor`, `participation`) shrink shares; W stays what it was, so that nobody else's share grows.
     """
     if not tokens or any(count < 1 for count in tokens):
         raise ValueError(f"weights must be positive token counts, not {list(tokens)}")
-    total = sum(tokens)
-    return [fp32(count / total * factor) for count, factor in zip(tokens, factors or [1.0] * len(tokens), strict=True)]
+    weights = capped_tokens(tokens)
+    total = sum(weights)
+    return [fp32(count / total * factor) for count, factor in zip(weights, factors or [1.0] * len(tokens), strict=True)]
 
 
 def participation(present: int, missing: int) -> float:
@@ -29,7 +40,7 @@ def participation(present: int, missing: int) -> float:
 
     As if those who are missing had sent zeros: a step is no larger for the noise of fewer sites, and four rounds of one
     site move the model about as far as one round of four. `missing`: by how many it is short of the fullest recent
-    round (rounds/chain.py). The linear scaling rule (arXiv 1706.02677), applied to sites.
+    round (machines/chain.py). The linear scaling rule (arXiv 1706.02677), applied to sites.
     """
     return present / (present + missing)
 

@@ -111,20 +111,6 @@ def qsr_inner_steps(alpha: float, inner_lr: float, inner_steps_min: int) -> int:
     return max(inner_steps_min, math.floor(ratio * ratio))
 
 
-def inner_steps_in_time(cycle_s: float, exchange_s: float, step_s: float, inner_steps_min: int = 1) -> int:
-    """Steps a site does so that it reaches the boundary with the others: floor((T - t_exchange) / t_step)."""
-    return max(inner_steps_min, math.floor((cycle_s - exchange_s) / step_s))
-
-
-def straggler_inner_steps(inner_steps: int, num_peers: int, bandwidth_fraction: float, exchange_steps: float) -> int:
-    """H_i of a site with a slow link: max(1, floor(H - k c (1/rho - 1))).
-
-    `exchange_steps` (c): one exchange at full bandwidth in units of inner steps; `num_peers` (k) exchanges per round.
-    """
-    waiting = num_peers * exchange_steps * (1 / bandwidth_fraction - 1)
-    return max(1, math.floor(inner_steps - waiting + 1e-9))
-
-
 LOWRANK_LEVELS = 16
 """Low ranks that an adaptive run uses: sixteenths of the start value. Payload sizes are known for each of them."""
 
