@@ -13,11 +13,16 @@ from collections import deque
 from typing import Any
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.wire.local import Attach
-from dilocoxd.wire.local_frames import frame, take_message
+from dilocoxd.wire.local.frames import frame, take_message
+from dilocoxd.wire.local.worker import Attach
 
 SOCKET_VARIABLE = "DILOCOXD_SOCKET"
 GENERATION_VARIABLE = "DILOCOXD_GENERATION"
+RUN_DIRECTORY_VARIABLE = "DILOCOXD_RUN_DIR"
+PEER_VARIABLE = "DILOCOXD_PEER"
+"""Names this site: in the logs of its workers, and for the order in which its trainers read the text."""
+LISTENER_VARIABLE = "DILOCOXD_LISTENER"
+"""Descriptor of the socket that listens on MASTER_PORT; stage rank 0 has it."""
 _FDS_MAX = 32
 
 
@@ -25,7 +30,7 @@ class DaemonGone(WorkerError):
     """The daemon closed the socket or died."""
 
 
-class Connection:
+class DaemonConnection:
     """Blocking local socket. `receive` returns messages in order; buffers of an Attach are mapped in `buffers`."""
 
     def __init__(self, path: str | None = None) -> None:
@@ -88,6 +93,13 @@ class Connection:
             self.descriptors[name] = fd
             if replaced is not None:
                 os.close(replaced)
+
+    def check(self) -> None:
+        """Raises DaemonGone when the daemon has ended this connection, whatever it said before."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        if poll.poll(0):
+            raise DaemonGone("daemon closed the socket")
 
     def close(self) -> None:
         """Close the socket and the descriptors; mapped buffers stay mapped."""

@@ -1,7 +1,7 @@
 """Finds and kills every process of a tree by a mark in its environment, wherever it sits.
 
-Process groups are not enough: torch's elastic agent puts each trainer rank into a session of its own, and orphans
-change their parent. An environment variable set at the root is inherited by all of them and cannot be lost by accident.
+Process groups are not enough: each worker has a session of its own, and orphans change their parent. An environment
+variable set at the root is inherited by all of them and cannot be lost by accident.
 """
 
 import os

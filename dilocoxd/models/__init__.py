@@ -3,7 +3,7 @@
 from dilocoxd.models.build import build_stage
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import StageSpan, cut_stages
-from dilocoxd.models.genesis import init_parameter, init_std
+from dilocoxd.models.genesis import init_of_model, init_parameter, init_std
 from dilocoxd.models.params import param_specs
 from dilocoxd.models.stage import StageModule
 
@@ -13,6 +13,7 @@ __all__ = [
     "StageSpan",
     "build_stage",
     "cut_stages",
+    "init_of_model",
     "init_parameter",
     "init_std",
     "param_specs",

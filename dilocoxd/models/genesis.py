@@ -15,12 +15,17 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from dilocoxd.models.config import ModelConfig
+from dilocoxd.wire.layout import ParamSpec
+
 _UNIFORM_BITS: Final = 16
 _NUM_UNIFORMS: Final = 4
 _CHUNK_ELEMENTS: Final = 1 << 18
 """Part of the definition: the generator is read chunk by chunk, four draws per chunk."""
 
 _SUM_STD: Final = math.sqrt(_NUM_UNIFORMS * ((1 << 2 * _UNIFORM_BITS) - 1) / 12.0)
+ZERO_SUFFIXES: Final = (".bias", "_bias", ".sinks", ".lora_B.weight")
+_NARROW_SUFFIX: Final = ".lora_A.weight"
 _RESIDUAL_SUFFIXES: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 
@@ -42,13 +47,14 @@ def init_parameter(
 ) -> None:
     """Fill ``out`` (flat float32, numel of ``shape``) with the first value of parameter ``name``.
 
-    Norm weights are 1, biases 0, everything else bell-shaped with deviation ``std``. Depends on nothing but the
-    arguments: not on the split into stages, thread count or CPU type. `progress` is called about 1000 times a second.
+    Norm weights are 1, biases, attention sinks and the wide half of an adapter 0, everything else bell-shaped with
+    deviation ``std``. Depends on nothing but the arguments: not on the split into stages, thread count or CPU type.
+    `progress` is called about 1000 times a second.
     """
     if out.dtype != torch.float32 or out.numel() != math.prod(shape):
         raise ValueError(f"{name}: out must be {math.prod(shape)} float32 values, not {out.numel()} {out.dtype}")
-    if len(shape) < 2:
-        out.fill_(0.0 if name.endswith(".bias") else 1.0)
+    if len(shape) < 2 or name.endswith(ZERO_SUFFIXES):
+        out.fill_(0.0 if name.endswith(ZERO_SUFFIXES) else 1.0)
         return
     generator = torch.Generator(device="cpu")
     generator.manual_seed(crc32(name.encode()) ^ seed)
@@ -65,3 +71,20 @@ def init_parameter(
         total = draws.sum(dim=0, dtype=torch.int32) + _NUM_UNIFORMS // 2
         piece.copy_(total.to(torch.float32) * scale)
         progress()
+
+
+def init_of_model(
+    config: ModelConfig, spec: ParamSpec, seed: int, out: Tensor, progress: Callable[[], None] = lambda: None
+) -> None:
+    """Fill ``out`` with the first value of a parameter of this model, as `init_parameter` does.
+
+    Norm weights that the family adds to 1 start at 0. The narrow half of an adapter has the deviation that peft gives
+    it, sqrt(1 / (3 x inputs)).
+    """
+    if config.zero_centred_norms and len(spec.shape) < 2:
+        out.fill_(0.0)
+        return
+    std = init_std(spec.name, config.init_std, config.num_layers)
+    if spec.name.endswith(_NARROW_SUFFIX):
+        std = 1.0 / math.sqrt(3.0 * spec.shape[1])
+    init_parameter(spec.name, spec.shape, seed, out, std=std, progress=progress)

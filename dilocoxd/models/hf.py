@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, DynamicCache
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.models.config import ModelConfig
@@ -66,11 +66,26 @@ class HfStage(StageModule):
         index, _, leaf = rest.partition(".")
         return f"model.layers.{int(index) + self.span.first_layer}.{leaf}"
 
+    def blocks(self) -> Iterator[nn.Module]:
+        """The layers of the span."""
+        return iter(self.base.layers)
+
     def forward(self, x: Tensor) -> Tensor:
         """Ids or hidden states in, hidden states or logits out."""
         hidden = self.base.embed_tokens(x) if self.span.is_first else x
         out: Tensor = self.base(inputs_embeds=hidden, use_cache=False).last_hidden_state
         return self.lm_head(out) if self.lm_head is not None else out
+
+    def new_cache(self) -> Any:
+        """transformers' own, which knows the family's sliding windows."""
+        return DynamicCache(config=self.base.config)
+
+    def extend(self, ids_BT: Tensor, cache: Any) -> Tensor:
+        """Logits of tokens that follow those in the cache."""
+        assert self.lm_head is not None
+        out = self.base(inputs_embeds=self.base.embed_tokens(ids_BT), past_key_values=cache, use_cache=True)
+        logits: Tensor = self.lm_head(out.last_hidden_state)
+        return logits
 
 
 def transformers_config(config: ModelConfig) -> Any:

@@ -7,7 +7,8 @@ Python per layer, which is what small models on CPUs spend their time on.
 # Shape legend: B sequences, T positions, D hidden size, H heads, K key/value heads, E head size, V vocabulary.
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,26 @@ from torch.nn import functional
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import StageSpan
 from dilocoxd.models.stage import StageModule
+
+
+@dataclass
+class KeyValues:
+    """Keys and values [B, K, T, E] of one block for the positions so far."""
+
+    keys: Tensor | None = None
+    values: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions so far."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def grow(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add positions; returns all of them."""
+        if self.keys is not None and self.values is not None:
+            keys, values = torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2)
+        self.keys, self.values = keys, values
+        return keys, values
 
 
 class Attention(nn.Module):
@@ -32,16 +53,20 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-        """Attention output [B, T, D]."""
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, past: KeyValues | None = None) -> Tensor:
+        """Attention output [B, T, D]; with `past` also over what it holds, which grows by the T positions."""
         num_sequences, length, _ = x_BTD.shape
         q_BHTE = self.q_proj(x_BTD).view(num_sequences, length, self.num_heads, self.head_dim).transpose(1, 2)
         k_BKTE = self.k_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
         v_BKTE = self.v_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
         q_BHTE = rotate(q_BHTE, cos_TE, sin_TE)
         k_BKTE = rotate(k_BKTE, cos_TE, sin_TE)
+        if past is not None:
+            k_BKTE, v_BKTE = past.grow(k_BKTE, v_BKTE)
+        # A single newest position may see everything; several are only ever the first.
+        is_causal = length > 1 or past is None
         mixed_BHTE = functional.scaled_dot_product_attention(
-            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.num_heads != self.num_kv_heads
+            q_BHTE, k_BKTE, v_BKTE, is_causal=is_causal, enable_gqa=self.num_heads != self.num_kv_heads
         )
         out: Tensor = self.o_proj(mixed_BHTE.transpose(1, 2).reshape(num_sequences, length, -1))
         return out
@@ -73,9 +98,9 @@ class Block(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, past: KeyValues | None = None) -> Tensor:
         """Hidden states after this block, [B, T, D]."""
-        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_TE, sin_TE)
+        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_TE, sin_TE, past)
         out: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
         return out
 
@@ -98,7 +123,7 @@ class NativeStage(StageModule):
             self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if span.is_last else None
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if span.is_last else None
         if device.type != "meta":
-            self.to_empty(device=device)
+            self.allocate(device)
         cos_TE, sin_TE = rotary_tables(config.seq_len, config.head_dim, config.rope_theta)
         self.register_buffer("cos_TE", cos_TE.to(device), persistent=False)
         self.register_buffer("sin_TE", sin_TE.to(device), persistent=False)
@@ -108,14 +133,30 @@ class NativeStage(StageModule):
         for name, param in self.named_parameters():
             yield (name if name.startswith("lm_head.") else f"model.{name}"), param
 
+    def blocks(self) -> Iterator[nn.Module]:
+        """The layers of the span."""
+        return iter(self.layers.values())
+
     def forward(self, x: Tensor) -> Tensor:
         """Ids or hidden states in, hidden states or logits out."""
+        return self._run(x, [None] * len(self.layers))
+
+    def new_cache(self) -> list[KeyValues]:
+        """One for each block."""
+        return [KeyValues() for _ in self.layers]
+
+    def extend(self, ids_BT: Tensor, cache: Sequence[KeyValues]) -> Tensor:
+        """Logits of tokens that follow those in the cache."""
+        return self._run(ids_BT, cache)
+
+    def _run(self, x: Tensor, pasts: Sequence[KeyValues | None]) -> Tensor:
         hidden_BTD: Tensor = self.embed_tokens(x) if self.embed_tokens is not None else x
-        length = hidden_BTD.shape[1]
-        cos_TE = self.get_buffer("cos_TE")[:length]
-        sin_TE = self.get_buffer("sin_TE")[:length]
-        for block in self.layers.values():
-            hidden_BTD = block(hidden_BTD, cos_TE, sin_TE)
+        start = pasts[0].length if pasts[0] is not None else 0
+        stop = start + hidden_BTD.shape[1]
+        cos_TE = self.get_buffer("cos_TE")[start:stop]
+        sin_TE = self.get_buffer("sin_TE")[start:stop]
+        for block, past in zip(self.layers.values(), pasts, strict=True):
+            hidden_BTD = block(hidden_BTD, cos_TE, sin_TE, past)
         if self.norm is None or self.lm_head is None:
             return hidden_BTD
         logits_BTV: Tensor = self.lm_head(self.norm(hidden_BTD))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from dilocoxd.errors import ConfigError
 from dilocoxd.models.cut import StageSpan
 
 
@@ -24,3 +27,46 @@ class StageModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Ids [B, T] int64 (first stage) or hidden [B, T, D] -> hidden [B, T, D] or logits [B, T, V] (last)."""
         raise AssertionError(f"{type(self).__name__} must say how it computes")
+
+    def frozen_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of a model under an adapter, under their global names: in no layout, read from files."""
+        return iter(())
+
+    def blocks(self) -> Iterator[nn.Module]:
+        """The transformer blocks of this stage, in order: the units of sharding and of activation checkpointing."""
+        raise ConfigError(
+            f"{type(self).__name__} does not say what its blocks are, which parallel.shard, parallel.replicate and"
+            " activation_checkpointing need; leave these at their defaults"
+        )
+
+    def borrowed_embedding(self) -> nn.Parameter | None:
+        """Of a last stage with tied embeddings that is not the first: its copy of the first stage's parameter.
+
+        It is in no layout and no optimizer: the pipeline keeps it equal and brings its gradient home.
+        """
+        return None
+
+    def own_embedding(self) -> nn.Parameter | None:
+        """Of a first stage whose embedding the last stage borrows."""
+        return None
+
+    def new_cache(self) -> Any | None:
+        """An empty cache of keys and values for `extend`, on a whole model; None: this family has none."""
+        return None
+
+    def extend(self, ids_BT: Tensor, cache: Any) -> Tensor:
+        """Logits [B, T, V] of tokens that follow those in `cache`, which grows by them.
+
+        Several at a time only into an empty cache, then one by one.
+        """
+        raise AssertionError(f"{type(self).__name__} has no cache")
+
+    def allocate(self, device: torch.device) -> None:
+        """Memory on ``device`` for all parameters, uninitialised.
+
+        nn.Module.to_empty does the same by way of sympy, which takes 0.3 s of CPU to import.
+        """
+        for module in self.modules():
+            for name, param in module.named_parameters(recurse=False):
+                empty = torch.empty(param.shape, dtype=param.dtype, device=device)
+                module.register_parameter(name, nn.Parameter(empty))

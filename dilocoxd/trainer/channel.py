@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from dilocoxd.ipc.client import Connection
-from dilocoxd.wire.local import LOCAL_MESSAGES, Attach
+from dilocoxd.ipc.client import DaemonConnection
+from dilocoxd.wire.local.registry import LOCAL_MESSAGES
+from dilocoxd.wire.local.worker import Attach
 
 EXIT_DAEMON_GONE: Final = 3
 _WAIT_S: Final = 1.0
@@ -28,7 +29,7 @@ _HANG_UP: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.PO
 class CommandChannel:
     """Rank 0's socket, shared with the other ranks through the control group."""
 
-    def __init__(self, link: Connection, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, link: DaemonConnection, group: dist.ProcessGroup | None) -> None:
         self._link = link
         self._group = group
         self._is_reader = dist.get_rank() == 0
@@ -81,7 +82,7 @@ def _unpack(data: bytes) -> list[Any]:
     return messages
 
 
-def exit_when_daemon_goes(link: Connection) -> None:
+def exit_when_daemon_goes(link: DaemonConnection) -> None:
     """End this process at once when the daemon's end of the socket closes, even in the middle of a step.
 
     A thread, because a rank may be blocked in a collective when it happens; it reads nothing from the socket.

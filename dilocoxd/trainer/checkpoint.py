@@ -1,7 +1,9 @@
-"""The site's own inner state on disk: the optimizer's moments and the place in the data, per stage, under global names.
+"""The site's own inner state on disk: the optimizer's moments and the place in the data, under global names.
 
 ``<directory>/<global step>/stage-<k>-of-<n>.safetensors``; a set counts when all n files are there. Parameters are not
-in it: they come from the anchor. A site that starts with another number of stages can still read the set.
+in it: they come from the anchor. Each rank writes what lies on it, whole tensors or some of their rows, and says which
+rows. So a site that starts in another layout, with other stages or shards, still reads the set: each rank takes the
+rows that it holds now from whatever files have them.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,11 +24,28 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dilocoxd.store.durable import fsync_directory
+from dilocoxd.trainer.parallel.local import first_row, is_sharded, local
 
 _KEEP: Final = 2
-_META_KEY: Final = "dilocoxd"
+_META_KEY, _ROWS_KEY = _META_KEYS = ("dilocoxd", "first_rows")
 _ADAMW_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 _MUON_MOMENTS: Final = ("momentum_buffer",)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows [first, first + rows) of a tensor."""
+
+    whole: tuple[int, ...]
+    """Shape of the tensor."""
+    first: int = 0
+    rows: int | None = None
+    """None: all of them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of these rows."""
+        return self.whole if self.rows is None else (self.rows, *self.whole[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +63,38 @@ class Progress:
 
 
 class CheckpointWriter:
-    """Writes one stage's files in the background; a boundary that comes while it is still writing is left out."""
+    """Writes one rank's files in the background; a boundary that comes while it is still writing is left out."""
 
-    def __init__(self, stage_rank: int, num_ranks: int) -> None:
-        self._name = f"stage-{stage_rank}-of-{num_ranks}.safetensors"
-        self._is_pruner = stage_rank == 0
-        self._num_ranks = num_ranks
+    def __init__(self, number: int, num_files: int) -> None:
+        """`number` of the `num_files` files that make a set."""
+        self._name = _file_name(number, num_files)
+        self._is_pruner = number == 0
         self._thread: threading.Thread | None = None
         self.error: str = ""
         """Why the last write failed; empty if it did not. Training goes on without checkpoints."""
 
-    def write(self, directory: Path, progress: Progress, moments: Mapping[str, Tensor]) -> bool:
-        """Start writing ``moments`` (already copies); False if the one before is not done yet."""
-        if self._thread is not None and self._thread.is_alive():
+    @property
+    def is_busy(self) -> bool:
+        """Whether the one before is still being written: then nothing needs to be copied for the next."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def write(
+        self,
+        directory: Path,
+        progress: Progress,
+        moments: Mapping[str, Tensor],
+        pieces: Mapping[str, Rows] = MappingProxyType({}),
+    ) -> bool:
+        """Start writing ``moments`` (already copies); False if the one before is not done yet.
+
+        ``pieces``: which rows they are; what it does not name is whole.
+        """
+        if self.is_busy:
             return False
-        self._thread = threading.Thread(
-            target=self._write, args=(directory, progress, dict(moments)), name="checkpoint", daemon=True
-        )
+        first = {key: pieces[key].first for key in moments if key in pieces}
+        meta = json.dumps(asdict(progress)), json.dumps(first)
+        arguments = (directory, progress, dict(moments), meta)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
         self._thread.start()
         return True
 
@@ -68,19 +103,19 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
 
-    def _write(self, directory: Path, progress: Progress, moments: dict[str, Tensor]) -> None:
+    def _write(self, directory: Path, progress: Progress, moments: dict[str, Tensor], meta: tuple[str, str]) -> None:
         try:
             folder = directory / f"{progress.global_step:012d}"
             folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f".{self._name}.tmp"
-            save_file(moments, temporary, metadata={_META_KEY: json.dumps(asdict(progress))})
+            save_file(moments, temporary, metadata=dict(zip(_META_KEYS, meta, strict=True)))
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.rename(folder / self._name)
             fsync_directory(folder)
             if self._is_pruner:
                 fsync_directory(directory)
-                _prune(directory, self._num_ranks)
+                _prune(directory)
             self.error = ""
         except (OSError, SafetensorError) as error:
             self.error = f"checkpoint in {directory}: {error}"
@@ -92,44 +127,92 @@ def newest_complete(directory: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
-def read_moments(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Progress, dict[str, Tensor]] | None:
-    """Progress and the moments named in ``shapes`` (`moment_shapes`), or None if the set does not fit or is damaged.
+def read_moments(folder: Path, pieces: Mapping[str, Rows]) -> tuple[Progress, dict[str, Tensor]] | None:
+    """Progress and the rows that ``pieces`` (`moment_pieces`) names; None if the set does not fit or is damaged.
 
     A set of another inner optimizer does not fit: it has other moments.
     """
-    found: dict[str, Tensor] = {}
+    for num_files in _complete_counts(folder):
+        found = _read_set([folder / _file_name(number, num_files) for number in range(num_files)], pieces)
+        if found is not None:
+            return found
+    return None
+
+
+def _read_set(paths: Iterable[Path], pieces: Mapping[str, Rows]) -> tuple[Progress, dict[str, Tensor]] | None:
+    gathered = {key: _Gathered(piece) for key, piece in pieces.items()}
     progress: Progress | None = None
     try:
-        for path in sorted(folder.glob("stage-*.safetensors")):
+        for path in paths:
             with safe_open(path, framework="pt") as file:
-                progress = Progress(**json.loads(file.metadata()[_META_KEY]))
-                for key in shapes.keys() & set(file.keys()):
-                    found[key] = file.get_tensor(key)
-    except (OSError, SafetensorError, ValueError, TypeError, KeyError):
+                meta = file.metadata()
+                progress = Progress(**json.loads(meta[_META_KEY]))
+                first_rows = json.loads(meta.get(_ROWS_KEY, "{}"))
+                for key in gathered.keys() & set(file.keys()):
+                    gathered[key].take(file.get_slice(key), int(first_rows.get(key, 0)))
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    fits = all(key in found and tuple(found[key].shape) == shape for key, shape in shapes.items())
-    return (progress, found) if fits and progress is not None else None
+    if progress is None or not all(one.is_complete for one in gathered.values()):
+        return None
+    return progress, {key: one.values for key, one in gathered.items()}
+
+
+class _Gathered:
+    """Rows of one tensor, put together from files."""
+
+    def __init__(self, piece: Rows) -> None:
+        self.values = torch.empty(piece.shape)
+        self._wanted = piece
+        self._num_rows = self._num_read = 0
+
+    def take(self, saved: Any, first_saved: int) -> None:
+        """What of `saved` (a slice of safetensors), the rows from `first_saved` on, we want. Raises ValueError."""
+        shape = tuple(saved.get_shape())
+        if shape[1:] != self._wanted.whole[1:] or len(shape) != len(self._wanted.whole):
+            raise ValueError(f"saved {shape}, wanted {self._wanted.whole}")
+        if not shape:
+            self.values.copy_(saved[...])
+            self._num_rows = 1
+            return
+        self._num_rows += shape[0]
+        begin, rows = self._wanted.first, self.values.shape[0]
+        first, last = max(begin, first_saved), min(begin + rows, first_saved + shape[0])
+        if first < last:
+            self.values[first - begin : last - begin] = saved[first - first_saved : last - first_saved]
+            self._num_read += last - first
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the files have the whole tensor, and we all of our rows."""
+        if not self._wanted.whole:
+            return self._num_rows == 1
+        return self._num_rows == self._wanted.whole[0] and self._num_read == self.values.shape[0]
 
 
 def copy_moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Copies of the moments on the CPU, as "<parameter>.exp_avg" and so on; nothing of parameters not stepped yet."""
-    return {
-        f"{name}.{moment}": optimizer.state[param][moment].detach().to("cpu", copy=True).contiguous()
+    """Copies on the CPU of what of the moments lies here, as "<parameter>.exp_avg" and so on; nothing of parameters not
+    stepped yet."""
+    copies = {
+        f"{name}.{moment}": local(optimizer.state[param][moment]).to("cpu", copy=True).contiguous()
         for name, param in parameters.items()
         if param in optimizer.state
         for moment in _moments_of(optimizer)
     }
+    return {key: value for key, value in copies.items() if value.numel()}
 
 
-def moment_shapes(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
-) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what `copy_moments` gives."""
+def moment_pieces(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Rows]:
+    """Names and rows of what `copy_moments` gives."""
     return {
-        f"{name}.{moment}": tuple(param.shape)
-        for name, param in parameters.items()
-        for moment in _moments_of(optimizer)
+        f"{name}.{moment}": _piece(param) for name, param in parameters.items() for moment in _moments_of(optimizer)
     }
+
+
+def _piece(parameter: nn.Parameter) -> Rows:
+    whole = tuple(parameter.shape)
+    if not is_sharded(parameter):
+        return Rows(whole)
+    return Rows(whole, first_row(parameter), local(parameter).shape[0])
 
 
 def _moments_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
@@ -145,7 +228,9 @@ def load_moments(
     """Put moments back into the optimizer."""
     names = _moments_of(optimizer)
     for name, param in parameters.items():
-        state = {moment: moments[f"{name}.{moment}"].to(param.device, copy=True) for moment in names}
+        state = {moment: torch.zeros_like(param, requires_grad=False) for moment in names}
+        for moment, value in state.items():
+            local(value).copy_(moments[f"{name}.{moment}"])
         if names == _ADAMW_MOMENTS:
             state["step"] = torch.tensor(float(optimizer_step), dtype=torch.float32, device=param.device)
         optimizer.state[param] = state
@@ -159,12 +244,21 @@ def _folders(directory: Path) -> list[Path]:
 
 
 def _is_complete(folder: Path) -> bool:
+    return bool(_complete_counts(folder))
+
+
+def _complete_counts(folder: Path) -> list[int]:
+    """Numbers of files of the sets that are complete: a site whose layout changed may have left two."""
     names = {path.name for path in folder.glob("stage-*-of-*.safetensors")}
     counts = {int(name.removesuffix(".safetensors").rsplit("-", 1)[1]) for name in names}
-    return any(all(f"stage-{k}-of-{n}.safetensors" in names for k in range(n)) for n in counts)
+    return sorted(n for n in counts if all(_file_name(k, n) in names for k in range(n)))
 
 
-def _prune(directory: Path, num_ranks: int) -> None:
+def _file_name(number: int, num_files: int) -> str:
+    return f"stage-{number}-of-{num_files}.safetensors"
+
+
+def _prune(directory: Path) -> None:
     complete = [folder for folder in _folders(directory) if _is_complete(folder)]
     keep_from = complete[-_KEEP] if len(complete) >= _KEEP else None
     for folder in _folders(directory):

@@ -8,7 +8,7 @@ from torch import Tensor
 from dilocoxd.models import ModelConfig
 from dilocoxd.trainer.data import PreparedData
 from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.pipeline import cross_entropy
+from dilocoxd.trainer.data.targets import cross_entropy
 from dilocoxd.trainer.whole import whole_model
 
 _BATCH_SEQUENCES = 8

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,18 +27,54 @@ from dilocoxd.trainer.whole import flat_layout, whole_model
 DEFAULT_PROMPTS = ("The ", "A kind of ", "One who ", "Of or pertaining to ")
 
 
-@torch.no_grad()
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. `temperature` 0: always the likeliest; else of the `top_k` likeliest (0: of all).
+    A token of `stop_ids` ends the text."""
+
+    num_tokens: int
+    seed: int = 0
+    temperature: float = 0.7
+    top_k: int = 40
+    stop_ids: frozenset[int] = frozenset()
+
+
 def continue_ids(model: StageModule, ids: Sequence[int], seq_len: int, *, num_tokens: int, seed: int) -> list[int]:
-    """``ids`` and ``num_tokens`` sampled ones (temperature 0.7, the 40 likeliest); the same for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    out = list(ids)
-    for _ in range(num_tokens):
-        context_BT = torch.tensor([out[-seq_len:]])
-        logits_V = model(context_BT)[0, -1].float() / 0.7
-        best = torch.topk(logits_V, min(40, logits_V.numel()))
-        picked = torch.multinomial(torch.softmax(best.values, dim=0), 1, generator=generator)
-        out.append(int(best.indices[picked]))
-    return out
+    """``ids`` and ``num_tokens`` sampled ones; the same for the same seed."""
+    return [*ids, *sampled(model, ids, seq_len, Sampling(num_tokens, seed))]
+
+
+@torch.no_grad()
+def sampled(model: StageModule, ids: Sequence[int], seq_len: int, sampling: Sampling) -> Iterator[int]:
+    """Tokens after ``ids`` (at least one), one by one; the model sees at most ``seq_len`` tokens at a time.
+
+    A full window goes on with its newer half, so that a cache can be used again.
+    """
+    generator = torch.Generator().manual_seed(sampling.seed)
+    window, cache = list(ids[-seq_len:]), model.new_cache()
+    fresh = window
+    for _ in range(sampling.num_tokens):
+        if cache is None:
+            logits_V = model(torch.tensor([window]))[0, -1].float()
+        else:
+            logits_V = model.extend(torch.tensor([fresh]), cache)[0, -1].float()
+        picked = _picked(logits_V, sampling, generator)
+        if picked in sampling.stop_ids:
+            return
+        yield picked
+        window.append(picked)
+        fresh = [picked]
+        if len(window) > seq_len:
+            window = window[-max(1, seq_len // 2) :]
+            fresh, cache = window, model.new_cache()
+
+
+def _picked(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    if sampling.temperature == 0.0:
+        return int(logits_V.argmax())
+    best = torch.topk(logits_V / sampling.temperature, min(sampling.top_k or logits_V.numel(), logits_V.numel()))
+    picked = torch.multinomial(torch.softmax(best.values, dim=0), 1, generator=generator)
+    return int(best.indices[picked])
 
 
 def generate_lines(

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.checkpoint import (
     CheckpointWriter,
     Progress,
+    Rows,
     copy_moments,
     load_moments,
-    moment_shapes,
+    moment_pieces,
     newest_complete,
     read_moments,
 )
@@ -21,7 +23,7 @@ from dilocoxd.trainer.optimizer import (
     InnerOptimizer,
     OptimizerConfig,
     clip_factor,
-    gradient_sum_of_squares,
+    gradient_squares,
     scale_gradients,
 )
 from dilocoxd.trainer.pipeline import Pipeline
@@ -33,22 +35,29 @@ class InnerTraining:
     def __init__(self, pipeline: Pipeline, config: OptimizerConfig) -> None:
         self.pipeline = pipeline
         self.progress = Progress()
-        self.checkpoints = CheckpointWriter(pipeline.rank, pipeline.config.num_ranks)
+        place = pipeline.place
+        self.checkpoints = CheckpointWriter(place.stage_rank * place.shard + place.part, place.pipeline * place.shard)
         self._config = config
-        self._named = dict(pipeline.parameters())
+        self._named = {name: param for name, param in pipeline.parameters() if param.requires_grad}
         self._params = list(self._named.values())
         self._optimizer = InnerOptimizer(self._named, config)
+        self.rate: float | None = None
+        """Learning rate of the newest update."""
 
     def gradients(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[float, float]:
-        """(mean loss on the last rank, else 0; local sum of squared gradients) of one batch."""
+        """This rank's shares of (mean loss, sum of squared gradients) of the site's batch."""
         loss = self.pipeline.train_step(ids_BT, targets_BT)
-        return loss, gradient_sum_of_squares(self._params)
+        # Each replica holds all gradients. One wait for the device in a step, here.
+        squares = gradient_squares(self._params).to(loss.device) / self.pipeline.config.replicate
+        share, sum_of_squares = torch.stack((loss.double(), squares)).tolist()
+        return share, sum_of_squares
 
     def update(self, sum_of_squares: float) -> None:
         """One optimizer step with the gradients at hand, clipped by the norm over all ranks."""
         scale_gradients(self._params, clip_factor(sum_of_squares, self._config.clip_norm))
         rate = self._config.learning_rate(self.progress.shared_step, self.progress.optimizer_step)
         self._optimizer.step(rate)
+        self.rate = rate
         self.progress = replace(self.progress, optimizer_step=self.progress.optimizer_step + 1)
         self.skip()
 
@@ -68,24 +77,30 @@ class InnerTraining:
         self.progress = replace(self.progress, shared_step=shared)
 
     def save(self, directory: Path) -> None:
-        """Write moments and progress in the background; nothing before the first step."""
-        if self.progress.optimizer_step == 0:
+        """Write moments and progress in the background; nothing before the first step, or while the last is written.
+
+        Replicas hold the same, so one of them writes.
+        """
+        if self.progress.optimizer_step == 0 or self.checkpoints.is_busy or self.pipeline.place.copy:
             return
         moments = {key: value for part in self._optimizer.parts for key, value in copy_moments(*part).items()}
-        self.checkpoints.write(directory, self.progress, moments)
+        self.checkpoints.write(directory, self.progress, moments, self._pieces())
 
     def restore(self, directory: Path, channel: CommandChannel) -> bool:
         """Continue from the newest set that all ranks can read; False if there is none. A collective call."""
         folder = newest_complete(directory)
-        shapes = {key: shape for part in self._optimizer.parts for key, shape in moment_shapes(*part).items()}
-        found = read_moments(folder, shapes) if folder is not None else None
+        found = read_moments(folder, self._pieces()) if folder is not None else None
         step = found[0].global_step if found is not None else -1
         # Ranks look at the same disk one after the other: they must have seen the same set, or none counts.
         num_found, sum_of_steps = channel.sum((float(found is not None), float(step)))
-        num_ranks = self.pipeline.config.num_ranks
+        num_ranks = self.pipeline.config.world_size
         if found is None or num_found != num_ranks or sum_of_steps != step * num_ranks:
             return False
         self.progress, moments = found
         for part in self._optimizer.parts:
             load_moments(*part, moments, self.progress.optimizer_step)
         return True
+
+    def _pieces(self) -> dict[str, Rows]:
+        """Which rows of which moments lie on this rank."""
+        return {key: piece for part in self._optimizer.parts for key, piece in moment_pieces(*part).items()}

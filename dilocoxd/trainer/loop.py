@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +18,18 @@ from torch import Tensor
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.ipc.client import Connection
+from dilocoxd.ipc.client import DaemonConnection
 from dilocoxd.trainer.channel import CommandChannel
-from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.trainer.data.order import SampleOrder
+from dilocoxd.trainer.data.targets import mean_over, share_trained
 from dilocoxd.trainer.inner import InnerTraining
-from dilocoxd.trainer.mixing import MixedParameters
-from dilocoxd.wire import local
+from dilocoxd.trainer.parallel.memory import held_bytes
+from dilocoxd.trainer.parameters.flat import FlatParameters
+from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 _NON_FINITE_STEPS_MAX: Final = 50
+MEMORY_EVERY_STEPS: Final = 10
+"""How often ranks tell what they hold."""
 _LOSS_NOT_FINITE: Final = 1e30
 """Reported instead of NaN or infinity, which the codec refuses."""
 
@@ -52,22 +56,22 @@ class TrainingLoop:
 
     def __init__(
         self,
-        link: Connection,
+        link: DaemonConnection,
         channel: CommandChannel,
         training: InnerTraining,
         flat: FlatParameters,
-        order: BatchOrder,
-        validation: list[tuple[Tensor, Tensor]],
+        order: SampleOrder,
+        validation: dict[str, list[tuple[Tensor, Tensor]]],
     ) -> None:
-        """All arguments belong to this rank; ANCHOR and PHASE are attached already."""
+        """All arguments belong to this rank; ANCHOR and PHASE are attached already. `validation`: by source."""
         self._link = link
         self._channel = channel
         self._training = training
         self._flat = flat
         self._order = order
         self._validation = validation
-        self._anchor = flat.view(link.buffers[local.ANCHOR])
-        self._phase_buffer = flat.view(link.buffers[local.PHASE])
+        self._anchor = flat.view(link.buffers[local_buffers.ANCHOR])
+        self._phase_buffer = flat.view(link.buffers[local_buffers.PHASE])
         self._phase: PhaseProgress | None = None
         self._round = RoundIndex(0)
         self._checkpoints: Path | None = None
@@ -77,16 +81,17 @@ class TrainingLoop:
         self._is_stopped = False
         self._idle_s = 0.0
         self._num_non_finite = 0
+        self._num_skipped = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
-            local.StartTraining: self._on_start,
-            local.Extend: self._on_extend,
-            local.CloseBoundary: self._on_close_boundary,
-            local.TakeAnchor: self._on_take_anchor,
-            local.Evaluate: self._on_evaluate,
-            local.Pause: self._on_pause,
-            local.Resume: self._on_resume,
-            local.StopTraining: self._on_stop_training,
-            local.Stop: self._on_stop,
+            local_trainer.StartTraining: self._on_start,
+            local_trainer.Extend: self._on_extend,
+            local_trainer.CloseBoundary: self._on_close_boundary,
+            local_trainer.TakeAnchor: self._on_take_anchor,
+            local_trainer.Evaluate: self._on_evaluate,
+            local_trainer.Pause: self._on_pause,
+            local_trainer.Resume: self._on_resume,
+            local_trainer.StopTraining: self._on_stop_training,
+            local_worker.Stop: self._on_stop,
         }
 
     def run(self) -> None:
@@ -105,7 +110,7 @@ class TrainingLoop:
 
     def _tell(self, message: Any) -> None:
         """Rank 0 speaks for the site."""
-        if self._training.pipeline.has_first:
+        if self._training.pipeline.speaks:
             self._link.send(message)
 
     def _wait(self) -> list[Any]:
@@ -121,14 +126,15 @@ class TrainingLoop:
         batch = training.pipeline.config.batch_sequences
         ids_BT, targets_BT = self._order.batch(training.progress.position, batch)
         local_loss, local_squares = training.gradients(ids_BT, targets_BT)
-        (loss, squares), commands = self._channel.exchange((local_loss, local_squares))
+        memory = self._memory() if phase.inner_step % MEMORY_EVERY_STEPS == 0 else ()
+        (loss, squares, *held), commands = self._channel.exchange((local_loss, local_squares, *memory))
         self._apply(squares)
         phase.inner_step += 1
         phase.tokens += ids_BT.numel()
         phase.loss_sum += loss if math.isfinite(loss) else 0.0
-        if training.pipeline.has_last:
+        if training.pipeline.reports:
             self._link.send(
-                local.StepDone(
+                local_trainer.StepDone(
                     phase=phase.phase,
                     inner_step=phase.inner_step,
                     global_step=training.progress.global_step,
@@ -136,12 +142,23 @@ class TrainingLoop:
                     tokens=ids_BT.numel(),
                     step_seconds=time.monotonic() - started,
                     idle_seconds=self._idle_s,
+                    learning_rate=training.rate if training.rate is not None else local_trainer.UNKNOWN,
+                    gradient_norm=math.sqrt(squares) if math.isfinite(squares) else local_trainer.UNKNOWN,
+                    skipped_steps=self._num_skipped,
+                    rank_memory_bytes=tuple(map(int, held[: local_trainer.RANKS_MAX])),
                 )
             )
         if phase.inner_step >= phase.inner_steps:
             self._is_boundary_due = True
-            self._tell(local.BoundaryDue(phase=phase.phase, inner_steps=phase.inner_step))
+            self._tell(local_trainer.BoundaryDue(phase=phase.phase, inner_steps=phase.inner_step))
         return commands
+
+    def _memory(self) -> list[float]:
+        """What this rank holds, in its place among all ranks: the sums over ranks are what each of them holds."""
+        pipeline = self._training.pipeline
+        held = [0.0] * pipeline.config.world_size
+        held[pipeline.place.rank] = float(held_bytes(pipeline.device))
+        return held
 
     def _apply(self, sum_of_squares: float) -> None:
         # One batch with an overflow must not destroy the model; the same decision on every rank, the sum is shared.
@@ -150,21 +167,26 @@ class TrainingLoop:
             self._training.update(sum_of_squares)
             return
         self._num_non_finite += 1
+        self._num_skipped += 1
         if self._num_non_finite > _NON_FINITE_STEPS_MAX:
-            raise WorkerError(f"gradients were not finite for {_NON_FINITE_STEPS_MAX} steps in a row: lower inner.lr")
+            raise WorkerError(
+                f"gradients were not finite for {_NON_FINITE_STEPS_MAX} steps in a row: if an alert names a site, its"
+                " contributions spoiled the model; else inner.lr is too high, or the GPU computes wrongly"
+            )
         self._training.skip()
 
-    def _on_start(self, command: local.StartTraining) -> None:
+    def _on_start(self, command: local_trainer.StartTraining) -> None:
         self._checkpoints = Path(command.checkpoint_directory) if command.checkpoint_directory else None
         self._flat.replace(self._anchor)
         if self._checkpoints is not None:
             self._training.restore(self._checkpoints, self._channel)
         self._hold(command.round, command.shared_steps)
-        self._begin(command.phase, command.inner_steps)
+        self._begin(command.phase, command.inner_steps, command.samples)
         self._channel.barrier()
-        self._tell(local.AnchorTaken(round=command.round, how="start", phase=command.phase, inner_step=0))
+        self._tell(local_trainer.AnchorTaken(round=command.round, how="start", phase=command.phase, inner_step=0))
 
-    def _begin(self, phase: PhaseId, inner_steps: int) -> None:
+    def _begin(self, phase: PhaseId, inner_steps: int, samples: Sequence[int]) -> None:
+        self._order.begin(samples)
         self._phase = PhaseProgress(phase, max(1, inner_steps))
         self._is_boundary_due = False
 
@@ -172,16 +194,19 @@ class TrainingLoop:
         self._round = round_index
         self._training.join_schedule(shared_steps)
 
-    def _on_extend(self, command: local.Extend) -> None:
+    def _on_extend(self, command: local_trainer.Extend) -> None:
         phase = self._running("Extend")
         phase.inner_steps = max(phase.inner_steps, phase.inner_step) + command.inner_steps
         self._is_boundary_due = phase.inner_step >= phase.inner_steps
 
-    def _on_close_boundary(self, command: local.CloseBoundary) -> None:
+    def _on_close_boundary(self, command: local_trainer.CloseBoundary) -> None:
         phase = self._running("CloseBoundary")
         if command.then not in ("replace", "keep", "wait"):
             raise WorkerError(f"CloseBoundary.then is {command.then!r}")
         self._flat.subtract_from(self._phase_buffer)
+        if self._training.pipeline.config.replicate > 1:
+            self._channel.barrier()
+            self._flat.note_offered(self._phase_buffer)
         self._flat.mark_base()
         if command.then == "replace":
             self._flat.begin(self._anchor, command.num_contributors)
@@ -189,7 +214,7 @@ class TrainingLoop:
         self._needs_anchor = command.then == "wait"
         self._channel.barrier()
         self._tell(
-            local.BoundaryClosed(
+            local_trainer.BoundaryClosed(
                 phase=phase.phase,
                 inner_steps=phase.inner_step,
                 tokens=phase.tokens,
@@ -198,53 +223,61 @@ class TrainingLoop:
                 round=self._round,
             )
         )
-        self._begin(command.next_phase, command.inner_steps)
+        self._begin(command.next_phase, command.inner_steps, command.samples)
         self._checkpoint()
 
-    def _on_take_anchor(self, command: local.TakeAnchor) -> None:
+    def _on_take_anchor(self, command: local_trainer.TakeAnchor) -> None:
         phase = self._running("TakeAnchor")
-        if command.how == "replace":
-            self._flat.replace(self._anchor)
-        elif command.how == "merge":
-            self._flat.merge(self._anchor)
-        elif command.how == "mix" and isinstance(self._flat, MixedParameters):
-            self._flat.mix(self._anchor, command.mixed_round)
-        else:
-            raise WorkerError(f"TakeAnchor.how is {command.how!r}")
+        self._flat.take(self._anchor, command.how, command.mixed_round)
         self._hold(command.round, command.shared_steps)
         self._needs_anchor = False
         self._channel.barrier()
         self._tell(
-            local.AnchorTaken(round=command.round, how=command.how, phase=phase.phase, inner_step=phase.inner_step)
+            local_trainer.AnchorTaken(
+                round=command.round, how=command.how, phase=phase.phase, inner_step=phase.inner_step
+            )
         )
 
-    def _on_evaluate(self, command: local.Evaluate) -> None:
+    def _on_evaluate(self, command: local_trainer.Evaluate) -> None:
         started = time.monotonic()
         own = self._flat.save()
         self._flat.load(self._anchor)
-        loss = self._training.pipeline.evaluate(self._validation, self._report_evaluation)
+        losses: dict[str, tuple[float, float]] = {}
+        num_done = 0
+        for name, batches in self._validation.items():
+            loss = self._training.pipeline.evaluate(batches, partial(self._report_evaluation, num_done))
+            losses[name] = (loss, sum(share_trained(targets_BT) * targets_BT.numel() for _, targets_BT in batches))
+            num_done += len(batches)
         self._flat.restore(own)
-        self._tell(local.Evaluated(round=command.round, validation_loss=loss, seconds=time.monotonic() - started))
+        self._tell(
+            local_trainer.Evaluated(
+                round=command.round,
+                validation_loss=mean_over(losses),
+                seconds=time.monotonic() - started,
+                by_source=tuple(local_trainer.SourceLoss(name, loss) for name, (loss, _) in losses.items() if name),
+            )
+        )
 
-    def _report_evaluation(self, num_done: int) -> None:
-        self._tell(local.WorkerAlive(doing="evaluate", per_mille=1000 * num_done // len(self._validation)))
+    def _report_evaluation(self, before: int, num_done: int) -> None:
+        total = sum(len(batches) for batches in self._validation.values())
+        self._tell(local_worker.WorkerAlive(doing="evaluate", per_mille=1000 * (before + num_done) // total))
 
-    def _on_pause(self, _: local.Pause) -> None:
+    def _on_pause(self, _: local_trainer.Pause) -> None:
         self._is_paused = True
 
-    def _on_resume(self, _: local.Resume) -> None:
+    def _on_resume(self, _: local_trainer.Resume) -> None:
         self._is_paused = False
 
-    def _on_stop_training(self, _: local.StopTraining) -> None:
+    def _on_stop_training(self, _: local_trainer.StopTraining) -> None:
         self._training.checkpoints.finish()
         self._checkpoint()
         self._training.checkpoints.finish()
         self._channel.barrier()
         phase = self._phase or PhaseProgress(PhaseId(0), 1)
-        self._tell(local.TrainerStopped(phase=phase.phase, inner_step=phase.inner_step))
+        self._tell(local_trainer.TrainerStopped(phase=phase.phase, inner_step=phase.inner_step))
         self._is_stopped = True
 
-    def _on_stop(self, _: local.Stop) -> None:
+    def _on_stop(self, _: local_worker.Stop) -> None:
         self._training.checkpoints.finish()
         self._is_stopped = True
 

@@ -1,7 +1,7 @@
-"""Entry of one trainer rank: ``python -m dilocoxd.trainer.main`` under torchrun, one process per pipeline rank.
+"""Entry of one trainer rank: `main`, called in a process that the fork server forked, one per rank of the site's mesh.
 
 Order: say hello, prepare data, build the stage, join the process group, wait for the shared buffers, train as told.
-Ends with os._exit: gloo's threads can abort a process that is done (LOCAL_TRAINING section 1).
+When `main` returns the process ends at once (ipc/fork_server.py): gloo's threads can abort one that is done.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from datetime import timedelta
 from typing import Final
 
 import torch
-import torch.distributed as dist
 
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
-from dilocoxd.ipc.child import die_with_parent
-from dilocoxd.ipc.client import GENERATION_VARIABLE, Connection, DaemonGone
+from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
 from dilocoxd.models import param_specs
 from dilocoxd.models.build import check_model
+from dilocoxd.models.frozen import fill_frozen
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE, CommandChannel, exit_when_daemon_goes
-from dilocoxd.trainer.data import PreparedData, prepare
-from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.trainer.data import prepare
+from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
+from dilocoxd.trainer.data.sources import SourceOrder
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
-from dilocoxd.trainer.mixing import MixedParameters
-from dilocoxd.trainer.overlay import EagerParameters
+from dilocoxd.trainer.parallel.local import place_of
+from dilocoxd.trainer.parameters.variants import flat_parameters
 from dilocoxd.trainer.pipeline import Pipeline
-from dilocoxd.trainer.settings import TrainerSettings, device_of, load_settings
-from dilocoxd.wire import local
-from dilocoxd.wire.layout import Layout, make_layout
+from dilocoxd.trainer.pulse import Pulse
+from dilocoxd.trainer.rendezvous import join
+from dilocoxd.trainer.settings import StageSettings, device_of, load_settings
+from dilocoxd.wire.layout import make_layout
+from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +45,12 @@ _EXIT_FAILED: Final = 1
 
 def main() -> int:
     """Run one rank until the daemon says stop. Returns the exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    die_with_parent()
+    rank = os.environ["RANK"]
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s stage rank {rank} %(name)s %(message)s"
+    )
     try:
-        link = Connection()
+        link = DaemonConnection()
     except OSError as error:
         log.error("cannot reach the daemon's socket: %s", error)
         return EXIT_DAEMON_GONE
@@ -65,10 +68,10 @@ def main() -> int:
     return 0
 
 
-def _run(link: Connection, environment: Mapping[str, str]) -> None:
+def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
     rank, num_ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     link.send(
-        local.WorkerHello(
+        local_worker.WorkerHello(
             role="trainer",
             pid=os.getpid(),
             generation=int(environment.get(GENERATION_VARIABLE, "0")),
@@ -79,62 +82,62 @@ def _run(link: Connection, environment: Mapping[str, str]) -> None:
     settings = load_settings(environment)
     torch.set_num_threads(settings.num_threads)
     check_model(settings.model)
-    prepared = _prepare_data(link, settings)
+    order = _order(link, settings)
     pipeline = _join_pipeline(settings, environment)
     layout = make_layout(param_specs(settings.model), settings.segment_elements_max)
-    flat = _flat_parameters(pipeline, layout, settings)
-    order = BatchOrder(prepared, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
-    batch_sequences = settings.pipeline.batch_sequences
-    validation = order.validation_batches(settings.validation_sequences, batch_sequences)
-    while local.ANCHOR not in link.buffers or local.PHASE not in link.buffers:
+    flat = flat_parameters(
+        pipeline.parameters(),
+        layout,
+        settings.eager_optimizer,
+        settings.fragments,
+        settings.mix_alpha,
+        is_writer=pipeline.place.copy == 0,
+    )
+    validation = order.validation_by_source(settings.validation_sequences, settings.validation_batch)
+    while local_buffers.ANCHOR not in link.buffers or local_buffers.PHASE not in link.buffers:
         link.receive()
+    Pulse(lambda: link.send(local_worker.WorkerAlive(doing="", per_mille=0))).listen_to(pipeline.modules)
     channel = CommandChannel(link, pipeline.control)
     channel.barrier()
     training = InnerTraining(pipeline, settings.optimizer)
     log.info("rank %d of %d is ready", rank, num_ranks)
     if rank == 0:
-        link.send(local.TrainerReady())
+        link.send(local_trainer.TrainerReady())
     TrainingLoop(link, channel, training, flat, order, validation).run()
     channel.barrier()
 
 
-def _flat_parameters(pipeline: Pipeline, layout: Layout, settings: TrainerSettings) -> FlatParameters:
-    if settings.eager_optimizer is not None:
-        return EagerParameters(pipeline.parameters(), layout, settings.eager_optimizer)
-    if settings.fragments:
-        return MixedParameters(pipeline.parameters(), layout, settings.fragments, settings.mix_alpha)
-    return FlatParameters(pipeline.parameters(), layout)
-
-
-def _prepare_data(link: Connection, settings: TrainerSettings) -> PreparedData:
+def _order(link: DaemonConnection, settings: StageSettings) -> SampleOrder:
     def report(text: str) -> None:
         log.info("data: %s", text)
-        link.send(local.WorkerAlive(doing=f"data: {text}"[:200], per_mille=0))
+        link.send(local_worker.WorkerAlive(doing=f"data: {text}"[:200], per_mille=0))
 
-    return prepare(settings.data, settings.tokenizer, settings.cache_dir, report)
+    model = settings.model
+    if settings.sources:
+        report(f"opening {len(settings.sources)} token stores")
+        return SourceOrder(settings.sources, model.seq_len, model.vocab_size, seed=settings.data_seed)
+    prepared = prepare(settings.data, settings.tokenizer, settings.cache_dir, report)
+    return BatchOrder(prepared, model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
 
 
-def _join_pipeline(settings: TrainerSettings, environment: Mapping[str, str]) -> Pipeline:
+def _join_pipeline(settings: StageSettings, environment: Mapping[str, str]) -> Pipeline:
     if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
         # All ranks are on this machine: gloo must not pick an outside interface by the host's name.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     device = torch.device(device_of(settings))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(settings.backend, timeout=_COLLECTIVE_TIMEOUT)
-    return Pipeline(settings.model, settings.pipeline, device=device)
+    join(settings.backend, environment, timeout=_COLLECTIVE_TIMEOUT)
+    pipeline = Pipeline(settings.model, settings.pipeline, device=device)
+    if settings.frozen is not None:
+        base = settings.frozen.open(lambda text: log.info("model: %s", text))
+        fill_frozen(pipeline.modules, base, place_of)
+    return pipeline
 
 
-def _tell_failure(link: Connection, error: Exception) -> None:
+def _tell_failure(link: DaemonConnection, error: Exception) -> None:
     kinds: dict[type[Exception], str] = {ConfigError: "config", StoreError: "store"}
     try:
-        link.send(local.WorkerFailed(request=0, kind=kinds.get(type(error), "failed"), detail=str(error)[:4000]))
+        link.send(local_worker.WorkerFailed(request=0, kind=kinds.get(type(error), "failed"), detail=str(error)[:4000]))
     except DilocoxdError:
         log.error("the daemon did not hear why")
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -1,7 +1,11 @@
-"""One site's model as a pipeline: stages of this process, the schedule that runs them, evaluation without gradients.
+"""One site's model: stages of this process, the schedule that runs them, evaluation without gradients.
 
-Schedules are torch.distributed.pipelining's. Gradient norms and commands travel on a control group that is always
-gloo, whatever carries the activations. Source: LOCAL_TRAINING section 1 (which combinations are exact).
+A site is a mesh of ranks (trainer/parallel/mesh.py): a pipeline whose stages may be shared by several ranks each, which
+then compute different sequences of the batch.
+
+Schedules are torch.distributed.pipelining's; one rank alone has nothing to schedule, and does not import them. Gradient
+norms and commands travel on a control group that is always gloo, whatever carries the activations. Source:
+LOCAL_TRAINING section 1 (which combinations are exact).
 """
 
 # Shape legend: B sequences of one step, T positions, D hidden size, V vocabulary.
@@ -15,18 +19,19 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
-from torch.nn import functional
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.models import ModelConfig, StageModule, build_stage, cut_stages
+from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage, cut_stages
+from dilocoxd.models.tied import TiedEmbedding
+from dilocoxd.trainer.data.targets import PartLoss, cross_entropy, share_trained
+from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
 
 SCHEDULES: Final = ("1f1b", "gpipe", "interleaved1f1b")
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """How one site runs the model. ``batch_sequences`` per step, in ``num_microbatches`` equal parts."""
+    """How one site runs the model: ``batch_sequences`` per step, in ``num_microbatches`` equal parts at each rank."""
 
     num_ranks: int
     schedule: str = "1f1b"
@@ -34,6 +39,12 @@ class PipelineConfig:
     batch_sequences: int = 16
     num_microbatches: int = 4
     is_bfloat16: bool = False
+    replicate: int = 1
+    """Copies of all, each with its part of the batch."""
+    shard: int = 1
+    """Ranks that hold each stage in parts; each has its part of the batch."""
+    is_checkpointed: bool = False
+    """Whether blocks are computed again in the backward pass."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -41,7 +52,7 @@ class PipelineConfig:
             raise ConfigError(
                 f"pipeline schedule {self.schedule!r} is not supported: choose one of {', '.join(SCHEDULES)}"
             )
-        for name in ("num_ranks", "stages_per_rank", "batch_sequences", "num_microbatches"):
+        for name in ("num_ranks", "stages_per_rank", "batch_sequences", "num_microbatches", "replicate", "shard"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"pipeline {name} is {getattr(self, name)}: it must be at least 1")
         if self.schedule == "interleaved1f1b":
@@ -64,11 +75,21 @@ class PipelineConfig:
                 f"{self.num_microbatches} microbatches cannot fill {self.num_ranks} pipeline ranks: "
                 f"use at least {self.num_ranks}"
             )
-        if self.batch_sequences % self.num_microbatches:
+        if self.batch_sequences % (self.num_microbatches * self.readers):
             raise ConfigError(
                 f"a batch of {self.batch_sequences} sequences does not divide into {self.num_microbatches} "
-                "microbatches: change one of them"
+                f"microbatches at each of {self.readers} ranks of a stage: change one of them"
             )
+
+    @property
+    def readers(self) -> int:
+        """Ranks of each stage."""
+        return self.replicate * self.shard
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the site."""
+        return self.num_ranks * self.readers
 
     @property
     def num_stages(self) -> int:
@@ -76,109 +97,200 @@ class PipelineConfig:
         return self.num_ranks * self.stages_per_rank
 
 
-def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Mean loss in nats per token; a mean because the schedules divide gradients by the number of microbatches."""
-    return functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
+class Accumulation:
+    """The schedule of a single rank: one part of the batch after the other, the same bits as torch's schedules give.
+
+    Without it a site of one rank would import torch.distributed.pipelining, which costs as much as torch itself.
+    """
+
+    def __init__(self, module: StageModule, num_microbatches: int, loss_fn: PartLoss, *, is_cut: bool = False) -> None:
+        """`is_cut`: other ranks hold the rest of `module`."""
+        self._module = module
+        self._is_cut = is_cut
+        self._loss = loss_fn
+        self._num_parts = num_microbatches
+
+    def step(self, ids_BT: Tensor, *, target: Tensor, losses: list[Tensor], return_outputs: bool) -> None:
+        """Mean gradients over all parts into ``.grad``; the loss of each part is appended to ``losses``."""
+        assert not return_outputs
+        parts = zip(ids_BT.tensor_split(self._num_parts), target.tensor_split(self._num_parts), strict=True)
+        for number, (ids, targets) in enumerate(parts, 1):
+            if self._is_cut:
+                gather_gradients_at(self._module, is_last=number == self._num_parts)
+            loss = self._loss(self._module(ids), targets)
+            losses.append(loss)
+            torch.autograd.backward(loss)
+        if self._num_parts > 1:
+            for parameter in self._module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(self._num_parts)
 
 
 class Pipeline:
     """The stages of this process, wired to the other ranks of the site.
 
-    Needs an initialised default process group of exactly ``config.num_ranks`` ranks.
+    Needs an initialised default process group of exactly ``config.world_size`` ranks.
     """
 
     def __init__(self, model: ModelConfig, config: PipelineConfig, *, device: torch.device) -> None:
         """Build the local stages (parameters uninitialised). Raises ConfigError if the group has another size."""
-        if dist.get_world_size() != config.num_ranks:
+        if dist.get_world_size() != config.world_size:
             raise ConfigError(
-                f"the site runs {dist.get_world_size()} trainer processes but its pipeline has {config.num_ranks} ranks"
+                f"the site runs {dist.get_world_size()} trainer processes but its layout has {config.world_size} ranks"
             )
         self.model = model
         self.config = config
         self.device = device
-        self.rank = dist.get_rank()
+        self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard)
         self.control = dist.new_group(backend="gloo")
+        self._mesh = SiteMesh(self.place, device) if config.readers > 1 else None
         spans = cut_stages(model, config.num_stages)
-        self._local_indices = list(range(self.rank, config.num_stages, config.num_ranks))
-        self.modules: list[StageModule] = [
-            build_stage(model, spans[index], device=device) for index in self._local_indices
-        ]
+        self._local_indices = list(range(self.place.stage_rank, config.num_stages, config.num_ranks))
+        self.modules: list[StageModule] = [self._built(model, spans[index]) for index in self._local_indices]
+        self._loss = PartLoss(config.num_microbatches * config.readers)
         self._schedule = self._make_schedule()
+        ends = {"home": self.place.at_stage(0), "away": self.place.at_stage(config.num_ranks - 1)}
+        self._tied = TiedEmbedding(self.modules, **ends, group=self.control)
+
+    def _built(self, model: ModelConfig, span: StageSpan) -> StageModule:
+        # A stage that is cut may not fit the device whole: it moves there block by block. On the CPU what nobody has
+        # written yet takes no memory.
+        module = build_stage(model, span, device=torch.device("cpu") if self._mesh is not None else self.device)
+        if self.config.is_checkpointed:
+            checkpoint_blocks(module)
+        if self._mesh is not None:
+            self._mesh.cut(module)
+        return module
 
     @property
     def has_first(self) -> bool:
-        """True if this rank holds the embedding (rank 0)."""
-        return self.rank == 0
+        """True if this rank holds the embedding, or a part of it."""
+        return self.place.stage_rank == 0
 
     @property
     def has_last(self) -> bool:
-        """True if this rank holds the head (the last rank)."""
-        return self.rank == self.config.num_ranks - 1
+        """True if this rank holds the head, or a part of it."""
+        return self.place.stage_rank == self.config.num_ranks - 1
+
+    @property
+    def speaks(self) -> bool:
+        """True at the one rank that answers the daemon."""
+        return self.place.rank == 0
+
+    @property
+    def reports(self) -> bool:
+        """True at the one rank that reports steps."""
+        return self.place.rank == self.config.world_size - 1
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Local parameters under their global names, in canonical order of each stage."""
         for module in self.modules:
             yield from module.global_parameters()
 
-    def train_step(self, ids_BT: Tensor, targets_BT: Tensor) -> float:
-        """Gradients of one batch into ``.grad``; returns the mean loss on the last rank and 0.0 elsewhere."""
+    def train_step(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Gradients of the site's batch into ``.grad``; the sum of what all ranks return is its mean loss."""
         losses: list[Tensor] = []
+        self._loss.begin(targets_BT)
+        ids_BT, targets_BT = self._mine(ids_BT), self._mine(targets_BT)
         inputs = (ids_BT.to(self.device),) if self.has_first else ()
         targets: dict[str, Any] = {"target": targets_BT.to(self.device), "losses": losses} if self.has_last else {}
+        self._tied.lend()
         with self._arithmetic():
             self._schedule.step(*inputs, return_outputs=False, **targets)
-        return float(torch.stack(losses).mean().detach()) if losses else 0.0
+        self._tied.bring_home_gradient()
+        if not losses:
+            return torch.zeros((), device=self.device)
+        return torch.stack(losses).mean().detach() / self.config.readers
+
+    def _mine(self, rows: Tensor) -> Tensor:
+        """Of the site's batch what this rank reads."""
+        return rows[self.place.reader :: self.config.readers].contiguous() if self.config.readers > 1 else rows
 
     @torch.no_grad()
     def evaluate(
         self, batches: Sequence[tuple[Tensor, Tensor]], report: Callable[[int], None] = lambda _: None
     ) -> float:
-        """Mean loss over ``batches`` of (ids, targets), on all ranks. Own forward pass: schedules freeze shapes.
+        """Mean loss over the targets that count in ``batches`` of (ids, targets), on all ranks; 0 if there are none.
 
-        ``report`` is told the number of batches done.
+        Own forward pass: schedules freeze shapes. ``report`` is told the number of batches done.
         """
+        self._tied.lend()
         total = torch.zeros(1, dtype=torch.float64)
+        wanted = sum(share_trained(targets_BT) for _, targets_BT in batches)
+        mine = [self._part_to_evaluate(*batch) for batch in batches]
         pending: list[tuple[Any, Tensor]] = []
-        for num_done, (ids_BT, targets_BT) in enumerate(batches):
+        for num_done, ((ids_BT, targets_BT), share) in enumerate(mine):
             report(num_done)
             for index, module in zip(self._local_indices, self.modules, strict=True):
                 x = ids_BT.to(self.device) if index == 0 else self._receive_hidden(index, ids_BT.shape)
                 with self._arithmetic():
                     out = module(x)
                 if index == self.config.num_stages - 1:
-                    total += cross_entropy(out, targets_BT.to(self.device)).double().cpu()
+                    if share:
+                        loss = cross_entropy(out, targets_BT.to(self.device)).double().cpu()
+                        total += loss * share
                 else:
                     # Not waited for at once: the next rank may still be busy with the batch before.
                     sent = out.contiguous()
-                    pending.append((dist.isend(sent, dst=(index + 1) % self.config.num_ranks), sent))
+                    pending.append((dist.isend(sent, dst=self._rank_of(index + 1), group=self._group), sent))
         for work, _ in pending:
             work.wait()
+        if self._mesh is not None:
+            put_back(self.modules)
         dist.all_reduce(total, group=self.control)
-        return float(total) / len(batches)
+        return float(total) / max(wanted, 1e-12)
+
+    def _part_to_evaluate(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[tuple[Tensor, Tensor], float]:
+        """What this rank computes of a batch, and how much that counts.
+
+        A rank for which nothing is left computes a sequence that does not count: the others need its parts.
+        """
+        mine = self._mine(ids_BT), self._mine(targets_BT)
+        if not len(mine[0]):
+            return (ids_BT[:1], targets_BT[:1]), 0.0
+        return mine, share_trained(mine[1]) * len(mine[1]) / len(targets_BT)
+
+    def _rank_of(self, index: int) -> int:
+        """Who computes slice `index` of the model for our part of the batch."""
+        return self.place.at_stage(index % self.config.num_ranks)
+
+    @property
+    def _group(self) -> Any:
+        """Of the ranks along our pipeline; None: all."""
+        return self._mesh.pipeline_group if self._mesh is not None else None
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         if not self.config.is_bfloat16:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        # A cache of the casts would hold all blocks of a cut stage at once.
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=self._mesh is None)
 
     def _receive_hidden(self, index: int, shape: torch.Size) -> Tensor:
         hidden_BTD = torch.empty((*shape, self.model.hidden_size), device=self.device)
-        dist.recv(hidden_BTD, src=(index - 1) % self.config.num_ranks)
+        dist.recv(hidden_BTD, src=self._rank_of(index - 1), group=self._group)
         return hidden_BTD
 
     def _make_schedule(self) -> Any:
+        if self.config.num_stages == 1:
+            is_cut = self._mesh is not None
+            return Accumulation(self.modules[0], self.config.num_microbatches, self._loss, is_cut=is_cut)
+        # Only here: a second of CPU time that a site of one rank does not need.
+        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
         stages: list[Any] = [
             self._make_stage(index, module) for index, module in zip(self._local_indices, self.modules, strict=True)
         ]
         num_microbatches = self.config.num_microbatches
         if self.config.schedule == "interleaved1f1b":
-            return ScheduleInterleaved1F1B(stages, num_microbatches, loss_fn=cross_entropy)
+            return ScheduleInterleaved1F1B(stages, num_microbatches, loss_fn=self._loss)
         kind = Schedule1F1B if self.config.schedule == "1f1b" else ScheduleGPipe
-        return kind(stages[0], num_microbatches, loss_fn=cross_entropy)
+        return kind(stages[0], num_microbatches, loss_fn=self._loss)
 
-    def _make_stage(self, index: int, module: StageModule) -> PipelineStage:
+    def _make_stage(self, index: int, module: StageModule) -> Any:
+        from torch.distributed.pipelining import PipelineStage
+
         # Static shapes: shape inference at run time would do a real forward and backward pass first.
-        sequences = self.config.batch_sequences // self.config.num_microbatches
+        sequences = self.config.batch_sequences // self.config.readers // self.config.num_microbatches
         ids = torch.zeros((sequences, self.model.seq_len), dtype=torch.int64, device="meta")
         hidden = torch.empty((*ids.shape, self.model.hidden_size), device="meta", requires_grad=True)
         logits_dtype = torch.bfloat16 if self.config.is_bfloat16 else torch.float32
@@ -191,4 +303,5 @@ class Pipeline:
             self.device,
             input_args=(ids if index == 0 else hidden,),
             output_args=(logits if is_last else hidden,),
+            group=self._group,
         )

@@ -14,8 +14,10 @@ from typing import TextIO
 
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.store.prepared import default_cache_dir
 from dilocoxd.trainer.data.corpora import CORPORA, ENGLISH
-from dilocoxd.trainer.data.prepare import DataConfig, TokenizerConfig, default_cache_dir, prepare
+from dilocoxd.trainer.data.fetched import accept
+from dilocoxd.trainer.data.prepare import DataConfig, TokenizerConfig, prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,11 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer-sha256", default="", help="refuse another tokenizer")
     parser.add_argument("--cache", type=Path, default=None, help="default: $DILOCOXD_CACHE or ~/.cache/dilocoxd")
     parser.add_argument("--run-toml", type=Path, default=None, help="take all of the above from this manifest")
+    parser.add_argument("--path", default="", help="where the text of the corpus lies on this machine")
+    parser.add_argument("--tokenizer", default="", help="a given tokenizer.json, or a folder with one")
+    parser.add_argument("--accept", type=Path, default=None, help="check and take what was fetched into this folder")
     options = parser.parse_args(arguments)
     try:
         data, tokenizer = _wanted(options)
         cache = options.cache or default_cache_dir()
-        prepared = prepare(data, tokenizer, cache, lambda text: _say(sys.stderr, text))
+        if options.accept is not None:
+            prepared = accept(options.accept, data, tokenizer)
+        else:
+            prepared = prepare(data, tokenizer, cache, lambda text: _say(sys.stderr, text))
     except ConfigError as error:
         _say(sys.stderr, f"error: {error}")
         return ConfigError.exit_code
@@ -56,9 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _wanted(options: argparse.Namespace) -> tuple[DataConfig, TokenizerConfig]:
     if options.run_toml is not None:
         manifest = load_manifest(options.run_toml)
-        return DataConfig.from_manifest(manifest), TokenizerConfig.from_manifest(manifest)
+        paths = {manifest.data.corpus: options.path}
+        return DataConfig.from_manifest(manifest, paths), TokenizerConfig.from_manifest(manifest, options.tokenizer)
     return (
-        DataConfig(options.corpus, options.chars_max, options.validation_fraction, options.data_sha256),
+        DataConfig(options.corpus, options.chars_max, options.validation_fraction, options.data_sha256, options.path),
         TokenizerConfig(options.vocab_size, options.tokenizer_sha256),
     )
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
+from dilocoxd.ipc.client import PEER_VARIABLE, RUN_DIRECTORY_VARIABLE
 from dilocoxd.models import ModelConfig
+from dilocoxd.models.frozen import FrozenModel, frozen_of
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
-from dilocoxd.trainer.data import DataConfig, TokenizerConfig, default_cache_dir
+from dilocoxd.store.prepared import chosen_cache_dir
+from dilocoxd.trainer.data import DataConfig, TokenizerConfig
+from dilocoxd.trainer.data.sources import TextSource, sources_of
 from dilocoxd.trainer.optimizer import OptimizerConfig
 from dilocoxd.trainer.pipeline import PipelineConfig
 
-RUN_DIR_VARIABLE: Final = "DILOCOXD_RUN_DIR"
-PEER_VARIABLE: Final = "DILOCOXD_PEER"
-
 
 @dataclass(frozen=True, slots=True)
-class TrainerSettings:
+class StageSettings:
     """Everything a trainer rank needs to know before it meets the daemon's commands."""
 
     model: ModelConfig
@@ -31,13 +31,19 @@ class TrainerSettings:
     optimizer: OptimizerConfig
     data: DataConfig
     tokenizer: TokenizerConfig
+    sources: tuple[TextSource, ...]
+    """Token stores; with any, there is no corpus."""
+    frozen: FrozenModel | None
+    """Files of the model under the run's adapter."""
     cache_dir: Path
     data_seed: int
     data_stream: str
     """Names this site's order of the data; no two sites share one."""
     validation_sequences: int
+    validation_batch: int
+    """Sequences that are evaluated together, the run's batch: every site evaluates the same ones."""
     eager_optimizer: OuterOptimizer | None
-    """Moves the site's overlay (trainer/overlay.py); None unless strategy.delay = eager."""
+    """Moves the site's overlay (trainer/parameters/overlay.py); None unless strategy.delay = eager."""
     fragments: int
     """Parts that strategy.delay = streaming exchanges in turn; 0 with any other delay."""
     mix_alpha: float
@@ -47,28 +53,37 @@ class TrainerSettings:
     num_threads: int
 
 
-def load_settings(environment: Mapping[str, str]) -> TrainerSettings:
+def load_settings(environment: Mapping[str, str]) -> StageSettings:
     """Settings of the run directory that the environment names. Raises ConfigError."""
-    if RUN_DIR_VARIABLE not in environment:
-        raise ConfigError(f"{RUN_DIR_VARIABLE} is not set: the trainer is started by dilocoxd, not by hand")
-    run_dir = Path(environment[RUN_DIR_VARIABLE])
+    if RUN_DIRECTORY_VARIABLE not in environment:
+        raise ConfigError(f"{RUN_DIRECTORY_VARIABLE} is not set: the trainer is started by dilocoxd, not by hand")
+    run_dir = Path(environment[RUN_DIRECTORY_VARIABLE])
     manifest = load_manifest(run_dir / "run.toml")
     site = load_site(run_dir / "site.toml")
     stream = environment.get(PEER_VARIABLE) or _stream_of_identity(run_dir / site.paths.identity)
-    return make_settings(manifest, site, data_stream=stream)
+    settings = replace(
+        make_settings(manifest, site, data_stream=stream), frozen=frozen_of(manifest, site.paths.base, run_dir)
+    )
+    tokenizer = run_dir / "tokenizer"
+    if tokenizer.is_dir():
+        settings = replace(settings, tokenizer=replace(settings.tokenizer, path=str(tokenizer)))
+    return settings
 
 
-def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> TrainerSettings:
+def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> StageSettings:
     """Settings for ``manifest`` at the site ``site``. Raises ConfigError for a contradiction between the two."""
     inner = manifest.inner
-    return TrainerSettings(
-        model=ModelConfig.from_section(manifest.model),
+    return StageSettings(
+        model=ModelConfig.of_run(manifest),
         pipeline=PipelineConfig(
-            num_ranks=site.parallel.stages,
+            num_ranks=site.parallel.pipeline,
+            replicate=site.parallel.replicate,
+            shard=site.parallel.shard,
+            is_checkpointed=site.parallel.activation_checkpointing == "block",
             schedule=site.parallel.schedule,
             stages_per_rank=site.parallel.stages_per_process,
-            batch_sequences=inner.batch_sequences,
-            num_microbatches=site.parallel.microbatches or inner.microbatches,
+            batch_sequences=site.parallel.sequences(inner.batch_sequences),
+            num_microbatches=site.parallel.pieces(inner.microbatches),
             is_bfloat16=inner.dtype == "bfloat16",
         ),
         optimizer=OptimizerConfig(
@@ -84,20 +99,28 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             kind=inner.optimizer,
             muon_momentum=inner.muon_momentum,
         ),
-        data=DataConfig.from_manifest(manifest),
+        data=DataConfig.from_manifest(manifest, site.paths.corpora),
         tokenizer=TokenizerConfig.from_manifest(manifest),
-        cache_dir=Path(site.paths.cache).expanduser() if site.paths.cache else default_cache_dir(),
+        sources=sources_of(manifest, site),
+        frozen=None,
+        cache_dir=chosen_cache_dir(site.paths.cache),
         data_seed=manifest.seeds.data,
         data_stream=data_stream,
         validation_sequences=manifest.data.validation_sequences,
+        validation_batch=inner.batch_sequences,
         eager_optimizer=eager_optimizer(manifest),
         fragments=manifest.strategy.fragments,
         mix_alpha=manifest.strategy.mix_alpha,
         segment_elements_max=manifest.strategy.segment_elements_max,
         backend=site.parallel.backend,
         device=site.parallel.device,
-        num_threads=site.parallel.threads_per_rank,
+        num_threads=site.parallel.threads_per_rank or threads_that_fit(site.parallel.ranks),
     )
+
+
+def threads_that_fit(num_ranks: int) -> int:
+    """CPU threads for each of so many processes on the cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
 def eager_optimizer(manifest: Manifest) -> OuterOptimizer | None:
@@ -106,8 +129,8 @@ def eager_optimizer(manifest: Manifest) -> OuterOptimizer | None:
     return outer_from_name(outer.optimizer, outer.lr, outer.momentum) if manifest.strategy.delay == "eager" else None
 
 
-def device_of(settings: TrainerSettings) -> str:
-    """Device of this rank: "cpu", or the GPU with torchrun's local rank."""
+def device_of(settings: StageSettings) -> str:
+    """Device of this rank: "cpu", or the GPU with the local rank's number."""
     if settings.device == "cpu":
         return "cpu"
     return f"{settings.device}:{os.environ.get('LOCAL_RANK', '0')}"

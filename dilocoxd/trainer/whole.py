@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage, param_specs
-from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.wire.layout import CUT_MULTIPLE, Layout, make_layout
 
 

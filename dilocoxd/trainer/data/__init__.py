@@ -3,6 +3,6 @@
 Preparing needs no torch; `order` does, and is imported by its own name.
 """
 
-from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, default_cache_dir, prepare
+from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, prepare
 
-__all__ = ["DataConfig", "PreparedData", "TokenizerConfig", "default_cache_dir", "prepare"]
+__all__ = ["DataConfig", "PreparedData", "TokenizerConfig", "prepare"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,7 +17,7 @@ _TRAINING_CHARS_MAX: Final = 4 << 20
 def train_tokenizer(chunks: Sequence[str], vocab_size: int) -> Tokenizer:
     """Byte-level BPE of exactly ``vocab_size`` tokens. Raises ConfigError if the text cannot give that many."""
     if vocab_size < VOCAB_SIZE_MIN:
-        raise ConfigError(f"tokenizer.vocab_size {vocab_size} is too small: use at least {VOCAB_SIZE_MIN}")
+        raise ConfigError(f"model.vocab_size = {vocab_size} is too small: use at least {VOCAB_SIZE_MIN}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -31,15 +30,10 @@ def train_tokenizer(chunks: Sequence[str], vocab_size: int) -> Tokenizer:
     tokenizer.train_from_iterator(_evenly(chunks), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ConfigError(
-            f"the corpus gives only {tokenizer.get_vocab_size()} tokens, tokenizer.vocab_size asks for {vocab_size}: "
-            "lower it or use a larger corpus"
+            f"the corpus gives only {tokenizer.get_vocab_size()} tokens, model.vocab_size = {vocab_size} asks for more:"
+            " lower it or use a larger corpus"
         )
     return tokenizer
-
-
-def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """sha256, hex, of the tokenizer's serialised form: what `tokenizer.sha256` of the manifest means."""
-    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
 def _evenly(chunks: Sequence[str]) -> list[str]:

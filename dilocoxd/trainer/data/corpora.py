@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,8 @@ ENGLISH: Final = "english"
 _ENGLISH_SOURCES: Final = ("gcide", "stdlib")
 CORPORA: Final = ("gcide", "python-doc", "linux-doc", "stdlib")
 _TEXT_SUFFIXES: Final = (".txt", ".md", ".rst")
+_TEXT_BYTES_MAX: Final = 2 << 30
+"""All of it is in memory, several times, while it is tokenised."""
 _APT_TIMEOUT_S: Final = 600
 _INSTEAD: Final = 'use data.corpus = "stdlib" (needs no download) or "text:/path/to/your/files"'
 
@@ -44,7 +47,7 @@ def is_user_text(name: str) -> bool:
 def read_corpus(name: str, progress: Progress) -> tuple[str, str]:
     """(text, name of what was read) of "english", one of CORPORA or the user's files; ConfigError names the remedy."""
     if is_user_text(name):
-        return _read_user_text(Path(name.removeprefix(TEXT_PREFIX)).expanduser()), name
+        return _read_user_text(Path(name.removeprefix(TEXT_PREFIX)).expanduser(), progress), name
     if name == ENGLISH:
         for source in _ENGLISH_SOURCES[:-1]:
             try:
@@ -60,24 +63,30 @@ def read_corpus(name: str, progress: Progress) -> tuple[str, str]:
     }
     if name not in readers:
         raise ConfigError(
-            f"data.corpus {name!r} is unknown: choose one of {ENGLISH}, {', '.join(CORPORA)} or text:/path/to/files"
+            f"corpus {name!r} is not on this machine: give its text with --data {name}=PATH, repeat `dilocoxd join"
+            f" ADDR`, which fetches it from a peer, or (for a new run) choose one of {ENGLISH}, {', '.join(CORPORA)}"
         )
     return readers[name](), name
 
 
-def _read_user_text(path: Path) -> str:
+def _read_user_text(path: Path, progress: Progress) -> str:
+    files = [path]
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix in _TEXT_SUFFIXES and p.is_file())
-    else:
-        files = [path]
+        found = sorted(p for p in path.rglob("*") if p.is_file())
+        files = [p for p in found if p.suffix in _TEXT_SUFFIXES]
+        left_out = Counter(p.suffix or p.name for p in found if p.suffix not in _TEXT_SUFFIXES)
+        for suffix, count in sorted(left_out.items()):
+            progress(f"left out: {count} files *{suffix} in {path}; `dilocoxd data pack` reads more kinds")
     try:
+        if sum(file.stat().st_size for file in files) > _TEXT_BYTES_MAX:
+            raise ConfigError(
+                f"{path} has more than {_TEXT_BYTES_MAX >> 30} GiB of text: pack it with `dilocoxd data pack`"
+            )
         text = "\n\n".join(file.read_text(encoding="utf-8") for file in files)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"data.corpus: cannot read text from {path} ({error}): give a UTF-8 file or folder"
-        ) from error
+        raise ConfigError(f"cannot read text from {path} ({error}): give a UTF-8 file or folder") from error
     if not text.strip():
-        raise ConfigError(f"data.corpus: no text in {path}: give a file or a folder with {', '.join(_TEXT_SUFFIXES)}")
+        raise ConfigError(f"no text in {path}: give a file or a folder with {', '.join(_TEXT_SUFFIXES)}")
     return text
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,22 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.data.prepare import PreparedData, Tokens
 
 _COUNTER = struct.Struct("<Q")
+
+
+class SampleOrder(Protocol):
+    """What a training loop reads from."""
+
+    def begin(self, samples: Sequence[int]) -> None:
+        """A phase begins that has leased these samples: start, stop, start, stop, ..."""
+
+    def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
+        """(ids, targets), both [num_sequences, seq_len] int64; `position` counts sequences of the site's life."""
+
+    def validation_batches(self, num_sequences: int, batch_sequences: int) -> list[tuple[Tensor, Tensor]]:
+        """The same for every site and every call."""
+
+    def validation_by_source(self, num_sequences: int, batch_sequences: int) -> dict[str, list[tuple[Tensor, Tensor]]]:
+        """The same batches by the source of their text; one without a name where the run has one text."""
 
 
 class BatchOrder:
@@ -35,6 +53,9 @@ class BatchOrder:
                 )
         self._key = hashlib.blake2b(f"{seed}/{peer}".encode(), digest_size=32).digest()
 
+    def begin(self, samples: Sequence[int]) -> None:
+        """A phase begins; nothing is leased here."""
+
     def offsets(self, position: int, num_sequences: int) -> npt.NDArray[np.int64]:
         """First token of each of the sequences ``position``, ``position`` + 1, ..."""
         bound = len(self._train) - self._seq_len
@@ -47,6 +68,10 @@ class BatchOrder:
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
         """(ids, targets), both [num_sequences, seq_len] int64; targets are ids one token later."""
         return _windows(self._train, self.offsets(position, num_sequences), self._seq_len)
+
+    def validation_by_source(self, num_sequences: int, batch_sequences: int) -> dict[str, list[tuple[Tensor, Tensor]]]:
+        """All of them, under no name."""
+        return {"": self.validation_batches(num_sequences, batch_sequences)}
 
     def validation_batches(self, num_sequences: int, batch_sequences: int) -> list[tuple[Tensor, Tensor]]:
         """The same evenly spread windows for every site and every call; full batches only, at least one."""

@@ -13,9 +13,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,14 +24,15 @@ import numpy.typing as npt
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError, StoreError
-from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
-from dilocoxd.trainer.data.corpora import ENGLISH, describe_environment, is_user_text, read_corpus
+from dilocoxd.store.prepared import INDEX, TOKENIZER, TOKENS, find_prepared
+from dilocoxd.trainer.data.bpe import train_tokenizer
+from dilocoxd.trainer.data.corpora import ENGLISH, TEXT_PREFIX, describe_environment, is_user_text, read_corpus
 from dilocoxd.trainer.data.split import chunks_of, hold_out
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest
 
 FORMAT: Final = 2
 """Raise it when cleaning, splitting or the tokenizer changes: old caches are left alone."""
 
-CACHE_VARIABLE: Final = "DILOCOXD_CACHE"
 _ENCODE_BATCH: Final = 64
 
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -45,12 +47,20 @@ class DataConfig:
     chars_max: int = 12 << 20
     validation_fraction: float = 0.02
     sha256: str = ""
+    path: str = ""
+    """Where the text of ``corpus`` lies on this machine, if that is a name of the run's own."""
 
     @classmethod
-    def from_manifest(cls, manifest: Manifest) -> DataConfig:
-        """What a run trains on."""
+    def from_manifest(cls, manifest: Manifest, paths: Mapping[str, str] = MappingProxyType({})) -> DataConfig:
+        """What a run trains on; ``paths`` says where corpora lie here (`paths.corpora` of site.toml)."""
         section = manifest.data
-        return cls(section.corpus, section.chars_max, section.validation_fraction, section.sha256)
+        path = paths.get(section.corpus, "")
+        return cls(section.corpus, section.chars_max, section.validation_fraction, section.sha256, path)
+
+    @property
+    def where(self) -> str:
+        """What `read_corpus` is to read."""
+        return f"{TEXT_PREFIX}{self.path}" if self.path else self.corpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +69,16 @@ class TokenizerConfig:
 
     vocab_size: int = 1024
     sha256: str = ""
+    is_given: bool = False
+    """Not trained here: it is the one at ``path``, or comes with the text from a peer."""
+    path: str = ""
+    """tokenizer.json on this machine, or a folder with one."""
 
     @classmethod
-    def from_manifest(cls, manifest: Manifest) -> TokenizerConfig:
-        """The tokenizer of a run."""
-        return cls(manifest.model.vocab_size, manifest.tokenizer.sha256)
+    def from_manifest(cls, manifest: Manifest, path: str = "") -> TokenizerConfig:
+        """The tokenizer of a run; ``path``: where a given one lies here."""
+        section = manifest.tokenizer
+        return cls(manifest.model.vocab_size, section.sha256, section.kind == "files", path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +107,10 @@ class PreparedData:
 
     def tokenizer_path(self) -> Path:
         """The tokenizer as the `tokenizers` library saves it."""
-        return self.directory / "tokenizer.json"
+        return self.directory / TOKENIZER
 
     def _map(self) -> Tokens:
-        return np.memmap(self.directory / "tokens.bin", dtype=token_dtype(self.vocab_size), mode="r")
-
-
-def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
-    """Smallest unsigned type that holds every token id."""
-    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
-
-
-def default_cache_dir() -> Path:
-    """$DILOCOXD_CACHE, else $XDG_CACHE_HOME/dilocoxd, else ~/.cache/dilocoxd."""
-    if os.environ.get(CACHE_VARIABLE):
-        return Path(os.environ[CACHE_VARIABLE]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dilocoxd"
+        return np.memmap(self.directory / TOKENS, dtype=token_dtype(self.vocab_size), mode="r")
 
 
 def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progress: Progress) -> PreparedData:
@@ -116,6 +119,10 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progr
     Raises ConfigError when the corpus cannot be had or differs from the manifest's hashes, StoreError when the cache
     cannot be written.
     """
+    known = find_prepared(cache_dir, data.sha256, tokenizer.sha256)
+    found = _load(known) if known is not None else None
+    if found is not None:
+        return found
     folder = cache_dir / "data" / _key(data, tokenizer)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -140,13 +147,15 @@ def unigram_entropy(tokens: npt.NDArray[Any]) -> float:
 
 
 def _key(data: DataConfig, tokenizer: TokenizerConfig) -> str:
-    parts: list[Any] = [FORMAT, data.corpus, data.chars_max, data.validation_fraction, tokenizer.vocab_size]
+    parts: list[Any] = [FORMAT, data.where, data.chars_max, data.validation_fraction, tokenizer.vocab_size]
     if data.corpus in (ENGLISH, "stdlib"):
         parts.append(describe_environment())
-    is_own = is_user_text(data.corpus)
+    if tokenizer.is_given:
+        parts.append(tokenizer_digest(load_tokenizer(Path(tokenizer.path))) if tokenizer.path else "")
+    is_own = is_user_text(data.where)
     if is_own:
         # The user's file may change between runs: its content is part of the name.
-        parts.append(hashlib.sha256(read_corpus(data.corpus, lambda _: None)[0].encode()).hexdigest())
+        parts.append(hashlib.sha256(read_corpus(data.where, lambda _: None)[0].encode()).hexdigest())
     label = "text" if is_own else data.corpus
     return f"{label}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
@@ -164,44 +173,64 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
 
 def _load(folder: Path) -> PreparedData | None:
     try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         prepared = PreparedData(directory=folder, **index)
         expected = (prepared.num_train_tokens + prepared.num_validation_tokens) * np.dtype(
             token_dtype(prepared.vocab_size)
         ).itemsize
-        intact = (folder / "tokens.bin").stat().st_size == expected and prepared.tokenizer_path().is_file()
+        intact = (folder / TOKENS).stat().st_size == expected and prepared.tokenizer_path().is_file()
     except (FileNotFoundError, ValueError, TypeError):
         return None
     return prepared if intact else None
 
 
+def _tokenizer(config: TokenizerConfig, train: Sequence[str], progress: Progress) -> Any:
+    """The given one, which must fit the model, or one trained on the text."""
+    if not config.is_given:
+        progress(f"training a tokenizer of {config.vocab_size} tokens")
+        return train_tokenizer(train, config.vocab_size)
+    if not config.path:
+        raise ConfigError("the run's tokenizer is not on this machine; join again, or start with --tokenizer DIR")
+    tokenizer = load_tokenizer(Path(config.path))
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise ConfigError(
+            f"the tokenizer {config.path} has {tokenizer.get_vocab_size()} tokens, model.vocab_size is"
+            f" {config.vocab_size}: give the tokenizer that belongs to the model"
+        )
+    return tokenizer
+
+
 def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Progress) -> None:
     progress(f"reading corpus {data.corpus}")
-    text, source = read_corpus(data.corpus, progress)
+    text, source = read_corpus(data.where, progress)
+    if data.chars_max and len(text) > data.chars_max:
+        progress(
+            f"left out: data.chars_max = {data.chars_max} of the {len(text)} characters of {data.corpus} are used;"
+            " 0 would be all"
+        )
     train, held = hold_out(chunks_of(text, data.chars_max), data.validation_fraction)
-    progress(f"training a tokenizer of {config.vocab_size} tokens")
-    tokenizer = train_tokenizer(train, config.vocab_size)
+    tokenizer = _tokenizer(config, train, progress)
     dtype = token_dtype(config.vocab_size)
     temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
     try:
         counts: list[int] = []
-        with (temporary / "tokens.bin").open("wb") as file:
+        with (temporary / TOKENS).open("wb") as file:
             for part in (train, held):
                 counts.append(_write_tokens(file, tokenizer, part, dtype, progress))
             file.flush()
             os.fsync(file.fileno())
-        tokenizer.save(str(temporary / "tokenizer.json"))
-        held_tokens = np.fromfile(temporary / "tokens.bin", dtype=dtype)[counts[0] :]
+        tokenizer.save(str(temporary / TOKENIZER))
+        held_tokens = np.fromfile(temporary / TOKENS, dtype=dtype)[counts[0] :]
         index = {
             "source": source,
-            "data_sha256": hashlib.sha256((temporary / "tokens.bin").read_bytes()).hexdigest(),
+            "data_sha256": hashlib.sha256((temporary / TOKENS).read_bytes()).hexdigest(),
             "tokenizer_sha256": tokenizer_digest(tokenizer),
             "vocab_size": config.vocab_size,
             "num_train_tokens": counts[0],
             "num_validation_tokens": counts[1],
             "unigram_entropy": unigram_entropy(held_tokens),
         }
-        (temporary / "index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+        (temporary / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
         if folder.exists():
             # Only an incomplete or damaged folder comes this far: _load refused it.
             shutil.rmtree(folder)
@@ -231,6 +260,7 @@ def _check_hashes(prepared: PreparedData, data: DataConfig, tokenizer: Tokenizer
         if wanted and wanted != got:
             raise ConfigError(
                 f"{field} of the run is {wanted}, but corpus {data.corpus!r} (read from {prepared.source}, "
-                f"{describe_environment()}) gives {got} here: use the package or Python version of the site that "
-                f"started the run, or copy its {prepared.directory.name} into {prepared.directory.parent}"
+                f"{describe_environment()}) gives {got} here: repeat `dilocoxd join ADDR`, which fetches it from a "
+                f"peer, or copy the folder with that hash in its index.json from another site into "
+                f"{prepared.directory.parent}"
             )

@@ -1,6 +1,7 @@
-"""Moves parameters between the model and the shared flat vectors (ANCHOR, PHASE), slice by slice of this stage.
+"""Moves parameters between the model and the shared flat vectors (ANCHOR, PHASE), slice by slice of this rank.
 
-The buffers are float32 in canonical order (wire/layout.py). A rank touches only the slices of its own parameters.
+The buffers are float32 in canonical order (wire/layout.py). A rank touches only the slices of its own
+parameters, of sharded ones the rows that lie here: nobody ever gathers a model.
 """
 
 from __future__ import annotations
@@ -12,28 +13,57 @@ import torch
 from torch import Tensor, nn
 
 from dilocoxd.errors import WorkerError
+from dilocoxd.trainer.parallel.local import local, stretch
 from dilocoxd.wire.layout import Layout
 
 
 class FlatParameters:
     """Local parameters and where they lie in the flat vector. ``base`` is what own progress is measured from."""
 
-    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout) -> None:
-        """Raises ConfigError (by the layout) for an unknown name and WorkerError for a shape that does not fit."""
+    def __init__(
+        self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout, *, is_writer: bool = True
+    ) -> None:
+        """`is_writer`: False where another rank holds the same values and writes them.
+
+        Raises ConfigError (by the layout) for an unknown name and WorkerError for a shape that does not fit.
+        """
         self._numel = layout.numel
-        self._slots: list[tuple[nn.Parameter, int, int]] = []
+        self._is_writer = is_writer
+        self._held: list[tuple[nn.Parameter, int, int]] = []
         for name, param in parameters:
             (span,) = layout.spans([name])
             if tuple(param.shape) != layout.shape(name):
                 raise WorkerError(f"{name} has shape {tuple(param.shape)}, the layout says {layout.shape(name)}")
-            self._slots.append((param, span.start, span.stop))
+            start, stop = stretch(param)
+            if start < stop:
+                self._held.append((param, span.start + start, span.start + stop))
         self._base = [torch.zeros_like(param) for param, _, _ in self._slots]
+
+    @property
+    def _slots(self) -> list[tuple[Tensor, int, int]]:
+        """What lies here of each parameter, and its [start, stop) in the flat vector."""
+        return [(local(param), start, stop) for param, start, stop in self._held]
 
     def view(self, buffer: mmap.mmap) -> Tensor:
         """The whole shared buffer as float32 [numel]; no copy. Raises WorkerError if its size is another."""
         if len(buffer) < self._numel * 4:
             raise WorkerError(f"shared buffer has {len(buffer)} bytes, the model needs {self._numel * 4}")
         return torch.frombuffer(buffer, dtype=torch.float32, count=self._numel)
+
+    def take(self, anchor: Tensor, how: str, mixed_round: int | None = None) -> None:
+        """Carry out a TakeAnchor (wire/local/trainer.py): `replace`, `merge` or `mix`. Raises WorkerError."""
+        if how == "replace":
+            self.replace(anchor)
+        elif how == "merge":
+            self.merge(anchor)
+        elif how == "mix":
+            self.mix(anchor, mixed_round)
+        else:
+            raise WorkerError(f"TakeAnchor.how is {how!r}")
+
+    def mix(self, anchor: Tensor, mixed_round: int | None) -> None:
+        """Only fragments that have their turn are mixed (mixing.py). Raises WorkerError: these here have no turns."""
+        raise WorkerError(f"round {mixed_round} cannot be mixed into {anchor.numel()} values: they have no fragments")
 
     @torch.no_grad()
     def replace(self, anchor: Tensor) -> None:
@@ -65,14 +95,17 @@ class FlatParameters:
 
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
-        """phase -= parameters in this stage's slices: the base anchor becomes the pseudo-gradient."""
-        for param, start, stop in self._slots:
-            phase[start:stop].sub_(param.detach().reshape(-1).to("cpu", torch.float32))
+        """phase -= parameters in the slices that lie here: the base anchor becomes the pseudo-gradient."""
+        for param, start, stop in self._slots if self._is_writer else ():
+            phase[start:stop].sub_(param.reshape(-1).to("cpu", torch.float32))
+
+    def note_offered(self, phase: Tensor) -> None:
+        """The rank that writes our slices of `phase` has made them the pseudo-gradient."""
 
     @torch.no_grad()
     def save(self) -> list[Tensor]:
         """Copies of the parameters, for `restore` after an evaluation of other ones."""
-        return [param.detach().clone() for param, _, _ in self._slots]
+        return [param.clone() for param, _, _ in self._slots]
 
     @torch.no_grad()
     def restore(self, saved: list[Tensor]) -> None:

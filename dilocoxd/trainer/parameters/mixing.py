@@ -4,7 +4,7 @@
     everything else:                                theta <- theta + (anchor - anchor taken before)
 The mean holds our progress on the one; on what others moved without us it does not, so there all of it is kept. Where
 the anchor did not move nothing changes, and that progress is offered when its fragment has its turn. Source: Streaming
-DiLoCo, arXiv 2501.18512; the engine's form is outer/streaming.py.
+DiLoCo, arXiv 2501.18512; compared with the form of the paper by tests.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from dilocoxd.compress.fragments import stretch
-from dilocoxd.outer.streaming import mix_
-from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.outer.rounding import fp32
+from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.wire.layout import Layout
 
 
@@ -24,9 +24,15 @@ class MixedParameters(FlatParameters):
     """Flat parameters of one rank; the base is always the anchor that was taken last."""
 
     def __init__(
-        self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout, num_fragments: int, alpha: float
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        layout: Layout,
+        num_fragments: int,
+        alpha: float,
+        *,
+        is_writer: bool = True,
     ) -> None:
-        super().__init__(parameters, layout)
+        super().__init__(parameters, layout, is_writer=is_writer)
         self._segments = layout.segments
         self._num_fragments = num_fragments
         self._alpha = alpha
@@ -58,3 +64,12 @@ class MixedParameters(FlatParameters):
             first, last = max(start, segment.start + part.start), min(stop, segment.start + part.stop)
             if first < last:
                 yield slice(first - start, last - start)
+
+
+def mix_(theta: Tensor, anchor: Tensor, alpha: float) -> None:
+    """theta <- alpha theta + (1 - alpha) anchor; the ends are exact."""
+    if alpha == 0:
+        theta.copy_(anchor)
+    elif alpha < 1:
+        theta.mul_(fp32(alpha))
+        theta.add_(anchor.mul(fp32(1 - alpha)))

@@ -5,7 +5,7 @@
     theta <- anchor + overlay
 The shared anchor stays bit-identical everywhere; only the overlay differs. It starts from zero whenever the trainers
 start, or take an anchor out of turn. Source: Eager Updates, arXiv 2502.12996; ALGORITHMS 4.3; the engine's form is
-outer/phases.py, delay `eager`.
+tests/reference/phases.py, delay `eager`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
 from dilocoxd.outer.rounding import fp32
-from dilocoxd.trainer.flat import FlatParameters
+from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.wire.layout import Layout
 
 
@@ -25,9 +25,14 @@ class EagerParameters(FlatParameters):
     """Flat parameters of one rank with its slices of the overlay (on the CPU; five copies of the parameters in all)."""
 
     def __init__(
-        self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout, optimizer: OuterOptimizer
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        layout: Layout,
+        optimizer: OuterOptimizer,
+        *,
+        is_writer: bool = True,
     ) -> None:
-        super().__init__(parameters, layout)
+        super().__init__(parameters, layout, is_writer=is_writer)
         self._optimizer = optimizer
         self._num_updates = 0
         self._overlays = [torch.zeros(stop - start) for _, start, stop in self._slots]
@@ -45,9 +50,16 @@ class EagerParameters(FlatParameters):
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
         """phase <- (phase + overlay) - parameters: the phase began at anchor + overlay."""
+        if not self._is_writer:
+            return
         for (_, start, stop), overlay in zip(self._slots, self._overlays, strict=True):
             phase[start:stop].add_(overlay)
         super().subtract_from(phase)
+        self.note_offered(phase)
+
+    @torch.no_grad()
+    def note_offered(self, phase: Tensor) -> None:
+        """Remember what was offered: all replicas read what one of them wrote, so their overlays stay equal."""
         for (_, start, stop), update in zip(self._slots, self._updates, strict=True):
             update.copy_(phase[start:stop])
 

@@ -1,0 +1,1 @@
+"""What others exported, checked against a run of ours."""

@@ -1,0 +1,148 @@
+"""States between snapshots, and means of several: the outer worker's own code on the snapshot before and the log.
+
+Memory: anchor and optimizer state once, as in the outer worker; what comes out is a file (trained/anchor.py).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.ids import RoundIndex
+from dilocoxd.outerworker.buffers import MappedBuffers, tensor_bytes
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
+from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.outerworker.requests import Worker
+from dilocoxd.outerworker.tensor_file import anchor_entries
+from dilocoxd.store.durable import write_all
+from dilocoxd.store.tensor_header import encode_header
+from dilocoxd.trained.anchor import PIECE_BYTES, AnchorFile
+from dilocoxd.trained.chain import ChainLink, check_results
+from dilocoxd.trained.found import StoredRun
+from dilocoxd.wire.local.outer_worker import ApplyResult, LoadState, StateReady
+from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
+from dilocoxd.wire.state_digest import AnchorStream
+
+Tell = Callable[[str], None]
+
+
+class _Answers:
+    """Takes the place of the daemon: keeps the newest answer."""
+
+    def __init__(self) -> None:
+        self.newest: Any = None
+
+    def send(self, message: Any) -> None:
+        if not isinstance(message, WorkerAlive):
+            self.newest = message
+
+
+class Replayer:
+    """One shared state in memory, moved forward along the log."""
+
+    def __init__(self, run: StoredRun, chain: Sequence[ChainLink], tell: Tell) -> None:
+        """`chain`: from entry 0 on."""
+        self._run = run
+        self._chain = chain
+        self._tell = tell
+        self.plan: OuterPlan = make_plan(run.manifest)
+        self._answers = _Answers()
+        maps = {buffer.name: mmap.mmap(-1, buffer.size) for buffer in self.plan.described().buffers}
+        self._buffers = MappedBuffers(self.plan, maps, {})
+        self._worker = Worker(self.plan, self._buffers, Reporter(self._answers))
+        self.state: StateReady | None = None
+
+    @property
+    def anchor(self) -> Tensor:
+        """The parameters of the state, float32 in canonical order; a view."""
+        return self._buffers.anchor
+
+    def go_to(self, number: int) -> StateReady:
+        """State `number`, checked against the chain. Raises ConfigError if nothing on this disk leads to it."""
+        start = self._start_for(number)
+        if start is not None:
+            directory = str(self._run.snapshot(start)) if start in self._run.rounds() else ""
+            self.state = self._ask(LoadState(0, directory))
+        assert self.state is not None
+        while self.state.round < number:
+            link = self._chain[self.state.round]
+            self._tell(f"entry {link.entry.round} of {number}")
+            self._require(self.state, link)
+            check_results(link)
+            place = (str(link.path), link.record.payload_offset, link.entry.lowrank_r)
+            self.state = self._ask(ApplyResult(0, RoundIndex(link.entry.round), *place))
+        if number < len(self._chain):
+            self._require(self.state, self._chain[number])
+        return self.state
+
+    def _start_for(self, number: int) -> int | None:
+        """Round to load first; None: what is loaded leads there."""
+        if number > len(self._chain):
+            raise ConfigError(f"round {number} is not there yet: the log ends with round {len(self._chain)}")
+        present = -1 if self.state is None else int(self.state.round)
+        loaded = [present] if 0 <= present <= number else []
+        starts = sorted({0, *self._run.rounds(), *loaded}, reverse=True)
+        for start in starts:
+            if start <= number and all(link.record.has_payload for link in self._chain[start:number]):
+                return None if start == present else start
+        raise ConfigError(
+            f"round {number} cannot be made again here: its snapshot is gone, and so are payloads of the log before it;"
+            f" choose one of rounds {', '.join(map(str, self._run.rounds())) or '(none)'}, or ask another site"
+        )
+
+    def _require(self, state: StateReady, link: ChainLink) -> None:
+        if state.state_digest != link.entry.state_digest:
+            raise StoreError(
+                f"state {state.round} here has digest {state.state_digest.hex()[:16]}, entry {link.entry.round} names"
+                f" {link.entry.state_digest.hex()[:16]}; see `dilocoxd log verify`"
+            )
+
+    def _ask(self, request: Any) -> StateReady:
+        self._worker.handle(request)
+        answer = self._answers.newest
+        if isinstance(answer, WorkerFailed):
+            raise StoreError(f"{answer.kind}: {answer.detail}")
+        assert isinstance(answer, StateReady)
+        return answer
+
+
+def rebuilt_anchor(replayer: Replayer, number: int, path: Path) -> AnchorFile:
+    """State `number` as a file. Raises ConfigError, StoreError and OSError."""
+    state = replayer.go_to(number)
+    return _write(path, replayer.plan, replayer.anchor, int(state.round), state.state_digest.hex())
+
+
+def mean_anchor(replayer: Replayer, numbers: Sequence[int], path: Path) -> AnchorFile:
+    """The mean of the parameters of these states (ascending), in float32, as a file.
+
+    A running mean, element by element in this order, so that every site gets the same bits.
+    """
+    mean = torch.zeros_like(replayer.anchor)
+    for count, number in enumerate(numbers, 1):
+        replayer.go_to(number)
+        for start in range(0, mean.numel(), PIECE_BYTES // 4):
+            piece = slice(start, start + PIECE_BYTES // 4)
+            mean[piece] += (replayer.anchor[piece] - mean[piece]) / count
+    return _write(path, replayer.plan, mean, numbers[-1], "")
+
+
+def _write(path: Path, plan: OuterPlan, values: Tensor, number: int, state_digest: str) -> AnchorFile:
+    entries = anchor_entries(plan)
+    header = encode_header(entries, {"run_id": plan.run_id, "round": str(number)})
+    data = tensor_bytes(values)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(fd, data, write_all(fd, header, 0))
+    finally:
+        os.close(fd)
+    cuts = tuple(segment.numel for segment in plan.segments)
+    hashes = AnchorStream([4 * values for values in cuts])
+    hashes.add(data)
+    return AnchorFile(path, len(header), tuple(entries), number, hashes.anchor_sha256.hex(), cuts, state_digest)

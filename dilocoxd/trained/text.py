@@ -1,0 +1,44 @@
+"""Text from a shared state, as it comes: whole characters as soon as they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tokenizers import Tokenizer
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.trained.choose import Tell
+from dilocoxd.trained.found import StoredRun
+from dilocoxd.trained.load import load_model
+from dilocoxd.trained.tokenizer import TokenizerFiles
+from dilocoxd.trainer.generate import Sampling, sampled
+
+__all__ = ["Sampling", "generate"]
+
+_HALF_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+
+
+def generate(
+    run: StoredRun, number: int | None, files: TokenizerFiles, prompts: tuple[str, ...], sampling: Sampling, tell: Tell
+) -> Iterator[tuple[int, str]]:
+    """(number of the prompt, next piece of its text), prompt by prompt. Ends at the tokenizer's end-of-text token.
+
+    Raises ConfigError for a prompt without a token, and as `load_model`.
+    """
+    tokenizer = Tokenizer.from_file(str(files.path))
+    starts = [tokenizer.encode(prompt).ids for prompt in prompts]
+    for prompt, ids in zip(prompts, starts, strict=True):
+        if not ids:
+            raise ConfigError(f"prompt {prompt!r} has no token; give at least a character")
+    end = files.special().eos
+    stops = replace(sampling, stop_ids=frozenset() if end is None else frozenset({end}))
+    model, _ = load_model(run, number, tell)
+    for index, ids in enumerate(starts):
+        known, told = list(ids), tokenizer.decode(ids)
+        for token in sampled(model, ids, run.manifest.model.seq_len, stops):
+            known.append(token)
+            text = tokenizer.decode(known)
+            if not text.endswith(_HALF_CHARACTER):
+                yield index, text[len(told) :]
+                told = text

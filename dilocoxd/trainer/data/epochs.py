@@ -1,0 +1,107 @@
+"""Exact epochs: sample g of the run to (source, epoch, window), a pure function, so that no iterator is ever saved.
+
+Which source: a fixed pattern of PATTERN picks with the sources' weights (largest remainder), spread evenly. Which
+window: the source's epoch e reads all of its windows in an order of its own, a keyed permutation (Feistel network with
+cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002) keyed by (seed, source, e).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+PATTERN: Final = 1024
+"""Picks after which the sources' shares are exact to 1 / PATTERN."""
+_ROUNDS: Final = 6
+Numbers = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSize:
+    """What the order must know of a source."""
+
+    name: str
+    weight: float
+    num_samples: int
+
+
+class EpochOrder:
+    """Maps sample numbers of a run to windows of its sources."""
+
+    def __init__(self, sources: Sequence[SourceSize], seed: int) -> None:
+        """`seed` from the manifest; weights and sizes above zero."""
+        self._sources = tuple(sources)
+        self._seed = seed
+        self._pattern = pick_pattern([source.weight for source in sources])
+        # Picks of each source before each place of the pattern, and in all of it.
+        self._before = np.stack([np.cumsum(self._pattern == k) - (self._pattern == k) for k in range(len(sources))])
+        self._counts = np.bincount(self._pattern, minlength=len(sources))
+
+    def locate(self, samples: Numbers) -> tuple[Numbers, Numbers]:
+        """(source, window) of each sample number."""
+        rounds, places = samples // PATTERN, samples % PATTERN
+        which = self._pattern[places]
+        ordinals = rounds * self._counts[which] + self._before[which, places]
+        windows = np.empty_like(samples)
+        for number, source in enumerate(self._sources):
+            mine = np.flatnonzero(which == number)
+            epochs = ordinals[mine] // source.num_samples
+            for epoch in np.unique(epochs):
+                chosen = mine[epochs == epoch]
+                key = f"{self._seed}/{source.name}/{epoch}"
+                windows[chosen] = permuted(ordinals[chosen] % source.num_samples, source.num_samples, key)
+        return which, windows
+
+
+def pick_pattern(weights: Sequence[float]) -> Numbers:
+    """Numbers of the sources, PATTERN of them, each as often as its weight says and evenly spread."""
+    shares = np.asarray(weights, dtype=np.float64) / sum(weights) * PATTERN
+    counts = np.floor(shares).astype(np.int64)
+    rest = PATTERN - int(counts.sum())
+    counts[np.argsort(counts - shares, kind="stable")[:rest]] += 1
+    # Each pick of a source is due at the middle of its part of the pattern; ties go to the source named first.
+    due = np.concatenate([(np.arange(count) + 0.5) / max(1, count) for count in counts])
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    picks: Numbers = numbers[np.lexsort((numbers, due))].astype(np.int64)
+    return picks
+
+
+def permuted(indices: Numbers, size: int, key: str) -> Numbers:
+    """Where the permutation of 0 .. size - 1 named by `key` puts each of `indices`."""
+    half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
+    found = indices.astype(np.uint64)
+    out = np.ones(len(found), dtype=bool)
+    while out.any():
+        # The network permutes a power of four; what falls outside walks on until it is inside.
+        found[out] = _feistel(found[out], half, key)
+        out = found >= np.uint64(size)
+    return found.astype(np.int64)
+
+
+def _feistel(values: _Words, half: int, key: str) -> _Words:
+    mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
+    left, right = values >> shift, values & mask
+    for word in _round_keys(key):
+        left, right = right, left ^ (_mixed(right ^ np.uint64(word)) & mask)
+    return (left << shift) | right
+
+
+@lru_cache(maxsize=256)
+def _round_keys(key: str) -> tuple[int, ...]:
+    digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS, person=b"data-epoch").digest()
+    return tuple(int.from_bytes(digest[start : start + 8], "little") for start in range(0, len(digest), 8))
+
+
+def _mixed(words: _Words) -> _Words:
+    """A word of well mixed bits for each word (the finalizer of splitmix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

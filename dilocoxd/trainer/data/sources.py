@@ -1,0 +1,125 @@
+"""The token stores of a run, as one order of samples: what the trainers read when `data.sources` names any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import store_path
+from dilocoxd.errors import ConfigError, WorkerError
+from dilocoxd.trainer.data.epochs import EpochOrder, Numbers, SourceSize
+from dilocoxd.trainer.data.targets import NOT_TRAINED
+from dilocoxd.trainer.tokens.store import Part, TokenStore, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """One store of the run, and where it lies here."""
+
+    name: str
+    weight: float
+    sha256: str
+    path: str
+
+
+def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
+    """The run's stores; none if it trains on one text. Raises ConfigError for one whose path is not known."""
+    sections = manifest.data.sources
+    return tuple([TextSource(one.name, one.weight, one.sha256, store_path(one, site)) for one in sections])
+
+
+def open_source(source: TextSource, vocab_size: int) -> TokenStore:
+    """The store, if it is the run's. Raises ConfigError."""
+    store = open_store(Path(source.path))
+    if store.index.sha256() != source.sha256:
+        raise ConfigError(
+            f"{source.path} is not the run's token store {source.name!r}: its hash is {store.index.sha256()}, the"
+            f" run's {source.sha256}; copy the store of a site that trains"
+        )
+    if store.index.vocab_size > vocab_size:
+        raise ConfigError(
+            f"{source.path} has {store.index.vocab_size} kinds of tokens, model.vocab_size = {vocab_size}: the run"
+            " cannot be trained on it"
+        )
+    return store
+
+
+class SourceOrder:
+    """Batches of the samples that a phase has leased; targets are the ids one token later, or NOT_TRAINED."""
+
+    def __init__(self, sources: Sequence[TextSource], seq_len: int, vocab_size: int, *, seed: int) -> None:
+        """Opens all stores. Raises ConfigError."""
+        self._seq_len = seq_len
+        stores = [open_source(source, vocab_size) for source in sources]
+        self._train = [store.train for store in stores]
+        self._held = [store.held for store in stores]
+        self._names = [source.name for source in sources]
+        for source, part in zip(sources, self._train, strict=True):
+            if not part.num_samples(seq_len):
+                raise ConfigError(f"{source.path} has no window of {seq_len + 1} tokens: lower model.seq_len")
+        sizes = [
+            SourceSize(source.name, source.weight, part.num_samples(seq_len))
+            for source, part in zip(sources, self._train, strict=True)
+        ]
+        self._order = EpochOrder(sizes, seed)
+        self._leased: Numbers = np.zeros(0, np.int64)
+        self._next = 0
+
+    def begin(self, samples: Sequence[int]) -> None:
+        """The next phase reads these samples: start, stop, start, stop, ... (machines/reading/leases.py)."""
+        bounds = zip(samples[::2], samples[1::2], strict=True)
+        self._leased = np.concatenate([np.zeros(0, np.int64), *(np.arange(*bound) for bound in bounds)])
+        self._next = 0
+
+    def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
+        """(ids, targets), both [num_sequences, seq_len] int64: the next of the phase. `position` says nothing here.
+
+        Raises WorkerError if the phase has read all that it leased.
+        """
+        samples = self._leased[self._next : self._next + num_sequences]
+        if len(samples) < num_sequences:
+            raise WorkerError(f"a phase asked for more than the {len(self._leased)} samples that it leased")
+        self._next += num_sequences
+        which, windows = self._order.locate(samples)
+        return self._windows([(self._train[k], int(w)) for k, w in zip(which, windows, strict=True)])
+
+    def validation_batches(self, num_sequences: int, batch_sequences: int) -> list[tuple[Tensor, Tensor]]:
+        """The same evenly spread windows of all held-out parts for every site and every call; full batches only.
+
+        Raises ConfigError if nothing was held out.
+        """
+        found = self.validation_by_source(num_sequences, batch_sequences)
+        return [batch for batches in found.values() for batch in batches]
+
+    def validation_by_source(self, num_sequences: int, batch_sequences: int) -> dict[str, list[tuple[Tensor, Tensor]]]:
+        """The same by the name of their source; a source that holds nothing out is not there."""
+        found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for name, part in zip(self._names, self._held, strict=True):
+            there = part.num_samples(self._seq_len)
+            count = min(there, max(1, num_sequences // len(self._held)))
+            places = [(part, int(window)) for window in np.linspace(0, there - 1, count).astype(np.int64)]
+            size = min(batch_sequences, count)
+            starts = range(0, count - size + 1, size) if size else range(0)
+            if starts:
+                found[name] = [self._windows(places[start : start + size]) for start in starts]
+        if not found:
+            raise ConfigError(
+                f"nothing is held out in {', '.join(self._names)}: pack with --held-out, or have fewer tokens in a"
+                " window (model.seq_len)"
+            )
+        return found
+
+    def _windows(self, places: Sequence[tuple[Part, int]]) -> tuple[Tensor, Tensor]:
+        rows = torch.from_numpy(np.stack([part.sample(window, self._seq_len) for part, window in places]))
+        targets = rows[:, 1:].contiguous()
+        if any(part.has_mask for part, _ in places):
+            answered = torch.from_numpy(np.stack([part.answered(window, self._seq_len) for part, window in places]))
+            targets[answered[:, 1:] == 0] = NOT_TRAINED
+        return rows[:, :-1].contiguous(), targets

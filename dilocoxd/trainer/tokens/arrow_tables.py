@@ -1,0 +1,57 @@
+"""Rows of parquet files, and of the .arrow files in a folder that Hugging Face `datasets` saved. Needs pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+
+from dilocoxd.errors import ConfigError
+
+
+def parquet_file(path: Path) -> Any:
+    """The opened file. Raises ConfigError."""
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ConfigError(f"{path}: no parquet file ({error}); download or write it again") from error
+
+
+def rows(path: Path, groups: range, field: str) -> Iterator[str]:
+    """Texts in column `field`, row by row; of a parquet file those in `groups`. Raises ConfigError."""
+    try:
+        for batch in _batches(path, groups, field):
+            yield from _texts(batch, field, path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); download or write it again") from error
+
+
+def _batches(path: Path, groups: range, field: str) -> Iterator[Any]:
+    if path.suffix == ".parquet":
+        file = parquet_file(path)
+        _check(file.schema_arrow.names, field, path)
+        yield from file.iter_batches(row_groups=groups, columns=[field])
+        return
+    with pyarrow.memory_map(str(path)) as source:
+        try:
+            yield from pyarrow.ipc.open_stream(source)
+        except pyarrow.ArrowInvalid:
+            file = pyarrow.ipc.open_file(source)
+            yield from (file.get_batch(index) for index in range(file.num_record_batches))
+
+
+def _texts(batch: Any, field: str, path: Path) -> Iterator[str]:
+    _check(batch.schema.names, field, path)
+    for row, value in enumerate(batch.column(field).to_pylist()):
+        if not isinstance(value, str):
+            raise ConfigError(f"{path}: row {row} of a batch has no text in {field!r}; choose a column with --field")
+        yield value
+
+
+def _check(names: list[str], field: str, path: Path) -> None:
+    if field not in names:
+        raise ConfigError(f"{path}: no column {field!r}; columns: {', '.join(names)}; choose with --field")

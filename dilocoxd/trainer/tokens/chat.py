@@ -1,0 +1,115 @@
+"""Conversations to tokens, and which of them are answers: the only ones whose prediction is trained.
+
+The tokenizer's own chat template writes the text. Where a template marks what the assistant generates, transformers
+says which tokens that is; elsewhere an answer is what the template adds to the conversation before it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import TemplateError
+
+from dilocoxd.errors import ConfigError
+
+ASSISTANT: Final = "assistant"
+_NO_LIMIT: Final = 1 << 40
+_MARKED: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The token ids of a conversation; `answered`: 1 for each token of an answer, else 0."""
+
+    ids: Sequence[int]
+    answered: Sequence[int]
+
+
+class ChatEncoder:
+    """Encodes conversations with the tokenizer in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigError for a tokenizer without a chat template."""
+        # Only here: text is packed without it, and it takes seconds to import.
+        from transformers import AutoTokenizer
+
+        library: Any = AutoTokenizer
+        try:
+            # A conversation may be longer than the model's window, and is cut into windows later.
+            self._tokenizer = library.from_pretrained(folder, model_max_length=_NO_LIMIT)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{folder}: transformers cannot load this tokenizer ({error})") from error
+        template = self._tokenizer.chat_template
+        if not isinstance(template, str):
+            raise ConfigError(
+                f"{folder}: this tokenizer has no chat template; give the folder of a chat model's tokenizer, or put a"
+                " chat_template.jinja into it"
+            )
+        self._is_marked = _MARKED.search(template) is not None
+
+    def encode(self, messages: Sequence[Message], where: str) -> Conversation:
+        """One conversation. Raises ConfigError, naming `where` it stands, for one that the template refuses."""
+        try:
+            return self._marked(messages) if self._is_marked else self._by_prefix(messages, where)
+        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{where}: the chat template refuses this conversation ({error})") from error
+
+    def _marked(self, messages: Sequence[Message]) -> Conversation:
+        found = self._tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        return Conversation(found["input_ids"], found["assistant_masks"])
+
+    def _by_prefix(self, messages: Sequence[Message], where: str) -> Conversation:
+        text = self._text(messages)
+        answers: list[tuple[int, int]] = []
+        for number, message in enumerate(messages):
+            if message["role"] != ASSISTANT:
+                continue
+            before = self._text(messages[:number], is_asked=True)
+            behind = self._text(messages[: number + 1])
+            if not behind.startswith(before) or not text.startswith(behind):
+                raise ConfigError(
+                    f"{where}: the chat template writes earlier messages differently once later ones are there, so"
+                    " answers cannot be found; use a template with {% generation %} marks"
+                )
+            answers.append((len(before), len(behind)))
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        answered = [
+            int(any(start < stop and first <= start < last for first, last in answers))
+            for start, stop in found["offset_mapping"]
+        ]
+        return Conversation(found["input_ids"], answered)
+
+    def _text(self, messages: Sequence[Message], *, is_asked: bool = False) -> str:
+        text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=is_asked)
+        return text
+
+
+def messages_of(row: object, field: str, where: str) -> list[Message]:
+    """The messages of a row of JSON. Raises ConfigError for what is no conversation."""
+    messages = row.get(field) if isinstance(row, dict) else None
+    is_list = isinstance(messages, list) and all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+        for one in messages
+    )
+    if not is_list or not messages:
+        raise ConfigError(
+            f"{where}: field {field!r} is no list of messages with role and content; correct that line, or choose"
+            " another with --field"
+        )
+    return list(messages)
+
+
+def has_answer(messages: Sequence[Message]) -> bool:
+    """Whether there is anything to learn."""
+    return any(message["role"] == ASSISTANT for message in messages)
+
+
+def canonical(messages: Sequence[Message]) -> str:
+    """The conversation as one text, by whose hash it is held out or not."""
+    return json.dumps(messages, sort_keys=True, ensure_ascii=True)

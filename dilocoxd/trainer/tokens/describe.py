@@ -1,0 +1,96 @@
+"""What `dilocoxd data show` says of a store: documents, tokens, samples, how long documents are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore
+
+_BAR: Final = 40
+_READ_BYTES: Final = 8 << 20
+
+
+def describe(store: TokenStore, seq_len: int) -> dict[str, object]:
+    """Figures of the store; samples for sequences of `seq_len` tokens."""
+    index = store.index
+    parts = {
+        part: {
+            "documents": sum(shard.num_documents for shard in index.of_part(part)),
+            "tokens": sum(shard.num_tokens for shard in index.of_part(part)),
+            "samples": (store.train if part == TRAIN else store.held).num_samples(seq_len),
+            "shards": len(index.of_part(part)),
+        }
+        for part in (TRAIN, HELD)
+    }
+    return {
+        "sha256": index.sha256(),
+        "tokenizer_sha256": index.tokenizer_sha256,
+        "vocab_size": index.vocab_size,
+        "dtype": index.dtype,
+        "eos": index.eos,
+        "loss": "answers only" if store.train.has_mask else "all tokens",
+        "seq_len": seq_len,
+        **parts,
+        "lengths": histogram(store),
+    }
+
+
+def histogram(store: TokenStore) -> dict[str, int]:
+    """Number of training documents by length in tokens, in powers of two: "256" counts lengths of 256 to 511."""
+    counts = np.zeros(64, np.int64)
+    for shard in store.index.of_part(TRAIN):
+        lengths = np.diff(store.ends(shard), prepend=0)
+        counts += np.bincount(np.log2(np.maximum(lengths, 1)).astype(np.int64), minlength=64)
+    return {str(1 << power): int(count) for power, count in enumerate(counts) if count}
+
+
+def check_hashes(store: TokenStore) -> Iterator[int]:
+    """Reads every shard; yields bytes read since the last. Raises ConfigError for a shard that is not what it was."""
+    item = np.dtype(store.index.dtype).itemsize
+    for shard in store.index.shards:
+        place, digest = store.place(shard), hashlib.sha256()
+        left = shard.num_tokens * item
+        with place.path.open("rb") as file:
+            file.seek(place.first_token * item)
+            while left > 0:
+                block = file.read(min(left, _READ_BYTES))
+                if not block:
+                    break
+                digest.update(block)
+                left -= len(block)
+                yield len(block)
+        _demand(digest.hexdigest(), shard.sha256, place.path)
+        ends_path = store.directory / f"{shard.name}.ends"
+        _demand(hashlib.sha256(ends_path.read_bytes()).hexdigest(), shard.ends_sha256, ends_path)
+        if shard.mask_sha256:
+            mask_path = store.directory / f"{shard.name}.mask"
+            _demand(hashlib.sha256(mask_path.read_bytes()).hexdigest(), shard.mask_sha256, mask_path)
+
+
+def _demand(got: str, wanted: str, path: Path) -> None:
+    if got != wanted:
+        raise ConfigError(f"{path} is not what it was when it was packed; copy or pack it again")
+
+
+def text_lines(found: dict[str, object]) -> list[str]:
+    """The figures for a terminal."""
+    lines = [f"{name:17}{found[name]}" for name in ("sha256", "tokenizer_sha256", "vocab_size", "dtype", "eos", "loss")]
+    for part, title in ((TRAIN, "training"), (HELD, "held out")):
+        row = found[part]
+        assert isinstance(row, dict)
+        lines.append(
+            f"{title:17}{row['documents']:,} documents, {row['tokens']:,} tokens,"
+            f" {row['samples']:,} samples of {found['seq_len']}, {row['shards']} shards"
+        )
+    lengths = found["lengths"]
+    assert isinstance(lengths, dict)
+    most = max(lengths.values(), default=1)
+    lines.append("tokens per document")
+    lines += [f"{'>= ' + name:>15}  {count:>12,}  {'#' * (count * _BAR // most)}" for name, count in lengths.items()]
+    return lines

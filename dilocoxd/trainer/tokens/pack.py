@@ -1,0 +1,193 @@
+"""`dilocoxd data pack`: text files to a token store, piece by piece in several processes.
+
+A piece that is done is noted in ``OUT/.pack``; who is killed goes on behind what is noted. The store is there when its
+index.json is, which is written last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.ipc.child import die_with_parent
+from dilocoxd.store.durable import write_file
+from dilocoxd.trainer.tokens.chat import ChatEncoder
+from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, read_packed
+from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs
+from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex, open_store
+from dilocoxd.trainer.tokens.vocabulary import end_token, load_tokenizer, token_dtype, tokenizer_digest, tokenizer_file
+
+_PLAN: Final = "plan.json"
+_LOCK: Final = "lock"
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes of all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """What the user chose."""
+
+    tokenizer: Path
+    """tokenizer.json, or a folder with one."""
+    field: str = "text"
+    eos: str = ""
+    """Token behind each document; empty: what the tokenizer's configuration names."""
+    held_fraction: float = 0.01
+    num_processes: int = 1
+    is_chat: bool = False
+    """Inputs are lines of JSON with messages; only answers are trained."""
+
+
+def pack(
+    inputs: Sequence[Path], out: Path, options: PackOptions, tell: Callable[[str], None], progress: Progress
+) -> str:
+    """Pack `inputs` into a store at `out`, going on with what an earlier call left there; sha256 of the store, hex.
+
+    Raises ConfigError, StoreError.
+    """
+    if (out / INDEX).exists():
+        raise ConfigError(f"{out} is a finished token store; give another folder, or remove it first")
+    if out.exists() and not (out / WORK).exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} has other files in it; give an empty folder, or one that does not exist")
+    files, left_out = list_inputs(inputs)
+    for suffix, count in sorted(left_out.items()):
+        tell(f"left out: {count} files *{suffix}, which are no text that can be packed")
+    tokenizer = load_tokenizer(options.tokenizer)
+    eos = None if options.is_chat else end_token(tokenizer, options.tokenizer, options.eos)
+    if options.is_chat:
+        _check_chat(files, options)
+    elif eos is None:
+        tell("this tokenizer names no end of text: documents follow each other without one; choose a token with --eos")
+    settings = PackSettings(
+        str(tokenizer_file(options.tokenizer)),
+        token_dtype(tokenizer.get_vocab_size()).__name__,
+        eos,
+        options.field,
+        options.held_fraction,
+        options.is_chat,
+    )
+    plan: dict[str, object] = {
+        "files": [(str(file.path), file.num_bytes, file.modified_ns) for file in files],
+        "settings": {**asdict(settings), "tokenizer": tokenizer_digest(tokenizer)},
+    }
+    (out / WORK).mkdir(parents=True, exist_ok=True)
+    with _locked(out):
+        _agree(out, plan)
+        packed = _pack_pieces(cut(files), out, settings, options.num_processes, tell, progress)
+        return _finish(out, packed, settings, tokenizer, tell)
+
+
+def _check_chat(files: Sequence[TextFile], options: PackOptions) -> None:
+    other = next((file.path for file in files if file.kind not in LINES_SUFFIXES), None)
+    if other is not None:
+        raise ConfigError(f"{other}: --chat packs lines of JSON ({', '.join(LINES_SUFFIXES)}) only; convert it first")
+    if not options.tokenizer.is_dir():
+        raise ConfigError(
+            f"--tokenizer {options.tokenizer}: --chat needs the tokenizer's folder, for its chat template"
+        )
+    ChatEncoder(options.tokenizer)  # raises, before processes are started
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    with (out / WORK / _LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{out} is being packed by another process; wait for it, or give another folder"
+            ) from error
+        yield
+
+
+def _agree(out: Path, plan: dict[str, object]) -> None:
+    """What is there must come from the same inputs with the same settings."""
+    path = out / WORK / _PLAN
+    data = json.dumps(plan).encode()
+    if not path.exists():
+        write_file(path, data)
+    elif path.read_bytes() != data:
+        raise ConfigError(
+            f"{out} holds an unfinished packing of other inputs or options; repeat that command, or remove the folder"
+        )
+
+
+def _pack_pieces(
+    pieces: list[TextPiece],
+    out: Path,
+    settings: PackSettings,
+    num_processes: int,
+    tell: Callable[[str], None],
+    progress: Progress,
+) -> list[PackedPiece]:
+    notes = {piece.number: out / WORK / f"{piece.number:05d}.json" for piece in pieces}
+    done = [read_packed(notes[piece.number]) for piece in pieces if notes[piece.number].exists()]
+    if done:
+        tell(f"going on: {len(done)} of {len(pieces)} pieces were packed before")
+    there = {packed.number for packed in done}
+    rest = [piece for piece in pieces if piece.number not in there]
+    num_bytes = sum(packed.num_bytes for packed in done)
+    total = sum(piece.num_bytes for piece in pieces)
+    progress(num_bytes, total)
+    for packed in _in_processes(rest, out, settings, num_processes):
+        done.append(packed)
+        num_bytes += packed.num_bytes
+        progress(num_bytes, total)
+    return sorted(done, key=lambda packed: packed.number)
+
+
+def _in_processes(pieces: list[TextPiece], out: Path, settings: PackSettings, num: int) -> Iterator[PackedPiece]:
+    # Forked children of a process with threads can hang; each loads its own tokenizer, on one core.
+    context = multiprocessing.get_context("spawn")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    with ProcessPoolExecutor(max(1, min(num, len(pieces))), context, die_with_parent, (os.getpid(),)) as pool:
+        waiting: list[Future[PackedPiece]] = [pool.submit(pack_piece, out, piece, settings) for piece in pieces]
+        try:
+            for future in as_completed(waiting):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise StoreError("a process that packs was killed (no memory?); repeat the command, it goes on") from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {out}: {error}; free space, then repeat the command, it goes on"
+            ) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finish(
+    out: Path, packed: list[PackedPiece], settings: PackSettings, tokenizer: Tokenizer, tell: Callable[[str], None]
+) -> str:
+    shards = sorted(
+        (shard for piece in packed for shard in piece.shards), key=lambda s: (s.name.startswith(HELD), s.name)
+    )
+    index = StoreIndex(
+        settings.dtype, tokenizer.get_vocab_size(), settings.eos, tokenizer_digest(tokenizer), tuple(shards)
+    )
+    if not index.of_part(TRAIN):
+        raise ConfigError(f"{out}: there is no text to train on in these files; remove the folder and give others")
+    if settings.held_fraction and not index.of_part(HELD):
+        tell("no document was held out: there will be no validation loss; raise --held-out, or pack more documents")
+    num_empty = sum(piece.num_empty for piece in packed)
+    if num_empty:
+        what = "conversations without an answer" if settings.is_chat else "empty documents"
+        tell(f"left out: {num_empty} {what}")
+    write_file(out / TOKENIZER, tokenizer.to_str().encode())
+    write_file(out / INDEX, index.canonical_bytes())
+    open_store(out)
+    shutil.rmtree(out / WORK, ignore_errors=True)
+    return index.sha256()

@@ -1,0 +1,268 @@
+"""The token store: a folder with index.json and shards of token ids, larger than memory, never changed once made.
+
+``index.json`` names every shard with its number of tokens and documents and its sha256, so the hash of the index names
+all of the content. A shard is ``<name>.bin`` (token ids, little endian, each document followed by the end token if the
+store has one) and ``<name>.ends`` (int64: where each document ends, in tokens). Shards whose name begins with "held-"
+are held out. Of conversations there is ``<name>.mask`` (a byte for each token: 1 where it is part of an answer, whose
+prediction is trained, else 0). ``paths.json`` is there only if the shards lie elsewhere (`dilocoxd data adopt`); it is
+not hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dilocoxd.config.loading import canonical_json
+from dilocoxd.errors import ConfigError
+
+FORMAT: Final = 1
+INDEX: Final = "index.json"
+PATHS: Final = "paths.json"
+TOKENIZER: Final = "tokenizer.json"
+TRAIN: Final = "train"
+HELD: Final = "held"
+_DTYPES: Final[dict[str, type[np.integer[Any]]]] = {"uint16": np.uint16, "uint32": np.uint32, "int32": np.int32}
+_TOUCHED_BYTES_MAX: Final = 32 << 20
+"""Mapped pages are given back after so many bytes: a random order would make the whole store resident."""
+_FAULT_BYTES: Final = 64 << 10
+"""What the kernel maps around a page that is touched (fault-around), at each end of a window."""
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard, as index.json has it."""
+
+    name: str
+    num_tokens: int
+    num_documents: int
+    sha256: str
+    """Of the token ids, hex."""
+    ends_sha256: str
+    """Of the document ends, hex."""
+    mask_sha256: str = ""
+    """Of the loss mask, hex; empty: every token counts."""
+
+    def table(self) -> dict[str, Any]:
+        """As index.json has it; without a mask as before there were any."""
+        return {name: value for name, value in asdict(self).items() if name != "mask_sha256" or value}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIndex:
+    """index.json: everything that is known about a store without opening a shard."""
+
+    dtype: str
+    vocab_size: int
+    eos: int | None
+    """Token behind each document; None: there is none."""
+    tokenizer_sha256: str
+    """Hex; empty if it is not known which tokenizer made the tokens."""
+    shards: tuple[ShardInfo, ...]
+    format: int = FORMAT
+
+    def canonical_bytes(self) -> bytes:
+        """What is in index.json; its sha256 names the store."""
+        return canonical_json({**asdict(self), "shards": [shard.table() for shard in self.shards]})
+
+    def sha256(self) -> str:
+        """Name of the content of all shards, hex: `sha256` of a source in the manifest."""
+        return hashlib.sha256(self.canonical_bytes()).hexdigest()
+
+    def of_part(self, part: str) -> tuple[ShardInfo, ...]:
+        """Shards of TRAIN or HELD, in their order."""
+        return tuple(shard for shard in self.shards if shard.name.startswith(f"{part}-"))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """Where the token ids of a shard are."""
+
+    path: Path
+    first_token: int = 0
+    """Tokens of the file before the shard."""
+
+
+class _Mapped:
+    """The token ids of one shard, mapped; what was touched is given back now and then."""
+
+    def __init__(self, place: ShardPlace, info: ShardInfo, dtype: type[np.integer[Any]]) -> None:
+        self._item = np.dtype(dtype).itemsize
+        self._dtype = dtype
+        start = place.first_token * self._item
+        self._skip = start % mmap.ALLOCATIONGRANULARITY
+        length = info.num_tokens * self._item + self._skip
+        with place.path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=start - self._skip)
+        self._map.madvise(mmap.MADV_RANDOM)
+        self._touched = 0
+
+    def read(self, start: int, count: int) -> Ids:
+        """`count` ids from `start` on, a copy."""
+        found = np.frombuffer(self._map, self._dtype, count, self._skip + start * self._item).astype(np.int64)
+        self._touched += count * self._item + 2 * _FAULT_BYTES
+        if self._touched > _TOUCHED_BYTES_MAX:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
+        return found
+
+
+class Part:
+    """The training or the held-out part of a store, as samples of a given length."""
+
+    def __init__(self, store: TokenStore, part: str) -> None:
+        self._store = store
+        self._shards = store.index.of_part(part)
+        self._maps: dict[int, _Mapped] = {}
+        self._masks: dict[int, _Mapped] = {}
+        self._firsts_by_length: dict[int, Ids] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all shards."""
+        return sum(shard.num_tokens for shard in self._shards)
+
+    def num_samples(self, seq_len: int) -> int:
+        """Windows of `seq_len` + 1 tokens that overlap by one token and never cross the end of a shard."""
+        return int(self._firsts(seq_len)[-1])
+
+    def sample(self, index: int, seq_len: int) -> Ids:
+        """The `index`-th of these windows, int64 [seq_len + 1]."""
+        firsts = self._firsts(seq_len)
+        number = int(np.searchsorted(firsts, index, side="right")) - 1
+        return self._mapped(number).read((index - int(firsts[number])) * seq_len, seq_len + 1)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether some tokens are not trained."""
+        return any(shard.mask_sha256 for shard in self._shards)
+
+    def answered(self, index: int, seq_len: int) -> Ids:
+        """For each token of `sample`, 1 if its prediction is trained, else 0; int64 [seq_len + 1]."""
+        firsts = self._firsts(seq_len)
+        number = int(np.searchsorted(firsts, index, side="right")) - 1
+        if not self._shards[number].mask_sha256:
+            return np.ones(seq_len + 1, np.int64)
+        if number not in self._masks:
+            self._masks[number] = self._store.mask(self._shards[number])
+        return self._masks[number].read((index - int(firsts[number])) * seq_len, seq_len + 1)
+
+    def _firsts(self, seq_len: int) -> Ids:
+        """Number of the first sample of each shard, and the number of all samples behind them."""
+        if seq_len not in self._firsts_by_length:
+            counts = [max(0, (shard.num_tokens - 1) // seq_len) for shard in self._shards]
+            self._firsts_by_length[seq_len] = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        return self._firsts_by_length[seq_len]
+
+    def _mapped(self, number: int) -> _Mapped:
+        if number not in self._maps:
+            self._maps[number] = self._store.mapped(self._shards[number])
+        return self._maps[number]
+
+
+class TokenStore:
+    """A store on disk, open for reading. Shards are opened when they are first read."""
+
+    def __init__(self, directory: Path, index: StoreIndex, places: dict[str, ShardPlace]) -> None:
+        self.directory = directory
+        self.index = index
+        self._places = places
+
+    @cached_property
+    def train(self) -> Part:
+        """What may be trained on."""
+        return Part(self, TRAIN)
+
+    @cached_property
+    def held(self) -> Part:
+        """What never is."""
+        return Part(self, HELD)
+
+    def place(self, shard: ShardInfo) -> ShardPlace:
+        """Where its token ids are."""
+        return self._places.get(shard.name) or ShardPlace(self.directory / f"{shard.name}.bin")
+
+    def mapped(self, shard: ShardInfo) -> _Mapped:
+        """Its token ids. Raises ConfigError if the file is gone or too short."""
+        return self._map(self.place(shard), shard, _DTYPES[self.index.dtype])
+
+    def mask(self, shard: ShardInfo) -> _Mapped:
+        """Its loss mask. Raises ConfigError as `mapped`."""
+        return self._map(ShardPlace(self.directory / f"{shard.name}.mask"), shard, np.uint8)
+
+    def _map(self, place: ShardPlace, shard: ShardInfo, dtype: type[np.integer[Any]]) -> _Mapped:
+        try:
+            return _Mapped(place, shard, dtype)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"token store {self.directory}: {place.path} cannot be read ({error}); copy it again"
+            ) from error
+
+    def ends(self, shard: ShardInfo) -> Ids:
+        """Where its documents end, in tokens. Raises ConfigError."""
+        path = self.directory / f"{shard.name}.ends"
+        try:
+            return np.fromfile(path, dtype="<i8")
+        except OSError as error:
+            raise ConfigError(
+                f"token store {self.directory}: {path} cannot be read ({error}); copy it again"
+            ) from error
+
+    def check_sizes(self) -> None:
+        """Every shard is there in its full length. Raises ConfigError (hashes: describe.py)."""
+        item = np.dtype(_DTYPES[self.index.dtype]).itemsize
+        for shard in self.index.shards:
+            place = self.place(shard)
+            wanted = (place.first_token + shard.num_tokens) * item
+            try:
+                size = place.path.stat().st_size
+            except OSError:
+                size = -1
+            if size < wanted:
+                state = "is missing" if size < 0 else f"has {size} of {wanted} bytes"
+                raise ConfigError(f"token store {self.directory}: {place.path} {state}; copy or pack it again")
+
+
+def open_store(directory: Path) -> TokenStore:
+    """The store in `directory`, its files checked for their lengths. Raises ConfigError."""
+    path = directory / INDEX
+    try:
+        tables = json.loads(path.read_bytes())
+        index = StoreIndex(**{**tables, "shards": tuple(ShardInfo(**shard) for shard in tables["shards"])})
+        places = _places(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} is no token store ({path.name}: {error.strerror}); make one with `dilocoxd data pack`"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); pack or copy the store again") from error
+    if index.format != FORMAT or index.dtype not in _DTYPES:
+        raise ConfigError(
+            f"{path} has format {index.format} and dtype {index.dtype!r}; this version reads format {FORMAT}"
+        )
+    store = TokenStore(directory, index, places)
+    store.check_sizes()
+    return store
+
+
+def is_store(directory: Path) -> bool:
+    """True if `directory` looks like a token store."""
+    return (directory / INDEX).is_file()
+
+
+def _places(directory: Path) -> dict[str, ShardPlace]:
+    path = directory / PATHS
+    if not path.exists():
+        return {}
+    tables = json.loads(path.read_bytes())
+    return {name: ShardPlace(directory / row["path"], int(row["first_token"])) for name, row in tables.items()}

@@ -1,0 +1,68 @@
+"""The tokenizer that a store is made with: a tokenizer.json, or a folder with one, as Hugging Face saves it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens.store import TOKENIZER
+
+_END_TOKENS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+"""Usual names, tried in this order when tokenizer_config.json names none."""
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer at `path`, a tokenizer.json or a folder with one. Raises ConfigError."""
+    file = tokenizer_file(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        tables = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} is no tokenizer ({error}); give a tokenizer.json or a folder with one") from error
+    # The library raises a bare Exception for anything else: what it needs is looked for first.
+    if not isinstance(tables, dict) or not isinstance(tables.get("model"), dict):
+        raise ConfigError(f"{file} is no tokenizer (it has no model); give a tokenizer.json or a folder with one")
+    return Tokenizer.from_str(text)
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file that `path` means."""
+    return path / TOKENIZER if path.is_dir() else path
+
+
+def end_token(tokenizer: Any, path: Path, chosen: str) -> int | None:
+    """Id of the token behind each document: `chosen`, else the configured one, else a usual one.
+
+    None if there is none. Raises ConfigError if the named token is not there.
+    """
+    usual = (token for token in _END_TOKENS if tokenizer.token_to_id(token) is not None)
+    name = chosen or _configured(tokenizer_file(path).parent) or next(usual, "")
+    found: int | None = tokenizer.token_to_id(name) if name else None
+    if name and found is None:
+        raise ConfigError(f"--eos: the tokenizer {path} has no token {name!r}; name one that it has")
+    return found
+
+
+def tokenizer_digest(tokenizer: Tokenizer) -> str:
+    """sha256, hex, of the tokenizer's serialised form: what `tokenizer.sha256` of the manifest means."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    """Smallest unsigned type that holds every token id."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+
+
+def _configured(folder: Path) -> str:
+    try:
+        found = json.loads((folder / "tokenizer_config.json").read_bytes()).get("eos_token")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    text = found.get("content") if isinstance(found, dict) else found
+    return text if isinstance(text, str) else ""
