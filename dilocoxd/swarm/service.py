@@ -7,118 +7,64 @@ together: kademlia.Node (p2pd), StreamGate (who may talk), MessageChannel, BulkS
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError, WorkerError
-from dilocoxd.ids import Digest, PeerId, RunId
+from dilocoxd.ids import PeerId
 from dilocoxd.ipc.fault import hold
-from dilocoxd.swarm.addresses import can_reach_others, parse_address
-from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
-from dilocoxd.swarm.channel import MessageChannel
-from dilocoxd.swarm.contacts import Contacts, Whereabouts
-from dilocoxd.swarm.ending import end_all
-from dilocoxd.swarm.fetch import FetchClient, FetchServer, Served
-from dilocoxd.swarm.gossip import RECORD_TTL_MS, Gossip
-from dilocoxd.swarm.guard import Guard
-from dilocoxd.swarm.hello import Introduction, introduce
-from dilocoxd.swarm.identity import Identity
-from dilocoxd.swarm.kademlia import Node
-from dilocoxd.swarm.node_settings import NodeSettings
-from dilocoxd.swarm.p2pd_supervisor import keep_p2pd
-from dilocoxd.swarm.peers_file import PeersFile
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.swarm.records import RecordBook, sign_record
-from dilocoxd.swarm.relays import keep_places
-from dilocoxd.swarm.streams import (
+from dilocoxd.swarm.cancelling import end_all
+from dilocoxd.swarm.direct.hosts import DataHosts
+from dilocoxd.swarm.direct.links import DataLink
+from dilocoxd.swarm.direct.opening import open_data_plane
+from dilocoxd.swarm.direct.plane import DataPlane
+from dilocoxd.swarm.direct.routes import RouteView
+from dilocoxd.swarm.discovery.admissions import make_admissions
+from dilocoxd.swarm.discovery.contacts import Contacts, Whereabouts
+from dilocoxd.swarm.discovery.gossip import OWN_FILE, RECORD_TTL_MS, Gossip
+from dilocoxd.swarm.discovery.hello import Introduction, introduce
+from dilocoxd.swarm.discovery.peers_file import PeersFile
+from dilocoxd.swarm.discovery.records import RecordBook, sign_record
+from dilocoxd.swarm.interface import Listener, SwarmSettings
+from dilocoxd.swarm.p2pd.addresses import can_reach_others, parse_address
+from dilocoxd.swarm.p2pd.node import Node
+from dilocoxd.swarm.p2pd.relays import keep_places
+from dilocoxd.swarm.p2pd.supervisor import keep_p2pd
+from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
+from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.messages import MessageChannel
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.streams import (
     PROTOCOL_BULK,
     PROTOCOL_CALL,
     PROTOCOL_FETCH,
     PROTOCOL_HELLO,
     PROTOCOL_MESSAGE,
+    Admits,
     FrameStream,
     ServeStream,
     StreamGate,
     unix_ms,
 )
-from dilocoxd.swarm.throttle import ServingLimit, TokenBucket
+from dilocoxd.swarm.streams.throttle import ServingLimit, TokenBucket
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, FaultHeld, InputRejected, WorkerStarted
-from dilocoxd.wire.entry import SignedVote
+from dilocoxd.wire.admission import Revocation
+from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.frames import FrameKind
-from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, PROTOCOL_MINOR, Hello, Records, SegmentHeader
-from dilocoxd.wire.records import PeerRecord
+from dilocoxd.wire.messages import (
+    PEER_MESSAGES,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    Hello,
+    Records,
+    Revocations,
+    SegmentHeader,
+)
+from dilocoxd.wire.records import PeerRecord, decode_signed
 
 SAVE_EVERY_S: Final = 5.0
 OWN_RECORD_CLASHES_MAX: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SwarmSettings:
-    """What run.toml and site.toml say about the network."""
-
-    run_id: RunId
-    identity: Identity
-    peers_json: Path
-    socket_dir: Path
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/31337",)
-    announce: tuple[str, ...] = ()
-    bootstrap: tuple[str, ...] = ()
-    relays: tuple[str, ...] = ()
-    map_port: bool = False
-    upload_bytes_per_s_max: int = 0
-    serve_bytes_per_s_max: int = 0
-    streams_per_peer: int = 4
-    """For one large payload."""
-    allowed_peers: frozenset[PeerId] | None = None
-    """None: every peer of the run is welcome."""
-    startup_timeout_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class SelfDescription:
-    """What our next record shall say about us."""
-
-    state: str
-    chain_head: Digest
-    chain_height: int
-    chain_weight: int
-    state_digest: Digest
-    contributed_round: int = -1
-    steps_per_s: float = 0.0
-    tokens_per_s: float = 0.0
-
-
-class Listener(Protocol):
-    """What the daemon does with what arrives."""
-
-    def describe(self) -> SelfDescription:
-        """Our state, for the next heartbeat."""
-        ...
-
-    def on_record(self, record: PeerRecord, is_fresh: bool) -> None:
-        """Newer record of a peer, verified; `is_fresh`: from that peer itself, or signed less than its ttl ago."""
-        ...
-
-    def on_contact(self, peer: PeerId) -> None:
-        """This peer has just exchanged hellos with us: it is alive."""
-        ...
-
-    async def on_message(self, peer: PeerId, message: Any) -> None:
-        """Any message of PEER_MESSAGES except Records and Hello; while this waits, that peer's stream waits."""
-        ...
-
-    def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
-        """Where an offered payload goes (see bulk.Accept)."""
-        ...
-
-    async def on_segment(self, peer: PeerId, header: SegmentHeader) -> None:
-        """This payload is there, complete and verified."""
-        ...
-
-    async def open_resource(self, peer: PeerId, name: str) -> Served:
-        """Bytes that a peer asks for (see fetch.OpenResource)."""
-        ...
 
 
 class Swarm:
@@ -128,12 +74,19 @@ class Swarm:
         self._settings = settings
         self._listener = listener
         self._emit = emit
-        self.guard = Guard(asyncio.get_running_loop().time, allowed=settings.allowed_peers)
+        self.guard = PeerGuard(asyncio.get_running_loop().time, allowed=settings.allowed_peers)
         self.peer_id = settings.identity.peer_id
         self.book = RecordBook(self.peer_id, settings.run_id)
-        self.node = Node(self._node_settings(), self._check_hint, lambda code: self.guard.count("dht", code))
-        self.gate = StreamGate(self.node, settings.run_id, self.guard)
+        self.admissions = make_admissions(settings.authorities, settings.members_json)
+        self.doors = Doorkeeper(self.admissions.book if self.admissions else None, settings.membership)
+        self.node = Node(settings.for_p2pd(self._may_ask), self._check_hint, lambda code: self.guard.count("dht", code))
+        self.gate = StreamGate(self.node, settings.run_id, self.guard, self.doors)
+        if self.admissions is not None:
+            self.doors.on_change = self.admissions.note_change
+            self.admissions.on_evicted = self._on_evicted
         self.gate.on_rejected = self._on_rejected
+        self.gate.network = self.node.network
+        self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
         throttle = TokenBucket(settings.upload_bytes_per_s_max).take if settings.upload_bytes_per_s_max else None
         self.bulk_in = BulkReceiver(listener.accept, listener.on_segment)
@@ -149,25 +102,23 @@ class Swarm:
         self.gossip = Gossip(self.node, self.channel, self.contacts, places, self.guard)
         self.gossip.make_record = self._make_record
         self.gossip.on_record = self._on_record
+        self.data: DataPlane | None = None
+        """From `start` on, if data connections are turned on."""
+        self._data_hosts = DataHosts(self.node, places)
+        self._handlers: dict[str, tuple[ServeStream, Admits]] = {
+            PROTOCOL_HELLO: (self._serve_hello, "everybody"),
+            PROTOCOL_MESSAGE: (self.channel.serve_messages, "members"),
+            PROTOCOL_CALL: (self.channel.serve_call, "members"),
+            PROTOCOL_BULK: (self.bulk_in.serve, "members"),
+            PROTOCOL_FETCH: (self.fetch_server.serve, "visitors"),
+        }
         self._sequence = 0
         self._clashes = 0
         self._addresses: tuple[str, ...] = ()
 
-    def _node_settings(self) -> NodeSettings:
-        s = self._settings
-        announce = tuple(address.removesuffix(f"/p2p/{self.peer_id}") for address in s.announce)
-        return NodeSettings(
-            s.identity.path,
-            s.socket_dir,
-            s.listen,
-            announce,
-            str(s.run_id),
-            s.relays,
-            s.map_port,
-            # Who names relays cannot be reached otherwise; who announces an address can.
-            "private" if s.relays else "public" if s.announce else None,
-            s.startup_timeout_s,
-        )
+    def _may_ask(self, peer: PeerId) -> bool:
+        allowed = self._settings.allowed_peers
+        return (allowed is None or peer in allowed) and self.doors.is_member(peer)
 
     # ---- life -------------------------------------------------------------------------------------------------
 
@@ -176,26 +127,38 @@ class Swarm:
         problem = self._file.load()
         if problem:
             self._emit(InputRejected(peer="peers.json", code="malformed", detail=problem))
+        problem = self.admissions.load() if self.admissions is not None else ""
+        if problem:
+            self._emit(InputRejected(peer="members.json", code="malformed", detail=problem))
         self._file.incarnation += 1
         await asyncio.to_thread(self._file.save)
-        handlers: dict[str, tuple[ServeStream, bool]] = {
-            PROTOCOL_HELLO: (self._serve_hello, True),
-            PROTOCOL_MESSAGE: (self.channel.serve_messages, False),
-            PROTOCOL_CALL: (self.channel.serve_call, False),
-            PROTOCOL_BULK: (self.bulk_in.serve, False),
-            PROTOCOL_FETCH: (self.fetch_server.serve, True),
-        }
-        for protocol, (handler, admits_joiners) in handlers.items():
-            await self.node.set_handler(protocol, self._entrance(handler, admits_joiners))
-        await self.node.start()
+        self._open_data_port()
+        for protocol, (handler, admits) in self._handlers.items():
+            await self.node.set_handler(protocol, self._entrance(handler, admits))
+        try:
+            await self.node.start()
+        finally:
+            if self.data is not None and not self.node.is_running:
+                self.data.listener.close()
         await self._look_up_addresses()
         self._emit(WorkerStarted(worker="p2pd", pid=self.node.p2pd_pid, generation=self.node.num_starts))
-        self.gossip.take(tuple(item.record for item in self._file.peers.values() if item.record), "peers.json")
+        self.gossip.take(tuple(item.record for item in self._file.peers.values() if item.record), OWN_FILE)
         self.gossip.publish()
 
-    def _entrance(self, handler: ServeStream, admits_joiners: bool) -> Any:
+    def _open_data_port(self) -> None:
+        self.data = self.gate.data = open_data_plane(self._settings, self._data_hosts.find, self._serve_data)
+        if self.data is not None:
+            port = self.data.port
+            self.gate.data_port = lambda: port
+            self.data.listener.on_refused = lambda error: self.guard.count("data", error.code)
+
+    async def _serve_data(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
+        handler, admits = self._handlers[protocol]
+        await self.gate.serve(handler, peer, link.channel, link.channel, admits=admits, data_from=network)
+
+    def _entrance(self, handler: ServeStream, admits: Admits) -> Any:
         async def enter(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self.gate.serve(handler, peer, reader, writer, admits_joiners=admits_joiners)
+            await self.gate.serve(handler, peer, reader, writer, admits=admits)
 
         return enter
 
@@ -219,6 +182,9 @@ class Swarm:
                     group.create_task(self._keep_file(), name="peers.json"),
                     group.create_task(keep_places(self.node, self._settings.relays, self._emit), name="relays"),
                 ]
+                if self.data is not None:
+                    ways = self.data.run(lambda: self.contacts.in_touch)
+                    loops.append(group.create_task(ways, name="data connections"))
                 is_channel_stopped = asyncio.Event()
                 group.create_task(self.channel.run(is_channel_stopped), name="messages")
                 await is_stopped.wait()
@@ -230,7 +196,7 @@ class Swarm:
             failure = failed.exceptions[0]
         finally:
             await self.node.shutdown()
-            await asyncio.to_thread(self._file.save)
+            await asyncio.to_thread(self._save_files)
         if failure is not None:
             raise failure
 
@@ -254,9 +220,14 @@ class Swarm:
             await asyncio.sleep(SAVE_EVERY_S)
             await self._look_up_addresses()
             try:
-                await asyncio.to_thread(self._file.save)
+                await asyncio.to_thread(self._save_files)
             except StoreError as error:
                 self._emit(AlertRaised(code="peers_json", text=str(error), remedy="free some disk space"))
+
+    def _save_files(self) -> None:
+        self._file.save()
+        if self.admissions is not None:
+            self.admissions.save()
 
     # ---- records ----------------------------------------------------------------------------------------------
 
@@ -288,12 +259,15 @@ class Swarm:
             milli_steps_per_s=round(max(0.0, me.steps_per_s) * 1000),
             tokens_per_s=round(max(0.0, me.tokens_per_s)),
             upload_bytes_per_s=round(max(self.bulk_out.bytes_per_s.values(), default=0.0)),
+            name=self._settings.name,
         )
         return sign_record(self._settings.identity, record)
 
-    def _on_record(self, record: PeerRecord, is_fresh: bool) -> None:
+    def _on_record(self, record: PeerRecord, is_own_word: bool) -> None:
         if record.peer != self.peer_id:
-            self._listener.on_record(record, is_fresh)
+            # What is said of somebody who never showed us a membership only tells where to ask for it.
+            if self.doors.is_member(record.peer):
+                self._listener.on_record(record, is_own_word)
             return
         # Somebody shows us a newer record of ourselves: peers.json was lost, or a copy of our key runs elsewhere.
         if record.incarnation >= self._file.incarnation:
@@ -303,7 +277,7 @@ class Swarm:
         if self._clashes > OWN_RECORD_CLASHES_MAX:
             self._clashes = 0
             text = f"another daemon uses the identity {self.peer_id}, at {', '.join(record.addresses)}"
-            remedy = "give each site an identity key of its own"
+            remedy = "stop one of the two, and run `dilocoxd identity new RUN_DIR` there"
             self._emit(AlertRaised(code="identity_twice", text=text, remedy=remedy))
 
     def _check_hint(self, data: bytes, expiration_s: float) -> PeerId:
@@ -323,23 +297,54 @@ class Swarm:
         self._on_rejected(peer, error)
 
     async def _serve_hello(self, stream: FrameStream, hello: Hello) -> None:
-        answer = self.gate.hello(self.book.data(self.peer_id))
+        is_stranger = stream.standing == "stranger"
+        answer = self.gate.bare_hello() if is_stranger else self.gate.hello(self.book.data(self.peer_id))
         await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(answer))
-        if hello.run_id:
+        if hello.run_id and stream.standing == "member":
             self.contacts.note_met(stream.peer)
-            self._greet(stream.peer, hello.record)
+            self._greet(stream.peer, hello.record, hello.data_port)
 
     async def _on_contact(self, peer: PeerId, introduction: Introduction) -> None:
-        self._greet(peer, introduction.record)
+        self._greet(peer, introduction.record, introduction.data_port)
         await self.gossip.exchange_with(peer)
 
-    def _greet(self, peer: PeerId, record: bytes) -> None:
+    def _greet(self, peer: PeerId, record: bytes, data_port: int) -> None:
         self.gossip.take((record,) if record else (), peer)
+        known = self.book.get(peer)
+        if self.data is not None and known is not None:
+            self.data.meet(peer, decode_signed(self.book.data(peer)).public_key, data_port)
+        if self.admissions is not None and known is not None:
+            self._listener.on_record(known, True)  # others may have brought it before it was a member
         self._listener.on_contact(peer)
+        for news in self.admissions.to_tell() if self.admissions is not None else ():
+            self.channel.send(peer, news)
+
+    def _on_evicted(self, peer: PeerId) -> None:
+        self.contacts.turn_out(peer)
+        if self.data is not None:
+            self.data.drop(peer)
+        self._listener.on_evicted(peer)
+
+    def evict(self, revocation: Revocation) -> bool:
+        """End a membership, here and at all who are in touch; whether that is news. Raises WireError."""
+        if self.admissions is None:
+            raise WireError("not_allowed", "this run has no memberships")
+        is_news = self.admissions.evict(revocation)
+        if is_news:
+            self._tell_evictions(Revocations((encode_struct(revocation),)))
+        return is_news
+
+    def _tell_evictions(self, news: Revocations) -> None:
+        for peer in self.contacts.in_touch:
+            self.channel.send(peer, news)
 
     async def _on_message(self, peer: PeerId, message: Any) -> None:
         if isinstance(message, Records):
             self.gossip.take(message.records, peer)
+        elif isinstance(message, Revocations):
+            taken = self.admissions.take(message) if self.admissions is not None else ()
+            if taken:
+                self._tell_evictions(Revocations(tuple(map(encode_struct, taken))))
         elif isinstance(message, Hello):
             raise WireError("unexpected_frame", "Hello inside a stream")
         else:
@@ -351,6 +356,10 @@ class Swarm:
         return self.gossip.answer(peer, message)
 
     # ---- for the daemon ---------------------------------------------------------------------------------------
+
+    def beat(self) -> int | None:
+        """For the watchdog: rises while the network's loop runs; None before it does."""
+        return self.contacts.num_looks or None
 
     def addresses(self) -> tuple[str, ...]:
         """Our multiaddrs with /p2p/, those that other machines can use first."""
@@ -372,8 +381,12 @@ class Swarm:
             introduction = await introduce(self.gate, peer, record=self.book.data(self.peer_id), timeout_s=timeout_s)
         except (PeerError, WireError):
             return False
-        self._greet(peer, introduction.record)
+        self._greet(peer, introduction.record, introduction.data_port)
         return True
+
+    def payloads_to(self, peer: PeerId) -> RouteView:
+        """How payloads travel to `peer`."""
+        return self.data.view(peer) if self.data is not None else RouteView(False, "data connections are off here")
 
     async def send_segment(self, peer: PeerId, header: SegmentHeader, source: Region) -> None:
         """Return when `peer` has confirmed the payload. Raises PeerError (Refused), StoreError."""
@@ -382,12 +395,3 @@ class Swarm:
     async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
         """A small resource of a peer. Raises PeerError (Refused), WireError."""
         return await self.fetch_client.fetch_bytes(peer, resource, bytes_max=bytes_max)
-
-    async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
-        """Part of a resource of one peer into a file. Raises PeerError (Refused), WireError, StoreError."""
-        await self.fetch_client.fetch_region(peer, resource, target, offset=offset)
-
-    def sign(self, text: bytes) -> SignedVote:
-        """Our signature over a text that starts with its domain."""
-        identity = self._settings.identity
-        return SignedVote(self.peer_id, identity.public_key_der, identity.sign(text))

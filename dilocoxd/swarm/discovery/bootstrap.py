@@ -8,25 +8,29 @@ import asyncio
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import uvloop
 
+from dilocoxd.config.addresses import read_address
 from dilocoxd.config.loading import FILE_BYTES_MAX
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical
 from dilocoxd.errors import ConfigError, DilocoxdError, PeerError, WireError
-from dilocoxd.ids import PeerId
-from dilocoxd.swarm.addresses import Address, multiaddr, parse_address
-from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.swarm.guard import Guard
-from dilocoxd.swarm.hello import Introduction, introduce
-from dilocoxd.swarm.identity import create
-from dilocoxd.swarm.kademlia import Node
-from dilocoxd.swarm.node_settings import NodeSettings
-from dilocoxd.swarm.streams import Refused, StreamGate
+from dilocoxd.ids import PeerId, RunId
+from dilocoxd.swarm.discovery.hello import Introduction, introduce
+from dilocoxd.swarm.discovery.identity import create, load
+from dilocoxd.swarm.p2pd.addresses import Address, parse_address
+from dilocoxd.swarm.p2pd.node import Node
+from dilocoxd.swarm.p2pd.settings import NodeSettings
+from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
+from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.streams import Refused, StreamGate
+
+T = TypeVar("T")
 
 RESOLVE_TIMEOUT_S: Final = 5.0
 TCP_TIMEOUT_S: Final = 5.0
@@ -35,17 +39,50 @@ HELLO_TIMEOUT_S: Final = 10.0
 CLOCK_SKEW_MAX_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0
-FINAL_REFUSALS: Final = frozenset({"wrong_run", "wrong_protocol", "not_allowed"})
+NOT_LET_IN: Final = frozenset(
+    {
+        "wrong_run",
+        "not_admitted",
+        "bad_certificate",
+        "bad_membership",
+        "evicted",
+        "invite_expired",
+        "invite_used_up",
+        "not_allowed",
+    }
+)
+"""Refusals that only whoever invites can change."""
+FINAL_REFUSALS: Final = frozenset({"wrong_protocol"}) | NOT_LET_IN
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a newcomer reaches a run: addresses, and what it shows there."""
+
+    addresses: tuple[str, ...]
+    timeout_s: float
+    tell: Callable[[str], None]
+    """Gets one line per failure."""
+    identity: Path | None = None
+    """The key that `membership` names; None: one that is thrown away."""
+    membership: bytes = b""
+    """Encoded; empty where there is none to show."""
+
+    def parsed(self) -> list[Address]:
+        """The addresses. Raises ConfigError."""
+        return [parse_address(text) for text in self.addresses]
 
 
 class StageFailure(PeerError):
     """Where joining over one address stopped, and why."""
 
-    def __init__(self, address: Address, stage: str, reason: str, *, is_final: bool = False) -> None:
+    def __init__(self, address: Address, stage: str, reason: str, *, is_final: bool = False, code: str = "") -> None:
         super().__init__(f"{address.text}: {stage}: {reason}")
         self.address = address
         self.stage = stage
         self.reason = reason
+        self.code = code
+        """Of the refusal, if it was one."""
         self.is_final = is_final
         """Trying again cannot help: another run or version, a wrong clock."""
 
@@ -122,7 +159,7 @@ async def _shake_hands(node: Node, address: Address, place: str) -> PeerId:
 async def reach(node: Node, gate: StreamGate, address: Address, *, record: bytes = b"") -> Contact:
     """The peer at `address`, introduced. Raises StageFailure."""
     ip = await _connect_tcp(address, await _resolve(address))
-    place = multiaddr(ip, address.port)
+    place = read_address(ip).multiaddr(address.port)
     peer = await _shake_hands(node, address, place)
     if peer == node.peer_id:
         raise StageFailure(address, "handshake", "this address is our own", is_final=True)
@@ -130,7 +167,7 @@ async def reach(node: Node, gate: StreamGate, address: Address, *, record: bytes
         introduction = await introduce(gate, peer, record=record, timeout_s=HELLO_TIMEOUT_S)
     except Refused as error:
         reason = f"refused: {error.detail} ({error.code})"
-        raise StageFailure(address, "hello", reason, is_final=error.code in FINAL_REFUSALS) from error
+        raise StageFailure(address, "hello", reason, is_final=error.code in FINAL_REFUSALS, code=error.code) from error
     except (PeerError, WireError) as error:
         raise StageFailure(address, "hello", str(error)) from error
     if abs(introduction.clock_offset_s) > CLOCK_SKEW_MAX_S:
@@ -188,29 +225,52 @@ async def _first_contact(
     return contacts[0] if contacts else None
 
 
-async def find_manifest(addresses: Sequence[Address], *, timeout_s: float, tell: Callable[[str], None]) -> Manifest:
-    """The coroutine of `fetch_manifest`."""
+async def ask_peer(
+    access: Access, question: Callable[[StreamGate, Contact], Awaitable[T]], *, run_id: RunId | None
+) -> T:
+    """What `question` gets from the first peer that answers.
+
+    `run_id`: the run that we belong to; None: any. Raises ConfigError if we are not let in, JoinError, and what
+    `question` raises.
+    """
+    addresses = access.parsed()
     with tempfile.TemporaryDirectory(prefix="dilocoxd-join-") as folder:
-        key = create(Path(folder) / "identity.key")
-        guard = Guard(asyncio.get_running_loop().time)
+        key = load(access.identity) if access.identity else create(Path(folder) / "identity.key")
+        guard = PeerGuard(asyncio.get_running_loop().time)
         node = Node(
             NodeSettings(key.path, Path(folder), ("/ip4/127.0.0.1/tcp/0",)),
             lambda data, expiration: key.peer_id,
             lambda code: None,
         )
-        gate = StreamGate(node, None, guard)
+        gate = StreamGate(node, run_id, guard, Doorkeeper(own=access.membership))
         try:
             await node.start()
-            contact = await reach_any(node, gate, addresses, timeout_s=timeout_s, tell=tell)
-            return await _fetch_manifest_from(gate, contact, addresses)
+            contact = await reach_any(node, gate, addresses, timeout_s=access.timeout_s, tell=access.tell)
+            return await question(gate, contact)
+        except JoinError as error:
+            refused = next((one for one in error.failures if one.code in NOT_LET_IN), None)
+            if refused is None:
+                raise
+            raise ConfigError(f"{refused.address.text} does not let this site in: {refused.reason}") from error
         finally:
             await node.shutdown()
+
+
+async def find_manifest(access: Access) -> Manifest:
+    """The coroutine of `fetch_manifest`."""
+
+    async def question(gate: StreamGate, contact: Contact) -> Manifest:
+        return await _fetch_manifest_from(gate, contact, access.parsed())
+
+    return await ask_peer(access, question, run_id=None)
 
 
 async def _fetch_manifest_from(gate: StreamGate, contact: Contact, addresses: Sequence[Address]) -> Manifest:
     address = next((a for a in addresses if a.peer == contact.peer), addresses[0])
     try:
         data = await FetchClient(gate).fetch_bytes(contact.peer, "manifest", bytes_max=FILE_BYTES_MAX)
+    except Refused as error:
+        raise JoinError([StageFailure(address, "manifest", error.detail, code=error.code)], 0.0) from error
     except (PeerError, WireError) as error:
         raise JoinError([StageFailure(address, "manifest", str(error))], 0.0) from error
     manifest = manifest_from_canonical(data, source=address.text)
@@ -222,10 +282,9 @@ async def _fetch_manifest_from(gate: StreamGate, contact: Contact, addresses: Se
     return manifest
 
 
-def fetch_manifest(addresses: Sequence[str], *, timeout_s: float, tell: Callable[[str], None]) -> Manifest:
-    """The verified manifest of the run that one of these peers is in. Raises JoinError, ConfigError.
+def fetch_manifest(access: Access) -> Manifest:
+    """The manifest of the run that one of these peers is in. Raises JoinError, ConfigError.
 
-    Blocks; runs its own event loop, with an identity that is thrown away. `tell` gets one line per failure.
+    Blocks; runs its own event loop.
     """
-    parsed = [parse_address(text) for text in addresses]
-    return uvloop.run(find_manifest(parsed, timeout_s=timeout_s, tell=tell))
+    return uvloop.run(find_manifest(access))

@@ -6,20 +6,21 @@ bootstrap is found by itself.
 """
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.addresses import Address
-from dilocoxd.swarm.bootstrap import Contact, StageFailure, reach
-from dilocoxd.swarm.hello import Introduction, introduce
-from dilocoxd.swarm.kademlia import Node
-from dilocoxd.swarm.peers_file import PeersFile
-from dilocoxd.swarm.records import RecordBook
-from dilocoxd.swarm.streams import StreamGate, unix_ms
+from dilocoxd.swarm.discovery.bootstrap import Contact, StageFailure, reach
+from dilocoxd.swarm.discovery.hello import Introduction, introduce
+from dilocoxd.swarm.discovery.peers_file import PeersFile
+from dilocoxd.swarm.discovery.records import RecordBook
+from dilocoxd.swarm.p2pd.addresses import Address
+from dilocoxd.swarm.p2pd.node import Node
+from dilocoxd.swarm.streams.streams import StreamGate, unix_ms
 from dilocoxd.telemetry.catalogue import Event, JoinStageFailed
 
 LOOK_EVERY_S: Final = 2.0
@@ -29,6 +30,15 @@ RETRY_RECENT_MAX_S: Final = 10.0
 """Longest pause for a peer that was there a short while ago: how long a healed network may stay unnoticed."""
 RECENT_MS: Final = 15 * 60 * 1000
 PARALLEL_TRIES: Final = 8
+HEARSAY_TRIES: Final = 4
+"""Dials under way to peers that we were only told of: whoever tells of many that do not exist delays nobody we met."""
+ADDRESSES_DIALLED: Final = 4
+"""Of one peer at a time: a record may name sixteen, and every site would dial them all, whosever they are."""
+RETRIES_MAX: Final = 2048
+STRANGER_S: Final = 7.0
+"""So long a connection may be without a membership; with LOOK_EVERY_S it ends within 10 s (M5)."""
+ADDED_MAX: Final = 256
+"""Addresses to ask, as many as site.toml may have; older ones go when an operator adds more."""
 FORGET_AFTER_MS: Final = 24 * 3600 * 1000
 """Peers not heard of for this long are not dialled any more (a bootstrap address always is)."""
 
@@ -60,6 +70,20 @@ class Whereabouts:
             dict.fromkeys((*(remembered.addresses if remembered else ()), *(record.addresses if record else ())))
         )
 
+    def to_dial(self, now_ms: int) -> set[PeerId]:
+        """Whom we know, without those that said that they left, or were not heard of for FORGET_AFTER_MS (D4).
+
+        What the file holds of a peer that left says where it was; a restarted site asks there once more."""
+        heard_ms = {peer: item.seen_unix_ms for peer, item in self.file.peers.items()}
+        for peer in self.book.peers():
+            if (record := self.book.get(peer)) is None:
+                continue
+            if record.state == "left":
+                heard_ms.pop(peer, None)
+            else:
+                heard_ms[peer] = max(record.unix_ms, heard_ms.get(peer, 0))
+        return {peer for peer, at_ms in heard_ms.items() if at_ms >= now_ms - FORGET_AFTER_MS}
+
 
 class Contacts:
     """The loop that keeps connections; `connected` is its newest view."""
@@ -74,8 +98,12 @@ class Contacts:
         self._emit = emit
         self._retries: dict[str, _Retry] = {}
         self._dialling: set[str] = set()
+        self._hearsay: set[str] = set()
+        """Of those under way: peers that we never met."""
         self._slots = asyncio.Semaphore(PARALLEL_TRIES)
         self._met: set[PeerId] = set()
+        self._strangers: dict[PeerId, float] = {}
+        """When we first saw each connected peer that has shown no membership."""
         self.connected: frozenset[PeerId] = frozenset()
         """Peers that p2pd had a connection to when we last looked (strangers of other runs included)."""
         self.num_looks = 0
@@ -93,11 +121,24 @@ class Contacts:
         self._met.add(peer)
         self.connected |= {peer}
 
+    def turn_out(self, peer: PeerId) -> None:
+        """A member was evicted: we are in touch no more, and its connection ends at the next look."""
+        self._met.discard(peer)
+        self._strangers[peer] = -STRANGER_S
+        self.is_woken.set()
+
     def try_all_now(self) -> None:
         """Forget all pauses: the network has changed, or p2pd has been started again."""
         self._retries.clear()
         self._met.clear()
         self.connected = frozenset()
+        self.is_woken.set()
+
+    def add_bootstrap(self, address: Address) -> None:
+        """An operator knows where somebody is: ask there, now and until somebody answers."""
+        if address.text not in {known.text for known in self._places.bootstrap}:
+            self._places.bootstrap = (*self._places.bootstrap, address)[-ADDED_MAX:]
+        self._retries.pop(address.text, None)
         self.is_woken.set()
 
     def last_error(self, peer: PeerId) -> str:
@@ -116,6 +157,7 @@ class Contacts:
                 except PeerError:
                     self.connected = frozenset()  # p2pd is being started again
                 self._met &= self.connected
+                await self._turn_out_strangers()
                 if self._node.is_running:
                     self._dial_missing(group)
                 try:
@@ -124,27 +166,52 @@ class Contacts:
                 except TimeoutError:
                     continue
 
+    async def _turn_out_strangers(self) -> None:
+        """End connections that serve nothing (M5). Whom we are dialling just now has not had its say."""
+        now = asyncio.get_running_loop().time()
+        doors = self._gate.doors
+        found = {peer for peer in self.connected - self._dialling if doors.is_stranger(peer, now)}
+        self._strangers = {peer: self._strangers.get(peer, now) for peer in found}
+        for peer in [peer for peer, since in self._strangers.items() if now - since >= STRANGER_S]:
+            del self._strangers[peer]
+            with contextlib.suppress(PeerError):
+                await self._node.disconnect(peer)
+
     def _dial_missing(self, group: asyncio.TaskGroup) -> None:
-        oldest_ms = unix_ms() - FORGET_AFTER_MS
-        known = {peer for peer in self._places.book.peers() if not self._has_left(peer)}
-        known |= {peer for peer, item in self._places.file.peers.items() if item.seen_unix_ms >= oldest_ms}
-        for peer in sorted(known - self.in_touch - {self._node.peer_id}):
+        due = self._places.to_dial(unix_ms()) - self.in_touch - {self._node.peer_id}
+        for peer in sorted(due, key=self._next_try):
+            if self._gate.doors.is_evicted(peer):
+                continue
+            is_hearsay = peer not in self._places.file.peers and peer not in self.connected
+            if is_hearsay and len(self._hearsay) >= HEARSAY_TRIES:
+                continue
             if self._places.addresses_of(peer) or peer in self.connected:
-                self._start_dial(group, peer, functools.partial(self._dial_peer, peer))
+                self._start_dial(group, peer, functools.partial(self._dial_peer, peer), is_hearsay=is_hearsay)
+        self._forget_retries(due)
         for address in self._places.bootstrap:
             owner = address.peer or self._places.bootstrap_peers.get(address.text)
             if owner is None or (owner not in self.in_touch and owner != self._node.peer_id):
                 self._start_dial(group, address.text, functools.partial(self._dial_bootstrap, address))
 
-    def _start_dial(self, group: asyncio.TaskGroup, name: str, dial: Callable[[], Awaitable[None]]) -> None:
+    def _next_try(self, peer: PeerId) -> tuple[float, str]:
+        retry = self._retries.get(peer)
+        return (retry.next_try if retry is not None else 0.0), peer
+
+    def _forget_retries(self, due: Set[PeerId]) -> None:
+        if len(self._retries) > RETRIES_MAX:
+            places = {address.text for address in self._places.bootstrap}
+            kept = {name: retry for name, retry in self._retries.items() if name in due or name in places}
+            self._retries = dict(list(kept.items())[-RETRIES_MAX:])
+
+    def _start_dial(
+        self, group: asyncio.TaskGroup, name: str, dial: Callable[[], Awaitable[None]], *, is_hearsay: bool = False
+    ) -> None:
         retry = self._retries.setdefault(name, _Retry())
         if name not in self._dialling and asyncio.get_running_loop().time() >= retry.next_try:
             self._dialling.add(name)
+            if is_hearsay:
+                self._hearsay.add(name)
             group.create_task(self._dial(name, dial), name=f"dial {name}")
-
-    def _has_left(self, peer: PeerId) -> bool:
-        record = self._places.book.get(peer)
-        return record is not None and record.state == "left"
 
     async def _dial(self, name: str, dial: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -160,6 +227,7 @@ class Contacts:
             retry.pause_s = min(self._pause_max_s(name), 2 * retry.pause_s)
         finally:
             self._dialling.discard(name)
+            self._hearsay.discard(name)
 
     def _pause_max_s(self, name: str) -> float:
         """For a peer id or a bootstrap address."""
@@ -170,7 +238,7 @@ class Contacts:
 
     async def _dial_peer(self, peer: PeerId) -> None:
         if peer not in self.connected:
-            await self._node.connect(peer, self._places.addresses_of(peer))
+            await self._node.connect(peer, self._places.addresses_of(peer)[:ADDRESSES_DIALLED])
         record = self._places.book.data(self._node.peer_id)
         await self._meet(peer, await introduce(self._gate, peer, record=record))
 

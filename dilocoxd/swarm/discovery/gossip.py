@@ -1,6 +1,6 @@
 """Membership news travels directly between peers: our own record to everybody in touch, all records by push and pull.
 
-Moves signed records only; who counts as live is decided in rounds/membership.py from what is told here.
+Moves signed records only; who counts as live is decided in machines/membership/machine.py from what is told here.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.channel import MessageChannel
-from dilocoxd.swarm.contacts import Contacts, Whereabouts
-from dilocoxd.swarm.guard import Guard
-from dilocoxd.swarm.kademlia import Node
-from dilocoxd.swarm.streams import unix_ms
+from dilocoxd.swarm.discovery.contacts import Contacts, Whereabouts
+from dilocoxd.swarm.p2pd.node import Node
+from dilocoxd.swarm.streams.budget import Budget, Rate
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.messages import MessageChannel
+from dilocoxd.swarm.streams.streams import unix_ms
 from dilocoxd.wire.messages import Records
 from dilocoxd.wire.records import PeerRecord
 
@@ -26,49 +27,67 @@ HINTS_S: Final = 10.0
 RECORDS_PER_MESSAGE: Final = 64
 EXCHANGE_TIMEOUT_S: Final = 10.0
 
+OWN_FILE: Final = "peers.json"
+EACH: Final = Rate(per_s=20.0, burst=200.0)
+"""Of records that we have not checked before: a signature takes 60 us, and a new peer more."""
+NETWORK: Final = Rate(per_s=50.0, burst=500.0)
+TOTAL: Final = Rate(per_s=200.0, burst=2000.0)
+
 OnRecord = Callable[[PeerRecord, bool], None]
-"""Told each record that is newer than what we knew of its peer, and whether it is fresh: it came from its peer itself,
-or was signed less than its ttl ago. Must not block."""
+"""Told each record that is newer than what we knew of its peer, and whether it is the peer's own word: that peer itself
+sent it, on a connection that proves who it is. Must not block."""
 
 
 class Gossip:
     """Spreads and collects records."""
 
     def __init__(
-        self, node: Node, channel: MessageChannel, contacts: Contacts, places: Whereabouts, guard: Guard
+        self, node: Node, channel: MessageChannel, contacts: Contacts, places: Whereabouts, guard: PeerGuard
     ) -> None:
         self._node = node
         self._channel = channel
         self._contacts = contacts
         self._places = places
         self._guard = guard
-        self.on_record: OnRecord = lambda record, is_fresh: None
+        self.on_record: OnRecord = lambda record, is_own_word: None
         self.make_record: Callable[[], bytes] = lambda: b""
         """Our own newest signed record; asked at every heartbeat."""
         self.is_news = asyncio.Event()
         """Set it to send a heartbeat at once (our state or our chain head has changed)."""
         self.counts: Counter[str] = Counter()
-        """records_new, records_seen, exchanges, exchanges_failed, hints_failed."""
+        """records_new, records_seen, records_dropped, exchanges, exchanges_failed, hints_failed."""
+        self._budget = Budget(asyncio.get_running_loop().time, each=EACH, network=NETWORK, total=TOTAL)
 
     def take(self, records: tuple[bytes, ...], source: str) -> None:
-        """Records from a peer, the DHT or a file; the bad ones are counted against whoever brought them."""
+        """Records from a peer, the DHT or a file; the bad ones are counted against whoever brought them.
+
+        What somebody brings beyond its budget is dropped: gossip repeats itself."""
         now_ms = unix_ms()
         for data in records:
             self.counts["records_seen"] += 1
+            if not self._may_check(data, source):
+                self.counts["records_dropped"] += 1
+                continue
             try:
-                record = self._places.book.add(data, now_ms)
+                record = self._places.book.add(data, now_ms, source)
             except WireError as error:
                 self._guard.count(source, error.code)
                 continue
             if record is None:
                 continue
             self.counts["records_new"] += 1
-            is_fresh = source == record.peer or record.unix_ms + record.ttl_ms > now_ms
-            if is_fresh and record.state != "left":
+            # Anybody can make keys, sign records with them and bring those: they say where to ask, not who is there.
+            is_own_word = source == record.peer
+            if is_own_word and record.state != "left":
                 self._places.file.remember(record.peer, record.addresses, min(record.unix_ms, now_ms), data)
             if record.peer not in self._contacts.connected:
                 self._contacts.is_woken.set()
-            self.on_record(record, is_fresh)
+            self.on_record(record, is_own_word)
+
+    def _may_check(self, data: bytes, source: str) -> bool:
+        if source == OWN_FILE or self._places.book.is_verified(data):
+            return True
+        return self._budget.take(source, network=self._node.network(PeerId(source)))
 
     def answer(self, peer: PeerId, message: Records) -> Records:
         """Their records are taken; ours go back."""

@@ -3,7 +3,7 @@
 The key file has the layout that p2pd reads (libp2p `PrivateKey{Type=RSA, Data=PKCS#1 DER}` protobuf), written here by
 hand because it is two fields; so the daemon and p2pd prove the same identity. Peer id = base58(multihash(sha256 of the
 `PublicKey` protobuf)), libp2p peer-ids specification. Signatures are RSASSA-PKCS1-v1_5 with SHA-256 (deterministic).
-Every signed text starts with its domain, ``dilocoxd/1/<what>`` and a zero byte, so that no signature is valid for
+Every signed text starts with its domain, ``dilocoxd/2/<what>`` and a zero byte, so that no signature is valid for
 anything else, libp2p's own handshake included.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import base58
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -23,11 +24,11 @@ from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.credentials import is_credential
 from dilocoxd.store.durable import fsync_directory
-from dilocoxd.wire.entry import SignedVote
+from dilocoxd.wire.entry import Signature
 
 KEY_BITS: Final = 2048
 PUBLIC_KEY_BYTES_MAX: Final = 1024
-DOMAIN_PREFIX: Final = b"dilocoxd/1/"
+DOMAIN_PREFIX: Final = b"dilocoxd/2/"
 SIGNATURE_BYTES: Final = KEY_BITS // 8
 _PROTOBUF_RSA_HEAD: Final = b"\x08\x00\x12"  # field 1 (key type) = 0 = RSA, then field 2 (data), length-delimited
 _MULTIHASH_SHA256: Final = b"\x12\x20"
@@ -82,10 +83,10 @@ def verify(public_key_der: bytes, text: bytes, signature: bytes) -> PeerId:
     return peer_id_of(public_key_der)
 
 
-def is_signed_by_its_peer(vote: SignedVote, text: bytes) -> bool:
-    """Whether the vote's signature is right for `text` and its key is that of the peer it names."""
+def is_signed_by(peer: PeerId, signature: Signature, text: bytes) -> bool:
+    """Whether the signature is right for `text` and its key is that of the peer."""
     try:
-        return verify(vote.public_key, text, vote.signature) == vote.peer
+        return verify(signature.public_key, text, signature.value) == peer
     except WireError:
         return False
 
@@ -103,6 +104,10 @@ class Identity:
         """256 bytes that `verify` accepts for the same text (about 1 ms). `text` starts with its domain."""
         assert text.startswith(DOMAIN_PREFIX), "a signed text starts with its domain"
         return self._key.sign(text, padding.PKCS1v15(), hashes.SHA256())
+
+    def issue(self, certificate: x509.CertificateBuilder) -> x509.Certificate:
+        """The certificate, signed with our key. It begins with the byte 0x30, so it is no text with a domain (I12)."""
+        return certificate.sign(self._key, hashes.SHA256())
 
 
 def create(path: Path) -> Identity:
@@ -133,6 +138,8 @@ def load(path: Path) -> Identity:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         blob = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(f"identity key {path} is missing; {_remedy(path)}") from error
     except OSError as error:
         raise ConfigError(f"identity key {path} cannot be read ({error.strerror}); check path and owner") from error
     if mode & 0o077 and not is_credential(path):
@@ -140,13 +147,19 @@ def load(path: Path) -> Identity:
     try:
         key = serialization.load_der_private_key(_unwrap_protobuf(blob), password=None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"identity key {path} is damaged ({error}); restore or remove it") from error
+        raise ConfigError(f"identity key {path} is damaged ({error}); {_remedy(path)}") from error
     if not isinstance(key, rsa.RSAPrivateKey) or key.key_size != KEY_BITS:
-        raise ConfigError(f"identity key {path} is not RSA-{KEY_BITS}; remove it to get a new one")
+        raise ConfigError(f"identity key {path} is not RSA-{KEY_BITS}; {_remedy(path)}")
     public_der = key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return Identity(path, peer_id_of(public_der), public_der, key)
+
+
+def _remedy(path: Path) -> str:
+    if is_credential(path):
+        return "restore it where the service manager takes it from"
+    return f"restore it, or make a new one with: dilocoxd identity new {path.parent}"
 
 
 def load_or_create(path: Path) -> Identity:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import PeerId, is_peer_id
 from dilocoxd.store.durable import write_json
 from dilocoxd.wire.messages import RECORD_BYTES_MAX
-from dilocoxd.wire.records import ADDRESSES_MAX, is_address, is_peer_id
+from dilocoxd.wire.records import ADDRESSES_MAX, is_address
 
 PEERS_MAX: Final = 256
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -60,7 +60,9 @@ class PeersFile:
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...], seen_unix_ms: int, record: bytes = b"") -> None:
         """Put these addresses before those known already."""
-        known = self.peers.setdefault(peer, Remembered(peer, ()))
+        known = self.peers.setdefault(peer, Remembered(peer, (), seen_unix_ms))
+        while len(self.peers) > PEERS_MAX:
+            del self.peers[min((p for p in self.peers if p != peer), key=lambda one: self.peers[one].seen_unix_ms)]
         known.addresses = tuple(dict.fromkeys((*addresses, *known.addresses)))[:ADDRESSES_MAX]
         known.seen_unix_ms = max(known.seen_unix_ms, seen_unix_ms)
         known.record = record or known.record

@@ -9,7 +9,7 @@ from typing import Final
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm.identity import Identity, verify
+from dilocoxd.swarm.discovery.identity import Identity, verify
 from dilocoxd.wire.messages import PROTOCOL_MAJOR
 from dilocoxd.wire.records import (
     PeerRecord,
@@ -54,7 +54,13 @@ class RecordBook:
         self._me = me
         self._run_id = run_id
         self._newest: OrderedDict[PeerId, tuple[PeerRecord, bytes]] = OrderedDict()
+        self._heard: OrderedDict[PeerId, None] = OrderedDict()
+        """Who brought a record of its own: at most half of all that there is room for."""
         self._verified: OrderedDict[bytes, PeerRecord] = OrderedDict()
+
+    def is_verified(self, data: bytes) -> bool:
+        """Whether it was checked before, and costs next to nothing now."""
+        return hashlib.sha256(data).digest() in self._verified
 
     def check(self, data: bytes, now_ms: int) -> PeerRecord:
         """The record in `data`, verified (remembered, so that a repeated record costs one hash). Raises WireError."""
@@ -78,18 +84,27 @@ class RecordBook:
             raise WireError("out_of_range", f"record of {record.peer} would outlive what its peer signed")
         return record.peer
 
-    def add(self, data: bytes, now_ms: int) -> PeerRecord | None:
-        """Keep the record if it is news; None if it is not newer than what we have. Raises WireError."""
+    def add(self, data: bytes, now_ms: int, by: str = "") -> PeerRecord | None:
+        """Keep the record if it is news; None if it is not newer than what we have. Raises WireError.
+
+        `by`: who brought it. Peers that never brought a record of their own are the first to be forgotten."""
         record = self.check(data, now_ms)
+        if by == record.peer:
+            self._heard[record.peer] = None
+            self._heard.move_to_end(record.peer)
+            while len(self._heard) > PEERS_MAX // 2:
+                self._heard.popitem(last=False)
         known = self._newest.get(record.peer)
         if known is not None and known[0].order >= record.order:
             return None
         self._newest[record.peer] = (record, data)
         self._newest.move_to_end(record.peer)
         while len(self._newest) > PEERS_MAX:
-            oldest = next(peer for peer in self._newest if peer != self._me)
-            del self._newest[oldest]
+            del self._newest[self._least()]
         return record
+
+    def _least(self) -> PeerId:
+        return next(peer for peer in self._newest if peer != self._me and peer not in self._heard)
 
     def get(self, peer: PeerId) -> PeerRecord | None:
         entry = self._newest.get(peer)

@@ -1,4 +1,4 @@
-"""Addresses as people write them: ``/ip4/1.2.3.4/tcp/31337/p2p/Qm...``, ``host:31337/Qm...`` or just ``host:31337``."""
+"""Addresses of peers, and their binary form for p2pd. How people may write one is in config/addresses.py."""
 
 import ipaddress
 import re
@@ -7,13 +7,10 @@ from typing import Final
 
 import base58
 
+from dilocoxd.config.addresses import DEFAULT_PORT, EXAMPLES, ip_version, read_address
 from dilocoxd.errors import ConfigError
-from dilocoxd.ids import PeerId
-from dilocoxd.wire.records import is_peer_id
+from dilocoxd.ids import PeerId, is_peer_id
 
-_HOST_PORT: Final = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s/:\[\]]+)):(?P<port>[0-9]{1,5})(?:/(?P<peer>\S+))?"
-)
 _MULTIADDR: Final = re.compile(
     r"/(?P<kind>ip4|ip6|dns|dns4|dns6)/(?P<host>[^\s/]+)/(?P<transport>tcp|udp)/(?P<port>[0-9]{1,5})(?P<rest>/.*)?"
 )
@@ -21,7 +18,6 @@ _CODES: Final = {
     "ip4": 4, "tcp": 6, "ip6": 41, "dns": 53, "dns4": 54, "dns6": 55, "p2p-circuit": 290, "p2p": 421,
 }  # fmt: skip
 """Protocol numbers of the multiaddr table, for those that appear in our addresses."""
-REMEDY: Final = "write it as dilocoxd start printed it: /ip4/203.0.113.7/tcp/31337/p2p/Qm... or host:31337"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +34,18 @@ class Address:
 
     @property
     def is_ip(self) -> bool:
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return False
-        return True
+        return ip_version(self.host) is not None
 
 
 def parse_address(text: str) -> Address:
     """The address in `text`. Raises ConfigError with what is wrong and how to write it."""
-    found = _MULTIADDR.fullmatch(text)
-    if found is not None:
-        if found["transport"] != "tcp" or "quic" in (found["rest"] or ""):
-            raise ConfigError(f"address {text!r} is not TCP, the only transport used here; {REMEDY}")
-        peer = (found["rest"] or "").removeprefix("/p2p/") or None
-        host = found["host"]
-    else:
-        found = _HOST_PORT.fullmatch(text)
-        if found is None:
-            raise ConfigError(f"address {text!r} cannot be understood; {REMEDY}")
-        peer, host = found["peer"], found["v6"] or found["host"]
-    if not 1 <= int(found["port"]) <= 65535:
-        raise ConfigError(f"address {text!r} has port {found['port']}, not 1 to 65535; {REMEDY}")
-    if peer is not None and not is_peer_id(peer):
-        raise ConfigError(f"address {text!r} ends in {peer!r}, which is no peer id; {REMEDY}")
-    return Address(text, host, int(found["port"]), PeerId(peer) if peer else None)
-
-
-def multiaddr(ip: str, port: int) -> str:
-    """/ip4/... or /ip6/... form of an IP address and port."""
-    return f"/ip{ipaddress.ip_address(ip).version}/{ip}/tcp/{port}"
+    try:
+        typed = read_address(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if typed.peer and not is_peer_id(typed.peer):
+        raise ConfigError(f"address {text!r} ends in {typed.peer!r}, which is no peer id; {EXAMPLES}")
+    return Address(text, typed.host, typed.port or DEFAULT_PORT, PeerId(typed.peer) if typed.peer else None)
 
 
 def can_reach_others(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""The one module that knows hivemind: p2pd and the DHT node, living in our own event loop.
+"""The module that knows hivemind: p2pd and the DHT node, living in our own event loop.
 
 Moves bytes between us and p2pd (streams, dialling) and keeps small hints in the DHT. Decides nothing.
 
@@ -19,24 +19,30 @@ import os
 import re
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-import msgpack
-
-from dilocoxd.errors import PeerError, WireError, WorkerError
-from dilocoxd.ids import PeerId
-from dilocoxd.swarm.addresses import circuit_through, multiaddr_bytes
-from dilocoxd.swarm.node_settings import NodeSettings, fix_ports
-from dilocoxd.swarm.peer_ids import fresh_peer_id, id_bytes
-from dilocoxd.swarm.slim_import import import_slim
+from dilocoxd.errors import PeerError, WorkerError
+from dilocoxd.ids import PEER_ID_FORM, PeerId
+from dilocoxd.swarm.p2pd.addresses import circuit_through, multiaddr_bytes
+from dilocoxd.swarm.p2pd.binary import check_binary
+from dilocoxd.swarm.p2pd.connections import ip_of
+from dilocoxd.swarm.p2pd.fence import DhtFence
+from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords
+from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id, id_bytes
+from dilocoxd.swarm.p2pd.process import P2pdChanges, fenced, hear_failures, p2pd_class, p2pd_log
+from dilocoxd.swarm.p2pd.relays import HOP_PROTOCOL, deny
+from dilocoxd.swarm.p2pd.settings import NodeSettings, fix_ports
+from dilocoxd.swarm.p2pd.slim_import import import_slim
+from dilocoxd.swarm.streams.room import network_of
 
 import_slim()
 
+from hivemind import hivemind_cli  # noqa: E402
 from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
 from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg  # noqa: E402
 from hivemind.proto import p2pd_pb2  # noqa: E402
@@ -44,37 +50,11 @@ from hivemind.proto import p2pd_pb2  # noqa: E402
 UNIX_PATH_BYTES_MAX: Final = 107 - len("p2pclient-") - 11 - len(".sock")
 BACKOFF_POLL_S: Final = 1.0
 START_SLACK_S: Final = 5.0
-_REMOTE_KEY: Final = re.compile(r"remote key matches ([1-9A-HJ-NP-Za-km-z]{40,60})")
+NETWORKS_KEPT: Final = 4096
+_REMOTE_KEY: Final = re.compile(rf"remote key matches ({PEER_ID_FORM})")
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-HintCheck = Callable[[bytes, float], PeerId]
-"""(signed record, DHT expiration) -> its peer; raises WireError. What it refuses is neither stored nor returned."""
-
-
-class _OnlyOurRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
-    """DHT storage rule: one key, subkey = peer id, value = a record that this very peer signed. All else is refused."""
-
-    def __init__(self, key: str, check: HintCheck, count_bad: Callable[[str], None]) -> None:
-        self._key_id = DHTID.generate(source=key).to_bytes()
-        self._check = check
-        self._count_bad = count_bad
-
-    def validate(self, record: DHTRecord) -> bool:
-        try:
-            if record.key != self._key_id:
-                raise WireError("not_allowed", "foreign DHT key")
-            if len(record.subkey) > 128 or len(record.value) > 9 * 1024:
-                raise WireError("too_large", f"DHT value of {len(record.value)} bytes")
-            value, subkey = msgpack.unpackb(record.value), msgpack.unpackb(record.subkey)
-            if not isinstance(value, bytes):
-                raise WireError("malformed", "DHT value is not bytes")
-            if self._check(value, record.expiration_time) != subkey:
-                raise WireError("not_allowed", "DHT record of another peer")
-        except (WireError, ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
-            self._count_bad(error.code if isinstance(error, WireError) else "malformed")
-            return False
-        return True
 
 
 class Node:
@@ -82,13 +62,17 @@ class Node:
 
     def __init__(self, settings: NodeSettings, check: HintCheck, count_bad: Callable[[str], None]) -> None:
         self._settings = settings
-        self._validator = _OnlyOurRecords(settings.hint_key, check, count_bad)
+        self._validator = OnlyOurRecords(settings.hint_key, check, count_bad)
+        self._fence = DhtFence(time.monotonic, settings.may_ask)
+        self._count_bad = count_bad
         self._listen: tuple[str, ...] = ()
         self._handlers: dict[str, StreamHandler] = {}
         self._serving: set[asyncio.Task[Any]] = set()
+        self._networks: OrderedDict[PeerId, str] = OrderedDict()
         self._p2p: Any = None
         self._dht: Any = None
         self._temporary_dir: tempfile.TemporaryDirectory[str] | None = None
+        self._log = p2pd_log(settings.log_path)
         self.num_starts = 0
 
     @property
@@ -112,6 +96,7 @@ class Node:
         """Start p2pd and the DHT node, register the handlers. Raises ConfigError (port), WorkerError (p2pd)."""
         await self._tear_down(is_graceful=False)
         self._listen = fix_ports(self._listen or self._settings.listen)
+        await asyncio.to_thread(check_binary, Path(hivemind_cli.__file__).parent / "p2pd")
         os.environ["GOMEMLIMIT"] = f"{self._settings.p2pd_memory_mib}MiB"  # p2pd inherits our environment
         begun: list[Any] = []
         try:
@@ -136,8 +121,11 @@ class Node:
             trusted_relays=list(self._settings.relays) or None,
             nat_port_map=self._settings.map_port,
             force_reachability=self._settings.reachability,
+            dht_mode="client",  # libp2p's own public DHT: nobody here uses it
         )
         self._dht = await DHTNode.create(p2p=self._p2p, strict=False, record_validator=self._validator)
+        if not self._settings.relay_for_others:
+            self._handlers[HOP_PROTOCOL] = deny
         for protocol in self._handlers:
             await self._register(protocol)
 
@@ -159,14 +147,13 @@ class Node:
         for stale in [*directory.glob("p2pd-*.sock"), *directory.glob("p2pclient-*.sock")]:
             stale.unlink(missing_ok=True)
 
-        class LocalP2P(P2P):  # type: ignore[misc]  # hivemind is untyped
-            _UNIX_SOCKET_PREFIX = f"/unix{directory}/"
-
-            def __init__(self) -> None:
-                super().__init__()
-                begun.append(self)
-
-        return LocalP2P
+        around = P2pdChanges(
+            directory,
+            self._log,
+            {"relayService": int(self._settings.relay_for_others)},
+            lambda handler: fenced(handler, self._fence, self._count_bad),
+        )
+        return p2pd_class(P2P, around, begun)
 
     async def wait_p2pd_death(self) -> int:
         """Exit status of p2pd, once it is gone; the only reliable sign that it is."""
@@ -198,8 +185,10 @@ class Node:
             task = asyncio.current_task()
             assert task is not None
             self._serving.add(task)
+            peer = PeerId(info.peer_id.to_base58())
+            self._note_network(peer, network_of(ip_of(info.addr.to_bytes())))
             try:
-                await self._handlers[protocol](PeerId(info.peer_id.to_base58()), reader, writer)
+                await self._handlers[protocol](peer, reader, writer)
             except asyncio.CancelledError:
                 return  # only _tear_down cancels; nobody awaits this task, and asyncio's streams would log it as a bug
             finally:
@@ -208,6 +197,16 @@ class Node:
 
         async with asyncio.timeout(10):
             await self._p2p.add_binary_stream_handler(protocol, serve)
+
+    def _note_network(self, peer: PeerId, network: str) -> None:
+        self._networks[peer] = network
+        self._networks.move_to_end(peer)
+        while len(self._networks) > NETWORKS_KEPT:
+            self._networks.popitem(last=False)
+
+    def network(self, peer: PeerId) -> str:
+        """The network that the peer's newest stream came from (room.network_of); empty: through a relay, or none."""
+        return self._networks.get(peer, "")
 
     async def _ask_p2pd(self, request: Any, what: str, timeout_s: float) -> tuple[Any, Stream]:
         """p2pd's answer on a control connection of its own; on any failure the connection is closed."""
@@ -287,20 +286,28 @@ class Node:
             return PeerId(match[1])
         raise PeerError(f"{address} claims to be whoever we ask for")
 
-    async def disconnect(self, peer: PeerId) -> None:
-        request = p2pd_pb2.Request(
-            type=p2pd_pb2.Request.DISCONNECT,
-            disconnect=p2pd_pb2.DisconnectRequest(peer=id_bytes(peer)),
-        )
-        _, (_, writer) = await self._ask_p2pd(request, f"disconnect {peer}", 10.0)
-        writer.close()
-
     async def connected_peers(self) -> list[PeerId]:
         """Peers that p2pd has a connection to."""
+        return list(await self.connections())
+
+    async def connections(self) -> dict[PeerId, tuple[bytes, ...]]:
+        """The same with the remote ends of their connections, as binary multiaddresses. Raises PeerError."""
         request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
         response, (_, writer) = await self._ask_p2pd(request, "list peers", 10.0)
         writer.close()
-        return [PeerId(PeerID(info.id).to_base58()) for info in response.peers]
+        found: dict[PeerId, tuple[bytes, ...]] = {}
+        for info in response.peers:
+            peer = PeerId(PeerID(info.id).to_base58())
+            found[peer] = (*found.get(peer, ()), *info.addrs)
+        return found
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections to `peer`. Raises PeerError."""
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=id_bytes(peer))
+        )
+        _, (_, writer) = await self._ask_p2pd(request, f"disconnect from {peer}", 10.0)
+        writer.close()
 
     # ---- the DHT: hints only ----------------------------------------------------------------------------------
 
@@ -327,10 +334,6 @@ class Node:
                 return False
             await dht.find_nearest_nodes([dht.node_id])
         return True
-
-    def dht_size(self) -> int:
-        """Peers in our routing table."""
-        return len(self._dht.protocol.routing_table.peer_id_to_uid) if self._dht is not None else 0
 
     async def refresh_dht(self) -> None:
         """Walk to a random key, which renews the routing table (hivemind's own refresh is broken). Raises PeerError."""
@@ -389,3 +392,4 @@ class Node:
             logging.getLogger(__name__).warning("p2pd %d does not end; killing it", p2p._child.pid)
             p2p._child.kill()
             await p2p._child.wait()
+        hear_failures(p2p)

@@ -5,18 +5,21 @@ the rest. p2pd would reserve by itself, but only three minutes after its start w
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from dilocoxd.errors import PeerError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.addresses import parse_address
+from dilocoxd.swarm.p2pd.addresses import parse_address
 from dilocoxd.telemetry.catalogue import AlertRaised, Event
 
 HOP_PROTOCOL: Final = "/libp2p/circuit/relay/0.2.0/hop"
 RESERVE: Final = b"\x02\x08\x00"
 """Length 2, then HopMessage{type = RESERVE}."""
 STATUS_OK: Final = 100
+DENIED: Final = b"\x05\x08\x02\x28\xca\x01"
+"""Length 5, then HopMessage{type = STATUS, status = PERMISSION_DENIED (202)}."""
 ANSWER_BYTES_MAX: Final = 4096
 ANSWER_TIMEOUT_S: Final = 10.0
 RENEW_EVERY_S: Final = 20.0
@@ -55,9 +58,18 @@ async def _keep_place(node: RelayNode, relay: str, emit: Callable[[Event], None]
         except PeerError as error:
             failures += 1
             if failures == COMPLAIN_AFTER:
-                remedy = "name another site that can be reached in network.relays"
+                remedy = "ask its operator, or name another site that can be reached in network.relays"
                 emit(AlertRaised(code=ALERT, text=f"the relay {relay} gives us no place: {error}", remedy=remedy))
         await asyncio.sleep(RENEW_EVERY_S if failures == 0 else RETRY_S)
+
+
+async def deny(_peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Handler of HOP_PROTOCOL at a site that relays for nobody, in place of p2pd's own, which cannot be turned off."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            writer.write(DENIED)
+            await writer.drain()
+            await reader.read(1)
 
 
 async def reserve(node: RelayNode, peer: PeerId, relay: str) -> None:

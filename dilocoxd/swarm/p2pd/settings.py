@@ -1,11 +1,13 @@
 """How p2pd is to be run, and the check that its ports are really free before it starts."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.ids import PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,20 @@ class NodeSettings:
     """DHT key of this run's records."""
     relays: tuple[str, ...] = ()
     """Multiaddrs of public peers that relay for us when we are behind NAT; also turns on hole punching."""
+    relay_for_others: bool = False
+    """Carry the bytes of peers that cannot be reached: p2pd does so for anybody who asks."""
     map_port: bool = False
     """Ask the router for a port mapping (UPnP)."""
     reachability: Literal["public", "private"] | None = None
     """Whether others can open connections to us. None: p2pd finds out, which
     takes a minute and needs public addresses all around."""
     startup_timeout_s: float = 60.0
+    may_ask: Callable[[PeerId], bool] = lambda peer: True
+    """Whose DHT requests are answered."""
     p2pd_memory_mib: int = 128
     """Soft limit of p2pd's heap (GOMEMLIMIT)."""
+    log_path: Path | None = None
+    """File for what p2pd says; None: nobody reads it."""
 
 
 def fix_ports(listen: tuple[str, ...]) -> tuple[str, ...]:
@@ -50,7 +58,7 @@ def fix_ports(listen: tuple[str, ...]) -> tuple[str, ...]:
             except (OSError, OverflowError) as error:
                 raise ConfigError(
                     f"cannot listen on {parts[2]} port {parts[4]} ({error});"
-                    " stop the other program or choose another port"
+                    " stop the other program or give another port with --port (network.port in site.toml)"
                 ) from error
             parts[4] = str(probe.getsockname()[1])
         fixed.append("/".join(parts))

@@ -14,8 +14,8 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
-from dilocoxd.swarm.streams import PROTOCOL_BULK, FrameStream, Refused, StreamGate
+from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, Refused, StreamGate
 from dilocoxd.wire.frames import FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
@@ -24,14 +24,18 @@ LANE_BYTES: Final = 4 * 1024 * 1024
 """A payload gets one more lane per this many bytes."""
 ASSEMBLIES_MAX: Final = 4096
 """Payloads whose bitmaps the receiver remembers; the least recently used is forgotten, and would start again."""
+SPEEDS_MAX: Final = 1024
 VERIFY_BYTES_PER_S: Final = 50e6
 """Slowest hashing that a sender must put up with before it calls the receiver silent."""
 RECEIPT_COMPLETE: Final = b"\0"
 RECEIPT_PARTIAL: Final = b"\1"
 FINAL_REFUSALS: Final = frozenset(
-    {"wrong_run", "wrong_protocol", "not_allowed", "stale", "not_wanted", "too_large", "malformed"}
+    {"wrong_run", "wrong_protocol", "not_allowed", "stale", "not_wanted", "too_large", "malformed", "bad_root"}
 )
 """Refusals after which offering the same payload again is useless."""
+
+ANSWERS: Final = frozenset({"not_yet", "busy", "stale", "not_wanted", "bad_root"})
+"""Refusals of an offer by a receiver that goes on listening: a data connection can carry the next one."""
 
 Throttle = Callable[[int], Awaitable[None]]
 """Awaited with a number of bytes before they are sent; the place for a rate limit."""
@@ -93,7 +97,7 @@ class BulkReceiver:
     async def serve(self, stream: FrameStream, hello: Hello) -> None:
         """One incoming lane."""
         frame = await stream.read(FrameKind.OFFER)
-        header = PEER_MESSAGES.decode(frame.payload)
+        header = PEER_MESSAGES.decode(frame.message)
         if not isinstance(header, SegmentHeader):
             raise WireError("malformed", "OFFER frame without a SegmentHeader")
         try:
@@ -120,7 +124,7 @@ class BulkReceiver:
         await stream.read(FrameKind.FINISHED)
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
 
-    async def _take(self, assembly: _Assembly, payload: bytes) -> None:
+    async def _take(self, assembly: _Assembly, payload: bytes | bytearray) -> None:
         if assembly.is_forgotten:
             raise WireError("stale", "the round of this payload is over")
         index, data = split_piece(payload)
@@ -186,6 +190,8 @@ class BulkSender:
         if self.counts["bytes_sent"] - sent_before >= source.length > 0:
             speed, known = source.length / elapsed, self.bytes_per_s.get(peer)
             self.bytes_per_s[peer] = speed if known is None else 0.7 * known + 0.3 * speed
+            while len(self.bytes_per_s) > SPEEDS_MAX:
+                del self.bytes_per_s[next(iter(self.bytes_per_s))]
 
     async def _try_once(self, peer: PeerId, header: SegmentHeader, source: Region, *, is_last: bool) -> bool:
         """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
@@ -216,11 +222,12 @@ class BulkSender:
         return False
 
     async def _run_lane(self, peer: PeerId, header: SegmentHeader, source: Region, claimed: set[int]) -> bool:
-        stream = await self._gate.open(peer, PROTOCOL_BULK)
+        stream, is_offered = await self._gate.open(peer, PROTOCOL_BULK), False
         try:
             await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(header))
             holding = await stream.read(FrameKind.HOLDING)
-            missing = deque(PieceSet.from_bytes(holding.payload, source.num_pieces).missing())
+            is_offered = True
+            missing = deque(PieceSet.from_bytes(holding.message, source.num_pieces).missing())
             while missing:
                 index = missing.popleft()
                 if index in claimed:
@@ -230,7 +237,12 @@ class BulkSender:
             await stream.write(FrameKind.FINISHED)
             patience_s = self._gate.progress_timeout_s + source.length / VERIFY_BYTES_PER_S
             receipt = await stream.read(FrameKind.RECEIPT, timeout_s=patience_s)
-            return receipt.payload == RECEIPT_COMPLETE
+            stream.done()
+            return receipt.message == RECEIPT_COMPLETE
+        except Refused as refusal:
+            if refusal.code in ANSWERS and not is_offered:
+                stream.done()
+            raise
         finally:
             stream.close()
 

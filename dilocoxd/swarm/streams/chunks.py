@@ -1,22 +1,20 @@
 """Chunks of large resources (files of a snapshot): fetched into scratch memory, verified, then written in their place.
 
-Moves bytes only; which source gives which chunk is decided by rounds/chunks.py. A chunk reaches the target only after
-its hash was right. Chunks that the target holds already are recognised by their hash, so a download goes on after a
-restart where it was.
+Moves bytes only; which source gives which chunk is decided by machines/recovery/chunks.py. A chunk reaches the target
+only after its hash was right. Chunks that the target holds already are recognised by their hash, so a download goes on
+after a restart where it was.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.swarm.pieces import Region
-
-CHUNK_BYTES: Final = 4 * 1024 * 1024
+from dilocoxd.store.snapshots import CHUNK_BYTES
+from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.pieces import Region
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.bulk import RECEIPT_COMPLETE, Throttle
-from dilocoxd.swarm.pieces import PAYLOAD_BYTES_MAX, Region
-from dilocoxd.swarm.streams import PROTOCOL_FETCH, FrameStream, StreamGate
+from dilocoxd.swarm.streams.bulk import RECEIPT_COMPLETE, Throttle
+from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, Region
+from dilocoxd.swarm.streams.streams import PROTOCOL_FETCH, FrameStream, StreamGate
 from dilocoxd.wire.frames import PIECE_BYTES, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Fetch, FetchHeader, Hello
 
@@ -49,7 +49,7 @@ class FetchServer:
     async def serve(self, stream: FrameStream, hello: Hello) -> None:
         """One incoming request."""
         frame = await stream.read(FrameKind.FETCH)
-        request = PEER_MESSAGES.decode(frame.payload)
+        request = PEER_MESSAGES.decode(frame.message)
         if not isinstance(request, Fetch):
             raise WireError("malformed", "FETCH frame without a Fetch message")
         if hello.run_id == "" and request.resource not in JOINER_RESOURCES:
@@ -102,7 +102,7 @@ class FetchClient:
         request = Fetch(self._gate.run_id or "", resource, offset, length_max)
         await stream.write(FrameKind.FETCH, PEER_MESSAGES.encode(request))
         frame = await stream.read(FrameKind.FOUND)
-        header = PEER_MESSAGES.decode(frame.payload)
+        header = PEER_MESSAGES.decode(frame.message)
         if not isinstance(header, FetchHeader):
             raise WireError("malformed", "FOUND frame without a FetchHeader")
         is_sane = header.offset == offset and header.offset + header.length <= header.total_bytes <= PAYLOAD_BYTES_MAX
@@ -137,6 +137,7 @@ class FetchClient:
             async for num_bytes in self._take_pieces(stream, target):
                 received += num_bytes
             await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
+            stream.done()
         except (PeerError, WireError) as error:
             is_broken = isinstance(error, PeerError) or error.code == "truncated"
             if not received or not is_broken:
@@ -164,6 +165,7 @@ class FetchClient:
             async for _ in self._take_pieces(stream, Region(fd, 0, header.length)):
                 pass
             await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
+            stream.done()
             data = os.pread(fd, header.length, 0)
         finally:
             os.close(fd)

@@ -12,9 +12,10 @@ PEERS_TRACKED_MAX: Final = 1024
 STRIKES_MAX: Final = 20
 """Bad inputs within BAN_S that make us refuse all streams of a peer for BAN_S."""
 BAN_S: Final = 60.0
-STREAMS_PER_PEER_MAX: Final = 64
 NO_STRIKE: Final = frozenset(
     {"truncated", "wrong_run", "wrong_protocol", "clock_skew", "not_ready", "not_allowed", "banned", "too_many_streams"}
+    | {"too_many_bytes", "busy"}
+    | {"not_admitted", "invite_expired", "invite_used_up", "evicted"}
 )
 """Counted but not held against a peer: an honest one gets there by a crash or a wrong setting."""
 
@@ -25,10 +26,9 @@ class _Entry:
     strikes: int = 0
     strikes_since: float = 0.0
     banned_until: float = 0.0
-    streams: int = 0
 
 
-class Guard:
+class PeerGuard:
     """Asked at the start of every incoming stream; told of every bad input."""
 
     def __init__(self, clock: Callable[[], float], *, allowed: frozenset[PeerId] | None = None) -> None:
@@ -42,26 +42,23 @@ class Guard:
         if entry is None:
             entry = self._peers[peer] = _Entry()
             while len(self._peers) > PEERS_TRACKED_MAX:
-                idle = next((name for name, e in self._peers.items() if e.streams == 0 and name != peer), None)
-                if idle is None:
-                    break
-                del self._peers[idle]
+                del self._peers[self._least(peer)]
         self._peers.move_to_end(peer)
         return entry
 
-    def enter(self, peer: PeerId) -> None:
-        """A stream of `peer` begins; pair with `leave`. Raises WireError(not_allowed | banned | too_many_streams)."""
+    def _least(self, newest: str) -> str:
+        """Whom to forget: the oldest that is not banned, for else a ban ends as soon as its peer has made new ids."""
+        now = self._clock()
+        others = [name for name in self._peers if name != newest]
+        return next((name for name in others if self._peers[name].banned_until <= now), others[0])
+
+    def admit(self, peer: PeerId) -> None:
+        """A stream of `peer` begins. Raises WireError(not_allowed | banned)."""
         if self.allowed is not None and peer not in self.allowed:
             raise WireError("not_allowed", "peer id is not on the allow list of this site")
         entry = self._entry(peer)
         if self._clock() < entry.banned_until:
             raise WireError("banned", f"after {STRIKES_MAX} bad inputs; try again in {BAN_S:g} s")
-        if entry.streams >= STREAMS_PER_PEER_MAX:
-            raise WireError("too_many_streams", f"{entry.streams} open, limit {STREAMS_PER_PEER_MAX}")
-        entry.streams += 1
-
-    def leave(self, peer: PeerId) -> None:
-        self._entry(peer).streams -= 1
 
     def count(self, peer: str, code: str) -> None:
         """Remember one bad input of `peer` (or of `dht`, whose sender nobody knows)."""
@@ -75,10 +72,6 @@ class Guard:
         entry.strikes += 1
         if entry.strikes >= STRIKES_MAX:
             entry.banned_until = now + BAN_S
-
-    def is_banned(self, peer: PeerId) -> bool:
-        entry = self._peers.get(peer)
-        return entry is not None and self._clock() < entry.banned_until
 
     def bad_input(self) -> dict[str, dict[str, int]]:
         """peer -> code -> count, of those that ever did something wrong."""

@@ -3,6 +3,8 @@
 One-way messages of one peer travel on one stream, in order. Overflow rule: when QUEUE_MESSAGES_MAX or QUEUE_BYTES_MAX
 wait for a peer, the oldest is dropped and counted; the round machine repeats what still matters. Messages that could
 not be delivered for MESSAGE_AGE_MAX_S are dropped as well. A call has a stream of its own, so nothing delays it.
+What comes in is budgeted for each peer, each network and all, because to read it costs processor time: a message beyond
+that waits, and its stream with it; a call beyond that is refused (`busy`). Source: protocol/04-streams.md, S10.
 """
 
 import asyncio
@@ -13,7 +15,8 @@ from typing import Any, Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, StreamGate
+from dilocoxd.swarm.streams.budget import Budget, Rate
+from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, StreamGate
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello
 
@@ -24,6 +27,15 @@ IDLE_STREAM_S: Final = 60.0
 """An outgoing stream with nothing to send is closed after this long."""
 RETRY_FIRST_S: Final = 0.2
 RETRY_MAX_S: Final = 5.0
+
+OUTBOXES_MAX: Final = 1024
+MESSAGE_COST_MIN: Final = 1024
+"""Bytes that a short message counts for."""
+EACH: Final = Rate(per_s=2 << 20, burst=16 << 20)
+"""Of incoming messages, in bytes a second: some MB take about a fifth of a second of our processor."""
+NETWORK: Final = Rate(per_s=4 << 20, burst=32 << 20)
+TOTAL: Final = Rate(per_s=8 << 20, burst=64 << 20)
+BUDGET_POLL_S: Final = 0.25
 
 OnMessage = Callable[[PeerId, Any], Awaitable[None]]
 """Told each message in order; while it waits, that peer's stream waits (back-pressure)."""
@@ -50,8 +62,11 @@ class MessageChannel:
         self._outboxes: dict[PeerId, _Outbox] = {}
         self._senders: dict[PeerId, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
+        clock = asyncio.get_running_loop().time
+        self._incoming = Budget(clock, each=EACH, network=NETWORK, total=TOTAL)
         self.counts: Counter[str] = Counter()
-        """messages_sent, messages_received, messages_dropped_full, messages_dropped_old, bytes_sent."""
+        """messages_sent, messages_received, messages_dropped_full, messages_dropped_old, messages_delayed,
+        calls_refused, bytes_sent."""
 
     async def run(self, is_stopped: asyncio.Event) -> None:
         """Deliver what `send` queues until `is_stopped`; owns all sender tasks."""
@@ -71,6 +86,8 @@ class MessageChannel:
         data = PEER_MESSAGES.encode(message)
         now = asyncio.get_running_loop().time()
         box = self._outboxes.setdefault(peer, _Outbox())
+        if len(self._outboxes) > OUTBOXES_MAX:
+            self.forget(next(one for one in self._outboxes if one != peer))
         box.queue.append((now, data))
         box.queued_bytes += len(data)
         while len(box.queue) > QUEUE_MESSAGES_MAX or box.queued_bytes > QUEUE_BYTES_MAX:
@@ -78,10 +95,6 @@ class MessageChannel:
             self.counts["messages_dropped_full"] += 1
         box.is_filled.set()
         self._start_sender(peer)
-
-    def queued(self, peer: PeerId) -> int:
-        """Messages that wait for `peer`."""
-        return len(self._outboxes[peer].queue) if peer in self._outboxes else 0
 
     def last_error(self, peer: PeerId) -> str:
         """Why the newest attempt to deliver to `peer` failed; empty if it did not."""
@@ -166,10 +179,19 @@ class MessageChannel:
         """Incoming PROTOCOL_MESSAGE stream: tell each message, until the opener closes."""
         while True:
             frame = await stream.read(FrameKind.MESSAGE, timeout_s=2 * IDLE_STREAM_S)
-            message = PEER_MESSAGES.decode(frame.payload)
+            await self._wait_for_budget(stream.peer, len(frame.payload))
+            message = PEER_MESSAGES.decode(frame.message)
             self.counts["messages_received"] += 1
             if message is not None:
                 await self._on_message(stream.peer, message)
+
+    def _may_read(self, peer: PeerId, num_bytes: int) -> bool:
+        return self._incoming.take(peer, max(MESSAGE_COST_MIN, num_bytes), network=self._gate.network(peer))
+
+    async def _wait_for_budget(self, peer: PeerId, num_bytes: int) -> None:
+        while not self._may_read(peer, num_bytes):
+            self.counts["messages_delayed"] += 1
+            await asyncio.sleep(BUDGET_POLL_S)
 
     async def call(self, peer: PeerId, message: Any, *, timeout_s: float = 10.0) -> Any:
         """The answer of `peer` to `message`. Raises Refused, PeerError (no answer in time), WireError (bad answer)."""
@@ -183,12 +205,15 @@ class MessageChannel:
                     stream.close()
         except TimeoutError:
             raise PeerError(f"{peer} did not answer {type(message).__name__} within {timeout_s:g} s") from None
-        return PEER_MESSAGES.decode(frame.payload)
+        return PEER_MESSAGES.decode(frame.message)
 
     async def serve_call(self, stream: FrameStream, hello: Hello) -> None:
         """Incoming PROTOCOL_CALL stream: one message, one answer."""
         frame = await stream.read(FrameKind.CALL)
-        message = PEER_MESSAGES.decode(frame.payload)
+        if not self._may_read(stream.peer, len(frame.payload)):
+            self.counts["calls_refused"] += 1
+            raise WireError("busy", "more calls and messages than this site reads of one peer, network or of all")
+        message = PEER_MESSAGES.decode(frame.message)
         if message is None:
             raise WireError("unknown_message", "a call must be understood")
         answer = await self._on_call(stream.peer, message)

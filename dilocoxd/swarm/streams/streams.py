@@ -9,11 +9,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from dilocoxd.errors import PeerError, ProtocolViolation, WireError
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm.guard import Guard
+from dilocoxd.swarm.streams.doorkeeper import Doorkeeper, Standing
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.room import StreamPlace, StreamRoom
+from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.frames import (
     PRELUDE_BYTES,
     Frame,
@@ -31,13 +34,24 @@ PROTOCOL_BULK: Final = "/dilocoxd/bulk"
 PROTOCOL_FETCH: Final = "/dilocoxd/fetch"
 
 PROGRESS_TIMEOUT_S: Final = 10.0
+FRAME_BYTES_PER_S_MIN: Final = 64 * 1024
+"""A frame that has begun is complete within PROGRESS_TIMEOUT_S and the time that its bytes take at this speed (S3)."""
 REFUSAL_TIMEOUT_S: Final = 5.0
 """So long a refused stream is read on, and what it brings thrown away, until its opener closes (S7)."""
 REFUSAL_BYTES_MAX: Final = 1024 * 1024
+DATA_IDLE_S: Final = 330.0
+"""So long a data connection may carry nothing; its opener ends it a little earlier (S11)."""
 REFUSALS_MAX: Final = 64
 """Refused streams that are read on at a time; those beyond are closed at once."""
 WRITE_BYTES: Final = 64 * 1024
 """Largest write between two waits for the other side, so that a slow link still shows progress."""
+
+
+def other_protocols(*, asked: int, asking: int) -> str:
+    """What both sides read when their major versions differ: no `we`, which each would take for itself."""
+    return (
+        f"the site that was asked speaks protocol {asked}, the one that asks {asking}; update dilocoxd on the older one"
+    )
 
 
 class Refused(PeerError):
@@ -57,40 +71,114 @@ class StreamOpener(Protocol):
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
 
 
+class DataWays(Protocol):
+    """The part of direct.plane.DataPlane that this floor uses."""
+
+    async def take(self, peer: PeerId, protocol: str) -> "FrameStream | None":
+        """A connection of its own for one exchange; None: use p2pd."""
+        ...
+
+
+class ByteReader(Protocol):
+    """asyncio.StreamReader, or the channel of a data connection."""
+
+    async def read(self, n: int) -> bytes: ...
+
+
+class ByteWriter(Protocol):
+    """asyncio.StreamWriter, or the channel of a data connection."""
+
+    def write(self, data: bytes | memoryview) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class IntoReader(Protocol):
+    """A reader that writes where it is told: the channel of a data connection."""
+
+    async def read_into(self, target: memoryview) -> int: ...
+
+
 class FrameStream:
     """Frames to and from one peer on one stream."""
 
     def __init__(
         self,
         peer: PeerId,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        reader: ByteReader,
+        writer: ByteWriter,
         *,
         progress_timeout_s: float = PROGRESS_TIMEOUT_S,
     ) -> None:
         self.peer = peer
+        self._room: StreamRoom | None = None
+        self._place: StreamPlace | None = None
         self._reader = reader
+        self._into = reader if isinstance(reader, IntoReader) else None
         self._writer = writer
         self._progress_timeout_s = progress_timeout_s
+        self.standing: Standing = "stranger"
+        """What its opener is; known once its HELLO was judged."""
+        self.give_back: Callable[[bool], None] | None = None
+        """Called in place of closing when this is one exchange on a connection that may carry others: with True when
+        the exchange has come to its end."""
+        self._is_done = self.is_broken = False
         self.bytes_sent = 0
         self.bytes_received = 0
 
-    async def _read_exactly(self, length: int, what: str, timeout_s: float) -> bytes:
+    def take_place(self, room: StreamRoom, place: StreamPlace) -> None:
+        """The other side opened it: from now on its half-sent frames are counted, until it is closed."""
+        self._room, self._place = room, place
+
+    async def _read_exactly(self, length: int, what: str, timeout_s: float) -> bytearray:
         """`length` bytes, fewer only if the stream ended; the first within `timeout_s`, then steady progress."""
-        data = bytearray()
-        while len(data) < length:
+        data, filled = bytearray(), 0
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout_s + self._progress_timeout_s + length / FRAME_BYTES_PER_S_MIN
+        while filled < length:
+            wait_s = self._progress_timeout_s if filled else timeout_s
             try:
-                async with asyncio.timeout(self._progress_timeout_s if data else timeout_s):
-                    chunk = await self._reader.read(length - len(data))
+                async with asyncio.timeout_at(min(end, clock() + wait_s)):
+                    count = await self._read_some(data, filled, length)
             except TimeoutError:
-                raise PeerError(f"{self.peer} sent nothing for {timeout_s:g} s while {what} was due") from None
+                self.is_broken = True
+                took = "nothing" if not filled else f"{filled} of {length} bytes"
+                raise PeerError(f"{self.peer} sent {took} within {wait_s:g} s while {what} was due") from None
             except OSError as error:
+                self.is_broken = True
                 raise PeerError(f"{self.peer}: connection broke ({error})") from error
-            if not chunk:
+            if not count:
                 break
+            if not filled:
+                end = clock() + self._progress_timeout_s + length / FRAME_BYTES_PER_S_MIN
+            filled += count
+            self.bytes_received += count
+            if filled < length:
+                self._hold(count)
+        if filled < len(data):
+            del data[filled:]
+        return data
+
+    async def _read_some(self, data: bytearray, filled: int, length: int) -> int:
+        """How many bytes were put behind the first `filled` of `data`."""
+        if self._into is None:
+            chunk = await self._reader.read(length - filled)
             data += chunk
-            self.bytes_received += len(chunk)
-        return bytes(data)
+            return len(chunk)
+        if filled == len(data):  # no more than what comes is kept ready for it: room counts what came
+            data.extend(bytes(min(WRITE_BYTES, length - filled)))
+        return await self._into.read_into(memoryview(data)[filled:])
+
+    def _hold(self, num_bytes: int) -> None:
+        if self._room is not None and self._place is not None and not self._place.is_over:
+            self._room.grow(self._place, num_bytes)
+
+    def _let_go(self) -> None:
+        if self._room is not None and self._place is not None and not self._place.is_over:
+            self._room.shrink(self._place)
 
     async def read(self, *expected: FrameKind, timeout_s: float | None = None) -> Frame:
         """The next frame, one of `expected`. Raises Refused, PeerError (broken, silent), WireError (bad bytes).
@@ -101,13 +189,17 @@ class FrameStream:
         head = await self._read_exactly(PRELUDE_BYTES, what, timeout_s or self._progress_timeout_s)
         if not head:
             raise PeerError(f"{self.peer} ended the stream before {what}")
-        prelude = decode_prelude(head)
+        prelude = decode_prelude(bytes(head))
         if prelude.kind not in expected and prelude.kind is not FrameKind.REFUSED:
             raise WireError("unexpected_frame", f"{prelude.kind.name} where {what} was due")
-        payload = await self._read_exactly(prelude.length, what, self._progress_timeout_s)
-        frame = finish_frame(prelude, payload)
+        try:
+            payload = await self._read_exactly(prelude.length, what, self._progress_timeout_s)
+        finally:
+            self._let_go()
+        # A piece is written to its place from where it is; all others are small.
+        frame = finish_frame(prelude, payload if prelude.kind is FrameKind.PIECE else bytes(payload))
         if frame.kind is FrameKind.REFUSED and FrameKind.REFUSED not in expected:
-            refusal = PEER_MESSAGES.decode(frame.payload)
+            refusal = PEER_MESSAGES.decode(frame.message)
             if not isinstance(refusal, Refuse):
                 raise WireError("malformed", "REFUSED frame without a Refuse message")
             raise Refused(self.peer, refusal.code, refusal.detail)
@@ -145,23 +237,36 @@ class FrameStream:
             self._writer.write(data)
             async with asyncio.timeout(self._progress_timeout_s):
                 await self._writer.drain()
-        except TimeoutError:
-            raise PeerError(f"{self.peer} took nothing for {self._progress_timeout_s:g} s") from None
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError when the transport is closed
-            raise PeerError(f"{self.peer}: connection broke ({error})") from error
+            self.is_broken = True
+            is_silent = isinstance(error, TimeoutError)
+            how = f" took nothing for {self._progress_timeout_s:g} s" if is_silent else f": connection broke ({error})"
+            raise PeerError(f"{self.peer}{how}") from error
         self.bytes_sent += len(data)
 
     async def refuse(self, code: str, detail: str) -> None:
         """Tell the other side why it gets nothing; best effort."""
-        refusal = PEER_MESSAGES.encode(Refuse(code[:200], detail[:500]))
+        refusal = PEER_MESSAGES.encode(Refuse(one_line(code[:200]), one_line(detail[:500])))
         with contextlib.suppress(PeerError):
             await self.write(FrameKind.REFUSED, refusal)
 
+    def done(self) -> None:
+        """The exchange has come to its end, and the other side knows; `close` is still due."""
+        self._is_done = True
+
     def close(self) -> None:
-        self._writer.close()
+        if self._room is not None and self._place is not None:
+            self._room.leave(self._place)
+        if self.give_back is None:
+            self._writer.close()
+            return
+        give_back, self.give_back = self.give_back, lambda is_clean: None
+        give_back(self._is_done)
 
 
 ServeStream = Callable[[FrameStream, Hello], Awaitable[None]]
+Admits = Literal["everybody", "visitors", "members"]
+"""For whom a stream protocol is; who does not know the run yet may be a visitor, never a member."""
 
 
 def unix_ms() -> int:
@@ -172,11 +277,22 @@ def unix_ms() -> int:
 class StreamGate:
     """Opens streams with our HELLO, and lets in streams whose HELLO is acceptable."""
 
-    def __init__(self, node: StreamOpener, run_id: RunId | None, guard: Guard) -> None:
+    def __init__(
+        self, node: StreamOpener, run_id: RunId | None, guard: PeerGuard, doors: Doorkeeper | None = None
+    ) -> None:
         self._node = node
         self.run_id = run_id
         """None: we are a joiner and do not know the run yet."""
         self.guard = guard
+        self.doors = doors or Doorkeeper()
+        self.room = StreamRoom()
+        """Of the streams that others open."""
+        self.network: Callable[[PeerId], str] = lambda peer: ""
+        """The network that a peer talks from (room.network_of); empty: not known, or through a relay."""
+        self.data: DataWays | None = None
+        """None: everything goes over p2pd."""
+        self.data_port: Callable[[], int] = lambda: 0
+        """Where others reach us by data connections, now; 0: nowhere."""
         self.progress_timeout_s = PROGRESS_TIMEOUT_S
         self.on_rejected: Callable[[PeerId, WireError], None] = lambda peer, error: None
         """Told of every bad input, after it was counted."""
@@ -184,48 +300,66 @@ class StreamGate:
 
     def hello(self, record: bytes = b"") -> Hello:
         """Our HELLO, now."""
-        return Hello(PROTOCOL_MAJOR, PROTOCOL_MINOR, self.run_id or "", unix_ms(), record)
+        own = self.doors.own
+        return Hello(PROTOCOL_MAJOR, PROTOCOL_MINOR, self.run_id or "", unix_ms(), record, own, self.data_port())
+
+    def bare_hello(self) -> Hello:
+        """What a stranger is told: which run, and which protocol."""
+        return Hello(PROTOCOL_MAJOR, PROTOCOL_MINOR, self.run_id or "", unix_ms(), b"", b"", 0)
 
     async def open(self, peer: PeerId, protocol: str, *, timeout_s: float = 10.0, record: bytes = b"") -> FrameStream:
         """A stream to `peer` on which our HELLO is written. The caller closes it. Raises PeerError."""
-        reader, writer = await self._node.open_stream(peer, protocol, timeout_s=timeout_s)
-        stream = FrameStream(peer, reader, writer, progress_timeout_s=self.progress_timeout_s)
+        stream = await self.data.take(peer, protocol) if self.data is not None else None
+        if stream is None:
+            reader, writer = await self._node.open_stream(peer, protocol, timeout_s=timeout_s)
+            stream = FrameStream(peer, reader, writer, progress_timeout_s=self.progress_timeout_s)
         try:
             await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(self.hello(record)))
-        except PeerError:
+        except (PeerError, asyncio.CancelledError):
             stream.close()
             raise
         return stream
 
-    def _check(self, hello: object, *, admits_joiners: bool) -> Hello:
+    def _check(self, hello: object, admits: Admits) -> Hello:
         if not isinstance(hello, Hello):
             raise WireError("malformed", "HELLO frame without a Hello message")
         if hello.protocol_major != PROTOCOL_MAJOR:
-            raise WireError("wrong_protocol", f"we speak protocol {PROTOCOL_MAJOR}, you speak {hello.protocol_major}")
+            raise WireError("wrong_protocol", other_protocols(asked=PROTOCOL_MAJOR, asking=hello.protocol_major))
         if self.run_id is None:
             raise WireError("not_ready", "this peer has not joined a run yet")
-        if hello.run_id != self.run_id and not (admits_joiners and hello.run_id == ""):
+        if hello.run_id != self.run_id and not (admits != "members" and hello.run_id == ""):
             raise WireError("wrong_run", f"this peer is in run {self.run_id}")
         return hello
+
+    def _judge(self, stream: FrameStream, hello: Hello, admits: Admits) -> None:
+        now_s = asyncio.get_running_loop().time()
+        stream.standing = self.doors.judge(stream.peer, hello, unix_ms(), now_s)
+        is_enough = stream.standing == "member" or (admits == "visitors" and stream.standing == "visitor")
+        if admits != "everybody" and not is_enough:
+            raise WireError("not_admitted", "this run admits sites by invite; join with the whole link")
 
     async def serve(
         self,
         handler: ServeStream,
         peer: PeerId,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        reader: ByteReader,
+        writer: ByteWriter,
         *,
-        admits_joiners: bool = False,
+        admits: Admits = "members",
+        data_from: str | None = None,
     ) -> None:
-        """Run `handler` for one incoming stream. Bad input ends the stream, is counted, and goes no further."""
+        """Run `handler` for one incoming stream. Bad input ends the stream, is counted, and goes no further.
+
+        `data_from`: the network of a data connection, which carries one exchange after the other; None: a stream."""
         stream = FrameStream(peer, reader, writer, progress_timeout_s=self.progress_timeout_s)
-        is_inside = False
         try:
-            self.guard.enter(peer)
-            is_inside = True
-            frame = await stream.read(FrameKind.HELLO)
-            hello = self._check(PEER_MESSAGES.decode(frame.payload), admits_joiners=admits_joiners)
-            await handler(stream, hello)
+            self.guard.admit(peer)
+            network = self.network(peer) if data_from is None else data_from
+            stream.take_place(self.room, self.room.enter(peer, network, stream.close))
+            if data_from is None:
+                await self._serve_exchange(stream, handler, admits)
+            else:
+                await self._serve_data(stream, handler, admits)
             await stream.is_at_end()
         except (WireError, ProtocolViolation) as error:
             bad = error if isinstance(error, WireError) else WireError("violation", f"{error.rule}: {error.detail}")
@@ -237,9 +371,24 @@ class StreamGate:
         except PeerError:
             pass  # it broke or fell silent; its own side knows, and whoever waits for the data has a deadline
         finally:
-            if is_inside:
-                self.guard.leave(peer)
             stream.close()
+
+    async def _serve_exchange(
+        self, stream: FrameStream, handler: ServeStream, admits: Admits, *, timeout_s: float | None = None
+    ) -> None:
+        frame = await stream.read(FrameKind.HELLO, timeout_s=timeout_s)
+        hello = self._check(PEER_MESSAGES.decode(frame.message), admits)
+        self._judge(stream, hello, admits)
+        await handler(stream, hello)
+
+    async def _serve_data(self, stream: FrameStream, handler: ServeStream, admits: Admits) -> None:
+        """Exchanges until the opener ends the connection, or uses it no more."""
+        if not self.doors.is_member(stream.peer):
+            raise WireError("not_admitted", "data connections are for members")
+        await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(self.bare_hello()))
+        while True:
+            await self._serve_exchange(stream, handler, admits, timeout_s=DATA_IDLE_S)
+            self.guard.admit(stream.peer)
 
     async def _hear_out(self, stream: FrameStream) -> None:
         if self._refusals >= REFUSALS_MAX:

@@ -1,0 +1,110 @@
+"""One data connection as asyncio sees it: how it is opened, and how one that came is taken through its handshake."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.errors import PeerError
+from dilocoxd.swarm.direct.channel import Channel
+from dilocoxd.swarm.direct.sockets import tune
+
+HANDSHAKE_S: Final = 10.0
+"""Of a long and lossy link: some round trips, and one packet that is lost twice."""
+SHUTDOWN_S: Final = 3.0
+WRITE_BUFFER_BYTES: Final = 512 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class DataLink:
+    """A connection after its handshake."""
+
+    channel: Channel
+    tls: ssl.SSLObject
+    idle_since: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the other side has ended it, or it broke."""
+        return self.channel.is_over
+
+    def certificate(self) -> bytes | None:
+        """DER of what the other side showed."""
+        return self.tls.getpeercert(True)
+
+    def protocol(self) -> str:
+        """What the two agreed on by ALPN; empty: nothing."""
+        return self.tls.selected_alpn_protocol() or ""
+
+    def abort(self) -> None:
+        """End it now; what was not sent is not sent."""
+        self.channel.abort()
+
+
+async def _shaken(sock: socket.socket, context: ssl.SSLContext, *, is_ours: bool) -> DataLink:
+    loop, channel = asyncio.get_running_loop(), Channel()
+    tune(sock)
+    if is_ours:
+        transport, _ = await loop.create_connection(
+            lambda: channel,
+            sock=sock,
+            ssl=context,
+            server_hostname="dilocoxd",
+            ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=SHUTDOWN_S,
+        )
+    else:
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: channel,
+            sock,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=SHUTDOWN_S,
+        )
+    transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    return DataLink(channel, transport.get_extra_info("ssl_object"))
+
+
+async def accept_link(sock: socket.socket, context: ssl.SSLContext) -> DataLink:
+    """The connection that came by `sock`, which is closed if this fails. Raises PeerError."""
+    link: DataLink | None = None
+    try:
+        link = await _shaken(sock, context, is_ours=False)
+    except (OSError, TimeoutError) as error:
+        raise PeerError(f"handshake failed ({_shown(error)})") from error
+    finally:
+        if link is None:
+            _close(sock)
+    return link
+
+
+async def open_link(ip: str, port: int, context: ssl.SSLContext, *, timeout_s: float) -> DataLink:
+    """A connection to whom the context believes. Raises PeerError."""
+    loop = asyncio.get_running_loop()
+    sock: socket.socket | None = None
+    link: DataLink | None = None
+    try:
+        sock = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        async with asyncio.timeout(timeout_s):
+            await loop.sock_connect(sock, (ip, port))
+            link = await _shaken(sock, context, is_ours=True)
+    except TimeoutError:
+        raise PeerError(f"{ip} port {port} does not answer") from None
+    except (OSError, OverflowError) as error:
+        raise PeerError(f"{ip} port {port}: {_shown(error)}") from error
+    finally:
+        if link is None and sock is not None:
+            _close(sock)
+    return link
+
+
+def _close(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.close()
+
+
+def _shown(error: BaseException) -> str:
+    return str(getattr(error, "reason", "") or getattr(error, "strerror", "") or type(error).__name__)

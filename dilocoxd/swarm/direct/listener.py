@@ -1,0 +1,134 @@
+"""Where data connections of others come in: accept, handshake, and then the same door as p2pd's streams have.
+
+Who is not among the peers that we have met does not get through the handshake; what goes wrong there is counted, not
+told. Source: protocol/04-streams.md, S11.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import Final
+
+from dilocoxd.errors import PeerError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
+from dilocoxd.swarm.direct.links import DataLink, accept_link
+from dilocoxd.swarm.direct.vestibule import Vestibule, Visitor
+
+KEYS_MAX: Final = 1024
+ACCEPT_PAUSE_S: Final = 0.2
+
+Serve = Callable[[PeerId, str, DataLink, str], Awaitable[None]]
+"""(peer, stream protocol, connection, its network): serves the connection until it is over."""
+
+
+class DataListener:
+    """The sockets that listen, and every connection that came by them."""
+
+    def __init__(self, sockets: Sequence[socket.socket], credentials: Credentials, serve: Serve) -> None:
+        self._sockets = tuple(sockets)
+        self._credentials = credentials
+        self._serve = serve
+        self._keys: dict[PeerId, bytes] = {}
+        self._anchors: dict[PeerId, bytes] = {}
+        self._context = credentials.server_context()
+        self._open: dict[PeerId, set[asyncio.Task[None]]] = {}
+        self.vestibule = Vestibule(asyncio.get_running_loop().time)
+        self.counts: Counter[str] = Counter()
+        """handshakes_done, handshakes_failed."""
+        self.on_refused: Callable[[WireError], None] = lambda error: None
+        """Told of each handshake that failed."""
+
+    @property
+    def port(self) -> int:
+        """Of the first socket; all have the same."""
+        return int(self._sockets[0].getsockname()[1])
+
+    def believe(self, peer: PeerId, public_key_der: bytes) -> None:
+        """From now on `peer` may come, if there is room for one more: else it has p2pd's streams."""
+        if peer in self._keys or len(self._keys) >= KEYS_MAX:
+            return
+        self._keys[peer] = public_key_der
+        self._anchors[peer] = self._credentials.anchor(peer, public_key_der)
+        self._context.load_verify_locations(cadata=self._anchors[peer])
+
+    def drop(self, peer: PeerId) -> None:
+        """`peer` may come no more, and what it has open ends."""
+        if peer in self._keys:
+            self._forget({peer})
+        for task in self._open.get(peer, ()):
+            task.cancel()
+
+    def make_room(self, in_touch: Set[PeerId]) -> None:
+        """When all places are taken: forget the keys of those that are not there."""
+        if len(self._keys) >= KEYS_MAX:
+            self._forget(self._keys.keys() - in_touch)
+
+    def _forget(self, peers: Set[PeerId]) -> None:
+        for peer in peers:
+            del self._keys[peer], self._anchors[peer]
+        self._context = self._credentials.server_context()
+        for anchor in self._anchors.values():
+            self._context.load_verify_locations(cadata=anchor)
+
+    async def run(self) -> None:
+        """Let others in, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sock in self._sockets:
+                    group.create_task(self._accept(group, sock), name="data connections")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Listen no more."""
+        for sock in self._sockets:
+            sock.close()
+
+    async def _accept(self, group: asyncio.TaskGroup, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                conn, address = await loop.sock_accept(sock)
+            except OSError:  # it is gone again, or we have no descriptors left
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            visitor = Visitor(str(address[0]), conn.close)
+            if not self.vestibule.enter(visitor):
+                conn.close()
+                self.on_refused(WireError("too_many_streams", "more handshakes than this site does"))
+                continue
+            task = group.create_task(self._receive(conn, visitor, self._context), name="data connection")
+            visitor.close = task.cancel  # type: ignore[assignment]
+
+    async def _receive(self, conn: socket.socket, visitor: Visitor, context: ssl.SSLContext) -> None:
+        link: DataLink | None = None
+        try:
+            link = await accept_link(conn, context)
+            peer = proven_peer(link.certificate(), self._keys)
+            if link.protocol() not in PROTOCOLS:
+                raise WireError("bad_handshake", "a data connection for something unknown")
+        except (PeerError, WireError) as error:
+            if link is not None:
+                link.abort()
+            self.counts["handshakes_failed"] += 1
+            self.on_refused(error if isinstance(error, WireError) else WireError("bad_handshake", str(error)))
+            return
+        finally:
+            self.vestibule.leave(visitor)
+        self.counts["handshakes_done"] += 1
+        await self._hold(peer, link, visitor.network)
+
+    async def _hold(self, peer: PeerId, link: DataLink, network: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.setdefault(peer, set()).add(task)
+        try:
+            await self._serve(peer, link.protocol(), link, network)
+        finally:
+            link.abort()
+            self._open[peer].discard(task)
+            if not self._open[peer]:
+                del self._open[peer]

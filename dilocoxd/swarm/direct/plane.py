@@ -1,0 +1,255 @@
+"""The data plane: payloads to peers whose data port can be reached go over connections of their own.
+
+Whether a port can be reached is tried in the background; until it is, and from the moment it fails, p2pd's streams
+carry everything as before. A connection carries one exchange after the other (protocol S11), so a link that took round
+trips to become fast stays fast. Source: protocol/04-streams.md, S11; ADR 25.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Set
+from typing import Final
+
+from dilocoxd.errors import PeerError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
+from dilocoxd.swarm.direct.links import DataLink, open_link
+from dilocoxd.swarm.direct.listener import DataListener
+from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
+from dilocoxd.wire.frames import FrameKind
+from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
+
+LOOK_EVERY_S: Final = 1.0
+TRIES_MAX: Final = 8
+HOSTS_TRIED: Final = 4
+CONNECT_S: Final = 8.0
+"""Two round trips of a bad link and its cryptography."""
+SLOT_WAIT_S: Final = 10.0
+WELCOME_S: Final = 10.0
+ROUTES_MAX: Final = 1024
+ROOM_EVERY_S: Final = 60.0
+
+Hosts = Callable[[PeerId], Awaitable[list[str]]]
+"""IP addresses at which a peer's data port may be, best first. Raises PeerError."""
+
+
+class DataPlane:
+    """Everything about data connections; one for each daemon."""
+
+    def __init__(self, credentials: Credentials, listener: DataListener, hosts: Hosts, run_id: str, most: int) -> None:
+        """`most`: connections to one peer that are used at a time."""
+        self._credentials = credentials
+        self.listener = listener
+        self._hosts = hosts
+        self._run_id = run_id
+        self._most = most
+        self._routes: dict[PeerId, Route] = {}
+        self._woken = asyncio.Event()
+        self._room_at = 0.0
+        self.progress_timeout_s = 10.0
+        self.counts: Counter[str] = Counter()
+        """links_opened, links_reused, tries_failed."""
+
+    @property
+    def port(self) -> int:
+        """Where others reach ours."""
+        return self.listener.port
+
+    # ---- whom we know -----------------------------------------------------------------------------------------
+
+    def meet(self, peer: PeerId, public_key_der: bytes, port: int) -> None:
+        """A peer of the run has said hello, and that its data port is `port` (0: it has none)."""
+        self.listener.believe(peer, public_key_der)
+        known = self._routes.get(peer)
+        if known is not None and known.port == port:
+            return
+        self._forget(peer)
+        if not port or len(self._routes) >= ROUTES_MAX:
+            return
+        route = self._routes[peer] = Route(peer, port, public_key_der, asyncio.Semaphore(self._most))
+        if known is not None:  # whoever names another port with each hello has us try no oftener
+            route.next_try, route.pause_s = known.next_try, known.pause_s
+        self._woken.set()
+
+    def drop(self, peer: PeerId) -> None:
+        """`peer` is none of ours any more: nothing to it, nothing from it."""
+        for link in tuple(self._routes[peer].used) if peer in self._routes else ():
+            link.abort()
+        self._forget(peer)
+        self.listener.drop(peer)
+
+    def _forget(self, peer: PeerId) -> None:
+        route = self._routes.pop(peer, None)
+        if route is not None:
+            route.is_open = False
+            route.end()
+
+    def view(self, peer: PeerId) -> RouteView:
+        """How payloads travel to `peer`."""
+        route = self._routes.get(peer)
+        if route is None:
+            return RouteView(False, "it offers no data port")
+        reason = "" if route.is_open else route.last_error or "not tried yet"
+        return RouteView(route.is_open, reason, sum(map(len, route.idle.values())))
+
+    # ---- trying -----------------------------------------------------------------------------------------------
+
+    async def run(self, in_touch: Callable[[], Set[PeerId]]) -> None:
+        """Serve, and try the ports of peers in touch, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.listener.run(), name="data port")
+                while True:
+                    self._woken.clear()
+                    self._make_room(in_touch())
+                    self._trim(in_touch())
+                    self._try_due(group, in_touch())
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_EVERY_S):
+                            await self._woken.wait()
+        finally:
+            for peer in list(self._routes):
+                self._forget(peer)
+
+    def _make_room(self, in_touch: Set[PeerId]) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._room_at:
+            return
+        self._room_at = now + ROOM_EVERY_S
+        self.listener.make_room(in_touch)
+        if len(self._routes) >= ROUTES_MAX:
+            for peer in self._routes.keys() - in_touch:
+                self._forget(peer)
+
+    def _trim(self, in_touch: Set[PeerId]) -> None:
+        now = asyncio.get_running_loop().time()
+        for peer, route in self._routes.items():
+            is_alone = peer not in in_touch
+            route.trim(lambda link, is_alone=is_alone: is_alone or link.is_over or now - link.idle_since > IDLE_S)  # type: ignore[misc]
+
+    def _try_due(self, group: asyncio.TaskGroup, in_touch: Set[PeerId]) -> None:
+        now = asyncio.get_running_loop().time()
+        trying = sum(route.is_trying for route in self._routes.values())
+        for peer, route in self._routes.items():
+            if peer in in_touch and not route.is_open and not route.is_trying and route.next_try <= now:
+                if trying >= TRIES_MAX:
+                    return
+                trying += 1
+                route.is_trying = True
+                group.create_task(self._try(route), name=f"data port of {peer}")
+
+    async def _try(self, route: Route) -> None:
+        try:
+            await self._try_hosts(route)
+        except PeerError as error:
+            self.counts["tries_failed"] += 1
+            route.failed(str(error), asyncio.get_running_loop().time())
+        finally:
+            route.is_trying = False
+
+    async def _try_hosts(self, route: Route) -> None:
+        reasons = []
+        for host in (await self._hosts(route.peer))[:HOSTS_TRIED]:
+            try:
+                link = await self._open(route, PROTOCOL_BULK, host)
+            except PeerError as error:
+                reasons.append(str(error))
+                continue
+            if self._routes.get(route.peer) is not route:
+                link.abort()  # it moved or left meanwhile
+                return
+            route.succeeded(host)
+            route.keep(link, PROTOCOL_BULK, asyncio.get_running_loop().time(), self._most)
+            return
+        raise PeerError("; ".join(reasons) or "no address of it is known")
+
+    async def _open(self, route: Route, protocol: str, host: str) -> DataLink:
+        """A connection on which the peer has welcomed us. Raises PeerError."""
+        link, is_welcome = await open_link(host, route.port, self._context(route, protocol), timeout_s=CONNECT_S), False
+        try:
+            proven_peer(link.certificate(), {route.peer: route.public_key})
+            if link.protocol() != protocol:
+                raise PeerError(f"{route.peer} knows no data connections for {protocol}")
+            stream = FrameStream(route.peer, link.channel, link.channel, progress_timeout_s=self.progress_timeout_s)
+            frame = await stream.read(FrameKind.HELLO, timeout_s=WELCOME_S)
+            hello = PEER_MESSAGES.decode(frame.message)
+            if not isinstance(hello, Hello) or (hello.protocol_major, hello.run_id) != (PROTOCOL_MAJOR, self._run_id):
+                raise PeerError(f"{route.peer} is in another run, or speaks another protocol")
+            is_welcome = True
+        except WireError as error:
+            raise PeerError(f"{route.peer}: {error.detail}") from error
+        finally:
+            if not is_welcome:
+                link.abort()
+        self.counts["links_opened"] += 1
+        return link
+
+    def _context(self, route: Route, protocol: str) -> ssl.SSLContext:
+        if protocol not in route.contexts:
+            anchor = self._credentials.anchor(route.peer, route.public_key)
+            try:
+                route.contexts[protocol] = self._credentials.client_context((anchor,), protocol)
+            except OSError as error:  # no descriptors left
+                raise PeerError(f"{route.peer}: {error.strerror or error}") from error
+        return route.contexts[protocol]
+
+    # ---- using ------------------------------------------------------------------------------------------------
+
+    async def take(self, peer: PeerId, protocol: str) -> FrameStream | None:
+        """A connection for one exchange, to be closed like a stream; None: use p2pd."""
+        route = self._routes.get(peer)
+        if route is None or not route.is_open or protocol not in PROTOCOLS:
+            return None
+        try:
+            async with asyncio.timeout(SLOT_WAIT_S):
+                await route.slots.acquire()
+        except TimeoutError:
+            return None
+        link: DataLink | None = None
+        try:
+            link = await self._take(route, protocol)
+        finally:
+            if link is None:
+                route.slots.release()
+        if link is not None and self._routes.get(peer) is not route:  # evicted, or moved, meanwhile
+            route.slots.release()
+            link.abort()
+            return None
+        return self._as_stream(route, protocol, link) if link is not None else None
+
+    async def _take(self, route: Route, protocol: str) -> DataLink | None:
+        link = route.pop_idle(protocol)
+        if link is not None:
+            self.counts["links_reused"] += 1
+            return link
+        if not route.is_open:
+            return None
+        try:
+            return await self._open(route, protocol, route.host)
+        except PeerError as error:
+            route.failed(str(error), asyncio.get_running_loop().time())
+            self.counts["tries_failed"] += 1
+            return None
+
+    def _as_stream(self, route: Route, protocol: str, link: DataLink) -> FrameStream:
+        def give_back(is_clean: bool) -> None:
+            now = asyncio.get_running_loop().time()
+            route.slots.release()
+            route.used.discard(link)
+            if is_clean:
+                route.pause_s = RETRY_FIRST_S
+            elif stream.is_broken and route.is_open:
+                route.failed("an exchange broke on the way", now)
+                self._woken.set()
+            if is_clean and route.is_open and not link.is_over:
+                route.keep(link, protocol, now, self._most)
+            else:
+                link.abort()
+
+        route.used.add(link)
+        stream = FrameStream(route.peer, link.channel, link.channel, progress_timeout_s=self.progress_timeout_s)
+        stream.give_back = give_back
+        return stream

@@ -1,0 +1,92 @@
+"""Ways to one peer: whether its data port can be reached, since when, and the connections to it that are open."""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.direct.links import DataLink
+
+RETRY_FIRST_S: Final = 2.0
+RETRY_MAX_S: Final = 120.0
+IDLE_S: Final = 300.0
+"""A connection nobody has used for so long is closed by its opener."""
+
+
+@dataclass(slots=True)
+class Route:
+    """The way to one peer."""
+
+    peer: PeerId
+    port: int
+    public_key: bytes
+    slots: asyncio.Semaphore
+    """Connections in use at a time."""
+    is_open: bool = False
+    """Its data port answered, and nothing has failed since."""
+    is_trying: bool = False
+    host: str = ""
+    """IP address that answered."""
+    last_error: str = ""
+    next_try: float = 0.0
+    pause_s: float = RETRY_FIRST_S
+    contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)
+    """By stream protocol, as they are needed; each believes nobody but this peer."""
+    idle: dict[str, deque[DataLink]] = field(default_factory=dict)
+
+    used: set[DataLink] = field(default_factory=set)
+    """Connections with an exchange on them."""
+
+    def succeeded(self, host: str) -> None:
+        """Its data port answers at `host`."""
+        self.is_open, self.host, self.last_error = True, host, ""
+
+    def failed(self, reason: str, now: float) -> None:
+        """It does not; p2pd's streams are used until a later try succeeds."""
+        self.is_open, self.last_error = False, reason
+        self.next_try = now + self.pause_s
+        self.pause_s = min(RETRY_MAX_S, 2 * self.pause_s)
+
+    def pop_idle(self, protocol: str) -> DataLink | None:
+        """The connection used last, which is still fast; None: there is none."""
+        links = self.idle.get(protocol, deque())
+        while links:
+            link = links.pop()
+            if not link.is_over:
+                return link
+            link.abort()
+        return None
+
+    def keep(self, link: DataLink, protocol: str, now: float, most: int) -> None:
+        """It may carry another exchange. At most `most` wait; the one that waited longest ends first."""
+        link.idle_since = now
+        links = self.idle.setdefault(protocol, deque())
+        links.append(link)
+        while len(links) > most:
+            links.popleft().abort()
+
+    def trim(self, is_over: Callable[[DataLink], bool]) -> None:
+        """End the idle connections that are over."""
+        for protocol, links in self.idle.items():
+            over = [link for link in links if is_over(link)]
+            for link in over:
+                link.abort()
+            self.idle[protocol] = deque(link for link in links if link not in over)
+
+    def end(self) -> None:
+        """End all idle connections."""
+        self.trim(lambda link: True)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteView:
+    """How payloads travel to a peer."""
+
+    is_data: bool
+    """By data connections; else by p2pd's streams."""
+    reason: str
+    """Why not, in words; empty with data connections."""
+    num_idle: int = 0

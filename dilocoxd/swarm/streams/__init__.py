@@ -1,0 +1,1 @@
+"""Frames, messages and bulk bytes on libp2p streams (protocol/04-streams.md)."""
