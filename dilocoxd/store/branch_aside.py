@@ -2,7 +2,7 @@
 
 A branch that was checked can still turn out to be false, or its payloads may be had from nobody. Then the log goes back
 to what it was: an acknowledged entry is lost to a heavier chain only, never to the promise of one (rule R-d). Records
-and snapshots are hard links, so keeping them costs no space. Source: docs/internals.md 3.10.
+and snapshots are hard links, so keeping them costs no space. Source: protocol/09-catching-up.md, L14, L15.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dilocoxd.store.durable import Corrupt, fsync_directory, make_directory, store_error
-from dilocoxd.store.log import SUFFIX, EntryLog, Source
-from dilocoxd.store.record import read_record
+from dilocoxd.store.log import SUFFIX, EntryLog, PayloadSource
+from dilocoxd.store.log_record import read_record
 from dilocoxd.store.snapshots import link_snapshot, list_rounds
 from dilocoxd.wire.entry import SignedEntry
 
@@ -71,7 +71,7 @@ class Aside:
                     continue
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    log.append(record.signed, Source(fd, record.payload_offset, record.lengths))
+                    log.append(record.signed, PayloadSource(fd, record.payload_offset, record.lengths))
                 finally:
                     os.close(fd)
             except OSError as error:

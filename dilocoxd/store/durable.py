@@ -79,11 +79,16 @@ def make_directory(path: Path) -> None:
         fsync_directory(path.parent)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, atomically and durably. Raises StoreError (DiskFull); the old file then stays."""
+def write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace `path` by `data`, atomically and durably. Raises StoreError (DiskFull); the old file then stays.
+
+    `mode`: permissions, from the first byte on, less what the umask takes away.
+    """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # what a crash has left may have other permissions
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

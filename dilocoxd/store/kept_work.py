@@ -1,8 +1,10 @@
-"""Keeps what this site contributed to recent entries, so that a fork that drops an entry of the chain loses nothing.
+"""Kept work: what this site contributed to recent entries, so that a fork that drops one of them loses nothing.
 
 One file per phase, written before the site votes for an entry that names the phase: its payload of the last pass, then
-the results of the passes before (they say what the payload stands for). Layout: _FRONT, body, sha256 of both.
-Source: docs/internals.md 3.10 (rule R-b: in the end either in the chain or in its owner's error feedback).
+the results of the passes before (they say what the payload stands for), then what says how much of it was counted
+(outerworker/results/kept.py). The front has the payload's content: the work of its own phase, and of earlier ones that
+the error feedback still had. Layout: _FRONT, pairs of _ITEM, body, sha256 of all. What of it is owed:
+machines/phase/owed_work.py. Source: docs/internals.md 4.3.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
 
 SUFFIX: Final = ".work"
-_FRONT: Final = struct.Struct("<8sQQ32sQQ")
-_MAGIC: Final = b"dlxwork1"
+_FRONT: Final = struct.Struct("<8sQQ32sQQQQ")
+_ITEM: Final = struct.Struct("<Qq")
+_MAGIC: Final = b"dlxwork3"
 _DIGEST_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 
@@ -35,7 +38,14 @@ class KeptWork:
     entry_hash: Digest
     num_passes: int = 1
     body_bytes: int = 0
-    offset: int = _FRONT.size
+    content: tuple[tuple[PhaseId, int], ...] = ()
+    """(phase, how often its work is in the payload), sorted; once each, as a rule."""
+    place: int = 0
+    """Of our contribution among those of the entry."""
+
+    @property
+    def offset(self) -> int:
+        return _FRONT.size + _ITEM.size * len(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,11 @@ class Piece:
     fd: int
     offset: int
     length: int
+
+
+def work_directory(run_directory: Path) -> Path:
+    """Where a site keeps its work."""
+    return run_directory / "site" / "work"
 
 
 def work_path(directory: Path, phase: PhaseId) -> Path:
@@ -58,16 +73,24 @@ def read_front(path: Path) -> KeptWork:
         with path.open("rb") as file:
             front = file.read(_FRONT.size)
             size = os.fstat(file.fileno()).st_size
+            items = file.read(_ITEM.size * _num_items(front, size))
     except FileNotFoundError:
         raise
     except OSError as error:
         raise store_error("reading kept work", path, error) from error
     if len(front) < _FRONT.size:
         raise Corrupt(f"{path}: cut off")
-    magic, phase, round_index, entry, num_passes, length = _FRONT.unpack(front)
-    if magic != _MAGIC or size != _FRONT.size + length + _DIGEST_BYTES:
+    magic, phase, round_index, entry, num_passes, length, place, num_items = _FRONT.unpack(front)
+    is_whole = size == _FRONT.size + _ITEM.size * num_items + length + _DIGEST_BYTES
+    if magic != _MAGIC or not is_whole:
         raise Corrupt(f"{path}: holds no kept work, or not all of it")
-    return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length)
+    content = tuple((PhaseId(number), times) for number, times in _ITEM.iter_unpack(items))
+    return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length, content, place)
+
+
+def _num_items(front: bytes, size: int) -> int:
+    """Pairs behind the front, never more than the file has room for."""
+    return min(_FRONT.unpack(front)[-1], size // _ITEM.size) if len(front) == _FRONT.size else 0
 
 
 def check_work(path: Path) -> KeptWork:
@@ -91,7 +114,7 @@ def check_work(path: Path) -> KeptWork:
     return kept
 
 
-class OwnWork:
+class KeptWorkStore:
     """The kept files of this site."""
 
     def __init__(self, directory: Path) -> None:
@@ -104,19 +127,33 @@ class OwnWork:
         except (FileNotFoundError, Corrupt):
             return None
 
-    def phases(self) -> frozenset[PhaseId]:
-        """All that are kept (sound or not). Raises StoreError."""
+    def contents(self) -> dict[PhaseId, dict[PhaseId, int]]:
+        """The content of each (sound) file, by phase. Raises StoreError."""
+        return {work.phase: dict(work.content) for work in self._all()}
+
+    def _all(self) -> list[KeptWork]:
         try:
-            return frozenset(PhaseId(int(path.stem)) for path in self._directory.glob(f"*{SUFFIX}"))
+            found = [self.find(PhaseId(int(path.stem))) for path in self._directory.glob(f"*{SUFFIX}")]
         except OSError as error:
             raise store_error("looking at kept work", self._directory, error) from error
+        return [work for work in found if work is not None]
+
+    def forget(self, phase: PhaseId) -> None:
+        """Its work is not to be made good, whatever becomes of the chain. Raises StoreError."""
+        try:
+            work_path(self._directory, phase).unlink(missing_ok=True)
+        except OSError as error:
+            raise store_error("forgetting kept work", self._directory, error) from error
 
     def keep(self, work: KeptWork, body: Sequence[Piece]) -> None:
         """Durable when this returns; replaces what an earlier attempt kept. Raises StoreError (DiskFull)."""
         path = work_path(self._directory, work.phase)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         length = sum(piece.length for piece in body)
-        front = _FRONT.pack(_MAGIC, work.phase, work.round, work.entry_hash, work.num_passes, length)
+        numbers = (work.num_passes, length, work.place, len(work.content))
+        front = _FRONT.pack(_MAGIC, work.phase, work.round, work.entry_hash, *numbers) + b"".join(
+            _ITEM.pack(*item) for item in work.content
+        )
         try:
             make_directory(self._directory)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -136,14 +173,18 @@ class OwnWork:
             raise store_error(f"keeping the work of phase {work.phase}", path, error) from error
 
     def drop_below(self, round_index: int, needed: Collection[PhaseId] = ()) -> int:
-        """Remove what belongs to entries below `round_index`, but for `needed`; the number of bytes freed. Raises
-        StoreError."""
+        """Remove what belongs to entries below `round_index`, but for `needed`, and what is not sound; the number of
+        bytes freed. A file also stays while that of a phase in its content stays: it says that the chain has
+        that work. Raises StoreError."""
         freed = 0
+        works = {work.phase: work for work in self._all()}
+        staying = {phase for phase, work in works.items() if work.round >= round_index or phase in needed}
+        for phase in sorted(works):  # the rest of a content is of earlier phases
+            if any(earlier in staying for earlier, _ in works[phase].content):
+                staying.add(phase)
         try:
             for path in self._directory.glob(f"*{SUFFIX}"):
-                phase = PhaseId(int(path.name.removesuffix(SUFFIX)))
-                kept = self.find(phase)
-                if kept is None or (kept.round < round_index and phase not in needed):
+                if PhaseId(int(path.name.removesuffix(SUFFIX))) not in staying:
                     freed += path.stat().st_size
                     path.unlink()
         except OSError as error:

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.errors import StoreError
+from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest, RoundIndex, RunId
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
-from dilocoxd.store.record import PIECE_BYTES, Record, check_payload, encode_front, read_record
+from dilocoxd.store.log_record import PIECE_BYTES, Record, check_payload, encode_front, read_record
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 SUFFIX = ".entry"
@@ -33,7 +33,7 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PayloadSource:
     """Payload to be appended: `lengths[i]` bytes per result segment, back to back from `offset` of `fd`."""
 
     fd: int
@@ -98,7 +98,7 @@ class EntryLog:
             raise StoreError(f"payload of entry {index} was dropped by retention; start from a newer snapshot")
         return Payload(str(self.path(index)), record.payload_offset, record.payload_bytes)
 
-    def append(self, signed: SignedEntry, source: Source) -> Digest:
+    def append(self, signed: SignedEntry, source: PayloadSource) -> Digest:
         """Add the next entry with its payload, durably, and return the new head.
 
         Raises StoreError, and leaves the log as it was, if the entry does not continue the chain, a segment of the
@@ -121,7 +121,7 @@ class EntryLog:
         self._write(signed, tuple(lengths), None)
         return self.head
 
-    def _write(self, signed: SignedEntry, lengths: tuple[int, ...], source: Source | None) -> None:
+    def _write(self, signed: SignedEntry, lengths: tuple[int, ...], source: PayloadSource | None) -> None:
         index = self.height
         path = self.path(index)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
@@ -220,6 +220,7 @@ class EntryLog:
             path = self.path(index)
             try:
                 record = read_record(path)
+                self._check_run(record.signed, index)
                 self._check_next(record.signed, index, self.head)
                 if index == count - 1 and record.has_payload:
                     check_payload(path, record)
@@ -233,6 +234,15 @@ class EntryLog:
                 self.cut_tail = f"the last log record (entry {index}) was damaged and has been cut: {error}"
                 return
             self._hashes.append(entry_hash(record.signed.entry))
+
+    def _check_run(self, signed: SignedEntry, index: int) -> None:
+        theirs = signed.entry.run_id
+        if index == 0 and theirs != self._run_id:
+            raise ConfigError(
+                f"{self._directory}: the log is that of run {theirs}, but run.toml describes {self._run_id}: run.toml"
+                " was changed, and the description of a run is fixed; undo the change, or make a new run with"
+                " `dilocoxd start run.toml`"
+            )
 
     def _count(self) -> int:
         names = [path.name.removesuffix(SUFFIX) for path in self._directory.glob(f"*{SUFFIX}")]
@@ -255,7 +265,7 @@ class EntryLog:
         path.unlink(missing_ok=True)
 
 
-def _copy_payload(fd: int, offset: int, source: Source, hashes: Sequence[bytes]) -> None:
+def _copy_payload(fd: int, offset: int, source: PayloadSource, hashes: Sequence[bytes]) -> None:
     buffer = bytearray(PIECE_BYTES)
     view = memoryview(buffer)
     position = source.offset

@@ -3,15 +3,38 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.credentials import IDENTITY, credential
 from dilocoxd.store.durable import write_file
+
+_OWN_NAMES: Final = frozenset(
+    (
+        "site.toml",
+        "lock",
+        "peers.json",
+        "log",
+        "snapshots",
+        "site",
+        "logs",
+        "aside",
+        "p2p",
+        "sock",
+        "lost+found",
+        "authority.key",
+        "membership",
+        "invite",
+        "members.json",
+        "checkpoint",
+    )
+)
+"""What a start that was cut short may have left, and what the root of a disk has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +60,6 @@ class RunDir:
         return self.path / "peers.json"
 
     @property
-    def site_json(self) -> Path:
-        return self.path / "site.json"
-
-    @property
     def log(self) -> Path:
         return self.path / "log"
 
@@ -51,6 +70,30 @@ class RunDir:
     @property
     def site(self) -> Path:
         return self.path / "site"
+
+    @property
+    def authority_key(self) -> Path:
+        """Private keys of authorities, one in a line; only where somebody may invite."""
+        return self.path / "authority.key"
+
+    @property
+    def membership(self) -> Path:
+        """What admits this site to the run."""
+        return self.path / "membership"
+
+    @property
+    def invite(self) -> Path:
+        """The invite of the link that this site shows."""
+        return self.path / "invite"
+
+    @property
+    def members_json(self) -> Path:
+        return self.path / "members.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Height and chain head that the link named which this site joined with."""
+        return self.path / "checkpoint"
 
     @property
     def trainer_checkpoint(self) -> Path:
@@ -109,20 +152,43 @@ class RunDir:
             os.close(descriptor)
 
 
-def create_run_dir(path: Path, manifest: Manifest, site: SiteConfig) -> RunDir:
-    """A new run directory with both configuration files. Raises ConfigError if `path` holds a run already."""
-    run_dir = RunDir(path.absolute())
-    if run_dir.run_toml.exists():
+def check_new_run_dir(path: Path, site: SiteConfig) -> None:
+    """Raises ConfigError if `path` holds a run already, is a file, or is a folder with somebody else's files in it."""
+    if (path / "run.toml").exists():
         raise ConfigError(f"{path}: holds a run already; use `dilocoxd run {path}`, or give --dir another directory")
+    try:
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be used ({error.strerror}); give --dir a writable place") from error
+    foreign = sorted(names - _OWN_NAMES - {Path(site.paths.identity).name, Path(site.api.token_file).name})
+    if foreign:
+        raise ConfigError(
+            f"{path}: is no run directory, and has other files in it ({', '.join(foreign[:3])}); give --dir a new or"
+            " empty folder"
+        )
+
+
+def create_run_dir(
+    path: Path, manifest: Manifest, site: SiteConfig, prepare: Callable[[RunDir], object] = lambda _made: None
+) -> RunDir:
+    """A new run directory with both configuration files; `prepare` adds what else must be there.
+
+    Raises ConfigError as check_new_run_dir does, and if another process makes one at the same place.
+    """
+    run_dir = RunDir(path.absolute())
+    check_new_run_dir(path, site)
     try:
         run_dir.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (run_dir.log, run_dir.snapshots, run_dir.trainer_checkpoint, run_dir.logs):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be created ({error.strerror}); give --dir a writable place") from error
-    write_file(run_dir.site_toml, site.to_toml().encode("utf-8"))
-    # Last: its presence says that the directory is complete.
-    write_file(run_dir.run_toml, manifest.to_toml().encode("utf-8"))
+    with run_dir.locked():
+        check_new_run_dir(path, site)
+        write_file(run_dir.site_toml, site.to_toml().encode("utf-8"))
+        prepare(run_dir)
+        # Last: its presence says that the directory is complete.
+        write_file(run_dir.run_toml, manifest.to_toml().encode("utf-8"))
     return run_dir
 
 

@@ -1,7 +1,7 @@
 """Snapshot directories: what belongs to one, whether it is whole, and how one appears without ever being half there.
 
 `snapshots/<round>/` holds anchor.safetensors, momentum.safetensors (if the outer optimizer has state),
-memory.safetensors (if the run has a schedule or low rank: outerworker/memory.py) and index.json
+memory.safetensors (if the run has a schedule or low rank: outerworker/schedule_memory.py) and index.json
 with the sha256 of every 4 MiB chunk, so that newcomers fetch chunks from several peers and check each. Torch-free: the
 outer worker writes the tensors, the daemon serves and fetches the files. Source: docs/internals.md section 5.
 """
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from dilocoxd.errors import StoreError
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_file
+from dilocoxd.wire.limits import SEGMENTS_MAX
 
 CHUNK_BYTES: Final = 4 << 20
 INDEX_NAME: Final = "index.json"
@@ -30,7 +31,7 @@ MEMORY_NAME: Final = "memory.safetensors"
 OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 FILE_BYTES_MAX: Final = 1 << 42
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _DOWNLOAD_SUFFIX: Final = ".download"
 Progress = Callable[[int], None]
 
@@ -58,6 +59,9 @@ class SnapshotIndex:
     state_digest: str
     chain_head: str
     files: tuple[SnapshotFile, ...]
+    segments: tuple[tuple[int, str], ...] = ()
+    """Values and hash of each segment (wire/state_digest.py), in order; a writer that does not know a hash leaves it
+    empty. Believed only as far as what they lead to is: they say where a state differs, not that it is right."""
 
     @property
     def total_bytes(self) -> int:
@@ -82,9 +86,10 @@ def decode_index(data: bytes, source: str) -> SnapshotIndex:
         ):
             raise Corrupt(f"{source}: the snapshot index is damaged or of another version")
         files = tuple(_file(item) for item in body.pop("files"))
-        index = SnapshotIndex(**body, files=files)
+        segments = tuple((values, text) for values, text in body.pop("segments"))
+        index = SnapshotIndex(**body, files=files, segments=segments)
         sound = _is_sound(index)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise Corrupt(f"{source}: not a snapshot index ({error})") from error
     if not sound:
         raise Corrupt(f"{source}: the snapshot index contradicts itself")
@@ -106,6 +111,9 @@ def _is_sound(index: SnapshotIndex) -> bool:
         and all(0 < file.size <= FILE_BYTES_MAX for file in index.files)
         and all(len(file.chunks) == -(-file.size // CHUNK_BYTES) for file in index.files)
         and all(len(bytes.fromhex(text)) == 32 for text in hashes)
+        and len(index.segments) <= SEGMENTS_MAX
+        and all(type(values) is int and 0 < values <= FILE_BYTES_MAX for values, _ in index.segments)
+        and all(len(bytes.fromhex(text)) in (0, 32) for _, text in index.segments)
         and len(bytes.fromhex(index.chain_head)) in (0, 32)
     )
 
@@ -253,12 +261,14 @@ def remove_leftovers(root: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def prune(root: Path, keep: int, height: int) -> list[int]:
+def prune(root: Path, keep: int, height: int, *, keeps_first: bool = False) -> list[int]:
     """Delete all but the newest `keep` snapshots up to `height`; returns the rounds that were deleted.
+
+    `keeps_first`: snapshot 0 stays, because nothing else leads to it.
 
     What lies above is of a branch that was left: it must not take the place of one that the log is replayed from.
     """
-    rounds = [number for number in list_rounds(root) if number <= height]
+    rounds = [number for number in list_rounds(root) if number <= height and (number or not keeps_first)]
     doomed = rounds[: max(0, len(rounds) - keep)]
     for number in doomed:
         with contextlib.suppress(OSError):

@@ -1,0 +1,56 @@
+"""Files of a run directory that say who this site is to the run, and who may invite. Secrets have mode 0600.
+
+`authority.key`: seeds of Ed25519 keys in hex, one in a line. `invite`: base58, as in a link. `membership`: hex.
+`checkpoint`: height and chain head in hex.
+"""
+
+import stat
+from pathlib import Path
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.ids import Digest
+from dilocoxd.store.durable import write_file
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Replace `path` by one that only its owner reads, atomically and durably. Raises StoreError."""
+    write_file(path, text.encode("ascii") + b"\n", mode=0o600)
+
+
+def read_secret(path: Path) -> str:
+    """What `write_secret` wrote; empty if there is none. Raises ConfigError if others could read it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        text = path.read_text("ascii").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); restore it from a backup") from error
+    if mode & 0o077:
+        raise ConfigError(f"{path} has mode {mode:04o}, others could read it; run: chmod 600 {path}")
+    return text
+
+
+def read_membership(path: Path) -> bytes:
+    """The encoded membership; empty if there is none. Raises ConfigError."""
+    try:
+        return bytes.fromhex(read_secret(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: is damaged ({error}); join again with a link") from error
+
+
+def write_checkpoint(path: Path, height: int, head: Digest) -> None:
+    """Remember which chain the link named. Raises StoreError."""
+    write_secret(path, f"{height} {head.hex()}")
+
+
+def read_checkpoint(path: Path) -> tuple[int, Digest] | None:
+    """Height and chain head; None: this site joined without a link. Raises ConfigError."""
+    text = read_secret(path)
+    if not text:
+        return None
+    try:
+        height, head = text.split()
+        return int(height), Digest(bytes.fromhex(head))
+    except ValueError as error:
+        raise ConfigError(f"{path}: is damaged ({error}); join again with the link, or remove it") from error
