@@ -7,19 +7,19 @@ from typing import Final
 
 from aiohttp import web
 
-from dilocoxd.api.caching import BodyCache
-from dilocoxd.api.controlling import Controlling
+from dilocoxd.api.commands import Controlling
+from dilocoxd.api.connections import Connections
 from dilocoxd.api.dashboard import Dashboard
 from dilocoxd.api.endpoints import ENDPOINTS
-from dilocoxd.api.guard import Guard
+from dilocoxd.api.guard import RequestGuard
 from dilocoxd.api.interface import Control, View
-from dilocoxd.api.listening import Connections
 from dilocoxd.api.openapi import document
-from dilocoxd.api.problems import Handler, problems
-from dilocoxd.api.reading import Reading
+from dilocoxd.api.queries import Reading
+from dilocoxd.api.request_metrics import Usage
+from dilocoxd.api.responses.etags import BodyCache
+from dilocoxd.api.responses.problems import Handler, problems
 from dilocoxd.api.settings import ApiSettings
 from dilocoxd.api.stream import EventStream
-from dilocoxd.api.usage import Usage
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
 
@@ -34,7 +34,7 @@ class Api:
         usage = Usage()
         self._reading = Reading(view, document(ENDPOINTS), cache, usage)
         self._controlling = Controlling(control, cache.clear)
-        middlewares = [usage.middleware, problems, self.connections.middleware, Guard(settings).middleware]
+        middlewares = [usage.middleware, problems, self.connections.middleware, RequestGuard(settings).middleware]
         self.app = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
         self.app.add_routes([web.route(e.method, e.path, self._handler(e.name, e.method)) for e in ENDPOINTS])
         self.app.add_routes(Dashboard().routes())

@@ -2,17 +2,29 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from dilocoxd.api import models
+from dilocoxd.answers.site import CommandDone
 from dilocoxd.api.interface import Control
-from dilocoxd.api.problems import ProblemError, bad_request
+from dilocoxd.api.requests import (
+    AddressRequest,
+    EmptyRequest,
+    EvictRequest,
+    LogLevelRequest,
+    PauseRequest,
+    RequestBody,
+    SiteRequest,
+)
+from dilocoxd.api.responses.encoding import json_answer
+from dilocoxd.api.responses.problems import ProblemError, bad_request
+
+Body = TypeVar("Body", bound=RequestBody)
 
 
-async def body_of(request: web.Request, model: type[BaseModel]) -> Any:
+async def body_of(request: web.Request, model: type[Body]) -> Body:
     """The JSON body as `model`; no body is an empty object. Raises ProblemError."""
     raw = await request.read()
     if raw and request.content_type != "application/json":
@@ -36,28 +48,44 @@ class Controlling:
 
     def _done(self, text: str) -> web.Response:
         self._changed()
-        return web.json_response({"ok": True, "text": text})
+        return json_answer(CommandDone(ok=True, text=text))
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
-        asked: models.PauseRequest = await body_of(request, models.PauseRequest)
+        asked = await body_of(request, PauseRequest)
         return self._done(self._control.pause(asked.reason))
 
     async def resume(self, request: web.Request) -> web.StreamResponse:
-        await body_of(request, models.Empty)
+        await body_of(request, EmptyRequest)
         return self._done(self._control.resume())
 
     async def leave(self, request: web.Request) -> web.StreamResponse:
-        await body_of(request, models.Empty)
+        await body_of(request, EmptyRequest)
         return self._done(self._control.leave())
 
     async def snapshot(self, request: web.Request) -> web.StreamResponse:
-        await body_of(request, models.Empty)
+        await body_of(request, EmptyRequest)
         return self._done(self._control.snapshot())
 
     async def reach(self, request: web.Request) -> web.StreamResponse:
-        await body_of(request, models.Empty)
-        return web.json_response(await self._control.reach())
+        await body_of(request, EmptyRequest)
+        return json_answer(await self._control.reach())
+
+    async def ping(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, SiteRequest)
+        return json_answer(await self._control.ping(asked.site))
+
+    async def connect(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, AddressRequest)
+        return self._done(await self._control.connect(asked.address))
+
+    async def disconnect(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, SiteRequest)
+        return self._done(await self._control.disconnect(asked.site))
+
+    async def evict(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, EvictRequest)
+        return self._done(self._control.evict(asked.revocation))
 
     async def log_level(self, request: web.Request) -> web.StreamResponse:
-        asked: models.LogLevelRequest = await body_of(request, models.LogLevelRequest)
+        asked = await body_of(request, LogLevelRequest)
         return self._done(self._control.set_log_level(asked.level))

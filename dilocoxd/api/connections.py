@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from dilocoxd.api.problems import Handler
+from dilocoxd.api.responses.problems import Handler
 from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import ConfigError
 
@@ -106,7 +106,7 @@ async def listening(connections: Connections, section: ApiSection) -> AsyncItera
     except OSError as error:
         raise ConfigError(
             f"the HTTP API cannot listen on {section.host} port {section.port} ({error.strerror or error}); "
-            "choose another port in site.toml or stop the other program"
+            "give another port with --api-port (api.port in site.toml) or stop the other program"
         ) from error
     try:
         bound = server.sockets[0].getsockname()

@@ -4,6 +4,7 @@ The page is plain HTML, CSS and JavaScript modules (no build step); uPlot (MIT),
 charts.
 """
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
@@ -12,7 +13,8 @@ from typing import Final
 
 from aiohttp import web
 
-from dilocoxd.api.problems import ProblemError
+from dilocoxd.api.responses.etags import GZIP_LEVEL, takes_gzip
+from dilocoxd.api.responses.problems import ProblemError
 
 KINDS: Final = {
     ".css": "text/css; charset=utf-8",
@@ -39,6 +41,8 @@ class Page:
     body: bytes
     kind: str
     tag: str
+    packed: bytes
+    """The body in gzip."""
 
 
 def pages(folder: Traversable | None = None, prefix: str = "") -> dict[str, Page]:
@@ -52,7 +56,8 @@ def pages(folder: Traversable | None = None, prefix: str = "") -> dict[str, Page
             found.update(pages(item, f"{name}/"))
         elif ending in KINDS:
             body = item.read_bytes()
-            found[name] = Page(body, KINDS[ending], hashlib.sha256(body).hexdigest()[:32])
+            tag = hashlib.sha256(body).hexdigest()[:32]
+            found[name] = Page(body, KINDS[ending], tag, gzip.compress(body, GZIP_LEVEL, mtime=0))
     return found
 
 
@@ -76,7 +81,10 @@ class Dashboard:
         page = self._pages.get(name)
         if page is None:
             raise ProblemError(404, "Not Found", f"the dashboard has no file {name[:80]!r}")
-        headers = {**HEADERS, "ETag": f'"{page.tag}"'}
+        headers = {**HEADERS, "ETag": f'W/"{page.tag}"', "Vary": "Accept-Encoding"}
         if request.headers.get("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
-        return web.Response(body=page.body, headers={**headers, "Content-Type": page.kind})
+        headers["Content-Type"] = page.kind
+        if not takes_gzip(request.headers.get("Accept-Encoding", "")):
+            return web.Response(body=page.body, headers=headers)
+        return web.Response(body=page.packed, headers={**headers, "Content-Encoding": "gzip"})

@@ -3,13 +3,22 @@
 The routes of the server and the OpenAPI document are both made from it, so neither can have what the other lacks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from aiohttp import web
+from pydantic import JsonValue
 
-from dilocoxd.api import models
-from dilocoxd.api.problems import bad_request
+from dilocoxd.answers.alerts import ExplainedAlert, PastAlert
+from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
+from dilocoxd.answers.members import Member
+from dilocoxd.answers.peers import JoinLine, Peer, Ping, Reach
+from dilocoxd.answers.rounds import LogEntry, Participation, RoundColumns, RoundRow
+from dilocoxd.answers.site import CommandDone, Health, ResolvedConfig, Snapshot
+from dilocoxd.answers.status import Status
+from dilocoxd.api.requests import AddressRequest, EmptyRequest, EvictRequest, LogLevelRequest, PauseRequest, SiteRequest
+from dilocoxd.api.responses.problems import bad_request
 
 INTEGER_MAX: Final = 2**53 - 1
 PAGE_DEFAULT: Final = 100
@@ -17,6 +26,10 @@ PAGE_MAX: Final = 1000
 LOG_PAGE_DEFAULT: Final = 20
 LOG_PAGE_MAX: Final = 200
 POINTS_MAX: Final = 50_000
+COLUMNS_MAX: Final = 50_000
+
+OpenApiDocument = Mapping[str, JsonValue]
+EventRecord = Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,8 @@ LIMIT: Final = Parameter("limit", "Rows, at most.", low=1, high=PAGE_MAX, defaul
 LOG_LIMIT: Final = Parameter("limit", "Rows, at most.", low=1, high=LOG_PAGE_MAX, default=LOG_PAGE_DEFAULT)
 POINTS: Final = Parameter("points", "Thin each curve to at most so many points (means).", low=2, high=POINTS_MAX)
 SINCE: Final = Parameter("since", "Only what ended after this time (unix seconds).", default=0)
+FIRST: Final = Parameter("from", "Only rounds from this one on.", default=0)
+EVENTS_LIMIT: Final = Parameter("limit", "Events, at most.", low=1, high=500, default=100)
 ROUND: Final = Parameter("round", "Number of the round.", place="path")
 
 
@@ -69,7 +84,7 @@ class Endpoint:
     """operationId; the handler has the same name."""
     text: str
     answer: Any
-    """Model of the JSON answer, or a content type."""
+    """Class of the JSON answer, or a content type."""
     parameters: tuple[Parameter, ...] = ()
     body: Any = None
     """Model of the JSON request."""
@@ -84,65 +99,98 @@ LINK: Final = (("Link", 'Next page, as rel="next".'),)
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
-        "GET", "/healthz", "healthz", "200 while the loop and the supervisor live.", models.Health,
+        "GET", "/healthz", "healthz", "200 while the loop and the supervisor live.", Health,
         problems=(503,), is_cached=False,
     ),
     Endpoint(
-        "GET", "/readyz", "readyz", "200 while the site trains with the others.", models.Health,
+        "GET", "/readyz", "readyz", "200 while the site trains with the others.", Health,
         problems=(503,), is_cached=False,
     ),
     Endpoint("GET", "/metrics", "metrics", "Prometheus exposition; docs/metrics.md.", "text/plain", is_cached=False),
-    Endpoint("GET", "/v1/openapi.json", "openapi", "This document.", dict[str, Any]),
-    Endpoint("GET", "/v1/status", "status", "What the daemon does, what it waits for and why.", models.Status),
-    Endpoint("GET", "/v1/peers", "peers", "All other sites that this one knows.", list[models.Peer]),
+    Endpoint("GET", "/v1/openapi.json", "openapi", "This document.", OpenApiDocument),
+    Endpoint("GET", "/v1/status", "status", "What the daemon does, what it waits for and why.", Status),
+    Endpoint("GET", "/v1/peers", "peers", "All other sites that this one knows.", list[Peer]),
+    Endpoint("GET", "/v1/members", "members", "Who belongs to the run, and who was evicted.", list[Member]),
     Endpoint(
-        "GET", "/v1/rounds", "rounds", "Rounds, newest first; with `from`, ascending.", list[models.RoundRow],
+        "GET", "/v1/rounds", "rounds", "Rounds, newest first; with `from`, ascending.", list[RoundRow],
         (FROM, BEFORE, LIMIT), headers=LINK,
     ),
-    Endpoint("GET", "/v1/rounds/{round}", "round_", "One round.", models.RoundRow, (ROUND,), problems=(404,)),
+    Endpoint("GET", "/v1/rounds/{round}", "round_", "One round.", RoundRow, (ROUND,), problems=(404,)),
     Endpoint(
-        "GET", "/v1/losses", "losses", "Loss curves: every inner step, and the shared model.", models.LossCurves,
+        "GET", "/v1/columns/rounds", "round_columns", "All committed rounds that are known, as columns for charts.",
+        RoundColumns, (FIRST,),
+    ),
+    Endpoint(
+        "GET", "/v1/participation", "participation", "Who took part in the newest committed rounds.", Participation,
+        (LIMIT,),
+    ),
+    Endpoint("GET", "/v1/join", "join", "The command that others join with, also as a QR code.", JoinLine),
+    Endpoint(
+        "GET", "/v1/losses", "losses", "Loss curves: every inner step, and the shared model.", LossCurves,
         (POINTS,),
     ),
-    Endpoint("GET", "/v1/timeline", "timeline", "What this site did when.", list[models.Span], (SINCE,)),
+    Endpoint("GET", "/v1/timeline", "timeline", "What this site did when.", list[OwnSpan], (SINCE,)),
     Endpoint(
         "GET", "/v1/timeline/sites", "sites_timeline", "What this and all other sites did when, as seen from here.",
-        models.SwarmTimeline, (SINCE,),
+        SwarmTimeline, (SINCE,),
     ),
-    Endpoint("GET", "/v1/alerts", "alerts", "Alerts that stand, with cause and remedy.", list[models.Alert]),
+    Endpoint("GET", "/v1/alerts", "alerts", "Alerts that stand, with cause and remedy.", list[ExplainedAlert]),
     Endpoint(
-        "GET", "/v1/log", "log", "Entries of the log, newest first.", list[models.LogEntry], (BEFORE, LOG_LIMIT),
+        "GET", "/v1/alerts/history", "past_alerts", "Alerts that stood once, newest last.", list[PastAlert],
+    ),
+    Endpoint(
+        "GET", "/v1/events/recent", "recent_events", "The newest events, oldest first; docs/events.md.",
+        list[EventRecord], (EVENTS_LIMIT,),
+    ),
+    Endpoint(
+        "GET", "/v1/log", "log", "Entries of the log, newest first.", list[LogEntry], (BEFORE, LOG_LIMIT),
         headers=LINK,
     ),
-    Endpoint("GET", "/v1/log/{round}", "log_entry", "One entry.", models.LogEntry, (ROUND,), problems=(404,)),
-    Endpoint("GET", "/v1/snapshots", "snapshots", "Snapshots on this site's disk.", list[models.Snapshot]),
-    Endpoint("GET", "/v1/config", "config", "The configuration as it took effect, secrets masked.", models.Config),
+    Endpoint("GET", "/v1/log/{round}", "log_entry", "One entry.", LogEntry, (ROUND,), problems=(404,)),
+    Endpoint("GET", "/v1/snapshots", "snapshots", "Snapshots on this site's disk.", list[Snapshot]),
+    Endpoint("GET", "/v1/config", "config", "The configuration as it took effect, secrets masked.", ResolvedConfig),
     Endpoint(
         "GET", "/v1/events", "events", "Server-sent events: `event` (docs/events.md), `status`, `reset`.",
         "text/event-stream", problems=(503,), is_cached=False,
     ),
     Endpoint(
-        "POST", "/v1/control/pause", "pause", "The trainers stop at the next inner step.", models.Done,
-        body=models.PauseRequest, problems=(409,), is_cached=False,
+        "POST", "/v1/control/pause", "pause", "The trainers stop at the next inner step.", CommandDone,
+        body=PauseRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
-        "POST", "/v1/control/resume", "resume", "The trainers go on.", models.Done, body=models.Empty,
+        "POST", "/v1/control/resume", "resume", "The trainers go on.", CommandDone, body=EmptyRequest,
         problems=(409,), is_cached=False,
     ),
     Endpoint(
-        "POST", "/v1/control/leave", "leave", "Settle the round, say goodbye and end.", models.Done,
-        body=models.Empty, problems=(409,), is_cached=False,
+        "POST", "/v1/control/leave", "leave", "Settle the round, say goodbye and end.", CommandDone,
+        body=EmptyRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
-        "POST", "/v1/control/snapshot", "snapshot", "Write the shared state to disk.", models.Done,
-        body=models.Empty, problems=(409,), is_cached=False,
+        "POST", "/v1/control/snapshot", "snapshot", "Write the shared state to disk.", CommandDone,
+        body=EmptyRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/reach", "reach", "Have a peer try to connect to the addresses that we announce.",
-        models.Reach, body=models.Empty, problems=(409,), is_cached=False,
+        Reach, body=EmptyRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/ping", "ping", "How another site is reached: latency, direct or relayed, bandwidth.",
+        Ping, body=SiteRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/connect", "connect", "Ask for peers at an address from now on.", CommandDone,
+        body=AddressRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/disconnect", "disconnect", "Close the connection to another site.", CommandDone,
+        body=SiteRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/evict", "evict", "Settle a revocation that authorities signed, and tell the others.",
+        CommandDone, body=EvictRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/log-level", "log_level", "Least severity of events on stderr or in the journal.",
-        models.Done, body=models.LogLevelRequest, problems=(409,), is_cached=False,
+        CommandDone, body=LogLevelRequest, problems=(409,), is_cached=False,
     ),
 )  # fmt: skip

@@ -5,16 +5,16 @@ for control need a bearer token, which browsers never send by themselves (they c
 name that somebody else's DNS can point at us is refused (no rebinding).
 """
 
-import asyncio
 import hmac
 import ipaddress
-from collections import OrderedDict
+import time
 from typing import Final
 
 from aiohttp import web
 
-from dilocoxd.api.problems import Handler, ProblemError
+from dilocoxd.api.responses.problems import Handler, ProblemError
 from dilocoxd.api.settings import ApiSettings
+from dilocoxd.swarm.streams.budget import Budget, Rate
 
 CLIENTS_TRACKED: Final = 256
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -45,34 +45,14 @@ def is_own_name(host: str, names: frozenset[str]) -> bool:
     return True
 
 
-class Bucket:
-    """Tokens that refill; one request takes one."""
-
-    __slots__ = ("_at", "_full", "_left", "_rate")
-
-    def __init__(self, rate: float, now: float) -> None:
-        self._rate = rate
-        self._full = 2 * rate
-        self._left = self._full
-        self._at = now
-
-    def take(self, now: float) -> bool:
-        """False when it is empty."""
-        self._left = min(self._full, self._left + (now - self._at) * self._rate)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-class Guard:
+class RequestGuard:
     """Asked before every request."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self._settings = settings
         self._names = settings.names
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        rate = settings.section.requests_per_s_max
+        self._budget = Budget(time.monotonic, each=Rate(rate, 2 * rate), keys_max=CLIENTS_TRACKED)
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -103,16 +83,7 @@ class Guard:
             raise ProblemError(403, "Forbidden", "control requests from other web pages are refused")
 
     def _check_rate(self, request: web.Request) -> None:
-        now = asyncio.get_running_loop().time()
-        client = request.remote or ""
-        bucket = self._buckets.get(client)
-        if bucket is None:
-            bucket = self._buckets[client] = Bucket(self._settings.section.requests_per_s_max, now)
-            while len(self._buckets) > CLIENTS_TRACKED:
-                self._buckets.popitem(last=False)
-        else:
-            self._buckets.move_to_end(client)
-        if not bucket.take(now):
+        if not self._budget.take(request.remote or ""):
             limit = self._settings.section.requests_per_s_max
             detail = f"more than {limit} requests a second; ask less often, or raise api.requests_per_s_max"
             raise ProblemError(429, "Too Many Requests", detail, {"Retry-After": "1"})

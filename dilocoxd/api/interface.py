@@ -1,10 +1,19 @@
 """What the API needs of the daemon: a view that only reads, and the few commands that change something.
 
-Source: docs/internals.md section 6. Implemented by daemon/view.py and daemon/control.py.
+The answers are those of dilocoxd/answers. Source: docs/internals.md section 6. Implemented by daemon/observe/view.py
+and daemon/control.py.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from dilocoxd.answers.alerts import ExplainedAlert, PastAlert
+from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
+from dilocoxd.answers.members import Member
+from dilocoxd.answers.peers import Peer, Ping, Reach
+from dilocoxd.answers.rounds import LogEntry, RoundRow
+from dilocoxd.answers.site import ResolvedConfig, Snapshot
+from dilocoxd.answers.status import Status
 
 
 class View(Protocol):
@@ -18,43 +27,52 @@ class View(Protocol):
     def is_ready(self) -> bool:
         """The site trains with the swarm."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         """GET /v1/status."""
 
-    def peers(self) -> list[dict[str, Any]]:
+    def peers(self) -> Sequence[Peer]:
         """GET /v1/peers."""
 
-    def rounds(self, first: int, limit: int) -> list[dict[str, Any]]:
+    def members(self) -> Sequence[Member]:
+        """GET /v1/members."""
+
+    def rounds(self, first: int, limit: int) -> Sequence[RoundRow]:
         """Rounds ascending from `first`."""
 
-    def rounds_before(self, before: int | None, limit: int) -> list[dict[str, Any]]:
+    def rounds_before(self, before: int | None, limit: int) -> Sequence[RoundRow]:
         """Rounds descending, below `before` (None: from the newest)."""
 
-    def round(self, index: int) -> dict[str, Any] | None:
+    def round(self, index: int) -> RoundRow | None:
         """One round, or None if this daemon does not know it."""
 
-    def losses(self) -> dict[str, Any]:
+    def losses(self) -> LossCurves:
         """GET /v1/losses."""
 
-    def timeline(self) -> list[dict[str, Any]]:
+    def timeline(self) -> Sequence[OwnSpan]:
         """GET /v1/timeline."""
 
-    def swarm_timeline(self, since: float) -> dict[str, Any]:
+    def swarm_timeline(self, since: float) -> SwarmTimeline:
         """GET /v1/timeline/sites: spans that end after `since`."""
 
-    def alerts(self) -> list[dict[str, Any]]:
+    def alerts(self) -> Sequence[ExplainedAlert]:
         """GET /v1/alerts."""
 
-    def config(self) -> dict[str, Any]:
+    def past_alerts(self) -> Sequence[PastAlert]:
+        """GET /v1/alerts/history."""
+
+    def recent_events(self, limit: int) -> Sequence[Mapping[str, object]]:
+        """The newest events, oldest first."""
+
+    def config(self) -> ResolvedConfig:
         """GET /v1/config, secrets masked."""
 
-    async def log(self, before: int | None, limit: int) -> list[dict[str, Any]]:
+    async def log(self, before: int | None, limit: int) -> Sequence[LogEntry]:
         """Entries of the log descending, below `before` (None: from the newest)."""
 
-    async def log_entry(self, index: int) -> dict[str, Any] | None:
+    async def log_entry(self, index: int) -> LogEntry | None:
         """One entry, or None if it is not in the log."""
 
-    async def snapshots(self) -> list[dict[str, Any]]:
+    async def snapshots(self) -> Sequence[Snapshot]:
         """GET /v1/snapshots."""
 
     def metrics(self) -> str:
@@ -79,8 +97,20 @@ class Control(Protocol):
     def snapshot(self) -> str:
         """Write the shared state to disk as soon as the outer worker is free."""
 
-    async def reach(self) -> dict[str, Any]:
-        """What a peer finds when it tries to connect to us; model `Reach`."""
+    async def reach(self) -> Reach:
+        """What a peer finds when it tries to connect to us."""
+
+    async def ping(self, site: str) -> Ping:
+        """How the other site of that name is reached, and how well."""
+
+    async def connect(self, address: str) -> str:
+        """Ask at this address from now on."""
+
+    async def disconnect(self, site: str) -> str:
+        """Close the connection to the other site of that name."""
+
+    def evict(self, revocation: str) -> str:
+        """Settle a signed revocation, and tell the others."""
 
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

@@ -1,15 +1,17 @@
-"""Makes the OpenAPI 3.1 document from the table of endpoints and the models of the answers."""
+"""Makes the OpenAPI 3.1 document from the table of endpoints and the classes of the answers."""
 
 import functools
-from typing import Any, Final
+from dataclasses import is_dataclass
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
 from dilocoxd import __version__
-from dilocoxd.api import models
-from dilocoxd.api.endpoints import Endpoint, Parameter
+from dilocoxd.answers.site import Problem
+from dilocoxd.api.endpoints import Endpoint, OpenApiDocument, Parameter
+from dilocoxd.api.requests import RequestBody
+from dilocoxd.api.responses.problems import PROBLEM_TYPE
 
-PROBLEM_TYPE: Final = "application/problem+json"
 TITLES: Final = {
     304: "The client has this answer already (If-None-Match).",
     400: "A parameter or the body is wrong; the detail says which.",
@@ -30,13 +32,13 @@ ON_CONTROL: Final = (403, 413, 415)
 
 
 @functools.cache
-def document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
+def document(endpoints: tuple[Endpoint, ...]) -> OpenApiDocument:
     """The whole document as plain values."""
     schemas: dict[str, Any] = {}
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation(endpoint, schemas)
-    schema_of(models.Problem, schemas, "serialization")
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+    _schema_of(Problem, schemas, "serialization")
     return {
         "openapi": "3.1.0",
         "info": {
@@ -53,22 +55,34 @@ def document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
     }
 
 
-def schema_of(model: Any, schemas: dict[str, Any], mode: Any) -> dict[str, Any]:
-    """Schema of a model or of a type made of models; models go to `schemas`."""
-    found = TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}", mode=mode)
-    schemas.update(found.pop("$defs", {}))
-    if isinstance(model, type) and issubclass(model, models.Model):
-        schemas[model.__name__] = found
-        return {"$ref": f"#/components/schemas/{model.__name__}"}
+def _schema_of(kind: Any, schemas: dict[str, Any], mode: Literal["serialization", "validation"]) -> Any:
+    """Schema of a class of answers or requests, or of a type made of them; classes go to `schemas`."""
+    found = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}", mode=mode)
+    known = found.pop("$defs", {})
+    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, RequestBody)):
+        known[kind.__name__] = found
+        found = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    schemas.update({name: _exact(schema) if mode == "serialization" else schema for name, schema in known.items()})
     return found
 
 
-def operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+def _exact(schema: Any) -> Any:
+    """The same: an answer has all its fields, and no others."""
+    if "properties" not in schema:
+        return schema
+    fields = {
+        name: {key: one for key, one in field.items() if key != "default"}
+        for name, field in schema["properties"].items()
+    }
+    return {**schema, "properties": fields, "required": list(fields), "additionalProperties": False}
+
+
+def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     """One method of one path."""
     if isinstance(endpoint.answer, str):
         content = {endpoint.answer: {"schema": {"type": "string"}}}
     else:
-        content = {"application/json": {"schema": schema_of(endpoint.answer, schemas, "serialization")}}
+        content = {"application/json": {"schema": _schema_of(endpoint.answer, schemas, "serialization")}}
     good: dict[str, Any] = {"description": endpoint.text, "content": content}
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in endpoint.headers}
     if endpoint.is_cached:
@@ -85,18 +99,18 @@ def operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "operationId": endpoint.name.rstrip("_"),
         "summary": endpoint.text,
-        "parameters": [parameter(p) for p in endpoint.parameters],
+        "parameters": [_parameter(p) for p in endpoint.parameters],
         "responses": responses,
     }
     if endpoint.body is not None:
-        schema = schema_of(endpoint.body, schemas, "validation")
+        schema = _schema_of(endpoint.body, schemas, "validation")
         needed = bool(schemas[endpoint.body.__name__].get("required"))
         shown["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
         shown["security"] = [{"token": []}]
     return shown
 
 
-def parameter(given: Parameter) -> dict[str, Any]:
+def _parameter(given: Parameter) -> dict[str, Any]:
     """One parameter."""
     schema: dict[str, Any] = {"type": "integer", "minimum": given.low, "maximum": given.high}
     if given.default is not None:

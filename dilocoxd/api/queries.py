@@ -1,32 +1,40 @@
 """Answers of all GET paths: each asks the view and hands its value on. Decides nothing but paging and thinning."""
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from dilocoxd.answers.fields import LossPoint
+from dilocoxd.answers.history import LossCurves
+from dilocoxd.answers.site import Health
 from dilocoxd.api import endpoints
-from dilocoxd.api.caching import BodyCache
+from dilocoxd.api.endpoints import OpenApiDocument
 from dilocoxd.api.interface import View
-from dilocoxd.api.problems import ProblemError, problem
-from dilocoxd.api.usage import Usage
+from dilocoxd.api.request_metrics import Usage
+from dilocoxd.api.responses.columns import columns_in_steps, participation
+from dilocoxd.api.responses.encoding import json_answer
+from dilocoxd.api.responses.etags import BodyCache
+from dilocoxd.api.responses.join_line import join_line
+from dilocoxd.api.responses.problems import ProblemError, problem
 
 
-def thinned(points: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+def thinned(points: Sequence[LossPoint], count: int) -> Sequence[LossPoint]:
     """At most `count` points: last time and number of each stretch, mean of its losses."""
     if len(points) <= count:
-        return [list(point) for point in points]
-    found = []
+        return points
+    found: list[LossPoint] = []
     for index in range(count):
         part = points[index * len(points) // count : (index + 1) * len(points) // count]
-        found.append([part[-1][0], part[-1][1], sum(point[2] for point in part) / len(part)])
+        losses = [math.nan if loss is None else loss for _, _, loss in part]
+        found.append((part[-1][0], part[-1][1], sum(losses) / len(losses)))
     return found
 
 
 class Reading:
     """The handlers; names are those of the endpoints."""
 
-    def __init__(self, view: View, document: dict[str, Any], cache: BodyCache, usage: Usage) -> None:
+    def __init__(self, view: View, document: OpenApiDocument, cache: BodyCache, usage: Usage) -> None:
         self._view = view
         self._document = document
         self._cache = cache
@@ -34,14 +42,14 @@ class Reading:
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
         if self._view.is_healthy:
-            return web.json_response({"ok": True})
-        return problem(503, "Unhealthy", self._view.status()["waiting_for"])
+            return json_answer(Health(ok=True))
+        return problem(503, "Unhealthy", self._view.status().waiting_for)
 
     async def readyz(self, request: web.Request) -> web.StreamResponse:
         if self._view.is_ready:
-            return web.json_response({"ok": True})
+            return json_answer(Health(ok=True))
         status = self._view.status()
-        return problem(503, "Not Ready", status["waiting_for"] or f"the daemon is {status['state']}")
+        return problem(503, "Not Ready", status.waiting_for or f"the daemon is {status.state}")
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -56,16 +64,36 @@ class Reading:
     async def peers(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.peers))
 
+    async def members(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.members))
+
     async def rounds(self, request: web.Request) -> web.StreamResponse:
         limit = endpoints.LIMIT.integer(request)
         first, before = endpoints.FROM.read(request), endpoints.BEFORE.read(request)
         if first is not None:
             rows = self._view.rounds(first, limit)
-            after = f"from={rows[-1]['round'] + 1}" if len(rows) == limit else ""
+            after = f"from={rows[-1].round + 1}" if len(rows) == limit else ""
         else:
             rows = self._view.rounds_before(before, limit)
-            after = f"before={rows[-1]['round']}" if len(rows) == limit and rows[-1]["round"] > 0 else ""
+            after = f"before={rows[-1].round}" if len(rows) == limit and rows[-1].round > 0 else ""
         return await self._cache.answer(request, self._made(lambda: rows), next_page("/v1/rounds", after, limit))
+
+    async def round_columns(self, request: web.Request) -> web.StreamResponse:
+        first = endpoints.FIRST.integer(request)
+        return await self._cache.answer(
+            request, lambda: columns_in_steps(self._view.rounds(first, endpoints.COLUMNS_MAX))
+        )
+
+    async def participation(self, request: web.Request) -> web.StreamResponse:
+        limit = endpoints.LIMIT.integer(request)
+        # One more than asked for: the newest one is mostly under way.
+        return await self._cache.answer(
+            request, self._made(lambda: participation(self._view.rounds_before(None, limit + 1)))
+        )
+
+    async def join(self, request: web.Request) -> web.StreamResponse:
+        status = self._view.status()
+        return await self._cache.answer(request, self._made(lambda: join_line(status.join_address, status.admission)))
 
     async def round_(self, request: web.Request) -> web.StreamResponse:
         index = endpoints.ROUND.integer(request)
@@ -76,14 +104,17 @@ class Reading:
 
     async def losses(self, request: web.Request) -> web.StreamResponse:
         points = endpoints.POINTS.read(request) or endpoints.POINTS_MAX
-        return await self._cache.answer(
-            request, self._made(lambda: {name: thinned(curve, points) for name, curve in self._view.losses().items()})
-        )
+
+        def thin() -> LossCurves:
+            whole = self._view.losses()
+            return LossCurves(inner=thinned(whole.inner, points), validation=thinned(whole.validation, points))
+
+        return await self._cache.answer(request, self._made(thin))
 
     async def timeline(self, request: web.Request) -> web.StreamResponse:
         since = endpoints.SINCE.integer(request)
         return await self._cache.answer(
-            request, self._made(lambda: [span for span in self._view.timeline() if span["end"] > since])
+            request, self._made(lambda: [span for span in self._view.timeline() if span.end > since])
         )
 
     async def sites_timeline(self, request: web.Request) -> web.StreamResponse:
@@ -93,10 +124,17 @@ class Reading:
     async def alerts(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.alerts))
 
+    async def past_alerts(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.past_alerts))
+
+    async def recent_events(self, request: web.Request) -> web.StreamResponse:
+        limit = endpoints.EVENTS_LIMIT.integer(request)
+        return await self._cache.answer(request, self._made(lambda: self._view.recent_events(limit)))
+
     async def log(self, request: web.Request) -> web.StreamResponse:
         limit, before = endpoints.LOG_LIMIT.integer(request), endpoints.BEFORE.read(request)
         rows = await self._view.log(before, limit)
-        after = f"before={rows[-1]['round']}" if len(rows) == limit and rows[-1]["round"] > 0 else ""
+        after = f"before={rows[-1].round}" if len(rows) == limit and rows[-1].round > 0 else ""
         return await self._cache.answer(request, self._made(lambda: rows), next_page("/v1/log", after, limit))
 
     async def log_entry(self, request: web.Request) -> web.StreamResponse:
@@ -113,8 +151,8 @@ class Reading:
         return await self._cache.answer(request, self._made(self._view.config))
 
     @staticmethod
-    def _made(make: Any) -> Any:
-        async def value() -> Any:
+    def _made(make: Callable[[], object]) -> Callable[[], Awaitable[object]]:
+        async def value() -> object:
             return make()
 
         return value

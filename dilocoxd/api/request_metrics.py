@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from dilocoxd.api.problems import Handler
+from dilocoxd.api.responses.problems import Handler
 from dilocoxd.telemetry.metrics import API_REQUEST_SECONDS, API_REQUESTS
 
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)

@@ -8,8 +8,8 @@ from typing import Final
 from aiohttp import web
 
 from dilocoxd.api.app import Api
+from dilocoxd.api.connections import listening
 from dilocoxd.api.interface import Control, View
-from dilocoxd.api.listening import listening
 from dilocoxd.api.settings import ApiSettings
 from dilocoxd.config.api import ApiSection
 

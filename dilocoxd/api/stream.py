@@ -11,12 +11,14 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from aiohttp import web
 
-from dilocoxd.api.caching import encoded
-from dilocoxd.api.problems import ProblemError, bad_request
+from dilocoxd.answers.status import Status
+from dilocoxd.api.responses.encoding import encoded
+from dilocoxd.api.responses.problems import ProblemError, bad_request
 
 HISTORY: Final = 2000
 QUEUE_MAX: Final = 500
@@ -64,14 +66,14 @@ class Client:
 class EventStream:
     """All clients of /v1/events."""
 
-    def __init__(self, status: Callable[[], dict[str, Any]], clients_max: int) -> None:
+    def __init__(self, status: Callable[[], Status], clients_max: int) -> None:
         self._status = status
         self._clients_max = clients_max
         self._clients: set[Client] = set()
         self._life = f"{time.time_ns() // 1_000_000:x}"
         self._number = 0
         self._history: deque[tuple[int, bytes]] = deque(maxlen=HISTORY)
-        self._last_status: dict[str, Any] = {}
+        self._last_status: Status | None = None
         self.num_cut_off = 0
 
     def on_event(self, record: dict[str, object]) -> None:
@@ -87,7 +89,7 @@ class EventStream:
         if not self._clients:
             return
         status = self._status()
-        comparable = {**status, "uptime_s": 0}
+        comparable = replace(status, uptime_s=0.0)
         if comparable != self._last_status:
             self._last_status = comparable
             data = message("status", encoded(status))

@@ -1,24 +1,44 @@
-"""Runs the alert watch: looks, raises and clears. Only I/O is here; the conditions are in alert_watch.py."""
+"""Runs the alert watch: looks, raises and clears. Only I/O is here; the conditions are in observe/alert_rules.py."""
 
 import asyncio
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-from dilocoxd.daemon.alert_watch import LOOK_EVERY_S, AlertWatch, Seen
-from dilocoxd.daemon.parts import Daemon
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import Status
+from dilocoxd.daemon.observe.alert_book import AlertBook
+from dilocoxd.daemon.observe.alert_rules import LOOK_EVERY_S, AlertWatch, Seen
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, LoopBlocked
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Where the watch looks."""
+
+    status: Callable[[], Status]
+    peers: Callable[[], list[Peer]]
+    disk: Path
+    """Any place on the disk with the run directory."""
+    snapshot_bytes: Callable[[], int]
+    """Size of the newest snapshot."""
+    num_dropped: Callable[[], int]
+    """Values that metrics sinks did not take."""
 
 
 class AlertDriver:
     """For one daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, watched: Watched, alerts: AlertBook) -> None:
+        self._watched = watched
+        self._alerts = alerts
         self._watch = AlertWatch()
-        daemon.opened.events.listen(self._on_event)
 
-    def _on_event(self, record: dict[str, object]) -> None:
+    def note(self, record: dict[str, object]) -> None:
+        """An event, in its JSON form."""
         name, now = record["event"], time.monotonic()
         if name == LoopBlocked.name:
             self._watch.note_blocked(float(str(record["lag_s"])), now)
@@ -32,17 +52,17 @@ class AlertDriver:
             self.settle(await self._seen(), time.monotonic())
 
     async def _seen(self) -> Seen:
-        daemon = self._daemon
-        disk = await asyncio.to_thread(shutil.disk_usage, daemon.opened.run_dir.path)
-        status, peers = daemon.view.status(), daemon.view.peers()
-        return Seen(status, peers, disk.free, disk.total, daemon.snapshots.newest_bytes, daemon.num_dropped())
+        watched = self._watched
+        disk = await asyncio.to_thread(shutil.disk_usage, watched.disk)
+        room = (disk.free, disk.total)
+        return Seen(watched.status(), watched.peers(), *room, watched.snapshot_bytes(), watched.num_dropped())
 
     def settle(self, seen: Seen, now: float) -> None:
         """Raise what stands now and clear what does not."""
         for code, text in self._watch.look(seen, now).items():
             if not text:
-                self._daemon.clear_alert(code)
-            elif code not in self._daemon.journal.alerts:
-                self._daemon.alert(code, text, kind_of(code).remedy)
+                self._alerts.clear(code)
+            elif not self._alerts.stands(code):
+                self._alerts.alert(code, text, kind_of(code).remedy)
         for code in self._watch.expired(now):
-            self._daemon.clear_alert(code)
+            self._alerts.clear(code)

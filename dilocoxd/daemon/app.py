@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,32 +17,34 @@ import uvloop
 
 from dilocoxd import __version__
 from dilocoxd.config.api import ApiSection
-from dilocoxd.daemon.alert_driver import AlertDriver
-from dilocoxd.daemon.api_view import DaemonView
+from dilocoxd.daemon.assembly import Daemon, MakeSite
+from dilocoxd.daemon.chain.owed_work import tell_choice
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.snapshots import usable_snapshots
 from dilocoxd.daemon.control import DaemonControl
-from dilocoxd.daemon.join import catch_up, meet_others
-from dilocoxd.daemon.opened import Opened
-from dilocoxd.daemon.own_books import StartBooks
-from dilocoxd.daemon.parts import Daemon, MakeSite
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.recovery_driver import finish_turn_back
-from dilocoxd.daemon.round_driver import RoundDriver
-from dilocoxd.daemon.service_manager import Address, ServiceManager
-from dilocoxd.daemon.site import LocalSite
-from dilocoxd.daemon.site_interface import ChainView
-from dilocoxd.daemon.snapshot_keeper import usable_snapshots
-from dilocoxd.daemon.stop_signals import StopSignals
-from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
-from dilocoxd.daemon.token import load_or_create_token
+from dilocoxd.daemon.ending import end_of_run
+from dilocoxd.daemon.narrator import narrate
+from dilocoxd.daemon.observe.view import DaemonView
+from dilocoxd.daemon.preparing import prepare
+from dilocoxd.daemon.process.open_run import Opened
+from dilocoxd.daemon.process.service_manager import Address, ServiceManager
+from dilocoxd.daemon.process.stop_signals import StopSignals
+from dilocoxd.daemon.process.token import load_or_create_token
+from dilocoxd.daemon.recovery.driver import finish_turn_back
+from dilocoxd.daemon.round.driver import RoundDriver
+from dilocoxd.daemon.site.site import LocalSite
+from dilocoxd.daemon.starting import catch_up, meet_others
+from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
-from dilocoxd.rounds.events import LeaveRequested
-from dilocoxd.store.aside import Aside
+from dilocoxd.machines.phase.settings import StartingPoint
+from dilocoxd.machines.round.inputs import LeaveRequested
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.store.snapshots import remove_leftovers
-from dilocoxd.swarm.ending import end_all
-from dilocoxd.swarm.identity import load_or_create
+from dilocoxd.swarm.cancelling import end_all
+from dilocoxd.swarm.discovery.identity import load_or_create
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
 from dilocoxd.telemetry.events import EventLog, journal_of
@@ -77,8 +80,8 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
             EntryLog, run_dir.log, opened.manifest.run_id,
             genesis_hash(opened.manifest.run_id, opened.manifest.sha256()),
         )  # fmt: skip
-        books = StartBooks(opened.identity.peer_id, run_dir.path, OwnWork(run_dir.own_work), opened.events)
-        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, books.note)
+        tell = partial(tell_choice, opened.identity.peer_id, KeptWorkStore(run_dir.own_work), opened.events)
+        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, tell)
         await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()
@@ -130,16 +133,21 @@ class App:
 
     async def _tell_manager(self, address: Address) -> None:
         daemon = self._daemon
-        beats = {"the site's driver": daemon.site.beat, "the network's loop": daemon.network_beat}
+        beats = {"the site's driver": daemon.site.beat, "the network's loop": daemon.swarm.beat}
         await self._manager.run(address, daemon.view.status, beats)
 
     async def _run_parts(self) -> None:
         daemon = self._daemon
         async with asyncio.TaskGroup() as group:
-            helpers = [self._watched(group, AlertDriver(daemon).run(), "alerts")]
+            alerts = self._watched(group, daemon.alert_driver.run(), "alerts")
+            told = narrate(daemon.view.status, daemon.journal.newest_rounds, daemon.opened.events.say)
+            lines = group.create_task(told, name="lines for the terminal")
+            helpers: list[asyncio.Task[None]] = []
             site = self._watched(group, daemon.site.run(), "site")
             conductor = self._watched(group, self._start(group, helpers), "start")
             await self._stop.wait()
+            for task in (alerts, lines):
+                task.cancel()  # what ends now, ends because it is to
             await self._finish(conductor, site)
             for task in [*helpers, site]:
                 task.cancel()
@@ -175,7 +183,7 @@ class App:
         if self._stop.is_set():
             return  # the stop list ends the parts in its own order; what they miss then is no news
         text = "; ".join(str(error) for error in _leaves(failures))
-        self._daemon.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
+        self._daemon.alerts.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
         is_config = failures.subgroup(ConfigError) is not None
         self.stop(f"{name}: {text}", ConfigError.exit_code if is_config else EXIT_FAILED)
 
@@ -183,7 +191,9 @@ class App:
         """The round machine leaves by itself when our disk does not let it keep promises."""
         await rounds.left.wait()
         if not self._stop.is_set():
-            self._daemon.alert("rounds_failed", rounds.left_why, "make room on the disk, then start the daemon again")
+            self._daemon.alerts.alert(
+                "rounds_failed", rounds.left_why, "make room on the disk, then start the daemon again"
+            )
             self.stop(rounds.left_why, EXIT_FAILED)
 
     @contextlib.asynccontextmanager
@@ -195,8 +205,8 @@ class App:
         run_dir, events = self._daemon.opened.run_dir, self._daemon.opened.events
         token = load_or_create_token(run_dir.path / api.token_file)
         if api.warnings():
-            self._daemon.alert("api_exposed", "; ".join(api.warnings()), kind_of("api_exposed").remedy)
-        control = DaemonControl(self._daemon, self.stop)
+            self._daemon.alerts.alert("api_exposed", "; ".join(api.warnings()), kind_of("api_exposed").remedy)
+        control = DaemonControl(self._daemon.control_parts(), self.stop)
         async with self._serve_api(self._daemon.view, control, api, token) as (host, port):
             events.emit(ApiStarted(host=host, port=port))
             yield host, port
@@ -212,12 +222,12 @@ class App:
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout
-        payloads = PayloadMaps(layout.payload_bytes)
+        payloads = PayloadMaps(layout.payload_bytes, layout.numel, layout.record_bytes, layout.center_start)
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
         snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
         for problem in await daemon.ledger.open(payloads, snapshots):
-            daemon.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
-        await daemon.recall_rounds()
+            daemon.alerts.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
+        await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)
         transfers = await daemon.make_rounds(payloads)
         assert daemon.rounds is not None
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
@@ -225,13 +235,19 @@ class App:
         helpers.append(self._watched(group, daemon.recovery.run(), "recovery"))
         helpers.append(self._watched(group, daemon.snapshots.run(daemon.site, daemon.log), "snapshots"))
         life.enter("joining", "another peer of this run to answer")
-        await meet_others(daemon)
+        surroundings = daemon.surroundings()
+        await meet_others(surroundings)
         life.enter("catching_up", "")
-        await catch_up(daemon)
-        life.enter("training")
-        chain = daemon.ledger.chain
-        newest, own = daemon.ledger.newest_own_phase(), await daemon.ledger.own_phases()
-        await daemon.site.begin(ChainView(chain.height, newest, own, await asyncio.to_thread(daemon.books.kept.phases)))
+        await catch_up(surroundings)
+        life.enter("preparing")
+        kept = await asyncio.to_thread(daemon.work_keeper.kept.contents)
+        await daemon.site.begin(StartingPoint(await daemon.ledger.own_phases(), kept))
+        await prepare(life, lambda: daemon.site.status().is_training, self._tell_others)
+        self.stop(await end_of_run(daemon.ending()))
+
+    def _tell_others(self) -> None:
+        self._daemon.membership.report()
+        self._daemon.swarm.announce()
 
     async def _finish(self, conductor: asyncio.Task[None], site: asyncio.Task[None]) -> None:
         """The stop list. Every step is bounded, and none is skipped because one before it failed."""

@@ -4,81 +4,119 @@ Nothing here waits: each command starts its effect and says what will happen. A 
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from dilocoxd.daemon.parts import Daemon
-from dilocoxd.daemon.reach import ask_peers
+from dilocoxd.answers.peers import Ping, Reach
+from dilocoxd.daemon.chain.pauses import Pauses
+from dilocoxd.daemon.chain.snapshots import SnapshotKeeper
+from dilocoxd.daemon.peers.dial_back import Ask, ask_peers
+from dilocoxd.daemon.peers.members import Members
+from dilocoxd.daemon.peers.visits import Visits
+from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.errors import CommandRefused
+from dilocoxd.ids import PeerId
 from dilocoxd.store.snapshots import INDEX_NAME
 from dilocoxd.telemetry.catalogue import Level, LogLevelChanged, SitePaused, SiteResumed
-from dilocoxd.telemetry.events import SEVERITY
+from dilocoxd.telemetry.events import SEVERITY, EventLog
 
 OPERATOR: Final = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlParts:
+    """What the commands work with."""
+
+    lifecycle: Lifecycle
+    pauses: Pauses
+    loaded_height: Callable[[], int | None]
+    """Which state is loaded and takes part in rounds; None: none yet."""
+    snapshots: SnapshotKeeper
+    snapshot_directory: Path
+    live_peers: Callable[[], list[PeerId]]
+    fetch_bytes: Ask
+    """A small resource of a peer."""
+    visits: Visits
+    members: Members
+    tell_others: Callable[[], None]
+    """What we do has changed."""
+    events: EventLog
 
 
 class DaemonControl:
     """Commands for one daemon; called on its loop."""
 
-    def __init__(self, daemon: Daemon, stop: Callable[[str], None]) -> None:
-        self._daemon = daemon
+    def __init__(self, parts: ControlParts, stop: Callable[[str], None]) -> None:
+        self._parts = parts
         self._stop = stop
 
     def pause(self, reason: str) -> str:
         """The trainers stop at the next inner step; the shared state goes on following the others."""
-        daemon = self._daemon
-        if daemon.lifecycle.state in ("leaving", "failed"):
-            raise CommandRefused(f"the daemon is {daemon.lifecycle.state}; there is nothing to pause")
-        daemon.ledger.pauses.hold(OPERATOR, reason)
-        if not daemon.lifecycle.is_paused:
-            daemon.lifecycle.is_paused = True
-            daemon.opened.events.emit(SitePaused(reason=reason))
-            self._tell_others()
+        parts, lifecycle = self._parts, self._parts.lifecycle
+        if lifecycle.state in ("leaving", "failed"):
+            raise CommandRefused(f"the daemon is {lifecycle.state}; there is nothing to pause")
+        parts.pauses.hold(OPERATOR, reason)
+        if not lifecycle.is_paused:
+            lifecycle.is_paused = True
+            parts.events.emit(SitePaused(reason=reason))
+            parts.tell_others()
         return "the trainers stop at the next inner step; resume with `dilocoxd resume`"
 
     def resume(self) -> str:
         """The trainers go on."""
-        daemon = self._daemon
-        if not daemon.lifecycle.is_paused:
+        parts = self._parts
+        if not parts.lifecycle.is_paused:
             raise CommandRefused("the site is not paused")
-        daemon.lifecycle.is_paused = False
-        daemon.ledger.pauses.release(OPERATOR)
-        daemon.opened.events.emit(SiteResumed())
-        self._tell_others()
+        parts.lifecycle.is_paused = False
+        parts.pauses.release(OPERATOR)
+        parts.events.emit(SiteResumed())
+        parts.tell_others()
         return "the trainers go on"
-
-    def _tell_others(self) -> None:
-        self._daemon.membership.report()
-        self._daemon.swarm.announce()
 
     def leave(self) -> str:
         """Settle the round, say goodbye, end."""
-        if self._daemon.lifecycle.state == "leaving":
+        if self._parts.lifecycle.state == "leaving":
             raise CommandRefused("the daemon is leaving already")
         self._stop("asked for over the API")
         return "the daemon settles the round, writes its checkpoints and ends; start it again with `dilocoxd run`"
 
     def snapshot(self) -> str:
         """Write the shared state to disk as soon as the outer worker is free."""
-        daemon = self._daemon
-        if daemon.ledger.state is None or daemon.rounds is None:
+        height = self._parts.loaded_height()
+        if height is None:
             raise CommandRefused("the shared state is not loaded yet; try again later")
-        height = daemon.ledger.chain.height
-        if (daemon.opened.run_dir.snapshots / str(height) / INDEX_NAME).exists():
+        if (self._parts.snapshot_directory / str(height) / INDEX_NAME).exists():
             return f"state {height} is on disk already"
-        if not daemon.snapshots.request(height):
+        if not self._parts.snapshots.request(height):
             raise CommandRefused("another snapshot is about to be written; try again later")
         return f"state {height} is being written, unless the next entry overtakes it; see /v1/snapshots"
 
-    async def reach(self) -> dict[str, Any]:
+    async def reach(self) -> Reach:
         """What a peer finds when it tries to connect to the addresses that we announce."""
-        swarm = self._daemon.swarm
-        return await ask_peers(self._daemon.membership.live(), swarm.fetch_bytes)
+        return await ask_peers(self._parts.live_peers(), self._parts.fetch_bytes)
+
+    async def ping(self, site: str) -> Ping:
+        """How the other site of that name is reached, and how well."""
+        return await self._parts.visits.ping(site)
+
+    async def connect(self, address: str) -> str:
+        """Ask at this address from now on."""
+        return await self._parts.visits.connect(address)
+
+    async def disconnect(self, site: str) -> str:
+        """Close the connection to the other site of that name."""
+        return await self._parts.visits.disconnect(site)
+
+    def evict(self, revocation: str) -> str:
+        """Settle a signed revocation, and tell the others."""
+        return self._parts.members.evict(revocation)
 
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""
         known: list[Level] = [one for one in SEVERITY if one == level]
         if not known:
             raise CommandRefused(f"level {level!r} does not exist; use one of {', '.join(SEVERITY)}")
-        self._daemon.opened.events.level = known[0]
-        self._daemon.opened.events.emit(LogLevelChanged(least=level))
+        self._parts.events.level = known[0]
+        self._parts.events.emit(LogLevelChanged(least=level))
         return f"events of level {level} and above are shown"

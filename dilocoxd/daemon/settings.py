@@ -1,13 +1,24 @@
 """Turns the two configuration files into the settings of the parts: one place, so that no part reads files itself."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+from dilocoxd.config.addresses import listen_ip, read_address
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.daemon.audit.auditor import AuditRules
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.rounds.limits import RoundLimits
+from dilocoxd.machines.admission.certificates import Authorities, authorities_of, check_membership
+from dilocoxd.machines.limits import PayloadShape, RoundLimits
+from dilocoxd.store.admission import read_membership
+from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 from dilocoxd.store.rundir import RunDir
-from dilocoxd.swarm.identity import Identity
-from dilocoxd.swarm.service import SwarmSettings
+from dilocoxd.swarm.discovery.identity import Identity
+from dilocoxd.swarm.interface import SwarmSettings
+from dilocoxd.wire.admission import decode_membership
 
 
 def round_limits(manifest: Manifest) -> RoundLimits:
@@ -17,6 +28,7 @@ def round_limits(manifest: Manifest) -> RoundLimits:
         contributors_max=section.peers_max,
         tokens_max=manifest.claimed_tokens_max,
         inner_steps_max=manifest.claimed_steps_max,
+        stop_after_tokens=manifest.run.stop_after_tokens,
         has_majority_quorum=section.quorum == "majority",
         grace_factor=section.grace_factor,
         grace_min_s=section.grace_min_s,
@@ -26,10 +38,23 @@ def round_limits(manifest: Manifest) -> RoundLimits:
     )
 
 
+def payload_shape(manifest: Manifest, payloads: PayloadMaps) -> PayloadShape:
+    """What the round machine knows of payloads and of what is done with them; the same at all sites of a run."""
+    is_gathered = manifest.reduction.reducer == "gather"
+    is_audited = manifest.reduction.verify == "before_vote"
+    return PayloadShape(payloads.largest.num_passes, payloads.largest.segment_bytes, is_gathered, is_audited)
+
+
+def audit_rules(manifest: Manifest) -> AuditRules:
+    """How results are checked. Before a vote audits take at most half of the time that others wait for it."""
+    is_before_vote = manifest.reduction.verify == "before_vote"
+    wait_s = round_limits(manifest).vote_timeout_s / 2 if is_before_vote else 0.0
+    return AuditRules(manifest.reduction.verify_fraction, wait_s)
+
+
 def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: PeerId) -> SiteSettings:
     """What happens inside this site."""
     strategy, workers = manifest.strategy, site.workers
-    threads = str(site.parallel.threads_per_rank)
     return SiteSettings(
         run_directory=run_dir.path,
         peer_id=peer,
@@ -38,9 +63,8 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         site_steps_min=manifest.site_steps_min,
         extend_steps_max=strategy.extend_steps_max if strategy.late_policy == "extend" else 0,
         evaluate_every_rounds=manifest.data.evaluate_every_rounds,
-        num_stages=site.parallel.stages,
-        trainer_environment={"OMP_NUM_THREADS": threads},
-        outer_environment={"OMP_NUM_THREADS": str(workers.outer_threads)},
+        num_stages=site.parallel.ranks,
+        trainer_modules=trainer_modules(manifest, site),
         restarts_max=workers.restarts_max,
         restart_window_s=workers.restart_window_s,
         trainer_start_timeout_s=workers.start_timeout_s,
@@ -48,11 +72,62 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
     )
 
 
+def prepared_text(manifest: Manifest, site: SiteConfig) -> Callable[[], Path | None]:
+    """Finds the folder of the run's text on this machine, for those who cannot make it themselves."""
+    cache, data, tokenizer = chosen_cache_dir(site.paths.cache), manifest.data.sha256, manifest.tokenizer.sha256
+    return lambda: find_prepared(cache, data, tokenizer)
+
+
+def trainer_modules(manifest: Manifest, site: SiteConfig) -> tuple[str, ...]:
+    """What the trainers run, then what else they would import after the fork, each rank again in each generation.
+
+    Empty: the trainer is somebody's own loop, which comes by itself.
+    """
+    if manifest.model.kind == "external":
+        return ()
+    family = () if manifest.model.kind in ("native", "python") else ("dilocoxd.models.hf",)
+    pipeline = () if site.parallel.pipeline == 1 else ("torch.distributed.pipelining",)
+    shards = () if site.parallel.readers == 1 else ("torch.distributed.fsdp",)
+    return ("dilocoxd.trainer.main", *family, *pipeline, *shards)
+
+
 def listen_addresses(host: str, port: int) -> tuple[str, ...]:
-    """Multiaddrs to listen on; `::` means all addresses of this machine, of both families."""
+    """Multiaddrs to listen on; `::` means all addresses of this machine, of both families. Raises ConfigError."""
     if host == "::":
         return f"/ip6/::/tcp/{port}", f"/ip4/0.0.0.0/tcp/{port}"
-    return (f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}",)
+    return (read_address(listen_ip(host)).multiaddr(port),)
+
+
+def allowed_peers(manifest: Manifest, site: SiteConfig) -> frozenset[PeerId] | None:
+    """Who may talk to us at all; None: everybody. A closed run has nobody but this list."""
+    listed = frozenset(map(PeerId, site.network.peers_allowed))
+    return listed if listed or manifest.admission.mode == "closed" else None
+
+
+def run_authorities(manifest: Manifest) -> Authorities | None:
+    """Who admits sites; None: the run asks for no membership."""
+    section = manifest.admission
+    if section.mode != "invite":
+        return None
+    return authorities_of(manifest.sha256(), section.authorities, section.threshold)
+
+
+def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
+    """Our encoded membership; empty where the run asks for none. Raises ConfigError without one that is ours."""
+    authorities = run_authorities(manifest)
+    if authorities is None:
+        return b""
+    data = read_membership(run_dir.membership)
+    if not data:
+        raise ConfigError(
+            f"{run_dir.path}: this site is no member of the run; join it with a link that `dilocoxd invite` makes at a"
+            " site that has an authority's key"
+        )
+    try:
+        check_membership(decode_membership(data), peer, authorities)
+    except WireError as error:
+        raise ConfigError(f"{run_dir.membership}: {error.detail}; join again with a new link") from error
+    return data
 
 
 def swarm_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, identity: Identity) -> SwarmSettings:
@@ -63,12 +138,21 @@ def swarm_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, identi
         identity=identity,
         peers_json=run_dir.peers_json,
         socket_dir=run_dir.path / "p2p",
+        log_path=run_dir.logs / "p2pd.log",
         listen=listen_addresses(network.host, network.port),
-        announce=tuple(address.split("/p2p/")[0] for address in network.announce),
+        announce=network.announced,
         bootstrap=network.bootstrap,
         relays=network.relays,
+        relay_for_others=network.relay_for_others,
+        name=site.site.shown,
         map_port=network.nat_port_map,
         upload_bytes_per_s_max=network.upload_bytes_per_s_max,
         serve_bytes_per_s_max=network.serve_bytes_per_s_max,
         streams_per_peer=network.streams_per_peer,
+        data_port=network.data_port,
+        data_connections=network.data_connections,
+        allowed_peers=allowed_peers(manifest, site),
+        authorities=run_authorities(manifest),
+        membership=membership_of(run_dir, manifest, identity.peer_id),
+        members_json=run_dir.members_json,
     )

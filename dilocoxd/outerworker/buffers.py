@@ -15,34 +15,34 @@ import torch
 from torch import Tensor
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.outerworker.plan import FLOAT_BYTES, Plan
-from dilocoxd.wire import local
+from dilocoxd.outerworker.plan import FLOAT_BYTES, OuterPlan
 from dilocoxd.wire.layout import Segment
-from dilocoxd.wire.local import Share
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import Share
 
 
-class Buffers:
+class MappedBuffers:
     """Views of the attached buffers. Raises WorkerError if one is missing or has the wrong size."""
 
-    def __init__(self, plan: Plan, maps: Mapping[str, mmap.mmap], descriptors: Mapping[str, int]) -> None:
+    def __init__(self, plan: OuterPlan, maps: Mapping[str, mmap.mmap], descriptors: Mapping[str, int]) -> None:
         for buffer in plan.described().buffers:
             if buffer.name not in maps or len(maps[buffer.name]) != buffer.size:
                 raise WorkerError(f"the daemon did not attach buffer {buffer.name} of {buffer.size} bytes")
         self._plan = plan
         self._maps = maps
         self._descriptors = descriptors
-        self.journal = maps[local.JOURNAL]
-        self.anchor = self._floats(local.ANCHOR)
-        self.momentum = self._floats(local.MOMENTUM)
-        self.phase = self._floats(local.PHASE)
-        self.feedback = self._floats(local.FEEDBACK)
-        self.owner_feedback = self._floats(local.OWNER_FEEDBACK)
-        self.undo = self._floats(local.UNDO)
+        self.journal = maps[local_buffers.JOURNAL]
+        self.anchor = self._floats(local_buffers.ANCHOR)
+        self.momentum = self._floats(local_buffers.MOMENTUM)
+        self.phase = self._floats(local_buffers.PHASE)
+        self.feedback = self._floats(local_buffers.FEEDBACK)
+        self.owner_feedback = self._floats(local_buffers.OWNER_FEEDBACK)
+        self.undo = self._floats(local_buffers.UNDO)
         self.lowrank_r = plan.schedule.start.lowrank_r
         """Of the entry that OUTBOX, INBOX and RESULT are used for now: says where payloads lie."""
-        self._outbox = memoryview(maps[local.OUTBOX])
-        self._inbox = memoryview(maps[local.INBOX])
-        self._result = memoryview(maps[local.RESULT])
+        self._outbox = memoryview(maps[local_buffers.OUTBOX])
+        self._inbox = memoryview(maps[local_buffers.INBOX])
+        self._result = memoryview(maps[local_buffers.RESULT])
 
     def _floats(self, name: str) -> Tensor:
         if name not in self._maps:
@@ -60,12 +60,23 @@ class Buffers:
         return list(self.momentum_of(segment).view(slots, segment.numel)) if slots else []
 
     def outbox(self, pass_index: int, segment: int) -> memoryview:
-        """Own payload of one segment in one pass."""
+        """Own payload of one segment in one pass, as the codec knows it."""
+        return self._body(self.whole_outbox(pass_index, segment), pass_index)
+
+    def whole_outbox(self, pass_index: int, segment: int) -> memoryview:
+        """As it is sent: with room for a record, all zeros."""
         return self._payload(self._outbox, 0, pass_index, segment)
 
     def result(self, pass_index: int, segment: int) -> memoryview:
-        """Result payload of one segment in one pass."""
+        """Result payload of one segment in one pass, as the codec knows it."""
+        return self._body(self.whole_result(pass_index, segment), pass_index)
+
+    def whole_result(self, pass_index: int, segment: int) -> memoryview:
+        """As it is sent: with its record."""
         return self._payload(self._result, 0, pass_index, segment)
+
+    def _body(self, payload: memoryview, pass_index: int) -> memoryview:
+        return payload[: payload.nbytes - self._plan.record_bytes_of(pass_index)]
 
     def results(self, num_passes: int, segment: int) -> tuple[memoryview, ...]:
         """Result payloads of one segment in the first `num_passes` passes."""
@@ -75,7 +86,8 @@ class Buffers:
         """Payload of a contributor: from its INBOX slot, or our own."""
         if share.slot < 0:
             return self.outbox(pass_index, segment)
-        return self._payload(self._inbox, share.slot * self._plan.payload_total, pass_index, segment)
+        whole = self._payload(self._inbox, share.slot * self._plan.payload_total, pass_index, segment)
+        return self._body(whole, pass_index)
 
     def outbox_bytes(self) -> memoryview:
         """The whole own payload."""
@@ -99,15 +111,17 @@ class Buffers:
             return
         offset, length = self._place(pass_index, segment)
         start = share.slot * self._plan.payload_total + offset
-        self._release(local.INBOX, start, start + length)
+        self._release(local_buffers.INBOX, start, start + length)
 
     def release_owner_feedback(self, segment: Segment) -> None:
         """Give back what a residual of zeros takes."""
-        self._release(local.OWNER_FEEDBACK, segment.start * FLOAT_BYTES, segment.stop * FLOAT_BYTES)
+        self._release(local_buffers.OWNER_FEEDBACK, segment.start * FLOAT_BYTES, segment.stop * FLOAT_BYTES)
 
     def has_owner_feedback(self, segment: Segment) -> bool:
         """False if nothing was ever written there. Reading would make the pages exist, so look before you read."""
-        fd = self._descriptors.get(local.OWNER_FEEDBACK)
+        if not self._plan.has_owner_feedback:
+            return False
+        fd = self._descriptors.get(local_buffers.OWNER_FEEDBACK)
         # Pages at the edges are shared with the neighbours and say nothing about this segment.
         first, last = whole_pages(segment.start * FLOAT_BYTES, segment.stop * FLOAT_BYTES)
         if fd is None or last <= first:

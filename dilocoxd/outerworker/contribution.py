@@ -10,7 +10,6 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -19,22 +18,34 @@ from torch import Tensor
 from dilocoxd.compress.codec import NotEncodableError, chunks
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
-from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_, take_over_
-from dilocoxd.outer.reduce import BadShareError
-from dilocoxd.outer.rounding import age_factor, fp32, mean_weights, participation
-from dilocoxd.outerworker.core import Core
+from dilocoxd.outer.clipping import ClipRule
+from dilocoxd.outer.passes import (
+    SegmentPass,
+    counted as counted_values,
+    encode_pass,
+    reduce_pass,
+    settle_residual_pass_,
+    subtract_counted_,
+    take_over_,
+    weigh_pass,
+)
+from dilocoxd.outer.reduce import BadShareError, share_sketches
 from dilocoxd.outerworker.failure import RequestFailed
-from dilocoxd.outerworker.journal import NO_PHASE, Operation, Saved
-from dilocoxd.wire import local
+from dilocoxd.outerworker.journal import NO_PHASE, Saved, Update
+from dilocoxd.outerworker.results.counted import Counted, counted_share
+from dilocoxd.outerworker.results.reduced_here import ReducedHere
+from dilocoxd.outerworker.results.weights import share_weights
+from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.wire.layout import Segment
-from dilocoxd.wire.local import (
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import (
     ContributionFormed,
     FormContribution,
     OwnedSegment,
-    PassPrepared,
+    PassReady,
     PreparePass,
     Reduce,
-    Reduced,
+    SegmentReduced,
     Settle,
     Settled,
     Share,
@@ -43,24 +54,27 @@ from dilocoxd.wire.local import (
 OFFER_MAGNITUDE_MAX: Final = 2.0**48
 """Of d. Beyond it training has diverged; and sums over rows of low-rank factors must stay below what codecs take."""
 
+SKETCHED_ALWAYS: Final = 1 << 16
+"""Elements of segments that are small enough for a sketch each round."""
+
 
 class SiteContribution:
     """FEEDBACK, OWNER_FEEDBACK, OUTBOX and what is done with them."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._has_owner_feedback = core.plan.feedback.mode != "none"
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._has_owner_feedback = workspace.plan.has_owner_feedback
 
     def form(self, request: FormContribution) -> ContributionFormed:
         """FEEDBACK <- d = beta e + u; OUTBOX <- first pass of d. Repeated: the same answer."""
-        core, state = self._core, self._core.state
+        workspace, state = self._workspace, self._workspace.state
         started = time.monotonic()
         if state.formed_phase != request.phase:
-            core.require(
+            workspace.require(
                 state.formed_phase == NO_PHASE,
                 f"phase {request.phase} cannot be formed: the contribution of phase {state.formed_phase} is in flight",
             )
-            core.require(
+            workspace.require(
                 request.phase > state.settled_phase,
                 f"phase {request.phase} cannot be formed: phase {state.settled_phase} is settled, phases only rise",
             )
@@ -69,12 +83,12 @@ class SiteContribution:
             if culprit:
                 return ContributionFormed(request.request, request.phase, False, culprit, (), 0.0, 0.0, 0.0)
             fresh = {"partial_norm_square": 0.0, "partial_residual_square": 0.0}
-            core.begin(Operation.FORM, request.phase, **fresh)
+            workspace.begin(Update.FORM, request.phase, **fresh)
             self._form()
-            if core.plan.manifest.strategy.delay not in ("phase", "eager"):
+            if workspace.plan.manifest.strategy.delay not in ("phase", "eager"):
                 # PHASE is filled again only after the exchange: until then its pages would be idle memory.
-                core.buffers.clear(local.PHASE)
-        state = core.state
+                workspace.buffers.clear(local_buffers.PHASE)
+        state = workspace.state
         return ContributionFormed(
             request.request,
             request.phase,
@@ -87,114 +101,141 @@ class SiteContribution:
         )
 
     def _outbox_hashes(self, pass_index: int) -> tuple[bytes, ...]:
-        buffers = self._core.buffers
-        return tuple(hashlib.sha256(buffers.outbox(pass_index, s.index)).digest() for s in self._core.plan.segments)
+        buffers = self._workspace.buffers
+        return tuple(
+            hashlib.sha256(buffers.whole_outbox(pass_index, s.index)).digest() for s in self._workspace.plan.segments
+        )
 
-    def prepare_pass(self, request: PreparePass) -> PassPrepared:
+    def prepare_pass(self, request: PreparePass) -> PassReady:
         """OUTBOX <- what d becomes in a later pass, given the results of the passes before. Changes nothing else."""
-        core = self._core
-        core.require(
-            core.state.formed_phase != NO_PHASE and 0 < request.pass_index < core.plan.num_passes,
+        workspace = self._workspace
+        workspace.require(
+            workspace.state.formed_phase != NO_PHASE and 0 < request.pass_index < workspace.plan.num_passes,
             f"pass {request.pass_index} cannot be prepared: no contribution is in flight, or there is no such pass",
         )
-        core.report.begin("prepare", len(core.plan.segments))
-        for segment in core.plan.segments:
+        workspace.report.begin("prepare", len(workspace.plan.segments))
+        for segment in workspace.plan.segments:
             at = self._at(request.pass_index, segment)
             try:
-                encode_pass(at, core.feedback_of(segment), core.buffers.outbox(request.pass_index, segment.index))
+                encode_pass(
+                    at, workspace.feedback_of(segment), workspace.buffers.outbox(request.pass_index, segment.index)
+                )
             except (WireError, NotEncodableError) as error:
                 raise RequestFailed("bad_payload", f"result segment {segment.index}: {error}") from error
-            core.report.step(segment.index)
-        return PassPrepared(request.request, request.pass_index, self._outbox_hashes(request.pass_index))
+            workspace.report.step(segment.index)
+        return PassReady(request.request, request.pass_index, self._outbox_hashes(request.pass_index))
 
     def _at(self, pass_index: int, segment: Segment) -> SegmentPass:
-        results = self._core.buffers.results(pass_index, segment.index)
-        return SegmentPass(self._core.plan.transform, pass_index, segment, results)
+        results = self._workspace.buffers.results(pass_index, segment.index)
+        return SegmentPass(self._workspace.plan.transform, pass_index, segment, results)
 
     def resume(self) -> None:
         """After a restart: finish an interrupted FormContribution. Settle goes on when it is asked again."""
-        if self._core.state.operation == Operation.FORM:
+        if self._workspace.state.operation == Update.FORM:
             self._form()
 
     def _unencodable(self) -> str:
         """Name of the first parameter whose d = beta e + u is NaN, Inf or too large; empty if all is well."""
-        core = self._core
-        beta = core.plan.feedback.beta
-        core.report.begin("check", len(core.plan.segments))
-        for segment in core.plan.segments:
-            e, u = core.feedback_of(segment), core.phase_of(segment)
+        workspace = self._workspace
+        beta = workspace.plan.feedback.beta
+        workspace.report.begin("check", len(workspace.plan.segments))
+        for segment in workspace.plan.segments:
+            e, u = workspace.feedback_of(segment), workspace.phase_of(segment)
             for start, stop in chunks(segment.numel):
                 d = torch.add(u[start:stop], e[start:stop], alpha=beta)
                 if not bool((d.abs_().amax() <= OFFER_MAGNITUDE_MAX).item()):
                     return self._culprit(segment, start, d)
-            core.report.step(segment.index)
+            workspace.report.step(segment.index)
         return ""
 
     def _culprit(self, segment: Segment, start: int, magnitudes: Tensor) -> str:
         offset = int((~(magnitudes <= OFFER_MAGNITUDE_MAX)).nonzero()[0].item())
         element = segment.start + start + offset
-        pieces = self._core.plan.layout.pieces(segment)
+        pieces = self._workspace.plan.layout.pieces(segment)
         return next(piece.name for piece in pieces if piece.start <= element < piece.stop)
 
     def _form(self) -> None:
-        core = self._core
-        core.report.begin("form", len(core.plan.segments))
-        for segment in core.plan.segments[core.state.position :]:
+        workspace = self._workspace
+        workspace.report.begin("form", len(workspace.plan.segments))
+        for segment in workspace.plan.segments[workspace.state.position :]:
             self._form_segment(segment)
-            core.report.step(segment.index)
-        state = core.state
-        core.journal.write(
-            operation=Operation.NONE,
+            workspace.report.step(segment.index)
+        state = workspace.state
+        workspace.journal.write(
+            operation=Update.NONE,
             formed_phase=state.argument,
             norm_square=state.partial_norm_square,
             residual_square=state.partial_residual_square,
         )
 
     def _form_segment(self, segment: Segment) -> None:
-        core = self._core
+        workspace = self._workspace
 
         def change() -> dict[str, object]:
-            d = core.feedback_of(segment)
-            core.plan.feedback.form_(d, core.phase_of(segment))
-            norm = core.state.partial_norm_square + _square(d)
-            payload = core.buffers.outbox(0, segment.index)
+            d = workspace.feedback_of(segment)
+            workspace.plan.feedback.form_(d, workspace.phase_of(segment))
+            norm = workspace.state.partial_norm_square + _square(d)
+            payload = workspace.buffers.outbox(0, segment.index)
             encode_pass(self._at(0, segment), d, payload)
-            residual = core.state.partial_residual_square
-            if core.plan.num_passes == 1:
-                rest = core.scratch_of(segment).copy_(d)
-                core.plan.transform.subtract_expanded_(segment, payload, (), rest)
+            residual = workspace.state.partial_residual_square
+            if workspace.plan.num_passes == 1:
+                rest = workspace.scratch_of(segment).copy_(d)
+                workspace.plan.transform.subtract_expanded_(segment, payload, (), rest)
                 residual += _square(rest)
             return {"partial_norm_square": norm, "partial_residual_square": residual}
 
-        core.transact(Saved.FEEDBACK, segment, change)
+        workspace.transact(Saved.FEEDBACK, segment, change)
 
-    def reduce(self, request: Reduce) -> Reduced:
+    def reduce(self, request: Reduce) -> SegmentReduced:
         """RESULT <- encode(weighted mean of the shares + owner residual) for one segment."""
-        core = self._core
+        workspace = self._workspace
         started = time.monotonic()
         self._require_segment(request.pass_index, request.segment)
-        segment = core.plan.segments[request.segment]
-        result = core.buffers.result(request.pass_index, segment.index)
+        segment = workspace.plan.segments[request.segment]
+        result = workspace.buffers.result(request.pass_index, segment.index)
         payloads, weights = self._shares(request.shares, request.pass_index, segment)
-        has_residual = self._has_owner_feedback and core.buffers.has_owner_feedback(segment)
-        residual = core.owner_feedback_of(segment) if has_residual else None
+        has_residual = self._has_owner_feedback and workspace.buffers.has_owner_feedback(segment)
+        residual = workspace.owner_feedback_of(segment) if has_residual else None
         try:
-            reduce_pass(self._at(request.pass_index, segment), payloads, weights, residual, result)
+            at = self._at(request.pass_index, segment)
+            weighing, record = weigh_pass(at, payloads, weights, *self._clipping(segment))
+            reduce_pass(at, payloads, weighing, residual, result)
         except BadShareError as error:
             raise RequestFailed("bad_payload", str(request.shares[error.position].slot)) from error
         except (WireError, NotEncodableError) as error:
             # The shares are sound; what earlier passes left in RESULT is not.
             raise RequestFailed("bad_result", f"segment {segment.index}: {error}") from error
-        digest = hashlib.sha256(result).digest()
-        return Reduced(request.request, request.pass_index, request.segment, digest, time.monotonic() - started)
+        whole = workspace.buffers.whole_result(request.pass_index, segment.index)
+        if workspace.plan.record_bytes_of(request.pass_index):
+            whole[result.nbytes :] = record.encode(workspace.plan.manifest.round.peers_max)
+        digest = hashlib.sha256(whole).digest()
+        sketches = self._sketches(at, payloads)
+        seconds = time.monotonic() - started
+        return SegmentReduced(request.request, request.pass_index, request.segment, digest, seconds, sketches)
+
+    def _sketches(self, at: SegmentPass, payloads: list[memoryview]) -> bytes:
+        """For the alarm on contrary contributions, which needs three to compare; empty where nothing is clipped. Of
+        large segments a quarter, another one each round."""
+        if len(payloads) < 3 or not self._workspace.plan.record_bytes_of(at.pass_index):
+            return b""
+        if at.segment.numel > SKETCHED_ALWAYS and (at.segment.index + self._workspace.state.round) % 4:
+            return b""
+        numel = at.transform.vector_numel(at.pass_index, at.segment)
+        return share_sketches(at.transform.codec(at.pass_index, at.segment), payloads, numel)
+
+    def _clipping(self, segment: Segment) -> tuple[ClipRule, list[float]]:
+        """What is clipped in the entry on the present state, and the norms that entries before it recorded."""
+        memory, number = self._workspace.memory, self._workspace.state.round
+        rule = self._workspace.plan.clip_rule(memory.center(number, segment))
+        return rule, memory.recent_norms(number, segment)
 
     def settle(self, request: Settle) -> Settled:
         """The fate of the contribution of `phase`. Repeated: no effect."""
-        core, state = self._core, self._core.state
-        is_resumed = state.operation == Operation.SETTLE and state.argument == request.phase
+        workspace, state = self._workspace, self._workspace.state
+        is_resumed = state.operation == Update.SETTLE and state.argument == request.phase
         if not is_resumed:
             if state.formed_phase != request.phase:
-                core.require(
+                workspace.require(
                     state.settled_phase == request.phase and state.settled_included == request.is_included,
                     f"phase {request.phase} cannot be settled: it is not in flight",
                 )
@@ -204,111 +245,135 @@ class SiteContribution:
             self._require_segment(owned.pass_index, owned.segment)
         if not is_resumed:
             # Fate and operation in one write: a restarted worker must know which of the two it was doing.
-            core.begin(Operation.SETTLE, request.phase, settled_included=request.is_included)
+            workspace.begin(Update.SETTLE, request.phase, settled_included=request.is_included)
         if request.is_included:
-            self._settle_feedback(_Duty.of(request.owned, core.plan.num_passes - 1))
+            with counted_share(workspace, request) as counted:
+                self._settle_feedback(ReducedHere.of(request.owned, workspace.plan.num_passes - 1), counted)
             self._settle_owned(request.owned)
-        elif core.plan.keeps_progress:
+        elif workspace.plan.keeps_progress:
             self._forget()
         self._finish_settle()
-        core.buffers.clear(local.OUTBOX)
+        workspace.buffers.clear(local_buffers.OUTBOX)
         for owned in request.owned:
             for share in owned.shares:
-                core.buffers.release_share(share, owned.pass_index, owned.segment)
+                workspace.buffers.release_share(share, owned.pass_index, owned.segment)
         return Settled(request.request, request.phase)
 
-    def _settle_feedback(self, duty: _Duty) -> None:
-        core = self._core
-        core.report.begin("settle", len(core.plan.segments))
-        for segment in core.plan.segments[core.state.position :]:
+    def _settle_feedback(self, duty: ReducedHere, counted: Counted) -> None:
+        workspace = self._workspace
+        workspace.report.begin("settle", len(workspace.plan.segments))
+        for segment in workspace.plan.segments[workspace.state.position :]:
             is_former = duty.weight > 0 and segment.index not in duty.segments
-            is_former = is_former and self._has_owner_feedback and core.buffers.has_owner_feedback(segment)
-            self._settle_segment(segment, duty.weight if is_former else 0.0)
-            core.report.step(segment.index)
+            is_former = is_former and self._has_owner_feedback and workspace.buffers.has_owner_feedback(segment)
+            self._settle_segment(
+                segment, duty.weight if is_former else 0.0, counted, duty.shares.get(segment.index, ())
+            )
+            workspace.report.step(segment.index)
 
     def _forget(self) -> None:
         """FEEDBACK <- 0."""
-        core = self._core
-        core.report.begin("forget", len(core.plan.segments))
-        for segment in core.plan.segments[core.state.position :]:
-            core.feedback_of(segment).zero_()
-            core.journal.write(position=core.state.position + 1)
-            core.report.step(segment.index)
+        workspace = self._workspace
+        workspace.report.begin("forget", len(workspace.plan.segments))
+        for segment in workspace.plan.segments[workspace.state.position :]:
+            workspace.feedback_of(segment).zero_()
+            workspace.journal.write(position=workspace.state.position + 1)
+            workspace.report.step(segment.index)
 
-    def _settle_segment(self, segment: Segment, takes_over: float) -> None:
+    def _settle_segment(self, segment: Segment, takes_over: float, counted: Counted, shares: Sequence[Share]) -> None:
         """`takes_over` > 0: this site, with that weight in the mean, owns the segment no more; what it still owed the
-        mean as owner goes into its own feedback, so that the mean takes it once in all."""
-        core = self._core
-        transform, mode = core.plan.transform, core.plan.feedback.mode
-        last = core.plan.num_passes - 1
-        results = core.buffers.results(last, segment.index)
+        mean as owner goes into its own feedback, so that the mean takes it once in all. `shares`: what it summed here.
+        """
+        workspace = self._workspace
+        transform, mode = workspace.plan.transform, workspace.plan.feedback.mode
+        last = workspace.plan.num_passes - 1
+        results = workspace.buffers.results(last, segment.index)
+
+        at, (factor, center) = self._at(last, segment), counted(segment)
 
         def change() -> dict[str, object]:
-            e = core.feedback_of(segment)
-            payload = core.buffers.outbox(last, segment.index)
+            e = workspace.feedback_of(segment)
+            payload = workspace.buffers.outbox(last, segment.index)
             own = delta = None
             if mode == "paper":
-                own, delta = core.scratch_of(segment), torch.empty(segment.numel)
-                transform.expand(segment, payload, results, own)
-                transform.expand(segment, core.buffers.result(last, segment.index), results, delta)
+                own, delta = counted_values(at, payload, factor, center), torch.empty(segment.numel)
+                transform.expand(segment, workspace.buffers.result(last, segment.index), results, delta)
             if mode != "none":
-                transform.subtract_expanded_(segment, payload, results, e)
-            core.plan.feedback.include_(e, own, delta)
+                subtract_counted_(at, payload, e, factor, center)
+            workspace.plan.feedback.include_(e, own, delta)
+            if workspace.plan.is_gathered and mode == "local":
+                self._keep_lost(segment, shares, e)
             if takes_over:
-                take_over_(e, core.owner_feedback_of(segment), takes_over)
-                core.buffers.release_owner_feedback(segment)
+                take_over_(e, workspace.owner_feedback_of(segment), takes_over)
+                workspace.buffers.release_owner_feedback(segment)
             return {}
 
-        core.transact(Saved.BOTH_FEEDBACKS if takes_over else Saved.FEEDBACK, segment, change)
+        workspace.transact(Saved.BOTH_FEEDBACKS if takes_over else Saved.FEEDBACK, segment, change)
+
+    def _keep_lost(self, segment: Segment, shares: Sequence[Share], e: Tensor) -> None:
+        """e <- e + mean - Delta: what all of us lost when we encoded the mean. Everybody keeps all of it in its own
+        feedback, so the next mean takes it once; no owner has to be trusted with it (X11)."""
+        workspace, last = self._workspace, self._workspace.plan.num_passes - 1
+        payloads, weights = self._shares(shares, last, segment)
+        result = workspace.buffers.result(last, segment.index)
+        before = e.clone()
+        try:
+            at = self._at(last, segment)
+            weighing, _ = weigh_pass(at, payloads, weights, *self._clipping(segment))
+            settle_residual_pass_(at, payloads, weighing, e, result)
+        except WireError:
+            # INBOX or RESULT no longer hold that round (taken over from peers): it is lost.
+            e.copy_(before)
 
     def _settle_owned(self, owned: Sequence[OwnedSegment]) -> None:
-        core = self._core
-        first = core.state.position - len(core.plan.segments)
-        core.report.begin("settle owned", len(owned))
+        workspace = self._workspace
+        first = workspace.state.position - len(workspace.plan.segments)
+        workspace.report.begin("settle owned", len(owned))
         for number, item in enumerate(owned):
             if number < first:
                 continue
             # The residual follows from the last pass; earlier ones only shaped what it stands for.
-            if self._has_owner_feedback and item.pass_index == core.plan.num_passes - 1:
+            if self._has_owner_feedback and item.pass_index == workspace.plan.num_passes - 1:
                 self._settle_owned_segment(item)
             else:
-                core.journal.write(position=core.state.position + 1)
-            core.report.step(number)
+                workspace.journal.write(position=workspace.state.position + 1)
+            workspace.report.step(number)
 
     def _settle_owned_segment(self, owned: OwnedSegment) -> None:
-        core = self._core
-        segment = core.plan.segments[owned.segment]
+        workspace = self._workspace
+        segment = workspace.plan.segments[owned.segment]
         payloads, weights = self._shares(owned.shares, owned.pass_index, segment)
+        rule, recent = self._clipping(segment)
 
         def change() -> dict[str, object]:
-            residual = core.owner_feedback_of(segment)
-            result = core.buffers.result(owned.pass_index, segment.index)
+            residual = workspace.owner_feedback_of(segment)
+            result = workspace.buffers.result(owned.pass_index, segment.index)
             at = self._at(owned.pass_index, segment)
             try:
-                settle_residual_pass_(at, payloads, weights, residual, result)
+                weighing, _ = weigh_pass(at, payloads, weights, rule, recent)
+                settle_residual_pass_(at, payloads, weighing, residual, result)
             except WireError:
                 # INBOX or RESULT no longer hold that round (taken over from peers): what we owed the mean is lost.
                 residual.zero_()
             return {}
 
-        core.transact(Saved.OWNER_FEEDBACK, segment, change)
-        if not bool(core.owner_feedback_of(segment).any().item()):
-            core.buffers.release_owner_feedback(segment)
+        workspace.transact(Saved.OWNER_FEEDBACK, segment, change)
+        if not bool(workspace.owner_feedback_of(segment).any().item()):
+            workspace.buffers.release_owner_feedback(segment)
 
     def _finish_settle(self) -> None:
-        state = self._core.state
-        self._core.journal.write(operation=Operation.NONE, settled_phase=state.argument, formed_phase=NO_PHASE)
+        state = self._workspace.state
+        self._workspace.journal.write(operation=Update.NONE, settled_phase=state.argument, formed_phase=NO_PHASE)
 
     def _require_no_settle(self) -> None:
-        state = self._core.state
-        self._core.require(
-            state.operation != Operation.SETTLE,
+        state = self._workspace.state
+        self._workspace.require(
+            state.operation != Update.SETTLE,
             f"Settle of phase {PhaseId(state.argument)} was interrupted and must be asked again first",
         )
 
     def _require_segment(self, pass_index: int, segment: int) -> None:
-        self._core.require(
-            pass_index < self._core.plan.num_passes and segment < len(self._core.plan.segments),
+        self._workspace.require(
+            pass_index < self._workspace.plan.num_passes and segment < len(self._workspace.plan.segments),
             f"there is no pass {pass_index} segment {segment} in this run's exchange",
         )
 
@@ -316,29 +381,11 @@ class SiteContribution:
         self, shares: Sequence[Share], pass_index: int, segment: Segment
     ) -> tuple[list[memoryview], list[float]]:
         for share in shares:
-            self._core.require(share.slot < self._core.plan.num_inbox_slots, f"INBOX has no slot {share.slot}")
-        payloads = [self._core.buffers.share(share, pass_index, segment.index) for share in shares]
-        plan = self._core.plan
-        part = participation(len(shares), max(share.missing for share in shares))
-        factors = [part * age_factor(share.age, plan.age_decay, plan.age_expected) for share in shares]
-        return payloads, mean_weights([share.tokens for share in shares], factors)
-
-
-@dataclass(frozen=True, slots=True)
-class _Duty:
-    """What this site reduced in the committed attempt, and its own weight in the mean (0: it reduced nothing)."""
-
-    segments: frozenset[int]
-    weight: float
-
-    @classmethod
-    def of(cls, owned: Sequence[OwnedSegment], last_pass: int) -> _Duty:
-        segments = frozenset(item.segment for item in owned if item.pass_index == last_pass)
-        if not segments:
-            return cls(segments, 0.0)
-        shares = owned[0].shares
-        own = sum(share.tokens for share in shares if share.slot < 0)
-        return cls(segments, fp32(own / sum(share.tokens for share in shares)))
+            self._workspace.require(
+                share.slot < self._workspace.plan.num_inbox_slots, f"INBOX has no slot {share.slot}"
+            )
+        payloads = [self._workspace.buffers.share(share, pass_index, segment.index) for share in shares]
+        return payloads, share_weights(self._workspace.plan, shares)
 
 
 def _square(values: Tensor) -> float:

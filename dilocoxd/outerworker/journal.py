@@ -31,7 +31,7 @@ NO_PHASE: Final = -1
 _NO_DIGEST: Final = bytes(32)
 
 
-class Operation(IntEnum):
+class Update(IntEnum):
     """The in-place update that is under way."""
 
     NONE = 0
@@ -63,7 +63,7 @@ class JournalState:
     """Shared state k that ANCHOR and MOMENTUM hold when no APPLY is under way (then: the one being left)."""
     anchor_sha256: bytes = _NO_DIGEST
     state_digest: bytes = _NO_DIGEST
-    operation: int = Operation.NONE
+    operation: int = Update.NONE
     position: int = 0
     """Steps of the operation that are complete."""
     saved: int = Saved.NOTHING
@@ -86,7 +86,7 @@ class JournalState:
     path: str = ""
 
 
-class Window(Protocol):
+class WritableBytes(Protocol):
     """A writable byte buffer, such as mmap."""
 
     def __getitem__(self, key: slice) -> bytes: ...
@@ -94,10 +94,10 @@ class Window(Protocol):
     def __setitem__(self, key: slice, value: bytes) -> None: ...
 
 
-class Journal:
+class UpdateJournal:
     """The journal in `window`; `state` is the newest whole copy, or the empty state in a fresh buffer."""
 
-    def __init__(self, window: Window, plan_sha256: bytes) -> None:
+    def __init__(self, window: WritableBytes, plan_sha256: bytes) -> None:
         self._window = window
         self._crash = _CrashPoint.from_environment()
         found = [copy for copy in (self._read(0), self._read(1)) if copy is not None]

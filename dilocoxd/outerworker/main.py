@@ -1,4 +1,4 @@
-"""Process of the outer worker: `python -m dilocoxd.outerworker.main`, started by the daemon (docs/internals.md 4).
+"""Process of the outer worker: `main`, called in a process that the fork server forked (docs/internals.md section 4).
 
 Decides nothing: says what buffers it needs, gets them, and answers requests until Stop (exit 0) or until the daemon is
 gone (exit 1 at once). Environment: DILOCOXD_SOCKET, DILOCOXD_GENERATION, DILOCOXD_RUN_DIR.
@@ -6,9 +6,7 @@ gone (exit 1 at once). Environment: DILOCOXD_SOCKET, DILOCOXD_GENERATION, DILOCO
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -17,21 +15,18 @@ import torch
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
-from dilocoxd.ipc.client import GENERATION_VARIABLE, Connection, DaemonGone
-from dilocoxd.outerworker.buffers import Buffers
-from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.ipc.client import GENERATION_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.outerworker.buffers import MappedBuffers
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.progress import Reporter
-from dilocoxd.outerworker.worker import Worker
-from dilocoxd.wire.local import Attach, Stop, WorkerHello
+from dilocoxd.outerworker.requests import Worker
+from dilocoxd.wire.local.worker import Attach, Stop, WorkerHello
 
-RUN_DIRECTORY_VARIABLE = "DILOCOXD_RUN_DIR"
-_PR_SET_PDEATHSIG = 1
 _EXIT_DAEMON_GONE = 1
 
 
 def main() -> int:
     """Serve one daemon; returns the exit code."""
-    die_with_parent()
     try:
         run_directory = Path(os.environ[RUN_DIRECTORY_VARIABLE])
         plan = make_plan(load_manifest(run_directory / "run.toml"))
@@ -40,7 +35,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     try:
-        connection = Connection()
+        connection = DaemonConnection()
         serve(connection, plan)
     except (DaemonGone, ConnectionError, FileNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
@@ -50,7 +45,7 @@ def main() -> int:
     return 0
 
 
-def serve(connection: Connection, plan: Plan) -> None:
+def serve(connection: DaemonConnection, plan: OuterPlan) -> None:
     """Introduce ourselves and answer requests until Stop. Raises DaemonGone."""
     report = Reporter(connection)
     report.send(WorkerHello("outer", os.getpid(), int(os.environ.get(GENERATION_VARIABLE, "0")), 0, 1))
@@ -60,7 +55,7 @@ def serve(connection: Connection, plan: Plan) -> None:
         message = connection.receive()
         if isinstance(message, Attach):
             if worker is None and {b.name for b in plan.described().buffers} <= set(connection.buffers):
-                worker = Worker(plan, Buffers(plan, connection.buffers, connection.descriptors), report)
+                worker = Worker(plan, MappedBuffers(plan, connection.buffers, connection.descriptors), report)
         elif isinstance(message, Stop):
             if worker is not None:
                 worker.finish()
@@ -71,17 +66,8 @@ def serve(connection: Connection, plan: Plan) -> None:
             worker.handle(message)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the daemon dies, whatever it is doing then."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def yield_to_training(path: Path) -> None:
     """Niceness and thread count of site.toml (defaults if there is none). Raises ConfigError."""
     site = load_site(path) if path.exists() else SiteConfig()
     torch.set_num_threads(site.workers.outer_threads)
     os.nice(site.workers.outer_nice)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

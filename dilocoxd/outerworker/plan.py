@@ -8,31 +8,37 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+from torch import Tensor
+
 from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.fragments import Fragments
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, param_specs
+from dilocoxd.outer.clipping import CENTERED_KAPPA, NORMS_KEPT, NUMBER_BYTES, ClipRule, record_bytes
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.outer.schedule import Adaptive, AdaptiveLimits, Constant, Qsr, Schedule, cosine_rate
 from dilocoxd.outerworker.journal import JOURNAL_BYTES
-from dilocoxd.wire import local
 from dilocoxd.wire.layout import Layout, Segment, make_layout
-from dilocoxd.wire.local import Buffer, Described, PayloadTable
+from dilocoxd.wire.limits import RESULT_HASHES_MAX, SEGMENTS_MAX
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.buffers import Buffer, PayloadTable
+from dilocoxd.wire.local.outer_worker import Described
 
 Table = tuple[tuple[int, ...], ...]
 
 FLOAT_BYTES = 4
 HEADER_BYTES = 1024
-"""Of one header in MEMORY (outerworker/memory.py)."""
+"""Of one header in MEMORY (outerworker/schedule_memory.py)."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class OuterPlan:
     """One run as the outer worker sees it. Equal manifests give equal plans."""
 
     manifest: Manifest
@@ -94,8 +100,40 @@ class Plan:
         found = {}
         for lowrank_r in self.schedule.lowrank_levels:
             self.transform.tune(0, lowrank_r)
-            found[lowrank_r] = self.transform.payload_table()
+            *before, last = self.transform.payload_table()
+            found[lowrank_r] = (*before, tuple(length + self.record_bytes for length in last))
         return found
+
+    @cached_property
+    def record_bytes(self) -> int:
+        """Of the record behind each payload of the last pass (outer/clipping.py); zeros behind a contribution."""
+        return record_bytes(self.manifest.round.peers_max) if self.clip_kappa else 0
+
+    @property
+    def clip_kappa(self) -> float:
+        """Median norms that one share may have; 0: nothing is clipped."""
+        aggregation = self.manifest.aggregation
+        if aggregation.centered_clip:
+            return CENTERED_KAPPA
+        return aggregation.clip_kappa if aggregation.norm_clip else 0.0
+
+    @property
+    def is_centered(self) -> bool:
+        """Distances from the last result are clipped."""
+        return self.manifest.aggregation.centered_clip
+
+    @property
+    def drops_contrary(self) -> bool:
+        """Shares that point against the others are not counted."""
+        return self.manifest.aggregation.drop_contrary and self.clip_kappa > 0
+
+    def clip_rule(self, center: Tensor | None) -> ClipRule:
+        """What is clipped and left out; `center`: float32 of the whole segment, with centered clipping."""
+        return ClipRule(self.clip_kappa, center, self.drops_contrary)
+
+    def record_bytes_of(self, pass_index: int) -> int:
+        """Of the record behind a payload of this pass."""
+        return self.record_bytes if pass_index == self.num_passes - 1 else 0
 
     @cached_property
     def _offset_tables(self) -> dict[int, Table]:
@@ -114,15 +152,6 @@ class Plan:
         """[pass][segment] where such a payload starts in OUTBOX, RESULT and an INBOX slot: back to back."""
         return self._offset_tables[lowrank_r]
 
-    @property
-    def payload_bytes(self) -> Table:
-        """[pass][segment] at the low rank that the run starts with."""
-        return self.payload_bytes_at(self.schedule.start.lowrank_r)
-
-    @property
-    def payload_offsets(self) -> Table:
-        return self.payload_offsets_at(self.schedule.start.lowrank_r)
-
     @cached_property
     def payload_total(self) -> int:
         """Size of OUTBOX, RESULT and one INBOX slot: room for any low rank."""
@@ -130,23 +159,45 @@ class Plan:
 
     @cached_property
     def has_memory(self) -> bool:
-        """The shared state holds more than parameters and optimizer (outerworker/memory.py)."""
-        return self.transform.has_memory or not isinstance(self.schedule, Constant)
+        """The shared state holds more than parameters and optimizer (outerworker/schedule_memory.py)."""
+        return self.keeps_results or self.clip_kappa > 0 or not isinstance(self.schedule, Constant)
+
+    @property
+    def keeps_results(self) -> bool:
+        """The next entry starts from the last one's results."""
+        return self.transform.has_memory or self.is_centered
+
+    @property
+    def norms_bytes(self) -> int:
+        """Of the memory of norms at the end of each segment's region: one number for each of the last entries."""
+        return NORMS_KEPT * NUMBER_BYTES if self.clip_kappa else 0
 
     def memory_bytes(self, segment: Segment) -> int:
-        """Room for what the next round needs of a segment's result."""
-        return self._memory_bytes[segment.index]
+        """Room for what the next round needs of a segment's result, and for norms."""
+        return self._memory_bytes[segment.index] + self.norms_bytes
 
     @cached_property
     def _memory_bytes(self) -> tuple[int, ...]:
-        if not self.transform.has_memory:
+        if not self.keeps_results:
             return (0,) * len(self.segments)
         return tuple(max(lengths) for lengths in zip(*(t[-1] for t in self.payload_tables.values()), strict=True))
 
     @property
     def memory_total(self) -> int:
         """Size of MEMORY."""
-        return 2 * HEADER_BYTES + sum(self._memory_bytes) if self.has_memory else 0
+        regions = sum(self._memory_bytes) + len(self.segments) * self.norms_bytes
+        return 2 * HEADER_BYTES + regions if self.has_memory else 0
+
+    @property
+    def is_gathered(self) -> bool:
+        """Every site sums all contributions itself."""
+        return self.manifest.reduction.reducer == "gather"
+
+    @property
+    def has_owner_feedback(self) -> bool:
+        """An owner keeps what it loses when it encodes a mean."""
+        is_kept = self.manifest.reduction.owner_feedback == "kept" and not self.is_gathered
+        return is_kept and self.feedback.mode != "none"
 
     @property
     def num_inbox_slots(self) -> int:
@@ -156,36 +207,50 @@ class Plan:
         """What the daemon must create, and the lengths it moves."""
         floats = self.layout.numel * FLOAT_BYTES
         sizes = {
-            local.ANCHOR: floats,
-            local.MOMENTUM: floats * self.num_slots,
-            local.PHASE: floats,
-            local.FEEDBACK: floats,
-            local.OWNER_FEEDBACK: floats,
-            local.MEMORY: self.memory_total,
-            local.UNDO: self.segment_numel_max * FLOAT_BYTES * max(2, 1 + self.num_slots),
-            local.JOURNAL: JOURNAL_BYTES,
-            local.OUTBOX: self.payload_total,
-            local.INBOX: self.payload_total * self.num_inbox_slots,
-            local.RESULT: self.payload_total,
+            local_buffers.ANCHOR: floats,
+            local_buffers.MOMENTUM: floats * self.num_slots,
+            local_buffers.PHASE: floats,
+            local_buffers.FEEDBACK: floats,
+            local_buffers.OWNER_FEEDBACK: floats if self.has_owner_feedback else 0,
+            local_buffers.MEMORY: self.memory_total,
+            local_buffers.UNDO: self.segment_numel_max * FLOAT_BYTES * max(2, 1 + self.num_slots),
+            local_buffers.JOURNAL: JOURNAL_BYTES,
+            local_buffers.OUTBOX: self.payload_total,
+            local_buffers.INBOX: self.payload_total * self.num_inbox_slots,
+            local_buffers.RESULT: self.payload_total,
         }
         buffers = tuple(Buffer(name, size) for name, size in sizes.items() if size)
         tables = tuple(PayloadTable(lowrank_r, table) for lowrank_r, table in self.payload_tables.items())
-        return Described(self.layout.numel, buffers, tables)
+        return Described(self.layout.numel, buffers, tables, self.record_bytes, 2 * HEADER_BYTES * self.is_centered)
 
 
-def make_plan(manifest: Manifest) -> Plan:
+def make_plan(manifest: Manifest) -> OuterPlan:
     """The plan of a run. Raises ConfigError for a manifest that no site can follow."""
     strategy, outer = manifest.strategy, manifest.outer
-    model = ModelConfig(**manifest.model.model_dump())
+    model = ModelConfig.of_run(manifest)
     layout = make_layout(param_specs(model), strategy.segment_elements_max)
-    return Plan(
+    _check_messages(layout, 1)  # before the transform, which works on each segment
+    transform = _transform(manifest, layout)
+    _check_messages(layout, transform.num_passes)
+    return OuterPlan(
         manifest,
         layout,
-        _transform(manifest, layout),
+        transform,
         ErrorFeedback(strategy.error_feedback, strategy.ef_beta),
         outer_from_name(outer.optimizer, outer.lr, outer.momentum),
         make_schedule(manifest),
     )
+
+
+def _check_messages(layout: Layout, num_passes: int) -> None:
+    """Raise ConfigError for more segments than the messages of a round can name."""
+    count = len(layout.segments)
+    if count > SEGMENTS_MAX or count * num_passes > RESULT_HASHES_MAX:
+        raise ConfigError(
+            f"{layout.numel} parameters make {count} segments in {num_passes} passes, but the messages of a round"
+            f" name at most {SEGMENTS_MAX} segments and {RESULT_HASHES_MAX} results; raise"
+            " strategy.segment_elements_max"
+        )
 
 
 def _transform(manifest: Manifest, layout: Layout) -> Transform:
@@ -203,7 +268,7 @@ def _transform(manifest: Manifest, layout: Layout) -> Transform:
         case "identity" if strategy.fragments:
             return Deferred(Fragments(layout, codec, strategy.fragments))
         case "identity":
-            return Identity(layout, codec)
+            return NoTransform(layout, codec)
 
 
 def make_schedule(manifest: Manifest) -> Schedule:

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from dilocoxd.wire.local import WorkerAlive
+from dilocoxd.wire.local.worker import WorkerAlive
 
 ALIVE_INTERVAL_S = 1.0
 

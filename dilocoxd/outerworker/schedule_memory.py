@@ -1,13 +1,13 @@
-"""The part of the shared state that is neither parameters nor optimizer: the schedule, and low rank's warm start.
+"""The part of the shared state that is neither parameters nor optimizer: the schedule, low rank's warm start, norms.
 
-Buffer MEMORY: two headers, then one region per segment with the result of the last pass, from which the next round's
-subspace follows (compress/transform.py: recall). State k's header lies in slot k % 2, so that an update that a SIGKILL
-cut off finds the header it started from. Runs with a constant schedule and without low rank have no such buffer.
+Buffer MEMORY: two headers, then one region per segment: the result of the last pass, where the next round needs it (low
+rank's subspace, compress/transform.py: recall; the center of centered clipping), then the norms that the last entries
+recorded, that of entry k in place k % 8. State k's header lies in slot k % 2. So an update that a SIGKILL cut off finds
+the header it started from, and writes the same norm again. Runs without any of this have no such buffer.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -15,11 +15,16 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Final
 
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.codec import as_bytes, load
 from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.errors import WorkerError
+from dilocoxd.outer.clipping import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.outer.schedule import ScheduleState, measured_rank
-from dilocoxd.outerworker.plan import HEADER_BYTES, Plan
+from dilocoxd.outerworker.plan import HEADER_BYTES, OuterPlan
 from dilocoxd.wire.layout import Segment
 
 SLOTS: Final = 2
@@ -44,14 +49,14 @@ def decode_header(data: bytes) -> Header:
         body = json.loads(data)
         schedule = body["schedule"] | {"measured": tuple(body["schedule"]["measured"])}
         return Header(ScheduleState(**schedule), int(body["lowrank_r"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise WorkerError(f"the memory of the shared state is damaged ({error}); start from a snapshot") from error
 
 
 class Memory:
     """MEMORY of one worker; without that buffer everything is constant."""
 
-    def __init__(self, plan: Plan, window: memoryview) -> None:
+    def __init__(self, plan: OuterPlan, window: memoryview) -> None:
         self._plan = plan
         self._window = window
 
@@ -91,6 +96,8 @@ class Memory:
 
     def begin(self) -> None:
         """State 0."""
+        for segment in self._plan.segments if self._plan.norms_bytes else ():
+            self._norms(segment)[:] = bytes(self._plan.norms_bytes)
         self.write_header(0, Header(self._plan.schedule.start))
 
     def advance(self, round_index: int) -> None:
@@ -110,10 +117,25 @@ class Memory:
         inner.ranks.clear()  # another low rank has other matrices: nothing of this entry may count in the next
         return measured
 
-    def keep(self, segment: Segment, results: Sequence[memoryview]) -> None:
-        """Remember what the next round needs of this entry's result."""
-        if self._plan.memory_bytes(segment):
+    def keep(self, round_index: int, segment: Segment, results: Sequence[memoryview]) -> None:
+        """Remember what the next round needs of this entry's result. `results` as they are sent, with their record."""
+        if self._plan.keeps_results:
             self.region(segment)[: results[-1].nbytes] = results[-1]
+        if self._plan.norms_bytes:
+            first = round_index % NORMS_KEPT * NUMBER_BYTES
+            body = results[-1].nbytes - self._plan.record_bytes
+            self._norms(segment)[first : first + NUMBER_BYTES] = results[-1][body : body + NUMBER_BYTES]
+
+    def _norms(self, segment: Segment) -> memoryview:
+        region = self.region(segment)
+        return region[region.nbytes - self._plan.norms_bytes :]
+
+    def recent_norms(self, round_index: int, segment: Segment) -> list[float]:
+        """What the last entries before entry `round_index` recorded, at most NORMS_KEPT of them."""
+        if not self._plan.norms_bytes:
+            return []
+        numbers: list[float] = load(as_bytes(self._norms(segment)), torch.bfloat16).tolist()
+        return numbers[:round_index]
 
     def region(self, segment: Segment) -> memoryview:
         """Where the result of one segment is kept."""
@@ -122,27 +144,46 @@ class Memory:
 
     def last_result(self, round_index: int, segment: Segment) -> memoryview:
         """The result kept of one segment; empty if there is none."""
-        lowrank_r = self.header(round_index).lowrank_r if self._plan.memory_bytes(segment) else 0
-        if not lowrank_r:
+        return self._kept_result(segment, self.lowrank_of_results(round_index))
+
+    def _kept_result(self, segment: Segment, lowrank_r: int | None) -> memoryview:
+        if not self._plan.keeps_results or lowrank_r is None:
             return memoryview(b"")
         return self.region(segment)[: self._plan.payload_bytes_at(lowrank_r)[-1][segment.index]]
 
-    def digest(self, round_index: int) -> bytes:
-        """sha256 over header and results; empty for runs without memory."""
-        if not self._plan.has_memory:
-            return b""
-        hasher = hashlib.sha256(self._slot(round_index))
-        for segment in self._plan.segments:
-            hasher.update(self.last_result(round_index, segment))
-        return hasher.digest()
+    def lowrank_of_results(self, round_index: int) -> int | None:
+        """Low rank of the results that state `round_index` keeps; None: it keeps none yet."""
+        return self.header(round_index).lowrank_r if round_index else None
+
+    def remembered(self, segment: Segment, lowrank_r: int | None) -> tuple[memoryview, ...]:
+        """All that a state keeps of one segment, as its digest takes it; `lowrank_r`: of the results, None without."""
+        if not self._plan.norms_bytes:
+            return (self._kept_result(segment, lowrank_r),)
+        return self._kept_result(segment, lowrank_r), self._norms(segment)
+
+    def digested_header(self, round_index: int) -> bytes:
+        """The header as the state's digest takes it; empty for runs without memory."""
+        return bytes(self._slot(round_index)) if self._plan.has_memory else b""
+
+    def center(self, round_index: int, segment: Segment) -> Tensor | None:
+        """Values of the last result, float32[segment.numel], if shares are compared with it; zeros before the first."""
+        if not self._plan.is_centered:
+            return None
+        values = torch.zeros(segment.numel)
+        if round_index:
+            result = self.last_result(round_index, segment)
+            body = result[: result.nbytes - self._plan.record_bytes]
+            self._plan.transform.expand(segment, body, (), values)
+        return values
 
     def restore(self, round_index: int) -> None:
         """Let the transform learn again what it knew in state `round_index`; then tune it for the next entry."""
         header = self.header(round_index)
-        if header.lowrank_r:
+        if self._plan.transform.has_memory and round_index:
             self._plan.transform.tune(round_index, header.lowrank_r)
             for segment in self._plan.segments:
-                self._plan.transform.recall(segment, self.last_result(round_index, segment))
+                result = self.last_result(round_index, segment)
+                self._plan.transform.recall(segment, result[: result.nbytes - self._plan.record_bytes])
             self._measured()
         self.tune(round_index)
 

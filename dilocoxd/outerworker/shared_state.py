@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 import torch
 
+from dilocoxd.compress.codec import MAGNITUDE_MAX
 from dilocoxd.errors import WireError
 from dilocoxd.ids import RoundIndex
 from dilocoxd.ipc.fault import hold_thread
-from dilocoxd.models import init_parameter, init_std
+from dilocoxd.models import ModelConfig, init_of_model
 from dilocoxd.outerworker.buffers import tensor_bytes
-from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed
-from dilocoxd.outerworker.journal import PATH_BYTES_MAX, Operation, Saved
-from dilocoxd.outerworker.plan import Table
-from dilocoxd.wire import local
+from dilocoxd.outerworker.journal import PATH_BYTES_MAX, Saved, Update
+from dilocoxd.outerworker.results.reading import Results, bodies, open_results, record_of
+from dilocoxd.outerworker.workspace import KnownLeaves, Workspace
+from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.wire.layout import Segment
-from dilocoxd.wire.local import ApplyEntry, BaseCopied, CopyBase, StateReady
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import (
+    DIFFERING_MAX,
+    ApplyResult,
+    BaseCopied,
+    ClippedShare,
+    CopyBase,
+    StateReady,
+)
+from dilocoxd.wire.state_digest import Leaf, Root, differing, leaf_of, root_of
 
 
 class ChangeGuard(Protocol):
@@ -32,35 +39,37 @@ class ChangeGuard(Protocol):
     def before_change(self, segment: Segment) -> None: ...
 
 
-class Digests:
-    """Running hashes of anchor and momentum; feed the segments in order."""
+def leaf_in(workspace: Workspace, segment: Segment, lowrank_r: int | None) -> Leaf:
+    """Hash what the buffers hold of `segment`; `lowrank_r`: of the results that MEMORY keeps, None: none yet."""
+    momentum = tensor_bytes(workspace.buffers.momentum_of(segment))
+    remembered = workspace.memory.remembered(segment, lowrank_r)
+    return leaf_of(segment.index, tensor_bytes(workspace.anchor_of(segment)), (momentum, *remembered))
 
-    def __init__(self) -> None:
-        self._anchor = hashlib.sha256()
-        self._momentum = hashlib.sha256()
 
-    def add(self, core: Core, segment: Segment) -> None:
-        """Hash what the buffers hold of `segment`."""
-        self._anchor.update(tensor_bytes(core.anchor_of(segment)))
-        self._momentum.update(tensor_bytes(core.buffers.momentum_of(segment)))
-
-    def finish(self, memory: bytes = b"") -> tuple[bytes, bytes]:
-        """(anchor_sha256, state_digest); `memory`: digest of MEMORY, empty for runs without."""
-        anchor = self._anchor.digest()
-        return anchor, hashlib.sha256(anchor + self._momentum.digest() + memory).digest()
+def _where(segments: tuple[int, ...]) -> str:
+    if not segments:
+        return ""
+    more = f" and {len(segments) - DIFFERING_MAX} more" if len(segments) > DIFFERING_MAX else ""
+    return f" (in segment {', '.join(map(str, segments[:DIFFERING_MAX]))}{more})"
 
 
 class SharedState:
     """Operations on the shared state."""
 
-    def __init__(self, core: Core, guard: ChangeGuard) -> None:
-        self._core = core
+    def __init__(self, workspace: Workspace, guard: ChangeGuard) -> None:
+        self._workspace = workspace
         self._guard = guard
+        self._clipped: dict[int, ClippedShare] = {}
+        """Of the last entry, by place."""
+        self._replaced = KnownLeaves()
+        """What was held when another state was loaded over it."""
+        self._differing: tuple[int, ...] = ()
+        """Segments of the state now held whose bits were other ones before it was loaded anew."""
 
     def ready(self, request: int, started: float) -> StateReady:
         """The answer that says what the buffers hold."""
-        core, state = self._core, self._core.state
-        schedule = core.memory.header(state.round).schedule if state.is_loaded else core.plan.schedule.start
+        workspace, state = self._workspace, self._workspace.state
+        schedule = workspace.memory.header(state.round).schedule if state.is_loaded else workspace.plan.schedule.start
         return StateReady(
             request,
             state.is_loaded,
@@ -73,106 +82,143 @@ class SharedState:
             schedule.next_lowrank_r,
             schedule.next_inner_steps,
             schedule.shared_steps,
+            tuple(self._clipped[place] for place in sorted(self._clipped)),
+            self._differing[:DIFFERING_MAX],
+            len(self._differing),
         )
 
     def resume(self) -> None:
-        """After a restart: learn again what the state says, and finish an interrupted ApplyEntry or CopyBase."""
-        state = self._core.state
+        """After a restart: learn again what the state says, and finish an interrupted ApplyResult or CopyBase."""
+        state = self._workspace.state
         if state.is_loaded:
             # Where an update was interrupted some results are new already: what is learnt of them here is learnt again.
-            self._core.tune(is_fresh=state.operation != Operation.APPLY)
-        if state.operation == Operation.COPY_BASE:
+            self._workspace.tune(is_fresh=state.operation != Update.APPLY)
+        if state.operation == Update.COPY_BASE:
             self._copy_base()
-        elif state.operation == Operation.APPLY:
+        elif state.operation == Update.APPLY:
             try:
                 self._apply()
             except (OSError, RequestFailed, WireError):
                 # The payload's file is gone meanwhile. The daemon loads a snapshot and replays the log instead.
-                self._core.journal.write(is_loaded=False, operation=Operation.NONE)
+                self._workspace.journal.write(is_loaded=False, operation=Update.NONE)
 
     def genesis(self) -> None:
         """Fill the buffers with shared state 0, the same bits at every site."""
-        core, model = self._core, self._core.plan.manifest.model
+        workspace = self._workspace
+        if workspace.plan.manifest.init.state_digest:
+            raise RequestFailed(
+                "corrupt_snapshot",
+                "this run starts from pretrained weights, and snapshot 0 is not here; join again with"
+                " `dilocoxd join ADDR --dir ANOTHER`, which fetches it",
+            )
+        model = ModelConfig.of_run(workspace.plan.manifest)
         self.begin_replace()
-        layout = core.plan.layout
-        core.report.begin("genesis", layout.numel)
-        seed = core.plan.manifest.seeds.model
+        layout = workspace.plan.layout
+        workspace.report.begin("genesis", layout.numel)
+        seed = workspace.plan.manifest.seeds.model
         for param in layout.params:
             span = layout.span(param.name)
-            out = core.buffers.anchor[span.start : span.stop]
-            std = init_std(param.name, model.init_std, model.num_layers)
-            progress = partial(core.report.step, span.start)
-            init_parameter(param.name, param.shape, seed, out, std=std, progress=progress)
-        core.buffers.clear(local.MOMENTUM)
-        core.memory.begin()
+            out = workspace.buffers.anchor[span.start : span.stop]
+            init_of_model(model, param, seed, out, partial(workspace.report.step, span.start))
+        workspace.buffers.clear(local_buffers.MOMENTUM)
+        workspace.memory.begin()
         self.finish_replace(0)
 
     def begin_replace(self) -> None:
         """From here to `finish_replace` the buffers hold no state."""
-        for segment in self._core.plan.segments:
+        for segment in self._workspace.plan.segments:
             self._guard.before_change(segment)
-        self._core.journal.write(is_loaded=False, operation=Operation.NONE)
+        known, self._differing = self._workspace.leaves, ()
+        if self._workspace.state.is_loaded and known.round >= self._replaced.round:
+            self._replaced = known
+        self._workspace.leaves = KnownLeaves()
+        self._workspace.journal.write(is_loaded=False, operation=Update.NONE)
 
-    def finish_replace(self, round_index: int, expected_digest: bytes | None = None) -> None:
-        """Digest what the buffers now hold and declare it to be state `round_index`."""
-        core = self._core
-        digests = Digests()
-        core.report.begin("digest", len(core.plan.segments))
-        for segment in core.plan.segments:
-            digests.add(core, segment)
-            core.report.step(segment.index)
-        anchor, digest = digests.finish(core.memory.digest(round_index))
-        if expected_digest is not None and digest != expected_digest:
-            raise RequestFailed(
-                "corrupt_snapshot",
-                f"the snapshot's tensors have state digest {digest.hex()[:16]}, its index says"
-                f" {expected_digest.hex()[:16]}; use another snapshot (no state is loaded now)",
+    def finish_replace(self, round_index: int, expected: SnapshotIndex | None = None) -> None:
+        """Digest what the buffers now hold and declare it to be state `round_index`.
+
+        Raises RequestFailed(corrupt_snapshot), naming the segments, unless it is the state that `expected` says.
+        """
+        workspace = self._workspace
+        leaves = []
+        workspace.report.begin("digest", len(workspace.plan.segments))
+        lowrank_r = workspace.memory.lowrank_of_results(round_index)
+        for segment in workspace.plan.segments:
+            leaves.append(leaf_in(workspace, segment, lowrank_r))
+            workspace.report.step(segment.index)
+        root = root_of(round_index, workspace.memory.digested_header(round_index), leaves)
+        if expected is not None:
+            self._require_expected(root, leaves, expected)
+        workspace.journal.write(is_loaded=True, round=round_index, **root._asdict())
+        self._know(round_index, leaves)
+        workspace.tune(is_fresh=True)
+
+    def _require_expected(self, root: Root, leaves: list[Leaf], expected: SnapshotIndex) -> None:
+        problem = ""
+        if root.state_digest.hex() != expected.state_digest:
+            where = differing([leaf.whole for leaf in leaves], [bytes.fromhex(text) for _, text in expected.segments])
+            problem = (
+                f"the snapshot's tensors have state digest {root.state_digest.hex()[:16]}, its index says"
+                f" {expected.state_digest[:16]}{_where(where)}"
             )
-        core.journal.write(is_loaded=True, round=round_index, anchor_sha256=anchor, state_digest=digest)
-        core.tune(is_fresh=True)
+        elif root.anchor_sha256.hex() != expected.anchor_sha256:
+            problem = "the snapshot's index has another hash of the anchor than its tensors"
+        elif [values for values, _ in expected.segments] != [s.numel for s in self._workspace.plan.segments]:
+            problem = "the snapshot's index cuts the anchor in other segments than the run"
+        if problem:
+            raise RequestFailed("corrupt_snapshot", f"{problem}; use another snapshot (no state is loaded now)")
 
-    def apply(self, request: ApplyEntry) -> None:
+    def _know(self, round_index: int, leaves: list[Leaf]) -> None:
+        """The state is this; what was held before under the same number is compared with it."""
+        self._workspace.leaves = KnownLeaves(round_index, tuple(leaf.whole for leaf in leaves))
+        if self._replaced.round == round_index:
+            self._differing = differing(self._replaced.whole, self._workspace.leaves.whole)
+            self._replaced = KnownLeaves()
+
+    def apply(self, request: ApplyResult) -> None:
         """Outer step: state `round` -> `round + 1`. An undecodable payload is found before anything changes."""
-        core = self._core
-        core.require_loaded()
-        if core.state.round == request.round + 1:
+        workspace = self._workspace
+        workspace.require_loaded()
+        if workspace.state.round == request.round + 1:
             return
-        core.require(
-            core.state.round == request.round,
-            f"entry {request.round} does not apply to state {core.state.round}",
+        workspace.require(
+            workspace.state.round == request.round,
+            f"entry {request.round} does not apply to state {workspace.state.round}",
         )
         self._require_lowrank(request)
-        core.require(len(request.path.encode()) <= PATH_BYTES_MAX, "the payload's path is too long; shorten it")
+        workspace.require(len(request.path.encode()) <= PATH_BYTES_MAX, "the payload's path is too long; shorten it")
         try:
             self._check_payload(request.path, request.offset)
-            core.begin(Operation.APPLY, request.round, path=request.path, offset=request.offset)
+            workspace.begin(Update.APPLY, request.round, path=request.path, offset=request.offset)
             self._apply()
         except OSError as error:
             raise RequestFailed("store", f"payload of entry {request.round}: {error}") from error
 
-    def _require_lowrank(self, request: ApplyEntry) -> None:
-        expected = self._core.buffers.lowrank_r
-        self._core.require(
+    def _require_lowrank(self, request: ApplyResult) -> None:
+        expected = self._workspace.buffers.lowrank_r
+        self._workspace.require(
             request.lowrank_r == expected,
             f"entry {request.round} has low rank {request.lowrank_r}, the state before it says {expected}",
         )
 
     def _check_payload(self, path: str, offset: int) -> None:
-        core = self._core
-        core.report.begin("check", len(core.plan.segments))
-        with self._payloads(path, offset) as payloads:
-            for segment, results in zip(core.plan.segments, payloads, strict=True):
+        workspace = self._workspace
+        workspace.report.begin("check", len(workspace.plan.segments))
+        with open_results(workspace, path, offset, workspace.buffers.lowrank_r) as results:
+            for segment in workspace.plan.segments:
+                found = results(segment)
                 try:
-                    self._decode_all(segment, results)
+                    self._decode_all(segment, bodies(workspace.plan, found))
+                    record_of(workspace.plan, found[-1])
                 except WireError as error:
                     raise RequestFailed("bad_payload", f"result segment {segment.index}: {error.detail}") from error
-                core.report.step(segment.index)
+                workspace.report.step(segment.index)
 
     def _decode_all(self, segment: Segment, results: Sequence[memoryview]) -> None:
-        transform = self._core.plan.transform
+        transform = self._workspace.plan.transform
         for index, payload in enumerate(results):
             numel = transform.vector_numel(index, segment)
-            vector = self._core.scratch[:numel] if numel <= self._core.scratch.numel() else torch.empty(numel)
+            vector = self._workspace.scratch[:numel] if numel <= self._workspace.scratch.numel() else torch.empty(numel)
             transform.codec(index, segment).decode(payload, vector)
 
     def check_result(self) -> None:
@@ -180,86 +226,71 @@ class SharedState:
         self._check_payload("", 0)
 
     def _apply(self) -> None:
-        core = self._core
-        done = core.state.position
-        digests = Digests()
-        core.report.begin("apply", len(core.plan.segments))
-        with self._payloads(core.state.path, core.state.offset) as payloads:
-            for segment, results in zip(core.plan.segments, payloads, strict=True):
+        workspace = self._workspace
+        done = workspace.state.position
+        leaves = []
+        self._clipped.clear()
+        self._differing = ()
+        workspace.report.begin("apply", len(workspace.plan.segments))
+        place = (workspace.state.path, workspace.state.offset, workspace.buffers.lowrank_r)
+        with open_results(workspace, *place) as results:
+            for segment in workspace.plan.segments:
+                found = results(segment)
                 if segment.index >= done:
-                    self._step(segment, results)
-                core.plan.transform.learn(segment, results)
-                digests.add(core, segment)
-                core.report.step(segment.index)
-        entry = core.state.argument
-        core.memory.advance(entry)
-        anchor, digest = digests.finish(core.memory.digest(entry + 1))
-        core.journal.write(operation=Operation.NONE, round=entry + 1, anchor_sha256=anchor, state_digest=digest)
-        core.tune()
+                    self._step(segment, found)
+                self._note_clipped(found[-1])
+                workspace.plan.transform.learn(segment, bodies(workspace.plan, found))
+                leaves.append(leaf_in(workspace, segment, workspace.buffers.lowrank_r))
+                workspace.report.step(segment.index)
+        entry = workspace.state.argument
+        workspace.memory.advance(entry)
+        root = root_of(entry + 1, workspace.memory.digested_header(entry + 1), leaves)
+        workspace.journal.write(operation=Update.NONE, round=entry + 1, **root._asdict())
+        self._know(entry + 1, leaves)
+        workspace.tune()
 
-    def _step(self, segment: Segment, results: Sequence[memoryview]) -> None:
-        core = self._core
+    def _note_clipped(self, result: memoryview) -> None:
+        plan = self._workspace.plan
+        for place, factor in enumerate(record_of(plan, result).factors):
+            if factor < 1:
+                before = self._clipped.get(place, ClippedShare(place, 0, 0.0))
+                is_dropped = plan.drops_contrary and not factor
+                norms = 0.0 if is_dropped else plan.clip_kappa / factor if factor else MAGNITUDE_MAX
+                dropped = before.dropped + is_dropped / len(plan.segments)
+                self._clipped[place] = ClippedShare(
+                    place, before.num_segments + 1, max(before.norms, norms), min(dropped, 1.0)
+                )
+
+    def _step(self, segment: Segment, results: Results) -> None:
+        workspace = self._workspace
         self._guard.before_change(segment)
-        delta = core.scratch_of(segment)
-        core.plan.transform.expand(segment, results[-1], results[:-1], delta)
+        delta = workspace.scratch_of(segment)
+        *before, last = bodies(workspace.plan, results)
+        workspace.plan.transform.expand(segment, last, before, delta)
 
         def change() -> dict[str, object]:
-            transform, here = core.plan.transform, core.plan.transform.touched(segment)
-            slots = [slot[here] for slot in core.buffers.slots_of(segment)]
-            steps_before = transform.steps_before(core.state.argument)
-            core.plan.optimizer.step_(core.anchor_of(segment)[here], slots, delta[here], steps_before)
-            core.memory.keep(segment, [memoryview(result) for result in results])
+            transform, here = workspace.plan.transform, workspace.plan.transform.touched(segment)
+            slots = [slot[here] for slot in workspace.buffers.slots_of(segment)]
+            steps_before = transform.steps_before(workspace.state.argument)
+            workspace.plan.optimizer.step_(workspace.anchor_of(segment)[here], slots, delta[here], steps_before)
+            workspace.memory.keep(workspace.state.argument, segment, [memoryview(result) for result in results])
             hold_thread("apply")
             return {}
 
-        core.transact(Saved.STATE, segment, change)
-
-    @contextmanager
-    def _payloads(self, path: str, offset: int) -> Iterator[Iterator[tuple[memoryview, ...]]]:
-        """Results of all passes, segment by segment: from the RESULT buffer, or from a file, one segment at a time."""
-        plan = self._core.plan
-        if not path:
-            yield (self._core.buffers.results(plan.num_passes, segment.index) for segment in plan.segments)
-            return
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            lowrank_r = self._core.buffers.lowrank_r
-            tables = (plan.payload_bytes_at(lowrank_r), plan.payload_offsets_at(lowrank_r))
-            yield (_read_results(fd, offset, tables, segment.index) for segment in plan.segments)
-        finally:
-            os.close(fd)
+        workspace.transact(Saved.STATE, segment, change)
 
     def copy_base(self, request: CopyBase) -> BaseCopied:
         """PHASE <- ANCHOR."""
-        core = self._core
-        core.require_loaded()
-        core.begin(Operation.COPY_BASE, core.state.round)
+        workspace = self._workspace
+        workspace.require_loaded()
+        workspace.begin(Update.COPY_BASE, workspace.state.round)
         self._copy_base()
-        return BaseCopied(request.request, RoundIndex(core.state.round))
+        return BaseCopied(request.request, RoundIndex(workspace.state.round))
 
     def _copy_base(self) -> None:
-        core = self._core
-        core.report.begin("copy", len(core.plan.segments))
-        for segment in core.plan.segments:
-            core.phase_of(segment).copy_(core.anchor_of(segment))
-            core.report.step(segment.index)
-        core.journal.write(operation=Operation.NONE)
-
-
-def _read_results(fd: int, offset: int, tables: tuple[Table, Table], segment: int) -> tuple[memoryview, ...]:
-    results = []
-    for lengths, starts in zip(*tables, strict=True):
-        buffer = memoryview(bytearray(lengths[segment]))
-        results.append(_read_exactly(fd, buffer, offset + starts[segment]))
-    return tuple(results)
-
-
-def _read_exactly(fd: int, buffer: memoryview, offset: int) -> memoryview:
-    left = buffer
-    while left.nbytes:
-        count = os.preadv(fd, [left], offset)
-        if not count:
-            raise RequestFailed("bad_payload", "the payload's file ends too early")
-        left = left[count:]
-        offset += count
-    return buffer
+        workspace = self._workspace
+        workspace.report.begin("copy", len(workspace.plan.segments))
+        for segment in workspace.plan.segments:
+            workspace.phase_of(segment).copy_(workspace.anchor_of(segment))
+            workspace.report.step(segment.index)
+        workspace.journal.write(operation=Update.NONE)

@@ -18,31 +18,33 @@ from dilocoxd.errors import StoreError
 from dilocoxd.ids import RoundIndex
 from dilocoxd.ipc.client import DaemonGone
 from dilocoxd.outerworker.buffers import tensor_bytes
-from dilocoxd.outerworker.core import Core
 from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import JournalState
-from dilocoxd.outerworker.tensor_file import TensorEntry, encode_header, read_header, snapshot_files
+from dilocoxd.outerworker.tensor_file import snapshot_files
+from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store import snapshots
 from dilocoxd.store.durable import SteadyWriter, store_error, write_all
-from dilocoxd.wire import local
+from dilocoxd.store.tensor_header import TensorEntry, encode_header, read_header
 from dilocoxd.wire.layout import Segment
-from dilocoxd.wire.local import SnapshotWritten, WorkerFailed, WriteSnapshot
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import SnapshotSaved, WriteSnapshot
+from dilocoxd.wire.local.worker import WorkerFailed
 
 
 class SnapshotWriter:
     """At most one snapshot at a time; `before_change` must be called before a segment of the shared state changes."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
         self._job: _Job | None = None
 
     def start(self, request: WriteSnapshot) -> None:
         """Begin; the answer is sent from the background. Raises RequestFailed (busy, not_loaded, disk_full)."""
-        self._core.require_loaded()
+        self._workspace.require_loaded()
         if self._job is not None and self._job.is_writing:
             raise RequestFailed("busy", "another snapshot is being written; ask again when it is done")
         self.finish()
-        self._job = _Job(self._core, request)
+        self._job = _Job(self._workspace, request)
         self._job.start()
 
     def before_change(self, segment: Segment) -> None:
@@ -59,15 +61,18 @@ class SnapshotWriter:
 class _Job:
     """One snapshot. Files are opened and their space reserved in the constructor, so that a full disk shows at once."""
 
-    def __init__(self, core: Core, request: WriteSnapshot) -> None:
-        self._core = core
+    def __init__(self, workspace: Workspace, request: WriteSnapshot) -> None:
+        self._workspace = workspace
         self._request = request
-        self._state: JournalState = core.state
+        self._state: JournalState = workspace.state
+        known = workspace.leaves
+        is_known = known.round == self._state.round and known.whole
+        self._leaves = [leaf.hex() for leaf in known.whole] if is_known else [""] * len(workspace.plan.segments)
         self._started = time.monotonic()
         self._directory = Path(request.directory)
         self._temporary = snapshots.temporary_directory(self._directory)
         self._lock = threading.Lock()
-        self._left = {segment.index for segment in core.plan.segments}
+        self._left = {segment.index for segment in workspace.plan.segments}
         self._error: OSError | None = None
         self._fds: list[int] = []
         self._writers: list[SteadyWriter] = []
@@ -81,7 +86,7 @@ class _Job:
             raise from_store(store_error("preparing a snapshot", self._directory, error)) from error
 
     def _prepare(self) -> None:
-        plan = self._core.plan
+        plan = self._workspace.plan
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary.mkdir(parents=True)
         metadata = {"run_id": plan.run_id, "round": str(self._state.round)}
@@ -94,7 +99,7 @@ class _Job:
             os.posix_fallocate(fd, 0, len(header) + sum(entry.num_bytes for entry in entries))
             self._data_offsets.append(write_all(fd, header, 0))
         if plan.has_memory:
-            before_regions = bytes(self._core.memory.header_bytes(self._state.round))
+            before_regions = bytes(self._workspace.memory.header_bytes(self._state.round))
             self._data_offsets[-1] = write_all(self._fds[-1], before_regions, self._data_offsets[-1])
 
     def start(self) -> None:
@@ -115,15 +120,15 @@ class _Job:
             self._left.discard(segment.index)
 
     def _write(self, segment: Segment) -> None:
-        core = self._core
+        workspace = self._workspace
         start = segment.start * 4
-        self._writers[0].write(tensor_bytes(core.anchor_of(segment)), self._data_offsets[0] + start)
-        if core.plan.num_slots:
-            momentum = tensor_bytes(core.buffers.momentum_of(segment))
-            self._writers[1].write(momentum, self._data_offsets[1] + start * core.plan.num_slots)
-        if core.plan.memory_bytes(segment):
-            offset = self._data_offsets[-1] + core.memory.region_start(segment)
-            self._writers[-1].write(core.memory.region(segment), offset)
+        self._writers[0].write(tensor_bytes(workspace.anchor_of(segment)), self._data_offsets[0] + start)
+        if workspace.plan.num_slots:
+            momentum = tensor_bytes(workspace.buffers.momentum_of(segment))
+            self._writers[1].write(momentum, self._data_offsets[1] + start * workspace.plan.num_slots)
+        if workspace.plan.memory_bytes(segment):
+            offset = self._data_offsets[-1] + workspace.memory.region_start(segment)
+            self._writers[-1].write(workspace.memory.region(segment), offset)
 
     def _run(self) -> None:
         try:
@@ -131,11 +136,11 @@ class _Job:
             self._discard()
             # Before the answer: who has it may ask for the next snapshot at once.
             self.is_writing = False
-            self._core.report.send(answer)
+            self._workspace.report.send(answer)
         except DaemonGone:
             return  # The main thread sees the same and ends the process.
 
-    def _outcome(self) -> SnapshotWritten | WorkerFailed:
+    def _outcome(self) -> SnapshotSaved | WorkerFailed:
         try:
             return self._write_all()
         except OSError as error:
@@ -144,26 +149,27 @@ class _Job:
             failure = from_store(error)
         return WorkerFailed(self._request.request, failure.kind, failure.detail)
 
-    def _write_all(self) -> SnapshotWritten:
-        segments = self._core.plan.segments
+    def _write_all(self) -> SnapshotSaved:
+        segments = self._workspace.plan.segments
         for segment in segments:
             self.write_segment(segment)
-            self._core.report.pulse("snapshot", segment.index, 2 * len(segments))
+            self._workspace.report.pulse("snapshot", segment.index, 2 * len(segments))
         if self._error is not None:
             raise self._error
         for fd in self._fds:
             os.fsync(fd)
-        names = [name for name, _ in snapshot_files(self._core.plan)]
+        names = [name for name, _ in snapshot_files(self._workspace.plan)]
         index = snapshots.SnapshotIndex(
-            self._core.plan.run_id,
+            self._workspace.plan.run_id,
             self._state.round,
             self._state.anchor_sha256.hex(),
             self._state.state_digest.hex(),
             "",
             tuple(snapshots.hash_chunks(self._temporary / name, self._hashed) for name in names),
+            tuple(zip([segment.numel for segment in segments], self._leaves, strict=True)),
         )
         snapshots.publish(self._temporary, self._directory, index)
-        return SnapshotWritten(
+        return SnapshotSaved(
             self._request.request,
             RoundIndex(self._state.round),
             self._request.directory,
@@ -172,7 +178,7 @@ class _Job:
         )
 
     def _hashed(self, done: int) -> None:
-        self._core.report.pulse("snapshot", 1, 2)
+        self._workspace.report.pulse("snapshot", 1, 2)
 
     def _discard(self) -> None:
         """Close the files and remove what was not published."""
@@ -184,28 +190,30 @@ class _Job:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def load_snapshot(core: Core, directory: Path, begin_replace: Callable[[], None]) -> snapshots.SnapshotIndex:
+def load_snapshot(workspace: Workspace, directory: Path, begin_replace: Callable[[], None]) -> snapshots.SnapshotIndex:
     """Fill ANCHOR and MOMENTUM from a snapshot whose every hash was checked first; returns its index.
 
     Raises RequestFailed(corrupt_snapshot) with nothing changed if the snapshot is damaged or of another run.
     """
     try:
-        core.report.begin("verify", 1)
-        index = snapshots.verify(directory, lambda done: core.report.step(0))
-        if index.run_id != core.plan.run_id:
-            raise RequestFailed("corrupt_snapshot", f"{directory} is of run {index.run_id}, not {core.plan.run_id}")
-        files = snapshot_files(core.plan)
+        workspace.report.begin("verify", 1)
+        index = snapshots.verify(directory, lambda done: workspace.report.step(0))
+        if index.run_id != workspace.plan.run_id:
+            raise RequestFailed(
+                "corrupt_snapshot", f"{directory} is of run {index.run_id}, not {workspace.plan.run_id}"
+            )
+        files = snapshot_files(workspace.plan)
         offsets = [_data_offset(directory / name, entries) for name, entries in files]
         begin_replace()
-        core.report.begin("load", len(files))
+        workspace.report.begin("load", len(files))
         for (name, _), offset in zip(files, offsets, strict=True):
             if name == snapshots.MEMORY_NAME:
-                header = core.memory.header_bytes(index.round)
-                _read_into(directory / name, offset, header, core)
-                _read_into(directory / name, offset + header.nbytes, core.memory.regions, core)
+                header = workspace.memory.header_bytes(index.round)
+                _read_into(directory / name, offset, header, workspace)
+                _read_into(directory / name, offset + header.nbytes, workspace.memory.regions, workspace)
             else:
-                buffer = local.ANCHOR if name == snapshots.ANCHOR_NAME else local.MOMENTUM
-                _read_into(directory / name, offset, core.buffers.raw(buffer), core)
+                buffer = local_buffers.ANCHOR if name == snapshots.ANCHOR_NAME else local_buffers.MOMENTUM
+                _read_into(directory / name, offset, workspace.buffers.raw(buffer), workspace)
     except StoreError as error:
         raise RequestFailed("corrupt_snapshot", str(error)) from error
     except OSError as error:
@@ -220,7 +228,7 @@ def _data_offset(path: Path, expected: list[TensorEntry]) -> int:
     return offset
 
 
-def _read_into(path: Path, offset: int, target: memoryview, core: Core) -> None:
+def _read_into(path: Path, offset: int, target: memoryview, workspace: Workspace) -> None:
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         done = 0
@@ -229,4 +237,4 @@ def _read_into(path: Path, offset: int, target: memoryview, core: Core) -> None:
             if not count:
                 raise RequestFailed("corrupt_snapshot", f"{path} became shorter while it was read")
             done += count
-            core.report.step(0)
+            workspace.report.step(0)

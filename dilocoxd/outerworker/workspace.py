@@ -12,30 +12,41 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dilocoxd.outerworker.buffers import Buffers
+from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.failure import RequestFailed
-from dilocoxd.outerworker.journal import Journal, JournalState, Operation, Saved
-from dilocoxd.outerworker.memory import Memory
-from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.journal import JournalState, Saved, Update, UpdateJournal
+from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
-from dilocoxd.wire import local
+from dilocoxd.outerworker.schedule_memory import Memory
 from dilocoxd.wire.layout import Segment
+from dilocoxd.wire.local import buffers as local_buffers
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLeaves:
+    """What a state is made of, as far as this process has hashed it."""
+
+    round: int = -1
+    whole: tuple[bytes, ...] = ()
+    """Hash of each segment (wire/state_digest.py); empty: not known."""
 
 
 @dataclass
-class Core:
+class Workspace:
     """Plan, shared buffers, journal, and scratch memory of one segment."""
 
-    plan: Plan
-    buffers: Buffers
-    journal: Journal
+    plan: OuterPlan
+    buffers: MappedBuffers
+    journal: UpdateJournal
     report: Reporter
     memory: Memory = field(init=False)
     scratch: Tensor = field(init=False)
     """float32[largest segment]: values of the segment being worked on."""
+    leaves: KnownLeaves = KnownLeaves()
+    """Of the state now loaded; a restarted worker knows none until the next entry."""
 
     def __post_init__(self) -> None:
-        self.memory = Memory(self.plan, self.buffers.raw(local.MEMORY))
+        self.memory = Memory(self.plan, self.buffers.raw(local_buffers.MEMORY))
         self.scratch = torch.empty(self.plan.segment_numel_max)
 
     @property
@@ -73,7 +84,7 @@ class Core:
         if not self.state.is_loaded:
             raise RequestFailed("not_loaded", "no shared state is loaded; send LoadState first")
 
-    def begin(self, operation: Operation, argument: int, **fields: object) -> None:
+    def begin(self, operation: Update, argument: int, **fields: object) -> None:
         """Journal, in one write, that an operation starts at its first step."""
         self.journal.write(operation=operation, argument=argument, position=0, **fields)
 

@@ -1,14 +1,14 @@
 """Every alert there is, defined once: what it means, why it happens, what to do, and when Prometheus tells it.
 
-/v1/alerts, the runbook (docs/operations/runbook.md) and the alert rules (docs/operations/alerts.yml) are made from this
-table. The daemon raises alerts by `AlertRaised` events under these codes; watches over the status are in
-daemon/alert_watch.py.
+/v1/alerts, the runbook (docs/operations/runbook.md) and the alert rules (dilocoxd/shipped/monitoring/alerts.yml) are
+made from this table. The daemon raises alerts by `AlertRaised` events under these codes; watches over the status are in
+daemon/observe/alert_rules.py.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Severity = Literal["info", "warning", "critical"]
+from dilocoxd.answers.fields import Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,14 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Check the disk of the run directory; start the daemon again.",
     ),
     AlertKind(
+        "worker_fork_server_lost", "warning",
+        "The fork server died, and with it the outer worker and the trainers; all are being started again.",
+        "The process ended or did not answer; goes when the next one has loaded its modules.",
+        "Killed for memory or by somebody; or a library that it loads is broken.",
+        "Nothing, if it happens once. Otherwise read logs/fork-server.log.",
+        for_s=120,
+    ),
+    AlertKind(
         "worker_outer_lost", "warning",
         "The outer worker died and is being started again. The shared state is safe in the daemon's buffers.",
         "The process ended or went silent; goes when the next one runs.",
@@ -119,7 +127,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "The trainers died and are being started again from the newest anchor; their phase is lost.",
         "A trainer process ended or went silent; goes when the next generation runs.",
         "CUDA error, lack of memory, a NaN guard, or silence beyond workers.step_timeout_s.",
-        "Read the newest logs/trainer-*.log. If it is out of memory: more parallel.stages or more microbatches.",
+        "Read the newest logs/trainer-*.log. If it is out of memory: more parallel.pipeline, shard or microbatches.",
         for_s=300,
     ),
     AlertKind(
@@ -157,7 +165,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Another daemon uses this site's identity key.",
         "Others hold newer records of this identity than we wrote; goes after ten minutes without.",
         "A run directory was copied together with identity.key.",
-        "Delete identity.key in one of the two run directories and start that daemon again.",
+        "Stop one of the two daemons, run `dilocoxd identity new RUN_DIR` there, and start it again.",
     ),
     AlertKind(
         "peers_json", "warning",
@@ -223,21 +231,47 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "A peer keeps sending data that breaks the protocol. It is refused; training is not affected.",
         "More than 20 bad inputs of one peer within ten minutes; goes after ten minutes without.",
         "Another version of dilocoxd, a broken machine, or somebody who means harm.",
-        "Compare versions; look at `bad_input` in `dilocoxd status --json`; keep the peer out with a firewall rule.",
+        "Compare versions; look at `bad_input` in `dilocoxd status --json`; `dilocoxd peers disconnect SITE`, and"
+        " leave it out of network.peers_allowed.",
+    ),
+    AlertKind(
+        "outsized_contribution", "critical",
+        "A site sends contributions many times larger than those of the others. They are clipped.",
+        "A contribution to an entry had at least 10 times the median norm; goes after ten minutes without.",
+        "A broken or malicious site, its own learning rate, or one that brings back the work of many phases at once.",
+        "Ask its operator what it runs; if it goes on, keep that site out. Do not lower inner.lr for it.",
+    ),
+    AlertKind(
+        "contrary_contribution", "warning",
+        "A site's contributions point away from those of all others.",
+        "In two of its rounds one after the other, half of its segments or more were left out, or whoever reduces saw a"
+        " cosine below -0.2; goes after ten minutes.",
+        "A broken or malicious site, wrong training text, or one that is very far behind.",
+        "Ask its operator what it runs and on which text; if it goes on, `dilocoxd evict` it: steps are smaller while"
+        " it takes part.",
+    ),
+    AlertKind(
+        "false_result", "critical",
+        "The owner of a segment returned a sum that does not follow from the contributions.",
+        "A site that sums segments again (reduction.verify) proved a result false; goes with the next start.",
+        "A malicious site, or one whose memory or build computes wrongly.",
+        "`dilocoxd log evidence RUN_DIR` sums it again; show site/evidence to the others and keep that site out:"
+        " `dilocoxd evict SITE`, or take it from network.peers_allowed. With verify = 'after' the entry stands.",
     ),
     AlertKind(
         "loss_not_finite", "critical",
         "The training loss is not a number.",
         "The newest inner loss is NaN or infinite; goes when it is a number again.",
-        "The learning rate is too high, or the GPU computes wrongly.",
-        "Contributions of such phases are refused by themselves. Lower inner.lr in a new run; test the GPU.",
+        "The learning rate is too high, the GPU computes wrongly, or a site spoils the model (outsized_contribution).",
+        "If another alert names a site, that is the cause. Else lower inner.lr in a new run; test the GPU."
+        " Contributions of such phases are refused by themselves.",
     ),
     AlertKind(
         "disk_low", "critical",
         "The disk with the run directory is nearly full.",
         "Less than 5% or less than 2 GB or less than two snapshots are free; goes above.",
         "Snapshots, the log of entries, or other programs.",
-        "Free space, or lower snapshot.keep in the next run.",
+        "Free space, or move the run directory to a larger disk.",
     ),
     AlertKind(
         "loop_blocked", "warning",
@@ -250,8 +284,8 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "no_relay", "warning",
         "A relay of network.relays gives us no place: other sites that can only call out do not reach us through it.",
         "Ten attempts in a row failed; goes with the next start.",
-        "The relay is down, or its address or identity has changed.",
-        "Name another site that can be reached in network.relays, and start the daemon again.",
+        "The relay is down, its address or identity has changed, or its operator has not set network.relay_for_others.",
+        "Ask its operator, or name another site that can be reached in network.relays, and start the daemon again.",
     ),
     AlertKind(
         "api_exposed", "info",

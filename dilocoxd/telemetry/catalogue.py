@@ -3,7 +3,7 @@
 Names are `noun.past_participle`. Fields carry their unit last. Nothing secret, no tensors (docs/style.md 16, 17).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -15,11 +15,14 @@ class Event:
 
     name: ClassVar[str]
     level: ClassVar[Level] = "info"
+    is_detail: ClassVar[bool] = False
+    """Nothing is wrong, and the lines of how it goes say the same in fewer words: on a terminal it is debug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStarted(Event):
     name: ClassVar[str] = "daemon.started"
+    is_detail: ClassVar[bool] = True
     peer_id: str
     run_id: str
     version: str
@@ -36,8 +39,18 @@ class DaemonStopped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted(Event):
+    """The chain holds the tokens of run.stop_after_tokens; the site hands the last entry on and leaves."""
+
+    name: ClassVar[str] = "run.completed"
+    height: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLoaded(Event):
     name: ClassVar[str] = "config.loaded"
+    is_detail: ClassVar[bool] = True
     warnings: tuple[str, ...]
 
 
@@ -114,14 +127,11 @@ class PeerLeft(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerRefused(Event):
-    """A peer of another run or protocol, or with a wrong clock."""
+class PeerEvicted(Event):
+    """Authorities ended its membership: it is let in nowhere, and nobody waits for it."""
 
-    name: ClassVar[str] = "peer.refused"
-    level: ClassVar[Level] = "warning"
+    name: ClassVar[str] = "peer.evicted"
     peer: str
-    code: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,19 +168,12 @@ class PhaseExtended(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseClosed(Event):
     name: ClassVar[str] = "phase.closed"
+    is_detail: ClassVar[bool] = True
     phase: int
     inner_steps: int
     tokens: int
     mean_loss: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundProposed(Event):
-    name: ClassVar[str] = "round.proposed"
-    round: int
-    attempt: int
-    coordinator: str
-    group: tuple[str, ...]
+    global_step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +191,7 @@ class RoundAbandoned(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCommitted(Event):
     name: ClassVar[str] = "round.committed"
+    is_detail: ClassVar[bool] = True
     round: int
     attempt: int
     entry_hash: str
@@ -195,14 +199,6 @@ class RoundCommitted(Event):
     bytes_sent: int
     bytes_received: int
     exchange_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryApplied(Event):
-    name: ClassVar[str] = "entry.applied"
-    round: int
-    anchor_sha256: str
-    apply_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +216,7 @@ class ContributionSettled(Event):
     """The fate of our contribution is known; not included: all of it is in the error feedback."""
 
     name: ClassVar[str] = "contribution.settled"
+    is_detail: ClassVar[bool] = True
     phase: int
     round: int
     is_included: bool
@@ -240,13 +237,17 @@ class ContributionReturned(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationMeasured(Event):
     name: ClassVar[str] = "validation.measured"
+    is_detail: ClassVar[bool] = True
     round: int
     validation_loss: float
+    by_source: dict[str, float] = field(default_factory=dict)
+    """Of a run on token stores: the loss on what each of them holds out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWritten(Event):
     name: ClassVar[str] = "snapshot.written"
+    is_detail: ClassVar[bool] = True
     round: int
     snapshot_bytes: int
     write_s: float
@@ -263,7 +264,7 @@ class RecoveryStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryFinished(Event):
+class RecoveryEnded(Event):
     name: ClassVar[str] = "recovery.finished"
     height: int
     recovery_s: float
@@ -284,10 +285,23 @@ class ForkResolved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateRebuilt(Event):
+    """Others held other bits at our chain head (R23), and our state was made again from our snapshot and log.
+    `segments`: the first of the `num_segments` whose bits were other ones before; none where that is not known."""
+
+    name: ClassVar[str] = "state.rebuilt"
+    level: ClassVar[Level] = "warning"
+    round: int
+    segments: tuple[int, ...]
+    num_segments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(Event):
-    """`worker`: p2pd, outer or trainer."""
+    """`worker`: p2pd, fork_server, outer or trainer."""
 
     name: ClassVar[str] = "worker.started"
+    is_detail: ClassVar[bool] = True
     worker: str
     pid: int
     generation: int
@@ -324,6 +338,8 @@ class LoopBlocked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRaised(Event):
+    """Its level is that of the alert: error for critical, warning, info."""
+
     name: ClassVar[str] = "alert.raised"
     level: ClassVar[Level] = "error"
     code: str
@@ -335,10 +351,3 @@ class AlertRaised(Event):
 class AlertCleared(Event):
     name: ClassVar[str] = "alert.cleared"
     code: str
-
-
-def event_types() -> list[type[Event]]:
-    """Every type of the catalogue, by name."""
-    # Not __subclasses__: `slots` makes dataclass build each class twice, and both are in that list.
-    kinds = [k for k in globals().values() if isinstance(k, type) and issubclass(k, Event) and k is not Event]
-    return sorted(kinds, key=lambda kind: kind.name)

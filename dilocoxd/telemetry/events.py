@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TextIO
 
+from dilocoxd.answers.fields import Severity
 from dilocoxd.errors import StoreError
-from dilocoxd.telemetry.catalogue import Event, Level
+from dilocoxd.site_names import in_words
+from dilocoxd.telemetry.alerts import kind_of
+from dilocoxd.telemetry.catalogue import AlertRaised, Event, Level
 from dilocoxd.telemetry.journald import Journald, is_journal
+from dilocoxd.telemetry.sentences import sentence
 
 FILE_BYTES_MAX: Final = 16 << 20
 """Then the file becomes `events.jsonl.1` (the one before it goes)."""
@@ -19,22 +23,48 @@ FILE_BYTES_MAX: Final = 16 << 20
 SEVERITY: Final[dict[Level, int]] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
+_OF_SEVERITY: Final[dict[Severity, Level]] = {"critical": "error", "warning": "warning", "info": "info"}
+
+
+def level_of(event: Event) -> Level:
+    """How severe it is: that of its kind, and of an alert that of the alert."""
+    if isinstance(event, AlertRaised):
+        return _OF_SEVERITY[kind_of(event.code).severity]
+    return event.level
+
+
 def as_record(event: Event, *, unix_s: float) -> dict[str, object]:
     """The JSON form: time, name, level, then the event's own fields."""
     return {
         "time": round(unix_s, 3),
         "event": event.name,
-        "level": event.level,
+        "level": level_of(event),
         **dataclasses.asdict(event),
     }
 
 
-def as_line(event: Event, *, unix_s: float) -> str:
-    """The form for people: `12:34:56 round.committed round=3 ...`; empty fields are left out."""
-    clock = time.strftime("%H:%M:%S", time.localtime(unix_s))
+def shown_level(event: Event) -> Level:
+    """How severe it is for who reads along: a detail is debug there."""
+    level = level_of(event)
+    return "debug" if level == "info" and event.is_detail else level
+
+
+def as_text(event: Event) -> str:
+    """The form for people: a sentence, or `round.committed round=3 ...` without the empty fields."""
+    told = sentence(event)
+    if told:
+        return told
     parts = [f"{name}={_short(value)}" for name, value in dataclasses.asdict(event).items() if value not in ("", ())]
-    mark = {"warning": "WARNING ", "error": "ERROR "}.get(event.level, "")
-    return " ".join([clock, mark + event.name, *parts])
+    return " ".join([event.name, *parts])
+
+
+def as_line(text: str, level: Level, *, unix_s: float, is_dated: bool) -> str:
+    """A line on a terminal, `12:34:56 ...`; in a file or journal (`is_dated`) date and level are told."""
+    when = time.localtime(unix_s)
+    if is_dated:
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', when)} {level.upper()} {text}"
+    mark = {"warning": "WARNING ", "error": "ERROR "}.get(level, "")
+    return f"{time.strftime('%H:%M:%S', when)} {mark}{text}"
 
 
 def _short(value: object) -> str:
@@ -72,9 +102,12 @@ class EventLog:
         self._path = path
         self._level = level
         self._stream = stream if stream is not None else sys.stderr
+        self._is_dated = not self._stream.isatty()
         self._clock = clock
         self._file_bytes_max = file_bytes_max
         self._file: TextIO | None = None
+        self.in_words: Callable[[str], str] = in_words
+        """A line for people, with names of sites in the place of their ids; the file keeps the ids."""
         self._listeners: list[Callable[[dict[str, object]], None]] = []
         if path is not None:
             self._open(path)
@@ -97,15 +130,26 @@ class EventLog:
         now = self._clock()
         record = as_record(event, unix_s=now)
         self._append(record)
-        if SEVERITY[event.level] >= SEVERITY[self._level]:
-            if self._journal is not None:
-                self._journal.send(record, as_line(event, unix_s=now).partition(" ")[2], event.level)
-            else:
-                self._print(as_line(event, unix_s=now))
+        if self._journal is not None and SEVERITY[level_of(event)] >= SEVERITY[self._level]:
+            # Details too, with their values: that is what the journal is asked for; `-p info` leaves them out.
+            self._journal.send(record, self.in_words(as_text(event)), shown_level(event))
+        elif self._journal is None and SEVERITY[shown_level(event)] >= SEVERITY[self._level]:
+            self._print(self.in_words(as_text(event)), shown_level(event), now)
         for listener in self._listeners:
             listener(record)
 
-    def _print(self, line: str) -> None:
+    def say(self, text: str) -> None:
+        """How it goes, for who reads along: not an event, and not in the file."""
+        if SEVERITY["info"] < SEVERITY[self._level]:
+            return
+        now = self._clock()
+        if self._journal is not None:
+            self._journal.send({"time": round(now, 3)}, text, "info")
+        else:
+            self._print(text, "info", now)
+
+    def _print(self, text: str, level: Level, unix_s: float) -> None:
+        line = as_line(text, level, unix_s=unix_s, is_dated=self._is_dated)
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end training
             print(line, file=self._stream, flush=True)
 

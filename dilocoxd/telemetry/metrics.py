@@ -5,16 +5,18 @@ Names end with their unit (`_bytes`, `_seconds`, `_total`); docs/internals.md 6 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from dataclasses import fields
+from typing import Any, Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dilocoxd.answers.fields import DaemonState
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.rounds import RoundTimes
+from dilocoxd.answers.status import Status
 from dilocoxd.telemetry.alerts import KINDS
-
-Status = Mapping[str, Any]
-Peers = Iterable[Mapping[str, Any]]
 
 PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("gauge", "dilocoxd_height", "height", "Committed outer steps on the own chain"),
@@ -43,6 +45,13 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ),
     ("gauge", "dilocoxd_payload_bytes", "payload.payload_bytes", "Size of one compressed contribution"),
     ("gauge", "dilocoxd_update_fp32_bytes", "payload.fp32_bytes", "Size of the same update uncompressed"),
+    ("gauge", "dilocoxd_tokens_per_second", "progress.tokens_per_s", "Tokens trained on per second at this site"),
+    ("gauge", "dilocoxd_learning_rate", "progress.learning_rate", "Learning rate of the newest inner step"),
+    ("gauge", "dilocoxd_gradient_norm", "progress.gradient_norm", "Norm of the newest gradient, before clipping"),
+    ("gauge", "dilocoxd_model_flops_per_second", "progress.model_flops_per_s", "Useful arithmetic of this site"),
+    ("gauge", "dilocoxd_mfu_ratio", "progress.mfu", "Useful arithmetic, as part of what the devices could"),
+    ("gauge", "dilocoxd_memory_bytes", "progress.memory_bytes", "Main memory of all processes of this site"),
+    ("counter", "dilocoxd_skipped_steps", "progress.skipped_steps", "Inner steps with a gradient that was not finite"),
     ("counter", "dilocoxd_tokens", "totals.tokens", "Tokens trained on at this site"),
     ("counter", "dilocoxd_inner_steps", "totals.inner_steps", "Inner steps done at this site"),
     ("counter", "dilocoxd_contributions", "totals.contributions", "Entries that contain a contribution of this site"),
@@ -50,6 +59,11 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("counter", "dilocoxd_attempts_failed", "totals.attempts_failed", "Attempts that were given up"),
     ("counter", "dilocoxd_sent_bytes", "totals.bytes_sent", "Payload bytes sent to peers"),
     ("counter", "dilocoxd_received_bytes", "totals.bytes_received", "Payload bytes received from peers"),
+    ("counter", "dilocoxd_audits_made", "audits.made", "Results of others that were summed again and compared"),
+    ("counter", "dilocoxd_audits_false", "audits.proofs", "Results of others that were found false"),
+    ("counter", "dilocoxd_audits_received_bytes", "audits.bytes_received", "Payload bytes fetched for audits"),
+    ("counter", "dilocoxd_audits_unanswered", "audits.unanswered", "Audits that a contributor did not answer"),
+    ("counter", "dilocoxd_audits_undecided", "audits.undecided", "Audits that this site could not finish"),
     ("counter", "dilocoxd_trainer_idle_seconds", "totals.idle_s", "Time in which trainers waited for the daemon"),
     ("counter", "dilocoxd_trainer_busy_seconds", "totals.train_s", "Time in which trainers trained"),
 )
@@ -65,6 +79,7 @@ LABELLED: Final[tuple[Labelled, ...]] = (
     ("counter", "dilocoxd_worker_restarts", ("worker",), "Restarts of a worker"),
     ("counter", "dilocoxd_input_rejected", ("code",), "Bad input by kind, all peers"),
     ("gauge", "dilocoxd_alert", ("code", "severity"), "1 while an alert stands, 0 otherwise"),
+    ("gauge", "dilocoxd_rank_memory_bytes", ("rank",), "Memory of a trainer process: of its GPU, or main memory"),
     ("gauge", "dilocoxd_peer_live", ("peer",), "1 while the peer answers"),
     ("gauge", "dilocoxd_peer_height", ("peer",), "Committed outer steps of the peer"),
     ("gauge", "dilocoxd_peer_link_bytes_per_second", ("peer",), "Measured speed of payloads sent to the peer"),
@@ -72,27 +87,25 @@ LABELLED: Final[tuple[Labelled, ...]] = (
     API_REQUESTS,
     API_REQUEST_SECONDS,
 )
-STATES: Final = ("starting", "joining", "catching_up", "training", "leaving", "paused", "failed")
+STATES: Final = get_args(DaemonState)
 PEERS_SHOWN: Final = 200
 """More peers than this are not shown one by one: each is three time series."""
 
-ROUND_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s", "form_s", "reduce_s")
 
-
-def status_value(status: Status, path: str) -> Any | None:
+def status_value(status: Status, path: str) -> object:
     """The value at a dotted path, or None where the status has none yet."""
-    value: Any = status
+    value: object = status
     for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
+        if value is None:
             return None
-        value = value[part]
+        value = getattr(value, part)
     return value
 
 
 class StatusCollector(Collector):
     """Turns the status into metric families whenever somebody scrapes."""
 
-    def __init__(self, read_status: Callable[[], Status], read_peers: Callable[[], Peers]) -> None:
+    def __init__(self, read_status: Callable[[], Status], read_peers: Callable[[], Iterable[Peer]]) -> None:
         self._read_status = read_status
         self._read_peers = read_peers
 
@@ -107,23 +120,24 @@ class StatusCollector(Collector):
             if isinstance(value, int | float):
                 family = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
                 yield family(name, text, value=float(value))
-        yield filled("dilocoxd_info", {tuple(str(status.get(k, "")) for k in ("peer_id", "run_id", "version")): 1.0})
-        yield filled("dilocoxd_state", {(state,): float(status.get("state") == state) for state in STATES})
-        workers = status_value(status, "workers") or {}
-        yield filled("dilocoxd_worker_restarts", {(w,): float(v.get("restarts", 0)) for w, v in workers.items()})
+        yield filled("dilocoxd_info", {(status.peer_id, status.run_id, status.version): 1.0})
+        yield filled("dilocoxd_state", {(state,): float(status.state == state) for state in STATES})
+        memory = enumerate(status.progress.rank_memory_bytes)
+        yield filled("dilocoxd_rank_memory_bytes", {(str(rank),): float(held) for rank, held in memory})
+        yield filled("dilocoxd_worker_restarts", {(w,): float(v.restarts) for w, v in status.workers.items()})
         counts: Counter[str] = Counter()
-        for kinds in (status_value(status, "bad_input") or {}).values():
+        for kinds in status.bad_input.values():
             counts.update(kinds)
         yield filled("dilocoxd_input_rejected", {(code,): float(count) for code, count in sorted(counts.items())})
-        standing = {str(alert.get("code")) for alert in status_value(status, "alerts") or ()}
+        standing = {alert.code for alert in status.alerts}
         yield filled("dilocoxd_alert", {(k.code, k.severity): float(k.code in standing) for k in KINDS if not k.expr})
         yield from self._peers()
 
     def _peers(self) -> Iterator[Metric]:
         peers = list(self._read_peers())[:PEERS_SHOWN]
-        yield filled("dilocoxd_peer_live", {(p["peer_id"],): float(p["is_live"]) for p in peers})
-        yield filled("dilocoxd_peer_height", {(p["peer_id"],): float(p["height"]) for p in peers})
-        speeds = {(p["peer_id"],): float(p["link_bytes_per_s"]) for p in peers if p.get("link_bytes_per_s")}
+        yield filled("dilocoxd_peer_live", {(p.peer_id,): float(p.is_live) for p in peers})
+        yield filled("dilocoxd_peer_height", {(p.peer_id,): float(p.height) for p in peers})
+        speeds = {(p.peer_id,): p.link_bytes_per_s for p in peers if p.link_bytes_per_s}
         yield filled("dilocoxd_peer_link_bytes_per_second", speeds)
 
 
@@ -139,7 +153,7 @@ def filled(name: str, values: Mapping[Any, float]) -> Metric:
 class Metrics:
     """The registry behind /metrics."""
 
-    def __init__(self, read_status: Callable[[], Status], read_peers: Callable[[], Peers] = list) -> None:
+    def __init__(self, read_status: Callable[[], Status], read_peers: Callable[[], Iterable[Peer]] = tuple) -> None:
         self.registry = CollectorRegistry()
         self._round_parts = Histogram(
             "dilocoxd_round_part_seconds",
@@ -151,11 +165,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.registry.register(StatusCollector(read_status, read_peers))
 
-    def observe_round(self, times: Mapping[str, float]) -> None:
-        """Add the durations of one committed round (`times` of /v1/rounds)."""
-        for part in ROUND_PARTS:
-            if part in times:
-                self._round_parts.labels(part.removesuffix("_s")).observe(times[part])
+    def observe_round(self, times: RoundTimes) -> None:
+        """Add the durations of one committed round."""
+        for part in fields(times):
+            if (seconds := getattr(times, part.name)) is not None:
+                self._round_parts.labels(part.name.removesuffix("_s")).observe(seconds)
 
     def exposition(self) -> bytes:
         """Body of /metrics."""

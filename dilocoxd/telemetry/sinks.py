@@ -118,7 +118,7 @@ class WandbWriter:
     """One W&B run; where it goes and with which key is W&B's own environment (WANDB_MODE, WANDB_API_KEY, ...)."""
 
     def __init__(self, project: str, run_name: str, directory: Path) -> None:
-        wandb = importlib.import_module("wandb")
+        wandb = self._wandb = importlib.import_module("wandb")
         directory.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(silent=True, console="off")
         self._run: Any = wandb.init(project=project, name=run_name, dir=str(directory), settings=settings)
@@ -136,8 +136,9 @@ class WandbWriter:
         """W&B's own process sends."""
 
     def close(self) -> None:
-        """End the run."""
+        """End the run, and wait for W&B's own process: it still writes the file when `finish` returns."""
         self._run.finish()
+        self._wandb.teardown()
 
 
 def open_sinks(tensorboard: str, wandb_project: str, run_name: str, directory: Path) -> list[Sink]:

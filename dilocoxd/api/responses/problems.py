@@ -6,6 +6,8 @@ from typing import Final
 
 from aiohttp import web
 
+from dilocoxd.answers.site import Problem
+from dilocoxd.api.responses.encoding import encoded
 from dilocoxd.errors import CommandRefused
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -32,8 +34,8 @@ class ProblemError(Exception):
 
 def problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None) -> web.Response:
     """An error answer."""
-    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    return web.json_response(body, status=status, content_type=PROBLEM_TYPE, headers=headers)
+    body = encoded(Problem(type="about:blank", title=title, status=status, detail=detail))
+    return web.Response(body=body, status=status, content_type=PROBLEM_TYPE, headers=headers)
 
 
 def bad_request(detail: str) -> ProblemError:

@@ -6,6 +6,8 @@ const RETRY_MAX_MS = 15000;
 const SILENCE_MS = 25000; // the daemon says something every 10 s
 
 export function setToken(token) { sessionStorage.setItem(TOKEN_KEY, token); }
+export function forgetToken() { sessionStorage.removeItem(TOKEN_KEY); }
+export const hasToken = () => sessionStorage.getItem(TOKEN_KEY) !== null;
 
 function headers(more) {
   const token = sessionStorage.getItem(TOKEN_KEY);
@@ -22,15 +24,13 @@ export async function get(path) {
   return answer.json();
 }
 
-/** All rounds, newest first, page after page; `onPage` hears of each page and says whether to go on. */
-export async function eachPage(path, limit, onPage) {
-  let before = null;
-  for (;;) {
-    const rows = await get(`${path}?limit=${limit}${before === null ? "" : `&before=${before}`}`);
-    if (!onPage(rows) || rows.length < limit) return;
-    before = rows[rows.length - 1].round;
-    if (before === 0) return;
-  }
+/** Tell the daemon to do something. Answers with its sentence; throws NeedsToken, or an Error with the daemon's reason. */
+export async function post(path, body = {}) {
+  const answer = await fetch(path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
+  const value = await answer.json();
+  if (answer.status === 401) throw new NeedsToken();
+  if (!answer.ok) throw new Error(value.detail ?? answer.statusText);
+  return value.text ?? "done";
 }
 
 /** Events of v1/events, for ever: `on` has event, status, reset, state(isOpen, text) and needsToken. */

@@ -5,41 +5,37 @@ snapshot, then the log. Every step compares the state's digest with the one that
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.daemon.pauses import Pauses
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.site_interface import CommittedEntry, Site
-from dilocoxd.daemon.snapshot_keeper import replayable_height
+from dilocoxd.daemon.chain.pauses import Pauses
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.reading_plan import ReadingPlan
+from dilocoxd.daemon.chain.snapshots import replayable_height
+from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.rounds.chain import ChainView, view_of
-from dilocoxd.rounds.commands import OwnedReduction, SettleContribution
-from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.machines.chain import ChainView, view_of
+from dilocoxd.machines.phase.inputs import CommittedEntry
+from dilocoxd.machines.round.outputs import Settlement
+from dilocoxd.store.log import EntryLog, PayloadSource
 from dilocoxd.wire.entry import Entry, SignedEntry
-from dilocoxd.wire.local import OwnedSegment, Share, StateReady
-
-
-def owned_segments(owned: Iterable[OwnedReduction]) -> tuple[OwnedSegment, ...]:
-    """The machine's record of what we reduced, in the words of the outer worker."""
-    return tuple(
-        OwnedSegment(
-            o.pass_index,
-            o.segment,
-            tuple(Share(share.slot, share.tokens, share.age, share.missing) for share in o.shares),
-        )
-        for o in owned
-    )
+from dilocoxd.wire.local.outer_worker import StateReady
 
 
 def planned_by(ready: StateReady) -> tuple[int, int]:
     """What the schedule of a state wants the next entry to announce."""
     return ready.next_lowrank_r, ready.next_inner_steps
+
+
+def _announcement_problem(entry: Entry, before: StateReady) -> str:
+    announced = (entry.lowrank_r, entry.next_lowrank_r, entry.next_inner_steps)
+    if announced == (before.lowrank_r, before.next_lowrank_r, before.next_inner_steps):
+        return ""
+    return f"entry {entry.round} announces another low rank or H than the schedule of its state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +51,18 @@ class Ledger:
 
     def __init__(
         self,
-        site: Site,
+        site: TrainingSite,
         log: EntryLog,
         genesis: ChainView,
         me: PeerId,
         applied: Callable[[int], None] = lambda height: None,
+        reading: ReadingPlan | None = None,
     ) -> None:
         self._site = site
         self.log = log
         self._genesis = genesis
         self._applied = applied
+        self.reading = reading or ReadingPlan(None, me)
         self._me = me
         self.chain = genesis
         """View of the applied state."""
@@ -108,7 +106,7 @@ class Ledger:
         download: FinishedDownload,
         certified_by: Entry,
         skipped: list[SignedEntry],
-        settle: SettleContribution | None = None,
+        settle: Settlement | None = None,
     ) -> None:
         """Take over a downloaded snapshot instead of replaying `skipped`; `certified_by` was voted for on its state.
 
@@ -134,11 +132,10 @@ class Ledger:
         self.state = ready
         await self._set_chain(ready)
 
-    async def rebuild(self, directory: str, settle: SettleContribution | None = None) -> None:
+    async def rebuild(self, directory: str, settle: Settlement | None = None) -> None:
         """Load a snapshot (empty: genesis) and replay the log above it. Raises WorkerError, StoreError."""
         settles = settle.phase if settle is not None else None
-        is_included = settle.is_included if settle is not None else False
-        ready = await self._site.load_state(directory, settles=settles, is_included=is_included)
+        ready = await self._site.load_state(directory, settles=settles, is_included=settle is not None)
         if ready.round > self.log.height:
             raise StoreError(
                 f"snapshot of state {ready.round} is ahead of the log, which has {self.log.height} entries"
@@ -154,6 +151,7 @@ class Ledger:
         digest = Digest(ready.state_digest)
         view = view_of(replace(self._genesis, state_digest=digest), entries, digest)
         self.chain = replace(view, planned=planned_by(ready))
+        self.reading.restart(entries)
         self.own_rounds = [int(entry.round) for entry in entries if self._names_us(entry)]
 
     def _names_us(self, entry: Entry) -> bool:
@@ -172,39 +170,44 @@ class Ledger:
         return view_of(self._genesis, [signed.entry for signed in self.log.entries(0, height)], Digest(bytes(32)))
 
     async def persist(self, signed: SignedEntry, result_fd: int) -> None:
-        """Append entry, votes and the payload in RESULT, durably. Raises StoreError."""
-        stamped = replace(signed, time=time.time_ns() // 1_000_000)
+        """Append entry, offers, votes and the payload in RESULT, durably. Raises StoreError."""
         lengths = self.payloads.at(signed.entry.lowrank_r).lengths
-        await asyncio.to_thread(self.log.append, stamped, Source(result_fd, 0, lengths))
+        await asyncio.to_thread(self.log.append, signed, PayloadSource(result_fd, 0, lengths))
 
-    async def apply_voted(self, round_index: RoundIndex, settle: SettleContribution | None) -> StateReady:
+    async def apply_voted(self, round_index: RoundIndex, settle: Settlement | None) -> StateReady:
         """Apply the entry of this round, whose payload is in RESULT and which is in the log."""
         assert self.state is not None and self.state.round == round_index, "entries are applied in order"
         entry = (await asyncio.to_thread(self.log.entry, round_index)).entry
+        self.reading.extend(entry)
         ready = await self._site.apply_entry(self._committed(entry, settle))
         return self._advance(entry, ready)
 
-    async def apply_logged(self, round_index: RoundIndex, settle: SettleContribution | None) -> StateReady:
+    async def apply_logged(self, round_index: RoundIndex, settle: Settlement | None) -> StateReady:
         """Apply the entry of this round from the log. Raises StoreError when it was voted for on other bits."""
         assert self.state is not None and self.state.round == round_index, "entries are applied in order"
         entry = (await asyncio.to_thread(self.log.entry, round_index)).entry
+        self.reading.extend(entry)
         ready = await self._apply_logged(entry, self.state, settle)
         return self._advance(entry, ready)
 
-    async def _apply_logged(self, entry: Entry, before: StateReady, settle: SettleContribution | None) -> StateReady:
+    def announcement_problem(self, entry: Entry) -> str:
+        """Why our state's schedule does not let this entry be the next one; empty if it does."""
+        assert self.state is not None, "no state is applied"
+        return _announcement_problem(entry, self.state)
+
+    async def _apply_logged(self, entry: Entry, before: StateReady, settle: Settlement | None) -> StateReady:
         if before.state_digest != entry.state_digest:
             raise StoreError(
                 f"entry {entry.round} was voted for on a state {entry.state_digest.hex()[:16]}, ours is"
                 f" {before.state_digest.hex()[:16]}"
             )
-        announced = (entry.lowrank_r, entry.next_lowrank_r, entry.next_inner_steps)
-        if announced != (before.lowrank_r, before.next_lowrank_r, before.next_inner_steps):
-            raise StoreError(f"entry {entry.round} announces another low rank or H than the schedule of its state")
+        if problem := _announcement_problem(entry, before):
+            raise StoreError(problem)
         payload = await asyncio.to_thread(self.log.payload, entry.round)
         committed = replace(self._committed(entry, settle), path=payload.path, offset=payload.offset)
         return await self._site.apply_entry(committed)
 
-    def _committed(self, entry: Entry, settle: SettleContribution | None) -> CommittedEntry:
+    def _committed(self, entry: Entry, settle: Settlement | None) -> CommittedEntry:
         num_present = len(entry.contributions)
         return CommittedEntry(
             round=RoundIndex(entry.round),
@@ -212,8 +215,9 @@ class Ledger:
             next_inner_steps=entry.next_inner_steps,
             next_lowrank_r=entry.next_lowrank_r,
             settles=settle.phase if settle is not None else None,
-            is_included=settle.is_included if settle is not None else False,
-            owned=owned_segments(settle.owned) if settle is not None else (),
+            is_included=settle is not None,
+            owned=settle.owned if settle is not None else (),
+            place=entry.place_of(self._me),
             num_contributors=num_present + self.chain.missing(num_present),
         )
 
@@ -224,10 +228,6 @@ class Ledger:
             self.own_rounds.append(int(entry.round))
         self._applied(self.chain.height)
         return ready
-
-    def newest_own_phase(self) -> PhaseId | None:
-        """Highest phase of ours in the chain."""
-        return self.chain.last_phases.get(self._me)
 
     async def own_phases(self) -> frozenset[PhaseId]:
         """All phases of ours in the chain."""

@@ -1,33 +1,34 @@
-"""Keeps the work that this site votes into an entry, and puts it back into the feedback when a fork drops the entry.
+"""Keeps the work that this site votes into an entry, and tells the site when an entry leaves or enters the chain.
 
-Decides nothing about chains: recovery tells which entries leave and which come (rule R-b of protocol/06-rounds.md).
+Owed work has five rooms: who keeps it is here, the files are in store/kept_work.py, what is owed is derived in
+machines/phase/owed_work.py, when it is made good is decided in machines/phase/repayment.py, outerworker/owed_work.py
+does it. Decides nothing about chains: recovery tells which entries leave and which come (R-b of protocol/06-rounds.md).
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.site_interface import Site
-from dilocoxd.daemon.site_record import load_record, save_record
+from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
+from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.ids import PeerId, PhaseId
-from dilocoxd.rounds.commands import InFlight, SettleContribution
-from dilocoxd.rounds.recovery import Branch, Choice, dropped_phases
-from dilocoxd.store.own_work import KeptWork, OwnWork, Piece
+from dilocoxd.machines.recovery.branch import Branch
+from dilocoxd.machines.recovery.rollback import Choice, dropped_phases
+from dilocoxd.machines.round.outputs import InFlight, Settlement
+from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import Entry, entry_hash
-from dilocoxd.wire.local import OUTBOX, RESULT
+from dilocoxd.wire.local.buffers import MEMORY, OUTBOX, RESULT
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBooks:
-    """What becomes of (me, phase)."""
+class WorkKeeper:
+    """Keeps our contributions, and tells the site which of them the chain has."""
 
     me: PeerId
-    site: Site
-    kept: OwnWork
+    site: TrainingSite
+    kept: KeptWorkStore
     events: EventLog
 
     async def keep(self, entry: Entry, maps: PayloadMaps) -> None:
@@ -40,11 +41,25 @@ class OwnBooks:
         outbox, result = self.site.buffers.fd(OUTBOX), self.site.buffers.fd(RESULT)
         spans = [payloads.span(index) for index in range(payloads.num_passes)]
         body = [Piece(outbox, *spans[last]), *(Piece(result, *span) for span in spans[:last])]
+        body += self._says_what_was_counted(payloads, maps)
         digest = entry_hash(entry)
         known = self.kept.find(phase)
         if known is None or known.entry_hash != digest:
-            work = KeptWork(phase, int(entry.round), digest, payloads.num_passes)
+            content = tuple(sorted(self.site.status().in_flight_content.items()))
+            place = entry.place_of(self.me)
+            work = KeptWork(phase, int(entry.round), digest, payloads.num_passes, content=content, place=place)
             await asyncio.to_thread(self.kept.keep, work, body)
+
+    def _says_what_was_counted(self, payloads: PayloadMap, maps: PayloadMaps) -> list[Piece]:
+        """The records of the last pass's results and, where shares were compared with it, the result before."""
+        if not maps.record_bytes:
+            return []
+        last, size, buffers = payloads.num_passes - 1, maps.record_bytes, self.site.buffers
+        places = [payloads.own(RESULT, last, segment) for segment in range(len(payloads.segment_bytes))]
+        pieces = [Piece(buffers.fd(RESULT), place.offset + place.length - size, size) for place in places]
+        if maps.center_start:
+            pieces.append(Piece(buffers.fd(MEMORY), maps.center_start, buffers.size(MEMORY) - maps.center_start))
+        return pieces
 
     async def leave_chain(self, own: list[Entry], branch: Branch, in_flight: InFlight | None) -> None:
         """Before our entries `own` are rolled back for `branch`: what we gave to them is owed again."""
@@ -54,6 +69,7 @@ class OwnBooks:
             entry = next(e for e in own if any(c.peer == self.me and c.phase == phase for c in e.contributions))
             why = _unusable(self.kept, phase, entry)
             if why:
+                await asyncio.to_thread(self.kept.forget, phase)
                 self.events.emit(catalogue.ContributionRefused(phase=phase, reason=why))
             else:
                 await self._move(phase, int(entry.round), is_withdrawn=False)
@@ -66,46 +82,32 @@ class OwnBooks:
                 if contribution.peer == self.me and contribution.phase != flying:
                     await self._move(contribution.phase, int(entry.round), is_withdrawn=True)
 
-    async def commit(self, entry: Entry, settle: SettleContribution | None) -> None:
+    async def commit(self, entry: Entry, settle: Settlement | None) -> None:
         """An entry that was committed here has been applied. What it settles was in flight. Who died with its vote
         finishes an entry whose contribution is in flight no more, and may be owed by now."""
-        if settle is None or not settle.is_included:
+        if settle is None:
             await self.enter_chain([entry], None)
 
     async def _move(self, phase: PhaseId, round_index: int, *, is_withdrawn: bool) -> None:
         is_news = await self.site.move_work(phase, is_withdrawn=is_withdrawn)
-        if is_news:
+        if is_news and (not is_withdrawn or self.kept.find(phase) is not None):
             self.events.emit(catalogue.ContributionReturned(phase=phase, round=round_index, is_withdrawn=is_withdrawn))
 
 
-@dataclass(frozen=True, slots=True)
-class StartBooks:
-    """The same for a start after a crash between two branches, when there is no site yet to tell."""
+def tell_choice(me: PeerId, kept: KeptWorkStore, events: EventLog, choice: Choice) -> None:
+    """At a start after a crash between two branches: say which goes on, and what we gave to the other alone.
 
-    me: PeerId
-    run_directory: Path
-    kept: OwnWork
-    events: EventLog
-
-    def note(self, choice: Choice) -> None:
-        """Say which branch goes on; what we gave to the other alone is owed, durably. Raises StoreError."""
-        if choice.goes_back:
-            self.events.emit(fork_left(choice.fork, choice.own, choice.left))
-        record = load_record(self.run_directory)
-        owed = dict(record.returned)
-        for phase, entry in choice.dropped(self.me):
-            if phase in owed:
-                continue
-            why = _unusable(self.kept, phase, entry)
-            if why:
-                self.events.emit(catalogue.ContributionRefused(phase=phase, reason=why))
-                continue
-            # It may have been in the error feedback before the other branch brought it back; ours had it until now.
-            newest = phase if choice.goes_back else max(phase, record.last_settled or phase)
-            owed[phase] = PhaseId(newest + 1)
-            self.events.emit(catalogue.ContributionReturned(phase=phase, round=int(entry.round), is_withdrawn=False))
-        if owed != dict(record.returned):
-            save_record(self.run_directory, replace(record, returned=tuple(sorted(owed.items()))))
+    That is owed because the chain does not have it (machines/phase/owed_work.py). Raises StoreError.
+    """
+    if choice.goes_back:
+        events.emit(fork_left(choice.fork, choice.own, choice.left))
+    for phase, entry in choice.dropped(me):
+        why = _unusable(kept, phase, entry)
+        if why:
+            kept.forget(phase)
+            events.emit(catalogue.ContributionRefused(phase=phase, reason=why))
+        else:
+            events.emit(catalogue.ContributionReturned(phase=phase, round=int(entry.round), is_withdrawn=False))
 
 
 def fork_left(fork: int, own: Sequence[Entry], left: Sequence[Entry]) -> catalogue.ForkResolved:
@@ -115,7 +117,7 @@ def fork_left(fork: int, own: Sequence[Entry], left: Sequence[Entry]) -> catalog
     return catalogue.ForkResolved(fork_height=fork, kept=kept, dropped=dropped, is_rolled_back=bool(left))
 
 
-def _unusable(kept: OwnWork, phase: PhaseId, entry: Entry) -> str:
+def _unusable(kept: KeptWorkStore, phase: PhaseId, entry: Entry) -> str:
     found = kept.find(phase)
     if found is None:
         return f"a fork dropped entry {entry.round}, and what we gave to it is not kept (any more)"

@@ -1,11 +1,15 @@
-"""Decides where a segment payload lies in OUTBOX, INBOX and RESULT (wire/local.py describes the buffers). Pure."""
+"""Decides where a segment payload lies in OUTBOX, INBOX and RESULT. Pure.
+
+The buffers are described in wire/local/outer_worker.py.
+"""
 
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dilocoxd.errors import StoreError
-from dilocoxd.wire.local import INBOX, RESULT
+from dilocoxd.wire.local.buffers import INBOX, RESULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,15 @@ class PayloadMap:
 class PayloadMaps:
     """One map for each low rank that entries of the run may use."""
 
-    def __init__(self, tables: Mapping[int, Table]) -> None:
-        """`tables`: by low rank, as the outer worker described them."""
+    def __init__(
+        self, tables: Mapping[int, Table], numel: int = 0, record_bytes: int = 0, center_start: int = 0
+    ) -> None:
+        """`tables`: by low rank, as the outer worker described them. `numel`: values of the state; 0: not known."""
+        self.numel: Final = numel
+        self.record_bytes: Final = record_bytes
+        """Of the record at the end of each result of the last pass."""
+        self.center_start: Final = center_start
+        """Where in MEMORY that lies which shares are compared with; 0: nothing is."""
         self._stride = max((sum(map(sum, table)) for table in tables.values()), default=0)
         self._maps = {lowrank_r: PayloadMap(table, self._stride) for lowrank_r, table in tables.items()}
 
@@ -79,6 +90,11 @@ class PayloadMaps:
         if found is None:
             raise StoreError(f"an entry of low rank {lowrank_r} cannot be of this run, which uses {sorted(self._maps)}")
         return found
+
+    @property
+    def is_known(self) -> bool:
+        """The outer worker has said what payloads are."""
+        return bool(self._maps)
 
     @property
     def largest(self) -> PayloadMap:

@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.daemon.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.rounds.commands import KeptPromise, Promise
+from dilocoxd.machines.round.outputs import KeptPromise, Promise
 from dilocoxd.store.durable import store_error, write_file
 from dilocoxd.wire.codec import decode_struct, encode_struct
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.daemon.site_interface import Site
+from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.errors import StoreError, WorkerError
-from dilocoxd.store.aside import Aside
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.own_work import OwnWork
 from dilocoxd.store.snapshots import list_rounds, move_in, prune, read_index, stamp_chain_head, temporary_directory
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, SnapshotWritten
 
@@ -33,6 +33,8 @@ class Retention:
     payload_rounds_max: int
     payload_bytes_max: int = 0
     """0: no limit."""
+    keeps_first: bool = False
+    """Snapshot 0 stays: it was made of pretrained weights."""
 
     def rounds_max(self, payload_bytes: int) -> int:
         """The limit in rounds that follows from both."""
@@ -79,7 +81,7 @@ class SnapshotKeeper:
         directory: Path,
         retention: Retention,
         peer_heights: Callable[[], Sequence[int]],
-        kept_work: OwnWork,
+        kept_work: KeptWorkStore,
         aside: Aside,
         emit: Callable[[Event], None],
     ) -> None:
@@ -109,7 +111,7 @@ class SnapshotKeeper:
         self._wanted.put_nowait(height)
         return True
 
-    async def run(self, site: Site, log: EntryLog) -> None:
+    async def run(self, site: TrainingSite, log: EntryLog) -> None:
         """Until cancelled."""
         while True:
             height = await self._wanted.get()
@@ -119,7 +121,7 @@ class SnapshotKeeper:
                 remedy = "free space in the run directory; training goes on without this snapshot"
                 self._emit(AlertRaised(code="snapshot_failed", text=str(error), remedy=remedy))
 
-    async def _write(self, height: int, site: Site, log: EntryLog) -> None:
+    async def _write(self, height: int, site: TrainingSite, log: EntryLog) -> None:
         directory = self._directory / str(height)
         if height > log.height:
             return  # rolled back meanwhile
@@ -140,11 +142,14 @@ class SnapshotKeeper:
         self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))
 
-    async def _drop(self, height: int, log: EntryLog, site: Site) -> None:
-        await asyncio.to_thread(prune, self._directory, self._retention.keep, height)
+    async def _drop(self, height: int, log: EntryLog, site: TrainingSite) -> None:
+        await asyncio.to_thread(
+            prune, self._directory, self._retention.keep, height, keeps_first=self._retention.keeps_first
+        )
         newest = log.payload(height - 1).length if height and log.has_payload(height - 1) else 0
         rounds_max = self._retention.rounds_max(newest)
-        first = payloads_needed_from(height, list_rounds(self._directory), self._peer_heights(), rounds_max)
+        rounds = [number for number in list_rounds(self._directory) if number or not self._retention.keeps_first]
+        first = payloads_needed_from(height, rounds, self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
         # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile.
         await asyncio.to_thread(self._kept_work.drop_below, first, site.status().work_needed)

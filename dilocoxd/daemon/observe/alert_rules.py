@@ -5,9 +5,12 @@ Conditions have a memory (how long, since when) and a gap between raising and cl
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import Status
 
 LOOK_EVERY_S: Final = 5.0
 ALONE_S: Final = 120.0
@@ -25,9 +28,13 @@ BAD_INPUTS: Final = 20
 RECENT_S: Final = 600.0
 BLOCKED_LAG_S: Final = 1.0
 BLOCKED_SHOWN_S: Final = 300.0
+NAMING_ALERTS: Final = ("outsized_contribution", "contrary_contribution")
+"""Their texts name sites whose contributions may have spoiled the model."""
 DISK_FRACTION: Final = 0.05
 DISK_BYTES: Final = 2 << 30
-EXPIRE_S: Final = {"identity_twice": 600.0, "peers_json": 600.0, "digest_mismatch": 600.0}
+EXPIRE_S: Final = dict.fromkeys(
+    ("identity_twice", "peers_json", "digest_mismatch", "outsized_contribution", "contrary_contribution"), 600.0
+)
 """Alerts that parts raise again while they are true, and that go when nothing was heard for this long."""
 
 
@@ -35,8 +42,8 @@ EXPIRE_S: Final = {"identity_twice": 600.0, "peers_json": 600.0, "digest_mismatc
 class Seen:
     """One look at the daemon."""
 
-    status: Mapping[str, Any]
-    peers: list[dict[str, Any]]
+    status: Status
+    peers: Sequence[Peer]
     disk_free: int
     disk_total: int
     snapshot_bytes: int
@@ -45,7 +52,7 @@ class Seen:
     """Values that sinks dropped since the start."""
 
 
-class Window:
+class CounterWindow:
     """Values of a counter over the last seconds."""
 
     def __init__(self, length_s: float, since: float | None = None) -> None:
@@ -79,6 +86,8 @@ class _Rounds:
     usual_s: float = 0.0
     own: int = -1
     height_at_own: int = 0
+    has_begun: bool = False
+    """A first phase is, or was, trained."""
     was_training: bool = False
     """At the look before; what was caught up with until then counts as no missed entry."""
 
@@ -89,10 +98,10 @@ class AlertWatch:
 
     _since: dict[str, float] = field(default_factory=dict)
     _rounds: _Rounds = field(default_factory=_Rounds)
-    _idle: Window = field(default_factory=lambda: Window(IDLE_WINDOW_S))
-    _busy: Window = field(default_factory=lambda: Window(IDLE_WINDOW_S))
-    _dropped: Window = field(default_factory=lambda: Window(BLOCKED_SHOWN_S))
-    _bad: dict[str, Window] = field(default_factory=dict)
+    _idle: CounterWindow = field(default_factory=lambda: CounterWindow(IDLE_WINDOW_S))
+    _busy: CounterWindow = field(default_factory=lambda: CounterWindow(IDLE_WINDOW_S))
+    _dropped: CounterWindow = field(default_factory=lambda: CounterWindow(BLOCKED_SHOWN_S))
+    _bad: dict[str, CounterWindow] = field(default_factory=dict)
     _is_idle: bool = False
     _blocked: tuple[float, float] = (-math.inf, 0.0)
     _raised_at: dict[str, float] = field(default_factory=dict)
@@ -116,12 +125,14 @@ class AlertWatch:
     def look(self, seen: Seen, now: float) -> dict[str, str]:
         """Every watched alert with its text; an empty text: it does not stand."""
         status = seen.status
-        is_training = status["state"] == "training"
-        self._follow_rounds(status, now, is_training)
+        is_training = status.state == "training"
+        self._rounds.has_begun |= status.phase.phase is not None
+        is_at_work = is_training and self._rounds.has_begun  # before, the trainers prepare text and start
+        self._follow_rounds(status, now, is_at_work)
         return {
             "alone": self._alone(status, now),
             "round_stalled": self._stalled(status, now) if is_training else "",
-            "left_out": self._left_out(status) if is_training else "",
+            "left_out": self._left_out(status) if is_at_work else "",
             "behind": self._behind(seen, now),
             "trainer_idle": self._trainer_idle(status, now),
             "attempts_failing": _attempts(status),
@@ -139,8 +150,8 @@ class AlertWatch:
             return False
         return now - self._since.setdefault(code, now) >= limit_s
 
-    def _follow_rounds(self, status: Mapping[str, Any], now: float, is_training: bool) -> None:
-        rounds, height, own = self._rounds, status["height"], status["totals"]["contributions"]
+    def _follow_rounds(self, status: Status, now: float, is_training: bool) -> None:
+        rounds, height, own = self._rounds, status.height, status.totals.contributions
         if height != rounds.height or not is_training:
             if 0 <= rounds.height < height and is_training:
                 took_s = (now - rounds.changed_at) / (height - rounds.height)
@@ -150,43 +161,43 @@ class AlertWatch:
             rounds.own, rounds.height_at_own = own, height
         rounds.was_training = is_training
 
-    def _alone(self, status: Mapping[str, Any], now: float) -> str:
-        known = status["peers"]["known"]
-        if self._lasts("alone", known > 0 and status["peers"]["live"] == 0, ALONE_S, now):
+    def _alone(self, status: Status, now: float) -> str:
+        known = status.peers.known
+        if self._lasts("alone", known > 0 and status.peers.live == 0, ALONE_S, now):
             return f"none of {known} known sites has answered for {ALONE_S:g} s or longer"
         return ""
 
-    def _stalled(self, status: Mapping[str, Any], now: float) -> str:
+    def _stalled(self, status: Status, now: float) -> str:
         rounds = self._rounds
         waited_s = now - rounds.changed_at
         if waited_s <= max(STALL_MIN_S, STALL_ROUNDS * rounds.usual_s):
             return ""
-        why = status["waiting_for"] or status["round"]["waiting_for"] or "nobody says why"
+        why = status.waiting_for or status.round.waiting_for or "nobody says why"
         return f"no entry for more than {max(STALL_MIN_S, STALL_ROUNDS * rounds.usual_s):.0f} s: {why}"
 
-    def _left_out(self, status: Mapping[str, Any]) -> str:
-        missed = status["height"] - self._rounds.height_at_own
+    def _left_out(self, status: Status) -> str:
+        missed = status.height - self._rounds.height_at_own
         return f"the last {missed} entries do not contain this site" if missed >= LEFT_OUT_ROUNDS else ""
 
     def _behind(self, seen: Seen, now: float) -> str:
-        height = seen.status["height"]
-        ahead = max((peer["height"] - height for peer in seen.peers if peer["is_live"]), default=0)
+        height = seen.status.height
+        ahead = max((peer.height - height for peer in seen.peers if peer.is_live), default=0)
         if self._lasts("behind", ahead >= BEHIND_ROUNDS, BEHIND_S, now):
             return f"another site is {ahead} outer steps ahead"
         return ""
 
-    def _trainer_idle(self, status: Mapping[str, Any], now: float) -> str:
-        self._idle.add(now, status["totals"]["idle_s"])
-        self._busy.add(now, status["totals"]["train_s"])
+    def _trainer_idle(self, status: Status, now: float) -> str:
+        self._idle.add(now, status.totals.idle_s)
+        self._busy.add(now, status.totals.train_s)
         total = self._idle.growth + self._busy.growth
         share = self._idle.growth / total if total else 0.0
         limit = IDLE_LOW if self._is_idle else IDLE_HIGH
         self._is_idle = share > limit and self._idle.span_s >= IDLE_KNOWN_S
         return f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s" if self._is_idle else ""
 
-    def _bad_input(self, status: Mapping[str, Any], now: float) -> str:
-        counts = {peer: sum(kinds.values()) for peer, kinds in status["bad_input"].items()}
-        self._bad = {peer: self._bad.get(peer) or Window(RECENT_S, since=now) for peer in counts}
+    def _bad_input(self, status: Status, now: float) -> str:
+        counts = {peer: sum(kinds.values()) for peer, kinds in status.bad_input.items()}
+        self._bad = {peer: self._bad.get(peer) or CounterWindow(RECENT_S, since=now) for peer in counts}
         for peer, window in self._bad.items():
             window.add(now, counts[peer])
         worst = max(self._bad, key=lambda peer: self._bad[peer].growth, default="")
@@ -203,16 +214,20 @@ class AlertWatch:
         return f"{self._dropped.growth:.0f} values were dropped lately" if self._dropped.growth else ""
 
 
-def _attempts(status: Mapping[str, Any]) -> str:
-    found = status["round"]
-    if found["attempt"] < ATTEMPTS:
+def _attempts(status: Status) -> str:
+    found = status.round
+    if found.attempt < ATTEMPTS:
         return ""
-    return f"round {found['round']} is at attempt {found['attempt']}"
+    return f"round {found.round} is at attempt {found.attempt}"
 
 
-def _loss(status: Mapping[str, Any]) -> str:
-    inner = status["losses"]["inner"]
-    return f"the newest inner loss is {inner}" if inner is not None and not math.isfinite(inner) else ""
+def _loss(status: Status) -> str:
+    """With the sites that other alerts name: whoever reads this must not look for the cause in the learning rate."""
+    inner = status.losses.inner
+    if inner is None or math.isfinite(inner):
+        return ""
+    named = "; ".join(alert.text for alert in status.alerts if alert.code in NAMING_ALERTS)
+    return f"the newest inner loss is {inner}" + (f"; the likely cause is a contribution ({named})" if named else "")
 
 
 def _disk(seen: Seen) -> str:
@@ -222,5 +237,6 @@ def _disk(seen: Seen) -> str:
     return f"{seen.disk_free / 1e9:.1f} GB of {seen.disk_total / 1e9:.0f} GB are free on the disk of the run directory"
 
 
-def _p2pd(status: Mapping[str, Any]) -> str:
-    return "p2pd is not running" if status["workers"].get("p2pd", {}).get("state") == "lost" else ""
+def _p2pd(status: Status) -> str:
+    p2pd = status.workers.get("p2pd")
+    return "p2pd is not running" if p2pd is not None and p2pd.state == "lost" else ""

@@ -3,101 +3,35 @@
 Drivers write here, the HTTP floor reads. Everything is bounded; nothing here decides anything.
 """
 
+import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
-from dilocoxd.daemon.others_timeline import OtherSpan, OthersTimeline
+from dilocoxd.answers.alerts import PastAlert, StandingAlert
+from dilocoxd.answers.history import OwnKind, OwnSpan, SiteSpan
+from dilocoxd.answers.rounds import RoundRow
+from dilocoxd.daemon.observe.other_sites import OthersTimeline
 from dilocoxd.ids import UnixTime
+from dilocoxd.site_names import in_words
 from dilocoxd.telemetry.sinks import Scalar, Sink
-from dilocoxd.wire.entry import Contribution
 
 ROUNDS_KEPT: Final = 10_000
 LOSSES_KEPT: Final = 20_000
 """Newest losses as they were measured; older ones are kept as means, so that a curve always begins at the start."""
+NONE: Final[Mapping[str, float]] = MappingProxyType({})
 SPANS_KEPT: Final = 10_000
 FAILURES_KEPT: Final = 20
 ALERTS_KEPT: Final = 32
 PHASES_KEPT: Final = 2000
+PAST_ALERTS_KEPT: Final = 200
+EVENTS_KEPT: Final = 500
+"""Newest events, for who opens the page now."""
 
 Point = tuple[float, int, float]
-
-TIME_PARTS: Final = ("gather_s", "exchange_s", "vote_s", "persist_s", "apply_s", "form_s", "reduce_s")
-
-
-@dataclass(slots=True)
-class RoundRow:
-    """One round as this site saw it; times since the unix epoch in seconds, 0 = not yet."""
-
-    round: int
-    attempts: int = 0
-    coordinator: str = ""
-    contributors: tuple[Contribution, ...] = ()
-    is_contributor: bool = False
-    entry_hash: str = ""
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    next_lowrank_r: int = 0
-    next_inner_steps: int = 0
-    """r and H that hold after this round."""
-    trainer_idle_s: float = 0.0
-    started_at: float = 0.0
-    committed_at: float = 0.0
-    applied_at: float = 0.0
-    times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIME_PARTS, 0.0))
-    failures: list[str] = field(default_factory=list)
-
-    def add_time(self, part: str, seconds: float) -> None:
-        """Several attempts and segments add up."""
-        self.times[part] += seconds
-
-    def add_failure(self, reason: str) -> None:
-        """Keep the first reasons; later ones of the same round repeat them."""
-        if len(self.failures) < FAILURES_KEPT:
-            self.failures.append(reason)
-
-    def as_json(self) -> dict[str, Any]:
-        """The object of GET /v1/rounds."""
-        return {
-            "round": self.round,
-            "attempts": self.attempts,
-            "coordinator": self.coordinator,
-            "contributors": [contributor_json(contribution) for contribution in self.contributors],
-            "is_contributor": self.is_contributor,
-            "entry_hash": self.entry_hash,
-            "bytes_sent": self.bytes_sent,
-            "bytes_received": self.bytes_received,
-            "next_lowrank_r": self.next_lowrank_r,
-            "next_inner_steps": self.next_inner_steps,
-            "trainer_idle_s": self.trainer_idle_s,
-            "started_at": self.started_at,
-            "committed_at": self.committed_at,
-            "applied_at": self.applied_at,
-            "times": dict(self.times),
-            "failures": list(self.failures),
-        }
-
-
-def contributor_json(contribution: Contribution) -> dict[str, Any]:
-    """One contributor in GET /v1/rounds and /v1/log."""
-    return {
-        "peer": contribution.peer,
-        "phase": contribution.phase,
-        "tokens": contribution.tokens,
-        "inner_steps": contribution.inner_steps,
-        "base_round": contribution.base_round,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """Something the operator should know, with what can be done about it."""
-
-    code: str
-    text: str
-    remedy: str
-    since: float = 0.0
+"""(unix seconds, number, loss); a loss may be no number."""
 
 
 class Curve:
@@ -133,6 +67,16 @@ class Curve:
             self._old = [mean_point(self._old[i : i + 2]) for i in range(0, len(self._old), 2)]
             self._stretch *= 2
 
+    def begin_with(self, points: Iterable[Point]) -> None:
+        """Put older points before those that are here."""
+        here = self.points()
+        self._new.clear()
+        self._old.clear()
+        self._open.clear()
+        self._stretch = 2
+        for point in (*points, *here):
+            self.add(point)
+
     def points(self) -> list[Point]:
         """All of it, ascending."""
         return [*self._old, *self._open, *self._new]
@@ -144,8 +88,8 @@ def mean_point(points: list[Point]) -> Point:
 
 
 @dataclass(slots=True)
-class Totals:
-    """Counters since the daemon started."""
+class Counters:
+    """Counted since the daemon started."""
 
     tokens: int = 0
     inner_steps: int = 0
@@ -154,18 +98,6 @@ class Totals:
     idle_s: float = 0.0
     train_s: float = 0.0
     attempts_failed: int = 0
-
-
-@dataclass(slots=True)
-class PhaseProgress:
-    """Where the trainers are."""
-
-    phase: int = 0
-    inner_step: int = 0
-    inner_steps: int = 0
-    global_step: int = 0
-    base_round: int = 0
-    step_seconds: float = 0.0
 
 
 class Journal:
@@ -177,57 +109,96 @@ class Journal:
         self.rounds: OrderedDict[int, RoundRow] = OrderedDict()
         self.inner_losses = Curve()
         self.validation_losses = Curve()
-        self.spans: deque[dict[str, Any]] = deque(maxlen=SPANS_KEPT)
-        self.alerts: OrderedDict[str, Alert] = OrderedDict()
+        self.validation_by_source: dict[str, float] = {}
+        self.spans: deque[OwnSpan] = deque(maxlen=SPANS_KEPT)
+        self.alerts: OrderedDict[str, StandingAlert] = OrderedDict()
         self.others = OthersTimeline()
-        self.phases: deque[OtherSpan] = deque(maxlen=PHASES_KEPT)
-        self.totals = Totals()
+        self.phases: deque[SiteSpan] = deque(maxlen=PHASES_KEPT)
+        self.totals = Counters()
+        self.earlier = Counters()
+        """Of earlier lives of this daemon, as far as its log and events tell."""
+        self.counted_since: float | None = None
+        """Since when `earlier` counts bytes and failed attempts; None: nothing of earlier lives is known."""
+        self.past_alerts: deque[PastAlert] = deque(maxlen=PAST_ALERTS_KEPT)
+        self.records: deque[dict[str, object]] = deque(maxlen=EVENTS_KEPT)
         self.sinks: list[Sink] = []
-        self.phase = PhaseProgress()
+        self.in_words: Callable[[str], str] = in_words
+        """A sentence with names in the place of peer ids."""
 
     def now(self) -> UnixTime:
         """Seconds since 1970; only for what people read."""
         return self._unix()
 
     def row(self, round_index: int) -> RoundRow:
-        """The row of a round, made on first use; the oldest row goes when there are too many."""
-        row = self.rounds.get(round_index)
-        if row is None:
-            row = self.rounds[round_index] = RoundRow(round_index, started_at=self._unix())
-            while len(self.rounds) > ROUNDS_KEPT:
-                self.rounds.popitem(last=False)
+        """The row of a round; it begins when somebody first asks for it."""
+        return self.rounds.get(round_index) or self.keep(RoundRow(round=round_index, started_at=self._unix()))
+
+    def newest_rounds(self, limit: int) -> list[RoundRow]:
+        """The newest rows, ascending; cheap."""
+        numbers = sorted(itertools.islice(reversed(self.rounds), limit))
+        return [self.rounds[number] for number in numbers]
+
+    def keep(self, row: RoundRow) -> RoundRow:
+        """This is what is known of its round now; the oldest row goes when there are too many."""
+        self.rounds[row.round] = row
+        while len(self.rounds) > ROUNDS_KEPT:
+            self.rounds.popitem(last=False)
         return row
+
+    def add_failure(self, round_index: int, reason: str) -> None:
+        """Keep the first reasons; later ones of the same round repeat them."""
+        row = self.row(round_index)
+        if len(row.failures) < FAILURES_KEPT:
+            self.keep(replace(row, failures=(*row.failures, self.in_words(reason))))
 
     def add_inner_loss(self, global_step: int, loss: float) -> None:
         """One inner step's loss."""
         self.inner_losses.add((self._unix(), global_step, loss))
         self.tell("loss/inner", loss, global_step)
 
-    def add_validation_loss(self, round_index: int, loss: float) -> None:
-        """Validation loss of the shared anchor at a height."""
+    def add_validation_loss(self, round_index: int, loss: float, by_source: Mapping[str, float] = NONE) -> None:
+        """Validation loss of the shared anchor at a height, and on what each token store holds out."""
+        self.validation_by_source = dict(by_source)
+        for name, one in by_source.items():
+            self.tell(f"loss/validation/{name}", one, round_index)
         self.validation_losses.add((self._unix(), round_index, loss))
         self.tell("loss/validation", loss, round_index)
+
+    def remember(self, record: dict[str, object]) -> None:
+        """One event, for who asks for the newest ones."""
+        self.records.append(record)
 
     def tell(self, name: str, value: float, step: int) -> None:
         """Hand a value to the sinks; never waits."""
         for sink in self.sinks:
             sink.offer(Scalar(name, value, step, self._unix()))
 
-    def add_span(self, kind: str, start: float, end: float, round_index: int) -> None:
+    @property
+    def num_dropped(self) -> int:
+        """Values that sinks dropped since the start."""
+        return sum(sink.num_dropped for sink in self.sinks)
+
+    def add_span(self, kind: OwnKind, start: float, end: float, round_index: int) -> None:
         """A stretch of time in which the site computed, exchanged, idled or applied. Neighbours are joined."""
         last = self.spans[-1] if self.spans else None
-        if last and last["kind"] == kind and last["round"] == round_index and 0 <= start - last["end"] < 0.05:
-            last["end"] = end
+        if last and last.kind == kind and last.round == round_index and 0 <= start - last.end < 0.05:
+            last.end = end
             return
-        self.spans.append({"kind": kind, "start": start, "end": end, "round": round_index})
+        self.spans.append(OwnSpan(kind, start, end, round_index))
 
-    def raise_alert(self, alert: Alert) -> None:
-        """Show it until `clear_alert`; a repeated code replaces the older text."""
+    def raise_alert(self, alert: StandingAlert) -> None:
+        """Show it until `clear_alert`, from now on; a repeated code replaces the older text."""
         before = self.alerts.get(alert.code)
-        self.alerts[alert.code] = replace(alert, since=before.since if before is not None else self._unix())
+        since = before.since if before is not None else self._unix()
+        self.alerts[alert.code] = replace(alert, text=self.in_words(alert.text), since=since)
         while len(self.alerts) > ALERTS_KEPT:
             self.alerts.popitem(last=False)
 
     def clear_alert(self, code: str) -> None:
         """The reason is gone."""
-        self.alerts.pop(code, None)
+        if (alert := self.alerts.pop(code, None)) is not None:
+            self.past_alerts.append(
+                PastAlert(
+                    code=code, severity=alert.severity, text=alert.text, since=alert.since, cleared_at=self._unix()
+                )
+            )

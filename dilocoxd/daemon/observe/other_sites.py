@@ -4,8 +4,10 @@ Bounded; read by GET /v1/timeline/sites.
 """
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
+
+from dilocoxd.answers.history import SiteSpan, SiteTimeline
 
 SITES_KEPT: Final = 128
 SPANS_KEPT: Final = 1000
@@ -13,28 +15,14 @@ GAP_S: Final = 5.0
 """Looks that are further apart than this leave a gap: nobody looked."""
 
 
-@dataclass(slots=True)
-class OtherSpan:
-    """A stretch of time; unix seconds."""
-
-    kind: str
-    start: float
-    end: float
-    round: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """One span of GET /v1/timeline/sites."""
-        return {"kind": self.kind, "start": self.start, "end": self.end, "round": self.round}
-
-
 class OthersTimeline:
     """Spans of each other site."""
 
     def __init__(self) -> None:
-        self._sites: OrderedDict[str, deque[OtherSpan]] = OrderedDict()
-        self._states: dict[str, OtherSpan] = {}
+        self._sites: OrderedDict[str, deque[SiteSpan]] = OrderedDict()
+        self._states: dict[str, SiteSpan] = {}
 
-    def add(self, peer: str, span: OtherSpan) -> None:
+    def add(self, peer: str, span: SiteSpan) -> None:
         """A span that is over."""
         if peer not in self._sites:
             self._sites[peer] = deque(maxlen=SPANS_KEPT)
@@ -50,16 +38,14 @@ class OthersTimeline:
         if last is not None and is_continued:
             last.end = now
         if last is None or not is_continued or last.kind != kind:
-            span = self._states[peer] = OtherSpan(kind, now, now)
+            span = self._states[peer] = SiteSpan(kind, now, now, None)
             self.add(peer, span)
 
-    def as_json(self, since: float) -> list[dict[str, Any]]:
+    def since(self, since: float, name_of: Callable[[str], str]) -> list[SiteTimeline]:
         """Sites with the spans that ended after `since`."""
         return [
-            {
-                "peer_id": peer,
-                "is_self": False,
-                "spans": [span.as_json() for span in spans if span.end > since],
-            }
+            SiteTimeline(
+                peer_id=peer, name=name_of(peer), is_self=False, spans=[span for span in spans if span.end > since]
+            )
             for peer, spans in self._sites.items()
         ]

@@ -3,23 +3,13 @@
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from dilocoxd.daemon.others_timeline import OtherSpan
-from dilocoxd.daemon.site_interface import (
-    AnchorAdopted,
-    ContributionDropped,
-    ContributionOffered,
-    ContributionSettled,
-    LoopLagged,
-    PhaseClosed,
-    PhaseExtended,
-    PhaseStarted,
-    SiteEvent,
-    StepReported,
-    ValidationMeasured,
-    WorkerChanged,
-)
-from dilocoxd.daemon.state import Journal
+from dilocoxd.answers.history import SiteSpan
+from dilocoxd.daemon.observe.journal import Journal
+from dilocoxd.daemon.site.interface import AnchorAdopted, LoopLagged, SiteEvent, StepReported, WorkerChanged
+from dilocoxd.daemon.workers.kills import KillReader
+from dilocoxd.machines.phase.outputs import OfferContribution
 from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.events import EventLog
 
 LAG_ALERT_S: Final = 5.0
@@ -32,8 +22,14 @@ class SiteHistory:
     """Writes to the journal and the event log."""
 
     def __init__(
-        self, journal: Journal, events: EventLog, height: Callable[[], int], told_idle: Callable[[float], None]
+        self,
+        journal: Journal,
+        events: EventLog,
+        height: Callable[[], int],
+        told_idle: Callable[[float], None],
+        kills: KillReader,
     ) -> None:
+        self._kills = kills
         self._journal = journal
         self._events = events
         self._height = height
@@ -47,42 +43,28 @@ class SiteHistory:
         match event:
             case StepReported():
                 self._step(event)
-            case ValidationMeasured():
-                self._journal.add_validation_loss(event.round, event.loss)
-                self._events.emit(catalogue.ValidationMeasured(round=event.round, validation_loss=event.loss))
-            case PhaseStarted():
+            case catalogue.ValidationMeasured():
+                self._journal.add_validation_loss(event.round, event.validation_loss, event.by_source)
+                self._events.emit(event)
+            case catalogue.PhaseStarted():
                 now = self._journal.now()
-                self._journal.phases.append(OtherSpan("phase", now, now, event.base_round))
-                self._events.emit(
-                    catalogue.PhaseStarted(
-                        phase=event.phase, base_round=event.base_round, inner_steps=event.inner_steps
-                    )
-                )
+                self._journal.phases.append(SiteSpan("phase", now, now, event.base_round))
+                self._events.emit(event)
+            case (
+                catalogue.PhaseClosed()
+                | catalogue.PhaseExtended()
+                | catalogue.ContributionRefused()
+                | catalogue.ContributionSettled()
+            ):
+                self._events.emit(event)
             case WorkerChanged():
                 self._worker(event)
-            case PhaseClosed() | ContributionDropped() | ContributionSettled() | PhaseExtended():
-                self._phase_event(event)
             case LoopLagged(seconds, doing):
                 self._lagged(seconds, doing)
-            case ContributionOffered() | AnchorAdopted():
+            case OfferContribution() | AnchorAdopted():
                 pass
             case _:
                 assert_never(event)
-
-    def _phase_event(self, event: PhaseClosed | ContributionDropped | ContributionSettled | PhaseExtended) -> None:
-        phase = event.phase
-        match event:
-            case PhaseClosed(_, steps, tokens, loss):
-                told: catalogue.Event = catalogue.PhaseClosed(
-                    phase=phase, inner_steps=steps, tokens=tokens, mean_loss=loss
-                )
-            case ContributionDropped(_, reason):
-                told = catalogue.ContributionRefused(phase=phase, reason=reason)
-            case ContributionSettled(_, at, is_included):
-                told = catalogue.ContributionSettled(phase=phase, round=at, is_included=is_included)
-            case PhaseExtended(_, steps, reason):
-                told = catalogue.PhaseExtended(phase=phase, inner_steps=steps, reason=reason)
-        self._events.emit(told)
 
     def _lagged(self, seconds: float, doing: str) -> None:
         self._events.emit(catalogue.LoopBlocked(lag_s=round(seconds, 3), doing=doing))
@@ -115,13 +97,10 @@ class SiteHistory:
         if before == event.state:
             return
         if event.state == "lost":
-            self._events.emit(
-                catalogue.WorkerDied(
-                    worker=event.role, pid=event.pid, reason=event.reason, restarts_left=event.restarts_left
-                )
-            )
-            text = f"the {event.role} was lost ({event.reason}) and is started again"
-            remedy = f"look into logs/ of the run directory ({event.role})"
+            reason, left = self._kills.told(event.reason), event.restarts_left
+            self._events.emit(catalogue.WorkerDied(worker=event.role, pid=event.pid, reason=reason, restarts_left=left))
+            text = f"the {event.role} was lost ({reason}) and is started again"
+            remedy = kind_of(code).remedy
             self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=remedy))
         elif event.state == "running":
             if code in self._journal.alerts:

@@ -1,22 +1,37 @@
-"""Keeps the round machine informed about who is there. Records come from swarm.gossip; rounds/membership.py decides.
+"""Keeps the round machine informed about who is there. machines/membership/machine.py decides.
+
+Records come from swarm/discovery/gossip.py.
 
 Moves facts only: new records and contacts in, one view of all peers out, about once a second and at every change.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Final
 
-from dilocoxd.daemon.state import Journal
+from dilocoxd.answers.peers import Peer
+from dilocoxd.daemon.observe.journal import Journal
+from dilocoxd.daemon.observe.names import SiteNames
 from dilocoxd.ids import Monotonic, PeerId
-from dilocoxd.rounds.events import PeersChanged, PeerView
-from dilocoxd.rounds.membership import Membership
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.membership.machine import DEAD, Membership
+from dilocoxd.machines.peers.view import PeerView
+from dilocoxd.machines.round.inputs import PeersChanged
 from dilocoxd.swarm.service import Swarm
-from dilocoxd.telemetry.catalogue import PeerFound, PeerLeft, PeerLost
+from dilocoxd.telemetry.catalogue import PeerEvicted, PeerFound, PeerLeft, PeerLost
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.records import PeerRecord
 
 TICK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerMemory:
+    """What is kept of the others for people."""
+
+    journal: Journal
+    names: SiteNames
 
 
 class MembershipDriver:
@@ -29,9 +44,9 @@ class MembershipDriver:
         events: EventLog,
         tell: Callable[[PeersChanged], None],
         is_training: Callable[[], bool],
-        journal: Journal,
+        memory: PeerMemory,
     ) -> None:
-        self._journal = journal
+        self._journal, self._names = memory.journal, memory.names
         self._table = table
         self._swarm = swarm
         self._events = events
@@ -44,18 +59,34 @@ class MembershipDriver:
         """Clock of deadlines."""
         return Monotonic(asyncio.get_running_loop().time())
 
-    def on_record(self, record: PeerRecord, is_fresh: bool) -> None:
+    def on_record(self, record: PeerRecord, is_own_word: bool) -> None:
         """A newer verified record of a peer."""
-        is_new = self._table.record(record.peer) is None
-        became_live = self._table.seen(record, now=self.now(), is_news=is_fresh)
-        if is_new:
+        self._names.learn(record.peer, record.name)
+        is_first = self._table.silence(record.peer, self.now()) is None
+        became_live = self._table.seen(record, now=self.now(), is_news=is_own_word)
+        if became_live and is_first:
             self._events.emit(PeerFound(peer=record.peer, addresses=record.addresses))
         if became_live or record.state in ("leaving", "left"):
             self.report()
 
     def on_contact(self, peer: PeerId) -> None:
         """The peer answered us just now."""
-        self._table.heard(peer, now=self.now())
+        record, is_first = self._table.record(peer), self._table.silence(peer, self.now()) is None
+        if not self._table.heard(peer, now=self.now()):
+            return
+        if record is not None and is_first:
+            self._events.emit(PeerFound(peer=peer, addresses=record.addresses))
+        self.report()
+
+    def on_evicted(self, peer: PeerId) -> None:
+        """The peer is no member any more: nobody waits for it."""
+        self._table.forget(peer)
+        self._events.emit(PeerEvicted(peer=peer))
+        self.report()
+
+    def known(self) -> list[PeerId]:
+        """Peers that were ever heard of, in earlier lives too."""
+        return self._table.known()
 
     def live(self) -> list[PeerId]:
         """Peers that answer now."""
@@ -65,22 +96,43 @@ class MembershipDriver:
         """What the round machine is told."""
         return self._table.views(now=self.now())
 
-    def as_json(self, last_contributors: frozenset[PeerId]) -> list[dict[str, Any]]:
-        """GET /v1/peers."""
-        now = self.now()
-        found = []
-        for peer in self._table.known():
-            record = self._table.record(peer)
-            if record is not None:
-                news = {
-                    "is_live": self._table.is_live(peer, now=now),
-                    "took_part_last_round": peer in last_contributors,
-                    "membership": self._table.state(peer, now=now),
-                    "last_seen_s": round(self._table.silence(peer, now), 3),
-                    "link_bytes_per_s": self._swarm.bulk_out.bytes_per_s.get(peer),
-                }
-                found.append({**_as_json(record), **news})
-        return found
+    def heights(self) -> list[int]:
+        """Where the live peers stand, as far as they said."""
+        return [int(view.height) for view in self.views() if view.is_live]
+
+    def shown(self, chain: ChainView) -> list[Peer]:
+        """GET /v1/peers, seen from our own chain."""
+        last = chain.recent[-1] if chain.recent else frozenset()
+        records = (self._table.record(peer) for peer in self._table.known())
+        return [self._shown(record, chain.height, last) for record in records if record is not None]
+
+    def _shown(self, record: PeerRecord, height: int, last_contributors: Set[PeerId]) -> Peer:
+        peer, now = record.peer, self.now()
+        membership, silence_s = self._table.state(peer, now=now), self._table.silence(peer, now)
+        ways = self._swarm.payloads_to(peer)
+        return Peer(
+            peer_id=peer,
+            name=self._names.of(peer),
+            addresses=record.addresses,
+            is_known=True,
+            is_live=self._table.is_live(peer, now=now),
+            took_part_last_round=peer in last_contributors,
+            membership=membership,
+            state="dead" if membership == DEAD else record.state,
+            height=record.chain_height,
+            rounds_behind=height - record.chain_height,
+            chain_head=record.chain_head.hex(),
+            state_digest=record.state_digest.hex(),
+            last_seen_s=None if silence_s is None else round(silence_s, 3),
+            step_seconds=1.0 / record.steps_per_s if record.steps_per_s > 0 else None,
+            tokens_per_s=record.tokens_per_s or None,
+            contributed_round=record.contributed_round if record.contributed_round >= 0 else None,
+            bandwidth_bytes_per_s=record.upload_bytes_per_s,
+            link_bytes_per_s=self._swarm.bulk_out.bytes_per_s.get(peer),
+            has_data=ways.is_data,
+            no_data_reason=ways.reason,
+            incarnation=record.incarnation,
+        )
 
     def report(self) -> None:
         """Tell the round machine who is there."""
@@ -123,21 +175,6 @@ class MembershipDriver:
             else:
                 reason = self._swarm.channel.last_error(peer) or self._swarm.contacts.last_error(peer) or "silent"
                 self._events.emit(
-                    PeerLost(peer=peer, reason=reason[:300], silent_s=self._table.silence(peer, self.now()))
+                    PeerLost(peer=peer, reason=reason[:300], silent_s=self._table.silence(peer, self.now()) or 0.0)
                 )
         self._live_before = live
-
-
-def _as_json(record: PeerRecord) -> dict[str, Any]:
-    return {
-        "peer_id": record.peer,
-        "addresses": list(record.addresses),
-        "is_known": True,
-        "state": record.state,
-        "height": record.chain_height,
-        "chain_head": record.chain_head.hex(),
-        "state_digest": record.state_digest.hex(),
-        "step_seconds": 1.0 / record.steps_per_s if record.steps_per_s > 0 else None,
-        "bandwidth_bytes_per_s": record.upload_bytes_per_s,
-        "incarnation": record.incarnation,
-    }

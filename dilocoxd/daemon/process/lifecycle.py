@@ -1,34 +1,37 @@
 """What the daemon as a whole is doing, and what that waits for."""
 
-from typing import Literal
+from typing import Final
 
-State = Literal["starting", "joining", "catching_up", "training", "leaving", "paused", "failed"]
+from dilocoxd.answers.fields import DaemonState
+
+SAID: Final = ("catching_up", "preparing", "training", "paused", "leaving")
+"""States that others hear of as they are."""
 
 
 class Lifecycle:
     """One state and one sentence."""
 
     def __init__(self) -> None:
-        self._entered: State = "starting"
+        self._entered: DaemonState = "starting"
         self.waiting_for = "the run directory to be opened"
         self.is_gone = False
         """The next heartbeat is the last one."""
         self.is_paused = False
         """By the operator; others do not wait for us meanwhile."""
 
-    def enter(self, state: State, waiting_for: str = "") -> None:
+    def enter(self, state: DaemonState, waiting_for: str = "") -> None:
         """The daemon is in `state` now; `waiting_for` is empty when it waits for nothing itself."""
         self._entered = state
         self.waiting_for = waiting_for
 
     @property
-    def state(self) -> State:
+    def state(self) -> DaemonState:
         """What the daemon does now."""
-        return "paused" if self.is_paused and self._entered == "training" else self._entered
+        return "paused" if self.is_paused and self._entered in ("preparing", "training") else self._entered
 
     @property
     def record_state(self) -> str:
         """The same in the words of a heartbeat record."""
         if self.is_gone:
             return "left"
-        return self.state if self.state in ("catching_up", "training", "leaving") else "joining"
+        return self.state if self.state in SAID else "joining"

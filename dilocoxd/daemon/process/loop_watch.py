@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final
 
-from dilocoxd.daemon.supervisor import nap
+from dilocoxd.daemon.workers.supervisor import nap
 
 FRAMES_NAMED: Final = 3
 _LOOP_FILES: Final = ("uvloop", "asyncio", "selectors.py")

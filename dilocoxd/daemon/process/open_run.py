@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.store.rundir import RunDir
-from dilocoxd.swarm.identity import Identity
+from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.telemetry.events import EventLog
 
 

@@ -13,7 +13,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from dilocoxd.answers.status import Status
 
 BLOCK_VARIABLE: Final = "DILOCOXD_TEST_BLOCK"
 TICK_MAX_S: Final = 2.0
@@ -55,7 +57,7 @@ class ServiceManager:
         self._is_stopping = True
         self.send(STOPPING="1", STATUS=f"leaving: {reason}")
 
-    async def run(self, address: Address, status: Callable[[], Mapping[str, Any]], beats: Mapping[str, Beat]) -> None:
+    async def run(self, address: Address, status: Callable[[], Status], beats: Mapping[str, Beat]) -> None:
         """READY once the HTTP API at `address` answers, then status and watchdog; runs until cancelled."""
         if not self._path:
             return
@@ -102,15 +104,15 @@ class ProgressWatch:
         return tuple(stuck)
 
 
-def status_line(status: Mapping[str, Any]) -> str:
+def status_line(status: Status) -> str:
     """What `systemctl status` shows: state, outer step, loss, peers, and what it waits for."""
-    parts = [f"{status['state']}, outer step {status['height']}"]
-    loss = status["losses"]["inner"]
+    parts = [f"{status.state}, outer step {status.height}"]
+    loss = status.losses.inner
     if loss is not None:
         parts.append(f"loss {loss:.3f}")
-    parts.append(f"{status['peers']['live']} other sites live")
-    if status["waiting_for"]:
-        parts.append(f"waits for {status['waiting_for']}")
+    parts.append(f"{status.peers.live} other sites live")
+    if status.waiting_for:
+        parts.append(f"waits for {status.waiting_for}")
     return ", ".join(parts)
 
 

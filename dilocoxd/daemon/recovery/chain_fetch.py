@@ -7,10 +7,10 @@ import hashlib
 import os
 from typing import Final
 
-from dilocoxd.daemon.library import CHAIN_BYTES_MAX, parse_chain
+from dilocoxd.daemon.peers.serving import CHAIN_BYTES_MAX, parse_chain
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX, Entry, SignedEntry
 
 BYTES_MAX: Final = CHAIN_BYTES_MAX + ENTRY_BYTES_MAX + 4

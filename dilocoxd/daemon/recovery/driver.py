@@ -1,23 +1,23 @@
 """Drives the recovery machine: carries out its questions and steps, tells it what came of them and when time is over.
 
 One recovery at a time, ordered by the round machine, which neither votes nor commits meanwhile. What is decided, and
-in which order, is in rounds/recovery_machine.py.
+in which order, is in machines/recovery/machine.py.
 """
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from dilocoxd.daemon.recovery_asking import Questions
-from dilocoxd.daemon.recovery_steps import OwnSteps, RecoveryParts
-from dilocoxd.daemon.snapshot_keeper import replayable_height, usable_snapshots
+from dilocoxd.daemon.chain.snapshots import replayable_height, usable_snapshots
+from dilocoxd.daemon.recovery.questions import Questions
+from dilocoxd.daemon.recovery.steps import OwnSteps, RecoveryParts
 from dilocoxd.ids import Digest, Monotonic
-from dilocoxd.rounds import recovery_events as r
-from dilocoxd.rounds.commands import StartRecovery
-from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.rounds.recovery import Choice, choose_at_start
-from dilocoxd.rounds.recovery_machine import RecoveryMachine
-from dilocoxd.store.aside import Aside
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.machine import RecoveryMachine
+from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
+from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import remove_downloads
 from dilocoxd.telemetry import catalogue
@@ -85,15 +85,15 @@ class RecoveryDriver:
         )
         done = await self._run_machine(order)
         if done.failure:
-            return RecoveryFailed(done.failure, done.refuted, done.broken)
+            return RecoveryFailed(done.failure, done.unconfirmed, done.unavailable)
         await asyncio.to_thread(remove_downloads, parts.snapshots, parts.log.height)
         seconds = asyncio.get_running_loop().time() - started
         num_bytes = parts.client.counts["bytes_received"] - bytes_before
         parts.events.emit(
-            catalogue.RecoveryFinished(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
+            catalogue.RecoveryEnded(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
         )
         parts.moved()
-        return RecoveryFinished(parts.ledger.chain, done.settled, done.broken, done.unasked)
+        return RecoveryFinished(parts.ledger.chain, done.settled, done.unavailable, done.unasked, done.in_part)
 
     def _make_machine(self, order: StartRecovery) -> RecoveryMachine:
         log, ledger = self._parts.log, self._parts.ledger

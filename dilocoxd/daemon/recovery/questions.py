@@ -11,15 +11,15 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from dilocoxd.daemon.chain_fetch import check_payload, fetch_entries
-from dilocoxd.daemon.ledger import Ledger
-from dilocoxd.daemon.snapshot_fetch import SnapshotDownload, fetch_index, list_of
+from dilocoxd.daemon.chain.ledger import Ledger
+from dilocoxd.daemon.recovery.chain_fetch import check_payload, fetch_entries
+from dilocoxd.daemon.recovery.snapshot_fetch import SnapshotDownload, fetch_index, list_of
 from dilocoxd.errors import PeerError, StoreError, WireError
-from dilocoxd.rounds import recovery_events as r
+from dilocoxd.machines.recovery import interface as r
 from dilocoxd.store.snapshots import SnapshotIndex
-from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.swarm.streams import Refused
+from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.streams import Refused
 
 
 class Questions:
@@ -78,7 +78,7 @@ class Questions:
 
     async def _offer(self, question: r.AskOffer) -> r.Answer:
         try:
-            index = await fetch_index(self._client, question.peer, question.certified_by)
+            index = await fetch_index(self._client, question.peer, question.certified_by, self._ledger.payloads.numel)
         except StoreError as error:  # decode_index: what the peer sent is damaged
             return r.AskFailed(question.request, str(error), is_final=True)
         key = hashlib.sha256(repr(index.files).encode()).digest()

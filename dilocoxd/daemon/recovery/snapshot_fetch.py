@@ -1,7 +1,7 @@
 """What other peers say of their snapshots, and a download on our disk: kept over restarts, apart from our snapshots.
 
 What makes a snapshot trustworthy is not its donor: its digest must be the one that the next entry of the chain was
-voted for. Who is asked for which chunk is decided by the recovery machine (rounds/chunks.py).
+voted for. Who is asked for which chunk is decided by the recovery machine (machines/recovery/chunks.py).
 """
 
 import asyncio
@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.errors import StoreError, WireError
+from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.durable import make_directory, write_file
 from dilocoxd.store.snapshots import (
+    ANCHOR_NAME,
+    CHUNK_BYTES,
     INDEX_BYTES_MAX,
     INDEX_NAME,
     SnapshotFile,
@@ -23,36 +25,79 @@ from dilocoxd.store.snapshots import (
     download_directory,
     move_in,
 )
-from dilocoxd.swarm.download import ChunkFetcher, Download
-from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.swarm.pieces import Region
+from dilocoxd.swarm.streams.chunks import ChunkFetcher, Download
+from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.entry import Entry
+from dilocoxd.wire.limits import SEGMENTS_MAX
 
 LIST_BYTES_MAX: Final = 64 * 1024
+ANSWER_S: Final = 10.0
+"""How long a list or an index may take, besides its bytes at ANSWER_BYTES_PER_S: a donor that takes longer is left."""
+ANSWER_BYTES_PER_S: Final = 64 * 1024
+VALUE_BYTES: Final = 4
+"""Of one value of the state, which is kept in float32."""
+OTHER_FILES_PER_STATE: Final = 2
+"""Momentum and memory are as large as the anchor, or smaller; twice that is refused."""
+SLACK_BYTES: Final = 16 << 20
+"""Names of tensors, and what is as large whatever the model."""
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+async def _ask(client: FetchClient, peer: PeerId, resource: str, bytes_max: int) -> bytes:
+    """A small resource in time. Raises PeerError, WireError."""
+    patience_s = ANSWER_S + bytes_max / ANSWER_BYTES_PER_S
+    try:
+        async with asyncio.timeout(patience_s):
+            return await client.fetch_bytes(peer, resource, bytes_max=bytes_max)
+    except TimeoutError:
+        raise PeerError(f"{peer} did not give {resource} within {patience_s:.0f} s") from None
+
+
+def index_bytes_max(numel: int) -> int:
+    """No index of a state of so many values is larger: 70 bytes for each chunk, 90 for each segment."""
+    if not numel:
+        return INDEX_BYTES_MAX
+    state = VALUE_BYTES * numel * (1 + 2 * OTHER_FILES_PER_STATE) + 3 * SLACK_BYTES
+    return min(INDEX_BYTES_MAX, 4096 + 70 * (3 + state // CHUNK_BYTES) + 90 * min(SEGMENTS_MAX, numel))
+
+
+def check_sizes(index: SnapshotIndex, numel: int, source: str) -> None:
+    """Raises WireError unless the files can be of a state of `numel` values; 0: that is not known."""
+    if not numel:
+        return
+    state = VALUE_BYTES * numel
+    for file in index.files:
+        least, most = (state, state) if file.name == ANCHOR_NAME else (0, OTHER_FILES_PER_STATE * state)
+        if not least <= file.size <= most + SLACK_BYTES:
+            what = f"{source}: {file.name} of {file.size} bytes"
+            raise WireError("out_of_range", f"{what} is of no state of {numel} values")
 
 
 async def list_of(client: FetchClient, peer: PeerId) -> list[int]:
     """Rounds of the snapshots that a peer offers, newest first. Raises PeerError, WireError."""
-    data = await client.fetch_bytes(peer, "snapshots", bytes_max=LIST_BYTES_MAX)
+    data = await _ask(client, peer, "snapshots", LIST_BYTES_MAX)
     lines = data.decode("ascii", "replace").split()
     if not all(line.isdecimal() and len(line) <= 18 for line in lines):
         raise WireError("malformed", "list of snapshots holds something else than rounds")
     return sorted((int(line) for line in lines), reverse=True)
 
 
-async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry) -> SnapshotIndex:
+async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry, numel: int = 0) -> SnapshotIndex:
     """The index of the snapshot of the state that this entry was voted on. Raises PeerError, WireError, StoreError.
+
+    Its sizes follow from the model (`numel` values): nobody makes us download something else.
 
     Which chain it belongs to is said by the entry: a start would not use a snapshot that the donor stamped wrongly.
     """
     resource = f"snapshot/{certified_by.round}/{INDEX_NAME}"
-    data = await client.fetch_bytes(peer, resource, bytes_max=INDEX_BYTES_MAX)
+    data = await _ask(client, peer, resource, index_bytes_max(numel))
     index = await asyncio.to_thread(decode_index, data, f"{resource} of {peer}")
     if index.run_id != certified_by.run_id or index.round != certified_by.round:
         raise WireError("malformed", f"{resource} is of run {index.run_id}, round {index.round}")
     if index.state_digest != certified_by.state_digest.hex():
         raise WireError("bad_hash", f"{resource} is not the state that entry {certified_by.round} was voted on")
+    check_sizes(index, numel, f"{resource} of {peer}")
     return replace(index, chain_head=certified_by.parent.hex())
 
 

@@ -1,6 +1,6 @@
-"""Carries out the recovery machine's steps on our own log, state and books, one at a time.
+"""Carries out the recovery machine's steps on our own log, state and kept work, one at a time.
 
-Entries are durable in the log before they are applied (docs/internals.md 3.10); what cannot be applied does not stay.
+Entries are durable in the log before they are applied (L5); what cannot be applied does not stay.
 """
 
 import asyncio
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.daemon.ledger import FinishedDownload, Ledger
-from dilocoxd.daemon.outer_worker import RequestRefused
-from dilocoxd.daemon.own_books import OwnBooks, fork_left
-from dilocoxd.daemon.recovery_asking import Questions
-from dilocoxd.daemon.snapshot_keeper import usable_snapshots
+from dilocoxd.daemon.chain.ledger import FinishedDownload, Ledger
+from dilocoxd.daemon.chain.owed_work import WorkKeeper, fork_left
+from dilocoxd.daemon.chain.snapshots import usable_snapshots
+from dilocoxd.daemon.recovery.questions import Questions
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import StoreError, WireError, WorkerError
 from dilocoxd.ids import Digest, RoundIndex
-from dilocoxd.rounds import recovery_events as r
-from dilocoxd.rounds.limits import RoundLimits, VoteKeys
-from dilocoxd.rounds.recovery import Branch, check_branch
-from dilocoxd.store.aside import Aside
-from dilocoxd.store.log import EntryLog, Source
-from dilocoxd.swarm.fetch import FetchClient
+from dilocoxd.machines.limits import RoundLimits, VoteKeys
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, check_branch
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -31,7 +31,7 @@ from dilocoxd.wire.entry import SignedEntry, entry_hash
 class RecoveryParts:
     """What the driver works with."""
 
-    books: OwnBooks
+    work_keeper: WorkKeeper
     ledger: Ledger
     client: FetchClient
     keys: VoteKeys
@@ -61,7 +61,9 @@ class OwnSteps:
         """Its answer."""
         match step:
             case r.Rebuild():
-                return r.Rebuilt(await self._rebuild())
+                digest = await self._rebuild()
+                self._tell_rebuilt()
+                return r.Rebuilt(digest)
             case r.ReadOwn():
                 return await asyncio.to_thread(self._read_own, step.fork)
             case r.CheckBranch():
@@ -121,10 +123,20 @@ class OwnSteps:
                 break
         return parts.ledger.chain.state_digest
 
+    def _tell_rebuilt(self) -> None:
+        """Which segments were wrong, for who asks whether memory or a disk is failing."""
+        state = self._parts.ledger.state
+        assert state is not None, "it was rebuilt"
+        self._parts.events.emit(
+            catalogue.StateRebuilt(
+                round=int(state.round), segments=tuple(state.differing), num_segments=state.num_differing
+            )
+        )
+
     async def _leave_own(self, step: r.LeaveOwn) -> None:
-        """First our books, then the log."""
+        """First our kept work, then the log."""
         parts, fork = self._parts, step.branch.fork
-        await parts.books.leave_chain(list(step.own), step.branch, step.in_flight)
+        await parts.work_keeper.leave_chain(list(step.own), step.branch, step.in_flight)
         parts.events.emit(
             catalogue.ForkResolved(
                 fork_height=fork,
@@ -150,17 +162,20 @@ class OwnSteps:
             if await asyncio.to_thread(self._can_replay, parts.log.height):
                 await self._rebuild()
             return r.AdoptRefused(f"snapshot {step.offer.round}: {error}")
-        await parts.books.enter_chain((signed.entry for signed in step.skipped), step.in_flight)
+        await parts.work_keeper.enter_chain((signed.entry for signed in step.skipped), step.in_flight)
         for signed in step.skipped:
             parts.took(signed)
         return r.Adopted()
 
     async def _take(self, step: r.TakeEntry) -> r.StepDone:
-        """Log, state, books. What cannot be applied is not left in the log."""
+        """Log, state, kept work. What cannot be applied is not left in the log."""
         parts, entry = self._parts, step.signed.entry
+        if problem := parts.ledger.announcement_problem(entry):
+            # It is the donor's fault, not our disk's: in our log it would end this daemon, now and at every start.
+            return r.EntryRefused(problem)
         lengths = parts.ledger.payloads.at(entry.lowrank_r).lengths
         with self._questions.payload(step.request) as fd:
-            await asyncio.to_thread(parts.log.append, step.signed, Source(fd, 0, lengths))
+            await asyncio.to_thread(parts.log.append, step.signed, PayloadSource(fd, 0, lengths))
         try:
             ready = await parts.ledger.apply_logged(RoundIndex(entry.round), step.settle)
         except RequestRefused as refused:
@@ -169,20 +184,20 @@ class OwnSteps:
             await asyncio.to_thread(parts.log.roll_back, entry.round)
             return r.EntryRefused(f"bad_payload: entry {entry.round}: {refused.detail}")
         parts.took(step.signed)
-        await parts.books.enter_chain([entry], step.in_flight)
+        await parts.work_keeper.enter_chain([entry], step.in_flight)
         return r.EntryTaken(Digest(ready.state_digest))
 
     async def _turn_back(self, step: r.TurnBack) -> Digest:
         parts = self._parts
         taken, flying = Branch(step.fork, step.taken), step.in_flight
         if step.is_kept:
-            await parts.books.leave_chain(list(step.own), taken, flying)
+            await parts.work_keeper.leave_chain(list(step.own), taken, flying)
         else:
-            await parts.books.leave_chain([signed.entry for signed in step.taken], Branch(step.fork, ()), flying)
+            await parts.work_keeper.leave_chain([signed.entry for signed in step.taken], Branch(step.fork, ()), flying)
             parts.events.emit(fork_left(step.fork, step.own, [signed.entry for signed in step.taken]))
             await asyncio.to_thread(parts.log.roll_back, step.fork)
             await asyncio.to_thread(parts.aside.put_back, parts.log, parts.snapshots)
-            await parts.books.enter_chain(step.own, flying)
+            await parts.work_keeper.enter_chain(step.own, flying)
         digest = await self._rebuild()
         await asyncio.to_thread(parts.aside.clear)
         return digest

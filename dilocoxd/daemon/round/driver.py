@@ -1,4 +1,6 @@
-"""Drives the round machine: one event at a time in, its commands carried out in order (rounds/events.py has the rules).
+"""Drives the round machine: one event at a time in, its commands carried out in order.
+
+The order rules are in machines/round/inputs.py.
 
 All I/O of a round starts here: promises and entries to disk, messages and segments to peers, orders to the site.
 """
@@ -6,60 +8,59 @@ All I/O of a round starts here: promises and entries to disk, messages and segme
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
-from dilocoxd.daemon.ledger import Ledger, planned_by
-from dilocoxd.daemon.own_books import OwnBooks
-from dilocoxd.daemon.promises import PromiseFile
-from dilocoxd.daemon.recorder import Recorder
-from dilocoxd.daemon.round_history import RoundHistory
-from dilocoxd.daemon.site_interface import BadResult, BadShare, ContributionOffered, Site
-from dilocoxd.daemon.transfers import Transfers, key_of
-from dilocoxd.errors import StoreError, WorkerError
+from dilocoxd.daemon.audit.auditor import Auditor
+from dilocoxd.daemon.audit.inputs import AuditedEntry
+from dilocoxd.daemon.chain.ledger import Ledger, planned_by
+from dilocoxd.daemon.chain.owed_work import WorkKeeper
+from dilocoxd.daemon.chain.promise_file import PromiseFile
+from dilocoxd.daemon.observe.rounds import RoundHistory
+from dilocoxd.daemon.round.inbox import RoundInbox
+from dilocoxd.daemon.round.offers import OfferCheck
+from dilocoxd.daemon.round.recorder import Recorder
+from dilocoxd.daemon.round.suspects import Suspects
+from dilocoxd.daemon.round.transfers import BAD_ROOT, Transfers, key_of
+from dilocoxd.daemon.site.interface import BadResult, BadShare, TrainingSite
+from dilocoxd.errors import StoreError, WireError, WorkerError
 from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.ipc.fault import hold
-from dilocoxd.rounds.commands import (
+from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, ReduceFailed
+from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION
+from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.round.inputs import (
+    Audited,
+    EntryApplied,
+    EntryPersisted,
+    Event,
+    PeersChanged,
+    PhaseOffered,
+    RecoveryFailed,
+    RecoveryFinished,
+    Started,
+    StoreFailed,
+)
+from dilocoxd.machines.round.outputs import (
+    AbandonContribution,
     ApplyEntry,
     AttemptFailed,
     Broadcast,
-    CancelTransfers,
     Command,
     LeaveFinished,
-    OrderPass,
-    OrderReduce,
+    OrderAudit,
     PersistEntry,
     PersistPromise,
     Promise,
     ReportPeer,
     RoundFinished,
     Send,
-    SendSegment,
-    SettleContribution,
     StartRecovery,
 )
-from dilocoxd.rounds.events import (
-    DeadlineReached,
-    EntryApplied,
-    EntryPersisted,
-    Event,
-    MessageReceived,
-    PassPrepared,
-    PeersChanged,
-    PhaseOffered,
-    RecoveryFailed,
-    RecoveryFinished,
-    Reduced,
-    ReduceFailed,
-    Started,
-    StoreFailed,
-)
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.wire.entry import Contribution, payload_root
-from dilocoxd.wire.local import INBOX, RESULT, Share
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.wire.entry import Contribution, Signature, payload_root
+from dilocoxd.wire.local.buffers import INBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
-
-PEER_EVENTS_MAX: Final = 1024
-"""Messages of peers that wait to be handled; beyond it their streams wait (back-pressure), nothing is dropped."""
 
 
 class Post(Protocol):
@@ -75,14 +76,19 @@ class RoundParts:
 
     recorder: Recorder
     """Holds the machine; every event goes through it."""
-    site: Site
+    site: TrainingSite
     ledger: Ledger
     promises: PromiseFile
-    books: OwnBooks
+    work_keeper: WorkKeeper
     post: Post
     history: RoundHistory
+    suspects: Suspects
     count_bad: Callable[[str, str, str], None]
     """(peer, rule, detail)"""
+    sign_offer: Callable[[Contribution], Signature]
+    offers: OfferCheck
+    auditor: Auditor | None
+    """None: nobody checks reductions in this run."""
     moved: Callable[[], None]
     """Told when the chain head has changed, so that the others hear of it."""
 
@@ -95,10 +101,7 @@ class RoundDriver:
         self._machine = parts.recorder.machine
         self._me = me
         self._recover = recover
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._peer_room = asyncio.Semaphore(PEER_EVENTS_MAX)
-        self._settle: SettleContribution | None = None
-        self._was_deadline = False
+        self._inbox = RoundInbox(self._machine.next_deadline)
         self._is_recovering = False
         self._held_offer: PhaseOffered | None = None
         """Formed while recovery was settling the one before it; the machine hears of that first."""
@@ -113,31 +116,38 @@ class RoundDriver:
 
     def tell(self, event: Event) -> None:
         """Queue a fact of our own making; as many as there are orders under way."""
-        self._inbox.put_nowait(event)
+        self._inbox.tell(event)
 
     async def tell_message(self, peer: PeerId, message: Any) -> None:
-        """Queue a peer's message; waits while too many wait already."""
-        await self._peer_room.acquire()
-        self._inbox.put_nowait(MessageReceived(peer, message))
+        """Queue a peer's message; waits while too many wait already. What names work that nobody offered is counted."""
+        if problem := self._parts.offers.problem(message):
+            self._parts.count_bad(peer, "bad_offer", problem)
+            return
+        await self._inbox.tell_message(peer, message)
 
-    def offer(self, offered: ContributionOffered) -> None:
+    def offer(self, offered: OfferContribution) -> None:
         """The site's contribution lies in OUTBOX."""
-        hashes = tuple(Digest(value) for value in offered.segment_hashes)
+        hashes = tuple(Digest(value) for value in offered.formed.segment_hashes)
         contribution = Contribution(
             peer=self._me,
             phase=offered.phase,
             base_round=offered.base_round,
             inner_steps=offered.inner_steps,
             tokens=offered.tokens,
-            payload_root=payload_root(tuple(hashes)),
+            payload_root=payload_root(hashes),
         )
-        self._parts.history.formed(offered.form_seconds)
-        self.tell(PhaseOffered(contribution, hashes))
+        self._parts.history.formed(offered.formed.seconds)
+        self.tell(PhaseOffered(contribution, hashes, self._parts.sign_offer(contribution)))
 
     def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
         """Where a peer's segment goes. Raises WireError."""
         assert self.transfers is not None, "streams are served only while the driver runs"
-        return self.transfers.accept(peer, header, self._machine.destination(peer, key_of(header)))
+        try:
+            return self.transfers.accept(peer, header, self._machine.destination(peer, key_of(header)))
+        except WireError as error:
+            if error.code == BAD_ROOT and header.kind == KIND_CONTRIBUTION:
+                self._parts.count_bad(peer, BAD_ROOT, error.detail)
+            raise
 
     async def run(self, transfers: Transfers) -> None:
         """Until cancelled. Raises WorkerError when the site cannot apply what was committed."""
@@ -145,18 +155,23 @@ class RoundDriver:
         clock = asyncio.get_running_loop().time
         async with asyncio.TaskGroup() as group:
             self._group = group
+            if self._parts.auditor is not None:
+                self._spawn(self._parts.auditor.run(), "audits")
             event: Event = Started()
+            now = Monotonic(clock())
             while True:
                 if isinstance(event, PhaseOffered) and self._is_recovering:
                     self._held_offer = event
                 else:
-                    await self._handle(event, Monotonic(clock()), transfers)
+                    await self._handle(event, now, transfers)
                 self._tell_of_others(Monotonic(clock()))
-                event = await self._next_event()
+                event, now = await self._inbox.next()
 
     async def _handle(self, event: Event, now: Monotonic, transfers: Transfers) -> None:
         if isinstance(event, RecoveryFinished | RecoveryFailed):
             self._is_recovering = False
+        elif isinstance(event, PeersChanged):
+            self._live = tuple(view.peer for view in event.peers if view.is_live)
         await self._carry_out(self._parts.recorder.handle(event, now), transfers)
         if self._held_offer is not None and not self._is_recovering:
             self.tell(self._held_offer)
@@ -170,24 +185,6 @@ class RoundDriver:
             self._others = told
             self._parts.site.others_due(*told)
 
-    async def _next_event(self) -> Event:
-        # A queue that is never empty must not starve the deadline: the machine is told whenever it has passed.
-        deadline = self._machine.next_deadline()
-        if deadline is not None and deadline <= asyncio.get_running_loop().time() and not self._was_deadline:
-            self._was_deadline = True
-            return DeadlineReached()
-        self._was_deadline = False
-        try:
-            async with asyncio.timeout_at(deadline):
-                event = await self._inbox.get()
-        except TimeoutError:
-            return DeadlineReached()
-        if isinstance(event, MessageReceived):
-            self._peer_room.release()
-        elif isinstance(event, PeersChanged):
-            self._live = tuple(view.peer for view in event.peers if view.is_live)
-        return event
-
     async def _carry_out(self, commands: Sequence[Command], transfers: Transfers) -> None:
         for command in commands:
             try:
@@ -195,11 +192,6 @@ class RoundDriver:
             except StoreError as error:
                 self.tell(StoreFailed(str(error)))
                 break
-        settle, self._settle = self._settle, None
-        if settle is not None:
-            assert not settle.is_included, "an included contribution settles with its entry"
-            abandoned = self._parts.site.abandon_contribution(settle.phase, is_voted=settle.is_voted)
-            self._spawn(abandoned, "abandon contribution")
 
     def _spawn(self, work: Any, name: str) -> None:
         assert self._group is not None
@@ -224,13 +216,16 @@ class RoundDriver:
                 self._spawn(self._reduce(command), f"reduce {command.pass_index}/{command.segment}")
             case OrderPass():
                 self._spawn(self._prepare_pass(command), f"pass {command.pass_index}")
+            case OrderAudit():
+                await self._parts.work_keeper.keep(command.entry, self._parts.ledger.payloads)
+                self._spawn(self._audit(command), f"audit of round {command.round}")
             case PersistEntry():
                 self._spawn(self._persist(command), "persist entry")
-            case SettleContribution():
-                self._settle = command
+            case AbandonContribution():
+                abandoned = self._parts.site.abandon_contribution(command.phase, is_voted=command.is_voted)
+                self._spawn(abandoned, "abandon contribution")
             case ApplyEntry():
-                settle, self._settle = self._settle, None
-                self._spawn(self._apply(command, settle), "apply entry")
+                self._spawn(self._apply(command), "apply entry")
             case StartRecovery():
                 self._is_recovering = True
                 self._recover(command)
@@ -238,6 +233,9 @@ class RoundDriver:
                 self._parts.count_bad(command.peer, command.rule, command.detail)
             case RoundFinished():
                 self._parts.history.finished(command.summary, transfers.take_counts(command.summary.round))
+                self._parts.suspects.finished(command.summary.round)
+                if self._parts.auditor is not None:
+                    self._parts.auditor.later(command.summary)
                 if not transfers.is_sending:
                     await self._give_back()
             case AttemptFailed():
@@ -261,21 +259,22 @@ class RoundDriver:
     async def _keep_promise(self, promise: Promise) -> None:
         parts, payloads = self._parts, self._parts.ledger.payloads
         if promise.entry is not None:
-            await parts.books.keep(promise.entry, payloads)
+            await parts.work_keeper.keep(promise.entry, payloads)
         await parts.promises.save(promise, parts.site.buffers.fd(RESULT), payloads)
 
     async def _reduce(self, order: OrderReduce) -> None:
-        shares = tuple(Share(share.slot, share.tokens, share.age, share.missing) for share in order.shares)
         where = (order.round, order.attempt)
         try:
-            done = await self._parts.site.reduce(order.pass_index, order.segment, shares, order.lowrank_r)
+            done = await self._parts.site.reduce(order.pass_index, order.segment, order.shares, order.lowrank_r)
         except BadShare as error:
-            culprit = next((share.peer for share in order.shares if share.slot == error.slot), None)
+            shares = zip(order.peers, order.shares, strict=True)
+            culprit = next((peer for peer, share in shares if share.slot == error.slot), None)
             self.tell(ReduceFailed(*where, order.pass_index, order.segment, culprit, str(error)))
         except WorkerError as error:
             self.tell(ReduceFailed(*where, order.pass_index, order.segment, None, str(error)))
         else:
             self._parts.history.reduced(order.round, done.seconds)
+            self._parts.suspects.reduced(where, order.peers, done.sketches)
             self.tell(Reduced(*where, order.pass_index, order.segment, Digest(done.sha256)))
 
     async def _prepare_pass(self, order: OrderPass) -> None:
@@ -288,6 +287,11 @@ class RoundDriver:
             hashes = tuple(Digest(value) for value in done.segment_hashes)
             self.tell(PassPrepared(order.round, order.attempt, order.pass_index, hashes))
 
+    async def _audit(self, order: OrderAudit) -> None:
+        assert self._parts.auditor is not None, "audits are ordered only in runs that make them"
+        audited = AuditedEntry(order.entry, order.offers, order.owners)
+        self.tell(Audited(order.round, order.attempt, *await self._parts.auditor.before_vote(audited)))
+
     async def _persist(self, order: PersistEntry) -> None:
         await hold("commit", self._parts.history.held)
         try:
@@ -298,10 +302,11 @@ class RoundDriver:
             await hold("persisted", self._parts.history.held)
             self.tell(EntryPersisted(order.signed.entry.round))
 
-    async def _apply(self, order: ApplyEntry, settle: SettleContribution | None) -> None:
+    async def _apply(self, order: ApplyEntry) -> None:
         parts = self._parts
-        ready = await parts.ledger.apply_voted(order.round, settle)
+        ready = await parts.ledger.apply_voted(order.round, order.settle)
         signed = await asyncio.to_thread(parts.ledger.log.entry, order.round)
-        await parts.books.commit(signed.entry, settle)
+        parts.suspects.applied(signed.entry, ready.clipped)
+        await parts.work_keeper.commit(signed.entry, order.settle)
         parts.moved()
         self.tell(EntryApplied(order.round, Digest(ready.state_digest), planned_by(ready)))

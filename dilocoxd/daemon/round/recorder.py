@@ -2,12 +2,12 @@
 
 from dilocoxd import __version__
 from dilocoxd.ids import Monotonic
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.commands import Command, KeptPromise
-from dilocoxd.rounds.events import Event
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
-from dilocoxd.rounds.round import RoundMachine
-from dilocoxd.rounds.transcript import FORMAT, Input, Opening, Outcome, encode, fingerprint, recording_keys
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits
+from dilocoxd.machines.round.inputs import Event
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.machines.round.outputs import Command, KeptPromise
+from dilocoxd.machines.transcript import FORMAT, Input, Opening, Outcome, encode, fingerprint, recording_keys
 from dilocoxd.store.recording import Recording
 from dilocoxd.wire.entry import SignedVote
 
@@ -21,11 +21,11 @@ class Recorder:
         self.machine: RoundMachine
 
     def open_machine(
-        self, site: Site, shape: PayloadShape, limits: RoundLimits, chain: ChainView, kept: KeptPromise | None
+        self, site: Ourselves, shape: PayloadShape, limits: RoundLimits, chain: ChainView, kept: KeptPromise | None
     ) -> RoundMachine:
         """The machine whose life is recorded from here on."""
         keys = recording_keys(site.keys, self._signed.append)
-        recorded = Site(site.me, site.run_id, site.genesis, keys)
+        recorded = Ourselves(site.me, site.run_id, site.genesis, keys)
         if self._recording is not None:
             opening = Opening(FORMAT, __version__, site.me, site.run_id, site.genesis, shape, limits, chain, kept)
             self._recording.write(encode(opening))

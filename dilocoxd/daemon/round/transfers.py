@@ -5,34 +5,32 @@ offer. Bytes go from descriptor to descriptor; nothing is ever whole in the daem
 """
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol
 
-from dilocoxd.daemon.payload_map import PayloadMaps, Place
+from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
+from dilocoxd.daemon.observe.rounds import RoundBytes
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.rounds.commands import CancelTransfers, SendSegment
-from dilocoxd.rounds.events import (
-    KIND_CONTRIBUTION,
-    Destination,
-    Event,
-    Refusal,
-    SegmentKey,
-    SegmentReceived,
-    SegmentSent,
-    TransferFailed,
-)
-from dilocoxd.swarm.bulk import AlreadyHeld, BulkReceiver, BulkSender
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.wire.local import OUTBOX, RESULT
+from dilocoxd.machines.exchange.facts import SegmentReceived, SegmentSent, TransferFailed
+from dilocoxd.machines.exchange.orders import CancelTransfers, SendSegment
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, Destination, Refusal, SegmentKey
+from dilocoxd.machines.round.inputs import Event
+from dilocoxd.swarm.streams.bulk import LANE_BYTES, AlreadyHeld, BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.wire.local.buffers import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
 
 SENDS_PER_PEER: Final = 4
+SMALL_SENDS_PER_PEER: Final = 12
+"""Of payloads that take one lane: each waits for round trips most of its time, and holds one piece."""
+GATES_MAX: Final = 4096
 NOT_YET: Final = "not_yet"
 """Refusal code: the proposal may still be on its way; offer it again a little later."""
 NOT_WANTED: Final = "not_wanted"
+BAD_ROOT: Final = "bad_root"
 
 
 class Descriptors(Protocol):
@@ -40,14 +38,6 @@ class Descriptors(Protocol):
 
     def fd(self, name: str) -> int:
         """Descriptor of the memfd; its owner keeps it open."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundBytes:
-    """Counters of one round, for /v1/rounds."""
-
-    sent: int
-    received: int
 
 
 def key_of(header: SegmentHeader) -> SegmentKey:
@@ -79,10 +69,13 @@ class Transfers:
         self._payloads = payloads
         self._sender, self._receiver = bulk
         self._tell = tell
-        self._gates: dict[PeerId, asyncio.Semaphore] = {}
+        self._gates: dict[tuple[PeerId, bool], asyncio.Semaphore] = {}
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
+        self._num_under_way = 0
+        self._began_at = 0.0
+        self._sending_s = 0.0
 
     def region(self, place: Place) -> Region:
         """The transport's name of a place in a shared buffer."""
@@ -120,20 +113,40 @@ class Transfers:
             offset=0,
             piece_bytes=place.length,
             segment_sha256=order.sha256,
+            root=order.root,
+            proof=order.proof,
         )
 
     async def _send(self, order: SendSegment) -> None:
         buffer = OUTBOX if order.key.kind == KIND_CONTRIBUTION else RESULT
         place = self._payloads.at(order.lowrank_r).own(buffer, order.key.pass_index, order.key.segment)
-        gate = self._gates.setdefault(order.peer, asyncio.Semaphore(SENDS_PER_PEER))
+        is_small = place.length < LANE_BYTES
+        sends = SMALL_SENDS_PER_PEER if is_small else SENDS_PER_PEER
+        gate = self._gates.setdefault((order.peer, is_small), asyncio.Semaphore(sends))
+        if len(self._gates) > GATES_MAX:
+            del self._gates[next(iter(self._gates))]
         try:
-            async with gate:
+            async with gate, self._counted():
                 await self._sender.send_segment(order.peer, self._header(order, place), self.region(place), attempts=1)
         except (PeerError, StoreError) as error:
             self._tell(TransferFailed(order.peer, order.key, str(error)))
         else:
             self._sent[order.key.round] += place.length
             self._tell(SegmentSent(order.peer, order.key))
+
+    @contextlib.asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        """The time in which something is under way, however many payloads at once."""
+        clock = asyncio.get_running_loop().time
+        if not self._num_under_way:
+            self._began_at = clock()
+        self._num_under_way += 1
+        try:
+            yield
+        finally:
+            self._num_under_way -= 1
+            if not self._num_under_way:
+                self._sending_s += clock() - self._began_at
 
     def accept(self, peer: PeerId, header: SegmentHeader, found: Destination | Refusal) -> Region:
         """Where an offered segment goes, given the machine's word. Raises AlreadyHeld, or WireError to refuse it."""
@@ -143,6 +156,8 @@ class Transfers:
             if found.is_held:
                 raise AlreadyHeld
             raise WireError(NOT_YET if found.is_transient else NOT_WANTED, found.reason)
+        if not found.takes(header.segment_sha256, header.root, header.proof):
+            raise WireError(BAD_ROOT, f"segment {header.segment} is not part of the payload that was offered")
         try:
             payloads = self._payloads.at(found.lowrank_r)
             return self.region(payloads.arrival(found.slot, found.pass_index, found.segment))
@@ -152,11 +167,13 @@ class Transfers:
     async def received(self, peer: PeerId, header: SegmentHeader) -> None:
         """A segment is complete, in its place, and has the hash of its header."""
         self._received[header.round] += header.segment_bytes
-        self._tell(SegmentReceived(peer, key_of(header), Digest(header.segment_sha256)))
+        root = Digest(header.root)
+        self._tell(SegmentReceived(peer, key_of(header), Digest(header.segment_sha256), root))
 
     def take_counts(self, round_index: int) -> RoundBytes:
         """Payload bytes of a round that is over; older rounds are forgotten."""
-        counts = RoundBytes(self._sent[round_index], self._received[round_index])
+        counts = RoundBytes(self._sent[round_index], self._received[round_index], self._sending_s)
+        self._sending_s = 0.0
         for counter in (self._sent, self._received):
             for old in [r for r in counter if r <= round_index]:
                 del counter[old]

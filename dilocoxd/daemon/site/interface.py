@@ -1,31 +1,37 @@
 """What the rest of the daemon may ask of its site, and what the site tells it (docs/internals.md sections 2 and 4).
 
-`daemon/site.py` implements `Site`. Life of a site, seen from `daemon/app.py`:
+`daemon/site/site.py` implements `TrainingSite`. Life of a site, seen from `daemon/app.py`:
 
     site = LocalSite(settings, emit)                  # emit: SiteEvent -> None, called on the loop, must not block
     group.create_task(site.run(), name="site")        # starts workers; ends after leave(); WorkerError = budget spent
     layout = await site.ready()                       # outer worker is up: sizes of payloads
     await site.load_state("")                         # genesis, or a snapshot directory
     await site.apply_entry(committed)                 # each entry of the log, in order, also while catching up
-    await site.begin(ChainView(...))                  # caught up: error feedback is restored, training starts
-    ... ContributionOffered -> round machine; reduce / prepare_pass while an exchange runs; apply_entry at commit ...
+    await site.begin(StartingPoint(...))              # caught up: error feedback is restored, training starts
+    ... OfferContribution -> round machine; reduce / prepare_pass while an exchange runs; apply_entry at commit ...
     await site.leave()                                # trainers write checkpoints, feedback is saved, workers end
 
 Who settles: the round machine owns the question for which rounds a contribution was offered. It says so once, in the
 `settles` of apply_entry or load_state, or with `abandon_contribution`; after that it never offers that phase again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from dilocoxd.config.agreement import Delay
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
-from dilocoxd.wire.local import OwnedSegment, PassPrepared, Reduced, Share, SnapshotWritten, StateReady
+from dilocoxd.machines.phase.inputs import CommittedEntry
+from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.phase.settings import StartingPoint
+from dilocoxd.machines.phase.vocabulary import TrainerCommand
+from dilocoxd.telemetry import catalogue
+from dilocoxd.wire.local.outer_worker import PassReady, ReducedAgain, SegmentReduced, Share, SnapshotSaved, StateReady
 
-Delay = Literal["none", "phase", "eager", "arrival", "streaming"]
 WorkerState = Literal["starting", "running", "lost", "stopped"]
+WorkerRole = Literal["fork_server", "outer", "trainer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +52,19 @@ class SiteSettings:
     """Of the first contribution; later ones follow the newest entry's `next_lowrank_r`."""
     site_steps_min: int = 0
     """Fewest inner steps of a slow site with schedule per_site, else 0."""
+    with_samples: Callable[[TrainerCommand], TrainerCommand] = lambda command: command
+    """Adds to a command that begins a phase which samples it reads (daemon/chain/reading_plan.py)."""
     num_stages: int = 1
     is_training: bool = True
     """False: observer, an outer worker without trainers."""
     save_feedback_every_rounds: int = 1
     """Error feedback goes to disk after every n-th round, and when leaving; 0 = only when leaving."""
     trainer_environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to the environment of the trainers (OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES ...)."""
+    """Added to the environment of the trainers (CUDA_VISIBLE_DEVICES ...); the modules are loaded before."""
     outer_environment: Mapping[str, str] = field(default_factory=dict)
-    trainer_command: tuple[str, ...] = ()
-    """Empty: torchrun with dilocoxd.trainer.main."""
-    outer_command: tuple[str, ...] = ()
-    """Empty: python -m dilocoxd.outerworker.main."""
+    trainer_modules: tuple[str, ...] = ("dilocoxd.trainer.main",)
+    """The trainers run `main()` of the first; all of them are loaded before the first fork."""
+    outer_module: str = "dilocoxd.outerworker.main"
     restarts_max: int = 5
     """Per worker in `restart_window_s`; one more and the site fails."""
     restart_window_s: float = 600.0
@@ -81,38 +88,10 @@ class SiteLayout:
     slot with room for the longest."""
     inbox_slots: int
     """Number of contributions that INBOX has room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedEntry:
-    """One entry to apply: state `round` -> `round + 1`. The entry must be durable in the log before it comes here."""
-
-    round: RoundIndex
-    lowrank_r: int
-    next_inner_steps: int
-    next_lowrank_r: int
-    path: str = ""
-    """Where the result payload lies; empty: in the RESULT buffer."""
-    offset: int = 0
-    settles: PhaseId | None = None
-    """The offered contribution whose fate this entry decides; None: none was offered for this round."""
-    is_included: bool = False
-    """The entry names (our peer, `settles`)."""
-    owned: tuple[OwnedSegment, ...] = ()
-    """Segments that this site reduced in the committed attempt."""
-    num_contributors: int = 0  # with those that are missing (ChainView.missing)
-
-
-@dataclass(frozen=True, slots=True)
-class ChainView:
-    """What our own log says when training begins (decides whether saved error feedback is still right)."""
-
-    height: RoundIndex
-    newest_own_phase: PhaseId | None
-    """Highest phase of this peer named by any entry of the chain."""
-    own_phases: frozenset[PhaseId] = frozenset()
-    """All phases of this peer that the chain names."""
-    kept_phases: frozenset[PhaseId] = frozenset()  # whose work is kept (store/own_work.py)
+    record_bytes: int = 0
+    """Of the record at the end of each payload of the last pass."""
+    center_start: int = 0
+    """Where in MEMORY that lies which shares are compared with; 0: nothing is."""
 
 
 class BadShare(WorkerError):
@@ -135,45 +114,6 @@ class BadResult(WorkerError):
 
 
 @dataclass(frozen=True, slots=True)
-class ContributionOffered:
-    """A contribution is formed and lies in OUTBOX until it is settled; it is for the round = current height."""
-
-    phase: PhaseId
-    base_round: RoundIndex
-    inner_steps: int
-    tokens: int
-    lowrank_r: int
-    segment_hashes: tuple[bytes, ...]
-    norm: float
-    residual_norm: float
-    form_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ContributionDropped:
-    """A phase ended without a contribution: NaN, or nothing was trained on the present anchor."""
-
-    phase: PhaseId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContributionSettled:
-    """An offered contribution got its fate at entry `round`; told again if the outer worker died over it."""
-
-    phase: PhaseId
-    round: RoundIndex
-    is_included: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseStarted:
-    phase: PhaseId
-    base_round: RoundIndex
-    inner_steps: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepReported:
     phase: PhaseId
     inner_step: int
@@ -183,14 +123,8 @@ class StepReported:
     step_seconds: float
     idle_seconds: float
     """Of all generations of the trainer together."""
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseClosed:
-    phase: PhaseId
-    inner_steps: int
-    tokens: int
-    mean_loss: float
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +138,10 @@ class AnchorAdopted:
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationMeasured:
-    round: RoundIndex
-    loss: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerChanged:
     """A worker was started, lost or stopped; `reason` is for the operator."""
 
-    role: Literal["outer", "trainer"]
+    role: WorkerRole
     state: WorkerState
     restarts: int
     reason: str
@@ -226,15 +153,6 @@ class WorkerChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseExtended:
-    """The entry is late: this phase trains `inner_steps` further steps."""
-
-    phase: PhaseId
-    inner_steps: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class LoopLagged:
     """The daemon's loop came back `seconds` late: something blocked it, or the machine is starved or was frozen."""
 
@@ -243,19 +161,17 @@ class LoopLagged:
     """The calls that it was in; empty: nobody could see it."""
 
 
-SiteEvent = (
-    ContributionOffered
-    | ContributionDropped
-    | ContributionSettled
-    | PhaseStarted
-    | StepReported
-    | PhaseClosed
-    | AnchorAdopted
-    | ValidationMeasured
-    | WorkerChanged
-    | PhaseExtended
-    | LoopLagged
+Shown = (
+    catalogue.PhaseStarted
+    | catalogue.PhaseClosed
+    | catalogue.PhaseExtended
+    | catalogue.ContributionRefused
+    | catalogue.ContributionSettled
+    | catalogue.ValidationMeasured
 )
+"""What people read as it is; a settled contribution is told again if the outer worker died over it."""
+
+SiteEvent = OfferContribution | StepReported | AnchorAdopted | WorkerChanged | LoopLagged | Shown
 
 
 # --- state for GET /v1/status ----------------------------------------------------------------------------------------
@@ -289,8 +205,15 @@ class SiteStatus:
     anchor_sha256: Digest | None
     state_digest: Digest | None
     workers: Mapping[str, WorkerStatus]
-    work_needed: frozenset[PhaseId] = frozenset()
-    """Contributions whose kept work the error feedback has still to get back, or to lose again."""
+    work_needed: frozenset[PhaseId] = frozenset()  # kept work that must not be dropped (machines/phase/repayment.py)
+    in_flight_content: Mapping[PhaseId, int] = field(default_factory=dict)  # whose work is in `in_flight`
+    tokens_per_step: int = 0
+    shared_steps: int | None = None  # inner steps that the shared state stands for; None before one is loaded
+    learning_rate: float | None = None  # of the newest inner step, like the next one
+    gradient_norm: float | None = None
+    doing: str = ""  # what the trainers are busy with while that is no inner step
+    skipped_steps: int = 0  # since the daemon started
+    rank_memory_bytes: tuple[int, ...] = ()  # of each trainer process; empty before its first step
 
 
 class BufferAccess(Protocol):
@@ -317,7 +240,7 @@ class BufferAccess(Protocol):
         ...
 
 
-class Site(Protocol):
+class TrainingSite(Protocol):
     """The calls. All coroutines may be cancelled: what was ordered still happens, in order."""
 
     @property
@@ -352,10 +275,10 @@ class Site(Protocol):
 
     async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:
         """A fork took the entry with this contribution out of the chain (its kept work goes into the error feedback),
-        or brought it back (withdrawn). Durable when it returns; False: the books knew that."""
+        or brought it back (withdrawn). False: it knew that already."""
         ...
 
-    async def begin(self, chain: ChainView) -> None:
+    async def begin(self, start: StartingPoint) -> None:
         """Caught up for the first time: restore error feedback if it is still right, then train."""
         ...
 
@@ -372,22 +295,27 @@ class Site(Protocol):
         ...
 
     def others_due(self, at: float | None, step_seconds: tuple[float, ...] = ()) -> None:
-        """When (loop time) the other sites are due, and with per_site their step times (rounds/site_steps.py)."""
+        """When (loop time) the other sites are due; with per_site their step times (machines/phase/inner_steps.py)."""
         ...
 
     async def reduce(
         self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
-    ) -> Reduced:
+    ) -> SegmentReduced:
         """Owner's mean of one segment into RESULT. Raises BadShare(slot) for a payload that does not decode,
         WorkerError when the outer worker does not come back in time."""
         ...
 
-    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassPrepared:
+    async def reduce_again(self, directory: str, *, timeout_s: float = 60.0) -> ReducedAgain:
+        """Sum the segment of an audit's folder again; touches no buffer. Raises BadShare(place) for a share that does
+        not decode, WorkerError."""
+        ...
+
+    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassReady:
         """All results of the pass before are in RESULT: fill OUTBOX for this pass; behind the last pass, check that all
         results decode. Raises BadResult(segment) for one that does not, WorkerError."""
         ...
 
-    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotSaved:
         """Write the shared state to `directory`, in the background of everything else."""
         ...
 

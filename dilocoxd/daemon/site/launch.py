@@ -1,19 +1,38 @@
-"""Turns SiteSettings into the settings of the machine and of the workers: commands, environment, logs, budgets."""
+"""Turns SiteSettings into the settings of the machine and of the workers: modules, environment, logs, budgets."""
 
+import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from dilocoxd.daemon.outer_worker import OuterSettings
-from dilocoxd.daemon.site_interface import SiteSettings
-from dilocoxd.daemon.supervisor import Launch, RestartBudget
-from dilocoxd.daemon.trainer import TrainerSettings, torchrun_command
-from dilocoxd.ipc.client import GENERATION_VARIABLE, SOCKET_VARIABLE
-from dilocoxd.rounds.phase_events import PhaseSettings
+from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
+from dilocoxd.daemon.workers.forked import ForkLaunch
+from dilocoxd.daemon.workers.local_server import SOCKET_PATH_BYTES_MAX
+from dilocoxd.daemon.workers.outer_worker import OuterSettings
+from dilocoxd.daemon.workers.supervisor import Launch
+from dilocoxd.daemon.workers.trainers import Trainer, TrainerListener, TrainerSettings
+from dilocoxd.daemon.workers.visitor import VisitingTrainer
+from dilocoxd.ipc.client import GENERATION_VARIABLE, PEER_VARIABLE, RUN_DIRECTORY_VARIABLE, SOCKET_VARIABLE
+from dilocoxd.ipc.keep_alive import RestartBudget
+from dilocoxd.machines.phase.settings import PhaseSettings
+from dilocoxd.store.kept_work import work_directory
 
-RUN_DIRECTORY_VARIABLE = "DILOCOXD_RUN_DIR"
-PEER_VARIABLE = "DILOCOXD_PEER"
-OUTER_COMMAND = (sys.executable, "-m", "dilocoxd.outerworker.main")
+FORK_SERVER_COMMAND = (sys.executable, "-m", "dilocoxd.ipc.fork_server")
+FORK_SERVER_ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+"""Libraries that start their threads when they are loaded must not: a fork takes one thread along. Workers set the
+number of their own threads themselves."""
+
+
+def socket_place(run_directory: Path) -> tuple[Path, Path | None]:
+    """Where the workers find us, and the directory made for that alone because the run's has too long a name."""
+    path = run_directory / "sock"
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+        return path, None
+    private = Path(tempfile.mkdtemp(prefix="dilocoxd-"))
+    return private / "sock", private
 
 
 def phase_settings(settings: SiteSettings) -> PhaseSettings:
@@ -29,7 +48,7 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
         save_every_rounds=settings.save_feedback_every_rounds,
         checkpoint_directory=str(own / "trainer"),
         feedback_path=str(own / "feedback.safetensors"),
-        own_work_directory=str(own / "work"),
+        own_work_directory=str(work_directory(settings.run_directory)),
         start_timeout_s=settings.trainer_start_timeout_s,
         silence_factor=settings.trainer_silence_factor,
         silence_min_s=settings.trainer_silence_min_s,
@@ -54,28 +73,51 @@ def _budget(settings: SiteSettings) -> RestartBudget:
     return RestartBudget(settings.restarts_max, settings.restart_window_s)
 
 
+def fork_server_settings(settings: SiteSettings, mark: str) -> ForkServerSettings:
+    """How the fork server is started, and what it loads. The site's folder in its command is for readers of `ps`."""
+
+    def launch(generation: int) -> Launch:
+        command = (*FORK_SERVER_COMMAND, str(settings.run_directory))
+        log = settings.run_directory / "logs" / "fork-server.log"
+        header = _header(settings, "fork server", generation)
+        return Launch(command, FORK_SERVER_ENVIRONMENT, log, f"{mark}/fork-server-{generation}", header)
+
+    modules = (settings.outer_module, *(settings.trainer_modules if settings.is_training else ()))
+    return ForkServerSettings(launch, modules, _budget(settings), settings.trainer_start_timeout_s)
+
+
 def outer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> OuterSettings:
     """How the outer worker is started."""
 
-    def launch(generation: int) -> Launch:
+    def launch(generation: int) -> ForkLaunch:
         environment = {**settings.outer_environment, **_environment(settings, socket_path, generation)}
         log = settings.run_directory / "logs" / "outer.log"
-        command = settings.outer_command or OUTER_COMMAND
-        return Launch(command, environment, log, f"{mark}/outer-{generation}", _header(settings, "outer", generation))
+        header = _header(settings, "outer", generation)
+        return ForkLaunch(settings.outer_module, (environment,), log, f"{mark}/outer-{generation}", header)
 
-    return OuterSettings(
-        launch, _budget(settings), settings.outer_start_timeout_s, settings.outer_silence_max_s
-    )  # fmt: skip
+    return OuterSettings(launch, _budget(settings), settings.outer_start_timeout_s, settings.outer_silence_max_s)
+
+
+def make_trainer(
+    settings: SiteSettings,
+    mark: str,
+    socket_path: Path,
+    fork_server: ForkServer,
+    buffers: Buffers,
+    listener: TrainerListener,
+) -> Trainer:
+    """The trainers of this site: forked here, or somebody's own loop that comes to the socket."""
+    kind = Trainer if settings.trainer_modules else VisitingTrainer
+    return kind(trainer_settings(settings, mark, socket_path), fork_server, buffers, listener)
 
 
 def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> TrainerSettings:
-    """How a generation of trainers is started; its log is the output of torchrun and of all ranks."""
-    command = settings.trainer_command or torchrun_command(settings.num_stages)
+    """How a generation of trainers is started; its log is the output of all ranks."""
 
-    def launch(generation: int) -> Launch:
+    def launch(generation: int) -> ForkLaunch:
         environment = {**settings.trainer_environment, **_environment(settings, socket_path, generation)}
         log = settings.run_directory / "logs" / f"trainer-{generation}.log"
         header = _header(settings, "trainer", generation)
-        return Launch(command, environment, log, f"{mark}/trainer-{generation}", header)
+        return ForkLaunch(settings.trainer_modules[0], (environment,), log, f"{mark}/trainer-{generation}", header)
 
     return TrainerSettings(launch, _budget(settings), settings.num_stages, settings.trainer_start_timeout_s)

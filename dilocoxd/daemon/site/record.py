@@ -1,4 +1,4 @@
-"""site.json: what the phase machine must not forget (rounds/phase_events.SiteRecord); replaced atomically, durably."""
+"""site.json: what the phase machine must not forget (machines/phase/settings.py); replaced atomically, durably."""
 
 import dataclasses
 import json
@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dilocoxd.errors import StoreError
-from dilocoxd.ids import PhaseId
-from dilocoxd.rounds.phase_events import SiteRecord
+from dilocoxd.machines.phase.outputs import ForgetWork, PersistRecord
+from dilocoxd.machines.phase.settings import SiteRecord
 from dilocoxd.store.durable import write_file
+from dilocoxd.store.kept_work import KeptWorkStore, work_directory
 
 FILE_NAME = "site.json"
 
@@ -19,20 +20,6 @@ def _checked(value: Any, name: str) -> int | None:
     if type(value) is not int or not 0 <= value < 2**63:
         raise StoreError(f"{FILE_NAME}: {name} is {value!r}, not a phase number; restore the file or start a new run")
     return value
-
-
-def _checked_pairs(value: Any) -> tuple[tuple[PhaseId, PhaseId], ...]:
-    is_list = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
-    if not is_list:
-        raise StoreError(f"{FILE_NAME}: returned is {value!r}, not pairs; restore the file or start a new run")
-    numbers = [[_checked(number, "phases_reserved") for number in pair] for pair in value]
-    return tuple((PhaseId(phase or 0), PhaseId(carrier or 0)) for phase, carrier in numbers)
-
-
-def _checked_phases(value: Any, name: str) -> tuple[PhaseId, ...]:
-    if not isinstance(value, list):
-        raise StoreError(f"{FILE_NAME}: {name} is {value!r}, not phases; restore the file or start a new run")
-    return tuple(PhaseId(_checked(number, "phases_reserved") or 0) for number in value)
 
 
 def load_record(run_directory: Path) -> SiteRecord:
@@ -46,12 +33,17 @@ def load_record(run_directory: Path) -> SiteRecord:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} cannot be read: {error}; restore the file or start a new run") from error
     names = {field.name for field in dataclasses.fields(SiteRecord)}
-    if not isinstance(values, dict) or set(values) != names:
+    if not isinstance(values, dict) or not names <= set(values):  # earlier versions had more
         raise StoreError(f"{path} does not have the fields {sorted(names)}; restore the file or start a new run")
-    returned = _checked_pairs(values.pop("returned"))
-    lists = {name: _checked_phases(values.pop(name), name) for name in ("formed_with", "carried")}
-    numbers = {name: _checked(value, name) for name, value in values.items()}
-    return SiteRecord(**numbers, returned=returned, **lists)  # type: ignore[arg-type]
+    return SiteRecord(**{name: _checked(value, name) for name, value in values.items() if name in names})  # type: ignore[arg-type]
+
+
+def note_durably(run_directory: Path, command: PersistRecord | ForgetWork) -> None:
+    """What the phase machine wants on disk before it goes on. Raises StoreError."""
+    if isinstance(command, PersistRecord):
+        save_record(run_directory, command.record)
+    else:
+        KeptWorkStore(work_directory(run_directory)).forget(command.phase)
 
 
 def save_record(run_directory: Path, record: SiteRecord) -> None:

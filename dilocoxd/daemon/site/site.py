@@ -1,51 +1,57 @@
-"""The site: drives the phase machine, keeps its workers running, and offers `site_interface.Site` to the daemon.
+"""The site: drives the phase machine, keeps its workers running, and offers `interface.Site` to the daemon.
 
-Only I/O is here. What happens next is decided in rounds/phases.py; commands are carried out one after the other.
+Only I/O is here: machines/phase/machine.py decides, its commands are carried out one after the other.
 """
 
 import asyncio
 import os
-import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, assert_never
 
-from dilocoxd.daemon.buffers import Buffers
-from dilocoxd.daemon.local_server import SOCKET_PATH_BYTES_MAX, Connection, LocalServer, WorkerHandler
-from dilocoxd.daemon.loop_watch import watch_loop_lag
-from dilocoxd.daemon.outer_worker import OuterWorker, RequestRefused
-from dilocoxd.daemon.site_interface import (
-    BadResult,
-    BadShare,
-    ChainView,
-    CommittedEntry,
-    ContributionDropped,
-    ContributionOffered,
-    ContributionSettled,
+from dilocoxd.daemon.process.loop_watch import watch_loop_lag
+from dilocoxd.daemon.site.interface import (
     LoopLagged,
-    PhaseExtended,
     SiteEvent,
     SiteLayout,
     SiteSettings,
     SiteStatus,
-    WorkerChanged,
+    WorkerRole,
     WorkerState,
 )
-from dilocoxd.daemon.site_launch import outer_settings, phase_settings, trainer_settings
-from dilocoxd.daemon.site_progress import SiteProgress
-from dilocoxd.daemon.site_record import load_record, save_record
-from dilocoxd.daemon.site_status import site_status
-from dilocoxd.daemon.supervisor import mark_this_process
-from dilocoxd.daemon.trainer import Trainer
-from dilocoxd.errors import WorkerError
-from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
+from dilocoxd.daemon.site.launch import (
+    fork_server_settings,
+    make_trainer,
+    outer_settings,
+    phase_settings,
+    socket_place,
+)
+from dilocoxd.daemon.site.progress import SiteProgress
+from dilocoxd.daemon.site.record import load_record, note_durably
+from dilocoxd.daemon.site.refusals import result_or_other, share_or_other
+from dilocoxd.daemon.site.saved_feedback import read_saved
+from dilocoxd.daemon.site.status import site_status, worker_changed
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
+from dilocoxd.daemon.workers.outer_worker import OuterWorker, RequestRefused
+from dilocoxd.daemon.workers.supervisor import mark_this_process
+from dilocoxd.errors import WireError, WorkerError
+from dilocoxd.ids import Monotonic, PhaseId
 from dilocoxd.ipc.process_tree import TREE_VARIABLE
-from dilocoxd.rounds import phase_events as ev
-from dilocoxd.rounds.phase_trainer import boundary_obstacle
-from dilocoxd.rounds.phases import PhaseMachine
-from dilocoxd.wire import local
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd
+from dilocoxd.machines.phase.machine import PhaseMachine
+from dilocoxd.machines.phase.settings import StartingPoint
+from dilocoxd.machines.phase.trainers import boundary_obstacle
+from dilocoxd.machines.phase.vocabulary import OuterAnswer, OuterRequest, TrainerCommand, TrainerMessage
+from dilocoxd.telemetry import catalogue
+from dilocoxd.wire.local import (
+    buffers as local_buffers,
+    outer_worker as local,
+    trainer as local_trainer,
+    worker as local_worker,
+)
 
 INBOX_MAX: Final = 10_000
 """Beyond it reports of steps are dropped; anything else would mean that the driver is stuck: our bug."""
@@ -72,18 +78,11 @@ class LocalSite:
         self._left = asyncio.Event()
         self._over = asyncio.Event()
         mark = os.environ.get(TREE_VARIABLE) or mark_this_process()
-        self._private_directory: Path | None = None
-        socket_path = self._socket_path()
-        self.outer = OuterWorker(outer_settings(settings, mark, socket_path), self.buffers, self)
-        self.trainer = Trainer(trainer_settings(settings, mark, socket_path), self.buffers, self)
+        socket_path, self._private_directory = socket_place(settings.run_directory)
+        self.fork_server = ForkServer(fork_server_settings(settings, mark), self)
+        self.outer = OuterWorker(outer_settings(settings, mark, socket_path), self.fork_server, self.buffers, self)
+        self.trainer = make_trainer(settings, mark, socket_path, self.fork_server, self.buffers, self)
         self._server = LocalServer(socket_path, self._admit)
-
-    def _socket_path(self) -> Path:
-        path = self._settings.run_directory / "sock"
-        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-            self._private_directory = Path(tempfile.mkdtemp(prefix="dilocoxd-"))
-            path = self._private_directory / "sock"
-        return path
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -94,6 +93,7 @@ class LocalSite:
             async with asyncio.TaskGroup() as group:
                 helpers = [
                     group.create_task(self._server.serve(), name="local server"),
+                    group.create_task(self.fork_server.run(), name="fork server"),
                     group.create_task(self._drive(group), name="site driver"),
                     group.create_task(watch_loop_lag(self._lagged, lag_max_s=LATE_MAX_S), name="loop lag"),
                 ]
@@ -102,6 +102,7 @@ class LocalSite:
                 if self._settings.is_training:
                     group.create_task(self.trainer.run(), name="trainers")
                 await self._left.wait()
+                self.fork_server.stop()
                 self.trainer.stop()
                 self.outer.stop()
                 await self._until_workers_ended(helpers)
@@ -126,7 +127,7 @@ class LocalSite:
         if self._private_directory is not None:
             shutil.rmtree(self._private_directory, ignore_errors=True)
 
-    def _admit(self, hello: local.WorkerHello, connection: Connection) -> WorkerHandler | None:
+    def _admit(self, hello: local_worker.WorkerHello, connection: Connection) -> WorkerHandler | None:
         if hello.role == "outer":
             return self.outer.admit(hello, connection)
         return self.trainer.admit(hello, connection) if hello.role == "trainer" else None
@@ -140,7 +141,7 @@ class LocalSite:
                     event = await self._inbox.get()
             except TimeoutError:
                 late_s = clock() - deadline if deadline is not None else 0.0
-                event = ev.TimeLost(late_s) if late_s > LATE_MAX_S else ev.DeadlineReached()
+                event = ev.TimeLost(late_s) if late_s > LATE_MAX_S else ev.PhaseDeadlineReached()
             self._num_handled += 1
             for command in machine.handle(event, now=Monotonic(clock())):
                 await self._execute(command, group)
@@ -148,36 +149,41 @@ class LocalSite:
             if started is not None:
                 self._emit(started)
 
-    async def _execute(self, command: ev.PhaseCommand, group: asyncio.TaskGroup) -> None:
+    async def _execute(self, command: cmd.PhaseCommand, group: asyncio.TaskGroup) -> None:
         match command:
-            case ev.RunOuter(number, request):
+            case cmd.RunOuter(number, request):
                 group.create_task(self._run_outer(number, request), name=type(request).__name__)
-            case ev.TellTrainer(message):
+            case cmd.TellTrainer(message):
                 self._tell(message)
-            case ev.PersistRecord(record):
-                await asyncio.to_thread(save_record, self._settings.run_directory, record)
-            case ev.OfferContribution():
-                self._emit(_offered(command))
-            case ev.DropContribution(phase, reason):
-                self._emit(ContributionDropped(phase, reason))
-            case ev.FinishOrder() | ev.RefuseOrder():
+            case cmd.PersistRecord() | cmd.ForgetWork():
+                await asyncio.to_thread(note_durably, self._settings.run_directory, command)
+            case cmd.OfferContribution():
+                self._emit(command)
+            case cmd.DropContribution(phase, reason):
+                self._emit(catalogue.ContributionRefused(phase=phase, reason=reason))
+            case cmd.FinishOrder() | cmd.RefuseOrder():
                 self._end_order(command)
-            case ev.RestartTrainer(generation, reason):
+            case cmd.RestartTrainer(generation, reason):
                 self.trainer.restart(generation, reason)
-            case ev.FailSite(reason):
+            case cmd.FailSite(reason):
                 raise WorkerError(reason)
-            case ev.FinishLeaving():
+            case cmd.FinishLeaving():
                 self._left.set()
             case _:
                 assert_never(command)
 
-    def _tell(self, message: ev.TrainerCommand) -> None:
-        self.trainer.tell(message)
-        if isinstance(message, local.Extend):
-            state = self._machine.state
-            self._emit(PhaseExtended(state.trainer.phase, message.inner_steps, boundary_obstacle(state)))
+    def _tell_change(self, role: WorkerRole, state: WorkerState, reason: str) -> None:
+        worker = self.outer if role == "outer" else self.trainer if role == "trainer" else self.fork_server
+        self._emit(worker_changed(role, worker, state, reason))
 
-    async def _run_outer(self, number: int, request: ev.OuterRequest) -> None:
+    def _tell(self, message: TrainerCommand) -> None:
+        self.trainer.tell(self._settings.with_samples(message))
+        if isinstance(message, local_trainer.Extend):
+            state = self._machine.state
+            phase, reason = state.trainer.present_phase.number, boundary_obstacle(state)
+            self._emit(catalogue.PhaseExtended(phase=phase, inner_steps=message.inner_steps, reason=reason))
+
+    async def _run_outer(self, number: int, request: OuterRequest) -> None:
         try:
             answer = await self.outer.ask_present(request)
         except RequestRefused as refused:
@@ -186,47 +192,58 @@ class LocalSite:
             return  # it died; the machine asks again when it is back
         else:
             if isinstance(request, local.Settle):
-                self._emit(ContributionSettled(request.phase, RoundIndex(request.round), request.is_included))
+                phase, at = request.phase, request.round
+                self._emit(catalogue.ContributionSettled(phase=phase, round=at, is_included=request.is_included))
             self._post(ev.OperationDone(number, answer))
 
     def _lagged(self, seconds: float, doing: str) -> None:
         self._emit(LoopLagged(seconds, doing))
 
     def _post(self, event: ev.PhaseEvent) -> None:
-        if self._inbox.full() and isinstance(event, ev.TrainerSaid) and isinstance(event.message, local.StepDone):
-            return
+        if self._inbox.full() and isinstance(event, ev.TrainerSaid):
+            if isinstance(event.message, local_trainer.StepDone | local_worker.WorkerAlive):
+                return
+            raise WireError("too_many_messages", "a trainer says more than the daemon can take in")
         self._inbox.put_nowait(event)
 
     # --- what the workers say -----------------------------------------------------------------------------------------
 
+    def fork_server_warm(self) -> None:
+        """Workers can be forked."""
+        self._tell_change("fork_server", "running", "")
+
+    def fork_server_lost(self, reason: str) -> None:
+        """Dead, and its workers with it."""
+        self._tell_change("fork_server", "lost", reason)
+
     def outer_described(self, description: local.Described) -> None:
         """Sizes are known, buffers exist."""
-        slots = self.buffers.size(local.INBOX) // self.buffers.size(local.OUTBOX)
+        slots = self.buffers.size(local_buffers.INBOX) // self.buffers.size(local_buffers.OUTBOX)
         tables = {each.lowrank_r: each.payload_bytes for each in description.payloads}
-        self._layout = SiteLayout(description.numel, tables, slots)
+        self._layout = SiteLayout(description.numel, tables, slots, description.record_bytes, description.center_start)
         self._described.set()
 
     def outer_started(self, state: local.StateReady) -> None:
         """Attached; its journal is in order."""
-        self._tell_outer("running", "")
+        self._tell_change("outer", "running", "")
         self._post(ev.OuterStarted(state))
 
     def outer_lost(self, reason: str) -> None:
         """Dead and buried."""
-        self._tell_outer("lost", reason)
+        self._tell_change("outer", "lost", reason)
         self._post(ev.OuterLost())
 
     def trainer_starting(self, generation: int) -> None:
-        """torchrun is about to start."""
+        """Its ranks are about to be forked."""
         self.progress.new_generation()
-        self._tell_trainer("starting", "")
+        self._tell_change("trainer", "starting", "")
 
     def trainer_connected(self, generation: int) -> None:
         """All ranks are ready."""
-        self._tell_trainer("running", "")
+        self._tell_change("trainer", "running", "")
         self._post(ev.TrainerConnected(generation))
 
-    def trainer_said(self, generation: int, message: ev.TrainerMessage) -> None:
+    def trainer_said(self, generation: int, message: TrainerMessage) -> None:
         """A report."""
         event = self.progress.take(message)
         if event is not None:
@@ -235,17 +252,9 @@ class LocalSite:
 
     def trainer_lost(self, generation: int, reason: str) -> None:
         """The whole generation is dead."""
-        self._tell_trainer("stopped" if self.trainer.is_over else "lost", reason)
+        is_missed = self.trainer.is_kept and not self.trainer.is_over
+        self._tell_change("trainer", "lost" if is_missed else "stopped", reason)
         self._post(ev.TrainerLost(generation))
-
-    def _tell_outer(self, state: WorkerState, reason: str) -> None:
-        outer, budget = self.outer, self.outer.restarts
-        self._emit(WorkerChanged("outer", state, budget.total, reason, outer.pid, outer.generation, budget.left))
-
-    def _tell_trainer(self, state: WorkerState, reason: str) -> None:
-        trainer, budget = self.trainer, self.trainer.restarts
-        pid = trainer.pids[0] if trainer.pids else 0
-        self._emit(WorkerChanged("trainer", state, budget.total, reason, pid, trainer.number, budget.left))
 
     # --- calls of the daemon (site_interface.Site) --------------------------------------------------------------------
 
@@ -264,10 +273,9 @@ class LocalSite:
         assert isinstance(answer, local.StateReady)
         return answer
 
-    async def apply_entry(self, committed: CommittedEntry) -> local.StateReady:
+    async def apply_entry(self, committed: ev.CommittedEntry) -> local.StateReady:
         """See Site."""
-        fields = {name: getattr(committed, name) for name in CommittedEntry.__slots__}
-        answer = await self._ordered(lambda order: ev.EntryCommitted(order=order, **fields))
+        answer = await self._ordered(lambda order: ev.EntryCommitted(order, committed))
         assert isinstance(answer, local.StateReady)
         return answer
 
@@ -275,11 +283,10 @@ class LocalSite:
         """See Site."""
         await self._ordered(lambda order: ev.ContributionAbandoned(order, phase, is_voted))
 
-    async def begin(self, chain: ChainView) -> None:
+    async def begin(self, start: StartingPoint) -> None:
         """See Site."""
-        height = RoundIndex(chain.height)
-        begun = (chain.newest_own_phase, chain.own_phases, chain.kept_phases)
-        await self._ordered(lambda order: ev.TrainingBegun(order, height, *begun))
+        saved = await asyncio.to_thread(read_saved, Path(self._machine.state.settings.feedback_path))
+        await self._ordered(lambda order: ev.TrainingBegun(order, start, saved))
 
     async def move_work(self, phase: PhaseId, *, is_withdrawn: bool) -> bool:
         """See Site."""
@@ -296,7 +303,7 @@ class LocalSite:
     def beat(self) -> int:
         """See Site."""
         if not self._inbox.full():
-            self._inbox.put_nowait(ev.DeadlineReached())  # before the deadline it changes nothing
+            self._inbox.put_nowait(ev.PhaseDeadlineReached())  # before the deadline it changes nothing
         return self._num_handled
 
     def others_due(self, at: float | None, step_seconds: tuple[float, ...] = ()) -> None:
@@ -311,33 +318,37 @@ class LocalSite:
         lowrank_r: int,
         *,
         timeout_s: float = 120.0,
-    ) -> local.Reduced:
+    ) -> local.SegmentReduced:
         """See Site."""
         try:
             answer = await self._ask_again(local.Reduce(0, pass_index, segment, shares, lowrank_r), timeout_s)
         except RequestRefused as refused:
-            if refused.kind == "bad_payload" and refused.detail.lstrip("-").isdigit():
-                raise BadShare(int(refused.detail), f"segment {segment}") from refused
-            raise
-        assert isinstance(answer, local.Reduced)
+            raise share_or_other(refused, f"segment {segment}") from refused
+        assert isinstance(answer, local.SegmentReduced)
         return answer
 
-    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> local.PassPrepared:
+    async def reduce_again(self, directory: str, *, timeout_s: float = 60.0) -> local.ReducedAgain:
+        """See Site."""
+        try:
+            answer = await self._ask_again(local.ReduceAgain(0, directory), timeout_s)
+        except RequestRefused as refused:
+            raise share_or_other(refused, directory) from refused
+        assert isinstance(answer, local.ReducedAgain)
+        return answer
+
+    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> local.PassReady:
         """See Site."""
         try:
             answer = await self._ask_again(local.PreparePass(0, pass_index, lowrank_r), timeout_s)
         except RequestRefused as refused:
-            named = re.match(r"result segment (\d+): ", refused.detail)
-            if refused.kind == "bad_payload" and named is not None:
-                raise BadResult(int(named[1]), refused.detail[named.end() :]) from refused
-            raise
-        assert isinstance(answer, local.PassPrepared)
+            raise result_or_other(refused) from refused
+        assert isinstance(answer, local.PassReady)
         return answer
 
-    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> local.SnapshotWritten:
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> local.SnapshotSaved:
         """See Site."""
         answer = await self._ask_again(local.WriteSnapshot(0, directory), timeout_s)
-        assert isinstance(answer, local.SnapshotWritten)
+        assert isinstance(answer, local.SnapshotSaved)
         return answer
 
     async def leave(self) -> None:
@@ -347,11 +358,11 @@ class LocalSite:
 
     def status(self) -> SiteStatus:
         """See Site."""
-        return site_status(self._machine, self.progress, self.outer, self.trainer)
+        return site_status(self._machine, self.progress, self.fork_server, self.outer, self.trainer)
 
     # --- orders and questions -----------------------------------------------------------------------------------------
 
-    async def _ordered(self, make: Callable[[int], ev.PhaseEvent]) -> ev.OuterAnswer | None:
+    async def _ordered(self, make: Callable[[int], ev.PhaseEvent]) -> OuterAnswer | None:
         """Post the event and wait for its order to end; what was ordered happens even if the caller is cancelled."""
         if self._over.is_set():
             raise WorkerError("the site has stopped")
@@ -360,12 +371,12 @@ class LocalSite:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._orders[order] = future
         self._post(make(order))
-        answer: ev.OuterAnswer | None = await asyncio.shield(future)
+        answer: OuterAnswer | None = await asyncio.shield(future)
         return answer
 
-    def _end_order(self, command: ev.FinishOrder | ev.RefuseOrder) -> None:
+    def _end_order(self, command: cmd.FinishOrder | cmd.RefuseOrder) -> None:
         future = self._orders.pop(command.order)
-        if isinstance(command, ev.FinishOrder):
+        if isinstance(command, cmd.FinishOrder):
             future.set_result(command.answer)
         else:
             future.set_exception(RequestRefused(command.kind, command.detail))
@@ -383,18 +394,3 @@ class LocalSite:
             except WorkerError:
                 if self._over.is_set() or clock() >= deadline:
                     raise
-
-
-def _offered(command: ev.OfferContribution) -> ContributionOffered:
-    formed = command.formed
-    return ContributionOffered(
-        phase=command.phase,
-        base_round=command.base_round,
-        inner_steps=command.inner_steps,
-        tokens=command.tokens,
-        lowrank_r=command.lowrank_r,
-        segment_hashes=formed.segment_hashes,
-        norm=formed.norm,
-        residual_norm=formed.residual_norm,
-        form_seconds=formed.seconds,
-    )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.wire.local import Buffer
+from dilocoxd.wire.local.buffers import Buffer
 
 _FALLOC_FL_KEEP_SIZE = 1
 _FALLOC_FL_PUNCH_HOLE = 2
@@ -92,10 +92,6 @@ class Buffers:
         if self._libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-
-    def resident_bytes(self, name: str) -> int:
-        """Memory that the buffer really occupies."""
-        return os.fstat(self._fds[name]).st_blocks * 512
 
     def close(self) -> None:
         """Close all; what they held is gone when the last worker has unmapped it."""

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.wire.local import WorkerHello
-from dilocoxd.wire.local_frames import frame, take_message
+from dilocoxd.wire.local.frames import frame, take_message
+from dilocoxd.wire.local.worker import WorkerHello
 
 SEND_QUEUE_MAX: Final = 512
 HELLO_TIMEOUT_S: Final = 30.0
+ACCEPT_PAUSE_S: Final = 0.2
 SOCKET_PATH_BYTES_MAX: Final = 100
 _BACKLOG = 64
 _READ_BYTES = 1 << 16
@@ -163,7 +164,11 @@ class LocalServer:
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    sock, _address = await loop.sock_accept(self._socket)
+                    try:
+                        sock, _address = await loop.sock_accept(self._socket)
+                    except OSError:  # it is gone again, or we have no descriptors left
+                        await asyncio.sleep(ACCEPT_PAUSE_S)
+                        continue
                     sock.setblocking(False)
                     group.create_task(self._serve_one(sock), name="local connection")
         finally:

@@ -9,22 +9,25 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from dilocoxd.daemon.buffers import Buffers
-from dilocoxd.daemon.local_server import Connection
-from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget, nap
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.local_server import Connection
+from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
-from dilocoxd.ids import Monotonic
+from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
-from dilocoxd.wire import local
+from dilocoxd.wire.local import outer_worker as local, worker as local_worker
 
 Answer = (
     local.StateReady
     | local.BaseCopied
     | local.ContributionFormed
-    | local.Reduced
-    | local.PassPrepared
+    | local.SegmentReduced
+    | local.ReducedAgain
+    | local.PassReady
     | local.Settled
-    | local.SnapshotWritten
+    | local.SnapshotSaved
     | local.SiteDone
     | local.WorkReturned
 )
@@ -56,20 +59,10 @@ class OuterListener(Protocol):
 class OuterSettings:
     """Times and how to launch; `launch(generation)` gives a fresh mark."""
 
-    launch: Callable[[int], Launch]
+    launch: Callable[[int], ForkLaunch]
     budget: RestartBudget
     start_timeout_s: float
     silence_max_s: float
-
-
-async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for `event` for so long; True if it is set."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def first_error(group: BaseExceptionGroup[Any]) -> BaseException:
@@ -98,9 +91,9 @@ class _Session:
             case local.Described():
                 if not self.described.done():
                     self.described.set_result(message)
-            case local.WorkerAlive():
+            case local_worker.WorkerAlive():
                 pass
-            case local.WorkerFailed():
+            case local_worker.WorkerFailed():
                 future = self.pending.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(RequestRefused(message.kind, message.detail))
@@ -139,11 +132,14 @@ class _Session:
 class OuterWorker:
     """`run` keeps it alive; `ask` is for everybody."""
 
-    def __init__(self, settings: OuterSettings, buffers: Buffers, listener: OuterListener) -> None:
+    def __init__(
+        self, settings: OuterSettings, fork_server: ForkServer, buffers: Buffers, listener: OuterListener
+    ) -> None:
         self.pid = 0
         self.generation = 0
         self.restarts = settings.budget
         self._settings = settings
+        self._fork_server = fork_server
         self._buffers = buffers
         self._listener = listener
         self._joined: asyncio.Future[_Session] | None = None
@@ -158,7 +154,7 @@ class OuterWorker:
         """It has its buffers and answers requests."""
         return self._session is not None and not self._session.ended.done()
 
-    def admit(self, hello: local.WorkerHello, connection: Connection) -> _Session | None:
+    def admit(self, hello: local_worker.WorkerHello, connection: Connection) -> _Session | None:
         """Let the worker in that we started last, once."""
         joined = self._joined
         if joined is None or joined.done() or hello.generation != self.generation:
@@ -195,33 +191,29 @@ class OuterWorker:
     async def run(self) -> None:
         """Until `stop`. Raises WorkerError when the restart budget is spent, ConfigError when it refuses to run."""
         try:
-            await self._keep_alive()
+            await keep_alive(
+                "the outer worker (logs/outer.log)", self._one_life, self._lost, self.restarts, self._stopping
+            )
         finally:
             self.ended.set()
 
-    async def _keep_alive(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            reason = await self._one_life()
-            if self._stopping.is_set():
-                return
-            delay = self.restarts.next_delay(Monotonic(loop.time()))
+    def _lost(self, reason: str) -> None:
+        if not self._stopping.is_set():
             self._listener.outer_lost(reason)
             self.pid = 0
-            if delay is None:
-                raise WorkerError(f"the outer worker died too often, at last: {reason}; see logs/outer.log")
-            if await is_set_within(self._stopping, delay):
-                return
 
     async def _one_life(self) -> str:
         self.generation += 1
         self._joined = asyncio.get_running_loop().create_future()
-        child = await Child.start(self._settings.launch(self.generation))
-        self.pid = child.pid
+        try:
+            workers = await self._fork_server.start(self._settings.launch(self.generation))
+        except WorkerError as error:
+            return str(error)
+        (self.pid,) = workers.pids
         reason = ""
         try:
             async with asyncio.TaskGroup() as group:
-                exit_watch = group.create_task(self._watch_exit(child, self._joined), name="outer exit")
+                exit_watch = group.create_task(self._watch_exit(workers, self._joined), name="outer exit")
                 try:
                     reason = await self._serve(self._joined)
                 finally:
@@ -230,17 +222,17 @@ class OuterWorker:
             reason = str(first_error(errors))
         finally:
             self._session = None
-            status = await child.end(grace_s=STOP_GRACE_S if self._stopping.is_set() else 0.0)
-        if status == ConfigError.exit_code:
+            told = await workers.end(grace_s=STOP_GRACE_S if self._stopping.is_set() else 0.0)
+        if ConfigError.exit_code in workers.statuses:
             raise ConfigError("the outer worker refuses the configuration; the last line of logs/outer.log says why")
-        return f"{reason} (exit status {status})"
+        return f"{reason} ({told})"
 
-    async def _watch_exit(self, child: Child, joined: asyncio.Future[_Session]) -> None:
-        status = await child.wait()
+    async def _watch_exit(self, workers: Workers, joined: asyncio.Future[_Session]) -> None:
+        await workers.first_exit()
         if not joined.done():
-            joined.set_exception(WorkerError(f"it ended before it said hello, with status {status}"))
+            joined.set_exception(WorkerError("it ended before it said hello"))
         elif joined.exception() is None:
-            joined.result().on_ended(f"it ended with status {status}")
+            joined.result().on_ended("it ended")
 
     async def _serve(self, joined: asyncio.Future[_Session]) -> str:
         """From hello to the end of the connection; why it ended. Raises WorkerError."""
@@ -254,7 +246,7 @@ class OuterWorker:
         self._listener.outer_described(description)
         names = tuple(buffer.name for buffer in description.buffers)
         descriptors, sizes = self._buffers.descriptors(names)
-        session.connection.send(local.Attach(names, tuple(sizes)), descriptors)
+        session.connection.send(local_worker.Attach(names, tuple(sizes)), descriptors)
         async with asyncio.TaskGroup() as group:
             silence = group.create_task(self._watch_silence(session), name="outer silence")
             try:
@@ -282,6 +274,6 @@ class OuterWorker:
         """Ask it to end by itself; `run` returns when it has."""
         self._stopping.set()
         if self._session is not None:
-            self._session.connection.send(local.Stop())
+            self._session.connection.send(local_worker.Stop())
         elif self._joined is not None and not self._joined.done():
             self._joined.set_exception(WorkerError("the site stops"))

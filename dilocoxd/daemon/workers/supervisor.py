@@ -1,55 +1,27 @@
-"""Starts, watches and ends the processes of a site: restart budgets, process trees, the reaper, the loop's lag.
+"""Starts, watches and ends the processes of a site: process trees, the reaper, the loop's lag.
 
-Three lines against orphans: workers leave when their socket ends; the kernel kills them when their parent dies
-(ipc/child.py); the reaper kills everything that carries this daemon's mark (ipc/reaper.py).
+Three lines against orphans: workers leave when their socket ends; the kernel kills them when the fork server dies, and
+that with the daemon (ipc/child.py); the reaper kills everything that carries this daemon's mark (ipc/reaper.py).
 """
 
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import uuid
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.ids import Monotonic
-from dilocoxd.ipc.process_tree import TREE_VARIABLE, find_tree, kill_tree
+from dilocoxd.ipc.process_label import padded
+from dilocoxd.ipc.process_tree import TREE_VARIABLE, kill_tree
 
 LOG_BYTES_MAX: Final = 16 << 20
 _REAPER_RESTART_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class RestartBudget:
-    """So many restarts per window, with a pause that doubles: decides only, the caller sleeps."""
-
-    restarts_max: int
-    window_s: float
-    backoff_first_s: float = 0.5
-    backoff_max_s: float = 30.0
-    total: int = 0
-    _times: deque[float] = field(default_factory=deque)
-
-    @property
-    def left(self) -> int:
-        """Restarts that the window still has room for, as of the last one."""
-        return max(0, self.restarts_max - len(self._times))
-
-    def next_delay(self, now: Monotonic) -> float | None:
-        """Seconds to wait before the restart that is counted now; None: the budget is spent."""
-        while self._times and self._times[0] <= now - self.window_s:
-            self._times.popleft()
-        if len(self._times) >= self.restarts_max:
-            return None
-        delay = min(self.backoff_max_s, self.backoff_first_s * float(2 ** len(self._times)))
-        self._times.append(now)
-        self.total += 1
-        return delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +46,18 @@ class Child:
         self.pid = process.pid
 
     @classmethod
-    async def start(cls, launch: Launch) -> "Child":
-        """Start it in a session of its own, output appended to its log. Raises WorkerError."""
-        environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark, **_import_path()}
+    async def start(cls, launch: Launch, *, stdin: int = subprocess.DEVNULL) -> "Child":
+        """Start it in a session of its own, output appended to its log. Raises WorkerError.
+
+        Its mark is padded, so that it can fork processes with marks of their own (ipc/process_label.py).
+        """
+        environment = {**os.environ, **launch.environment, TREE_VARIABLE: padded(launch.mark), **_import_path()}
         try:
-            log = await asyncio.to_thread(_open_log, launch.log_path, launch.header)
+            log = await asyncio.to_thread(open_log, launch.log_path, launch.header)
             try:
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "dilocoxd.ipc.child",
                     *launch.command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin,
                     stdout=log,
                     stderr=log,
                     env=environment,
@@ -100,15 +72,6 @@ class Child:
     async def wait(self) -> int:
         """Exit status; negative: killed by that signal."""
         return await self._process.wait()
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs."""
-        return self._process.returncode
-
-    async def pids(self) -> list[int]:
-        """All living processes of the tree."""
-        return await asyncio.to_thread(find_tree, self.launch.mark)
 
     async def end(self, *, grace_s: float) -> int:
         """Wait `grace_s` for it to leave by itself, then SIGKILL the whole tree; exit status of the first process.
@@ -134,7 +97,8 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": f"{mine}{os.pathsep}{others}" if others else mine}
 
 
-def _open_log(path: Path, header: str) -> int:
+def open_log(path: Path, header: str) -> int:
+    """Descriptor that appends to `path`, behind `header`; a long log is put aside first. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_suffix(".log.1"))
@@ -142,6 +106,16 @@ def _open_log(path: Path, header: str) -> int:
     if header:
         os.write(log, f"{header}\n".encode())
     return log
+
+
+def describe_exit(status: int) -> str:
+    """In words: `exit status 1`, or `killed by SIGKILL` for a negative status."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
 
 
 def mark_this_process() -> str:

@@ -1,42 +1,31 @@
-"""Keeps the trainers of a site running: one generation after the other, each a fresh torchrun with fresh rendezvous.
+"""Keeps the trainers of a site running: one generation after the other, each with fresh ranks and a fresh rendezvous.
 
-The daemon alone decides restarts (torchrun runs with --max-restarts=0): when any rank is lost the whole generation is
-killed and the next one starts from the anchor. Source: LOCAL_TRAINING section 3.
+The daemon alone decides restarts: when any rank is lost the whole generation is killed and the next one starts from the
+anchor. Ranks are forks of the fork server, so that a generation costs no imports.
 """
 
 import asyncio
 import dataclasses
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from dilocoxd.daemon.buffers import Buffers
-from dilocoxd.daemon.local_server import Connection
-from dilocoxd.daemon.outer_worker import is_set_within
-from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget, nap
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.local_server import Connection
+from dilocoxd.daemon.workers.ranks import listen, with_ranks
+from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
-from dilocoxd.ids import Monotonic
+from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
-from dilocoxd.rounds.phase_events import TrainerCommand, TrainerMessage
-from dilocoxd.wire import local
+from dilocoxd.machines.phase.vocabulary import TrainerCommand, TrainerMessage
+from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 FROM_TRAINER: Final = TrainerMessage.__args__
 STOP_GRACE_S: Final = 6.0
 EXIT_GRACE_S: Final = 10.0
 """Time to leave after TrainerStopped: gloo's threads may take a moment, or abort (LOCAL_TRAINING section 1)."""
-
-
-def torchrun_command(num_stages: int) -> tuple[str, ...]:
-    """One generation on this machine. `--standalone` = own store on a free port with a fresh id.
-
-    Each rank goes through ipc.child, so that it dies with the agent even though it has a session of its own.
-    """
-    return (
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-        "--max-restarts", "0", "--nnodes", "1", "--nproc-per-node", str(num_stages),
-        "-m", "dilocoxd.ipc.child", sys.executable, "-m", "dilocoxd.trainer.main",
-    )  # fmt: skip
 
 
 class TrainerListener(Protocol):
@@ -53,9 +42,9 @@ class TrainerListener(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """`launch(generation)` gives a fresh mark and environment."""
+    """`launch(generation)` gives a fresh mark and the environment that all ranks share."""
 
-    launch: Callable[[int], Launch]
+    launch: Callable[[int], ForkLaunch]
     budget: RestartBudget
     num_stages: int
     silence_max_s: float
@@ -65,7 +54,7 @@ class TrainerSettings:
 class _Rank:
     """Connection of one stage rank."""
 
-    def __init__(self, generation: "_Generation", connection: Connection, stage_rank: int) -> None:
+    def __init__(self, generation: "TrainerLife", connection: Connection, stage_rank: int) -> None:
         self._generation = generation
         self.connection = connection
         self.stage_rank = stage_rank
@@ -77,7 +66,7 @@ class _Rank:
         self._generation.end(f"stage rank {self.stage_rank}: {reason}")
 
 
-class _Generation:
+class TrainerLife:
     """One start of the trainers."""
 
     def __init__(self, number: int, num_stages: int, listener: TrainerListener) -> None:
@@ -96,14 +85,14 @@ class _Generation:
     def on_message(self, stage_rank: int, message: Any) -> None:
         self.last_sign = asyncio.get_running_loop().time()
         match message:
-            case local.TrainerReady():
+            case local_trainer.TrainerReady():
                 self.is_ready = True
                 self._connected()
-            case local.WorkerFailed():
+            case local_worker.WorkerFailed():
                 self.failure = self.failure or f"stage rank {stage_rank}: {message.kind}: {message.detail}"
                 self.is_misconfigured = self.is_misconfigured or message.kind == "config"
             case _ if isinstance(message, FROM_TRAINER):
-                self.has_stopped = self.has_stopped or isinstance(message, local.TrainerStopped)
+                self.has_stopped = self.has_stopped or isinstance(message, local_trainer.TrainerStopped)
                 self._listener.trainer_said(self.number, message)
             case _:
                 raise WireError("unexpected_message", f"{type(message).__name__} from a trainer")
@@ -122,121 +111,143 @@ class _Generation:
 class Trainer:
     """`run` keeps generations going; `tell` speaks to stage rank 0 of the present one."""
 
-    def __init__(self, settings: TrainerSettings, buffers: Buffers, listener: TrainerListener) -> None:
+    is_kept = True
+    """Those that are lost are started again."""
+
+    def __init__(
+        self, settings: TrainerSettings, fork_server: ForkServer, buffers: Buffers, listener: TrainerListener
+    ) -> None:
         self.pids: tuple[int, ...] = ()
-        self.is_over = False
-        """No further generation follows."""
+        """By stage rank."""
         self.restarts = settings.budget
-        self.number = 0
+        self.generation = 0
         self._settings = settings
+        self._fork_server = fork_server
         self._buffers = buffers
         self._listener = listener
-        self._generation: _Generation | None = None
+        self._present: TrainerLife | None = None
         self._stopping = asyncio.Event()
         self.ended = asyncio.Event()
         """Set when `run` is over."""
 
     @property
+    def pid(self) -> int:
+        """Of stage rank 0; 0 while there is none."""
+        return self.pids[0] if self.pids else 0
+
+    @property
+    def is_over(self) -> bool:
+        """No further generation follows."""
+        return self._stopping.is_set()
+
+    @property
     def state(self) -> str:
         """For the operator: starting, running, lost or stopped."""
-        if self._generation is None:
-            return "stopped" if self.is_over or not self.number else "lost"
-        return "running" if self._generation.is_ready else "starting"
+        if self._present is None:
+            return "stopped" if self.is_over or not self.generation else "lost"
+        return "running" if self._present.is_ready else "starting"
 
-    def admit(self, hello: local.WorkerHello, connection: Connection) -> _Rank | None:
+    def admit(self, hello: local_worker.WorkerHello, connection: Connection) -> _Rank | None:
         """Let a rank of the present generation in, each once, and give it its buffers."""
-        generation = self._generation
-        if generation is None or generation.ended.done() or hello.generation != generation.number:
+        generation = self._present
+        if generation is None or generation.ended.done() or not self._may_join(generation, hello, connection):
             return None
         is_new = hello.stage_rank < generation.num_stages and hello.stage_rank not in generation.ranks
-        if not is_new or hello.num_stages != generation.num_stages or not is_descendant(connection.pid, os.getpid()):
+        if not is_new or hello.num_stages != generation.num_stages:
             return None
         rank = _Rank(generation, connection, hello.stage_rank)
         generation.ranks[hello.stage_rank] = rank
         generation.last_sign = asyncio.get_running_loop().time()
-        names = (local.ANCHOR, local.PHASE)
+        names = (local_buffers.ANCHOR, local_buffers.PHASE)
         descriptors, sizes = self._buffers.descriptors(names)
-        connection.send(local.Attach(names, tuple(sizes)), descriptors)
-        self.pids = (*self.pids[:1], *(r.connection.pid for r in generation.ranks.values()))
+        connection.send(local_worker.Attach(names, tuple(sizes)), descriptors)
         return rank
+
+    def _may_join(self, generation: TrainerLife, hello: local_worker.WorkerHello, connection: Connection) -> bool:
+        """Whether this process is one that we started, for this generation."""
+        return hello.generation == generation.number and is_descendant(connection.pid, os.getpid())
 
     def tell(self, message: TrainerCommand) -> None:
         """Send to stage rank 0, if there is one."""
-        rank = self._generation.ranks.get(0) if self._generation is not None else None
+        rank = self._present.ranks.get(0) if self._present is not None else None
         if rank is not None:
             rank.connection.send(message)
 
     def restart(self, number: int, reason: str) -> None:
         """End this generation; the next one follows."""
-        if self._generation is not None and self._generation.number == number:
-            self._generation.end(reason)
+        if self._present is not None and self._present.number == number:
+            self._present.end(reason)
 
     def stop(self) -> None:
         """No further generation; the present one is ended after a short time to leave by itself."""
         self._stopping.set()
-        if self._generation is not None:
-            self._generation.end("the site stops")
+        if self._present is not None:
+            self._present.end("the site stops")
 
     async def run(self) -> None:
         """Until `stop`. Raises WorkerError when the budget is spent, ConfigError when the trainers refuse to run."""
         try:
-            await self._keep_alive()
+            await keep_alive(
+                "a trainer (logs/trainer-*.log)", self._one_generation, self._lost, self.restarts, self._stopping
+            )
         finally:
             self.ended.set()
 
-    async def _keep_alive(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            reason, has_stopped = await self._one_generation()
-            is_over = has_stopped or self._stopping.is_set()
-            self.is_over = is_over
-            delay = 0.0 if is_over else self.restarts.next_delay(Monotonic(loop.time()))
-            self._listener.trainer_lost(self.number, reason)
-            self.pids = ()
-            if delay is None:
-                raise WorkerError(f"the trainers died too often, at last: {reason}; see logs/trainer-{self.number}.log")
-            if is_over or await is_set_within(self._stopping, delay):
-                return
+    def _lost(self, reason: str) -> None:
+        self._listener.trainer_lost(self.generation, reason)
+        self.pids = ()
 
-    async def _one_generation(self) -> tuple[str, bool]:
-        """Why it ended, and whether it had been told to."""
-        self.number += 1
-        generation = _Generation(self.number, self._settings.num_stages, self._listener)
-        self._listener.trainer_starting(self.number)
-        self._generation = generation
-        child = await Child.start(self._settings.launch(self.number))
-        self.pids = (child.pid,)
+    async def _one_generation(self) -> str:
+        """Why it ended. Was it told to, no further one follows."""
+        self.generation += 1
+        generation = TrainerLife(self.generation, self._settings.num_stages, self._listener)
+        self._listener.trainer_starting(self.generation)
+        self._present = generation
+        try:
+            workers = await self._fork()
+        except (WorkerError, OSError) as error:
+            self._present = None
+            return str(error)
+        self.pids = workers.pids
+        generation.last_sign = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
                 watches = [
-                    group.create_task(self._watch_exit(child, generation), name="trainer exit"),
+                    group.create_task(self._watch_exit(workers, generation), name="trainer exit"),
                     group.create_task(self._watch_start(generation), name="trainer start"),
                 ]
                 reason = await asyncio.shield(generation.ended)
                 for watch in watches:
                     watch.cancel()
         finally:
-            self._generation = None
+            self._present = None
             for rank in generation.ranks.values():
                 if not generation.has_stopped:
                     rank.connection.end()
-            status = await child.end(grace_s=self._grace_s(generation))
+            told = await workers.end(grace_s=self._grace_s(generation))
         if generation.is_misconfigured:
             raise ConfigError(generation.failure)
         if generation.has_stopped:
-            return "it stopped as it was told", True
-        return f"{generation.failure or reason} (exit status {status})", False
+            self._stopping.set()
+            return "it stopped as it was told"
+        return f"{generation.failure or reason} ({told})"
 
-    def _grace_s(self, generation: _Generation) -> float:
+    async def _fork(self) -> Workers:
+        """All ranks of the present generation. Raises WorkerError, OSError."""
+        with listen() as listener:
+            launch = with_ranks(self._settings.launch(self.generation), self._settings.num_stages, listener)
+            return await self._fork_server.start(launch)
+
+    def _grace_s(self, generation: TrainerLife) -> float:
         if generation.has_stopped:
             return EXIT_GRACE_S
         return STOP_GRACE_S if self._stopping.is_set() else 0.0
 
-    async def _watch_exit(self, child: Child, generation: _Generation) -> None:
-        status = await child.wait()
-        generation.end(f"torchrun ended with status {status}")
+    async def _watch_exit(self, workers: Workers, generation: TrainerLife) -> None:
+        await workers.first_exit()
+        generation.end("a trainer ended")
 
-    async def _watch_start(self, generation: _Generation) -> None:
+    async def _watch_start(self, generation: TrainerLife) -> None:
         """Until the trainers are ready, silence is a failed start; afterwards the phase machine watches."""
         loop = asyncio.get_running_loop()
         limit = self._settings.silence_max_s

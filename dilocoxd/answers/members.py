@@ -1,0 +1,23 @@
+"""GET /v1/members: who belongs to the run, as far as this site knows."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from dilocoxd.answers.fields import NAME_TOLD, Count, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One site that an invite admitted."""
+
+    peer_id: str
+    name: Annotated[str, told(NAME_TOLD)]
+    state: Annotated[
+        Literal["member", "evicted"], told("evicted: its membership was revoked, and it is let in nowhere.")
+    ]
+    serial: Annotated[str, told("Number of the invite that it came by, in hex; sites of one link have the same.")]
+    role: Annotated[str, told("contribute or observe; empty: only its eviction is known.")]
+    uses: Annotated[Count | None, told("How many sites that invite may admit; null: only its eviction is known.")]
+    invite_expires_unix: Annotated[
+        int | None, told("When that invite stops to admit others, unix seconds; null: unknown.")
+    ]

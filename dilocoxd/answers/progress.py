@@ -1,0 +1,45 @@
+"""How far the run is, how fast, and how long it still takes: part of GET /v1/status."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from dilocoxd.answers.fields import Count, Ratio, Seconds, Speed, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """Speed of this site and of the swarm, and the run's place on its schedule. null: not known."""
+
+    steps_done: Annotated[
+        Count | None, told("Inner steps that the shared model stands for: its place on the schedule.")
+    ]
+    steps_total: Annotated[Count, told("inner.total_steps of the run; training may go on behind it.")]
+    eta_s: Annotated[
+        Seconds | None,
+        told("Until steps_total at the pace of the newest rounds; null before there is a pace, 0 behind the end."),
+    ]
+    round_s: Annotated[Seconds | None, told("Median time from one entry to the next, of the newest rounds.")]
+    tokens_per_s: Annotated[Speed | None, told("Of this site; null while it does not train.")]
+    swarm_tokens_per_s: Annotated[Speed | None, told("Of this site and of what the live peers say of themselves.")]
+    swarm_tokens: Annotated[Count, told("Tokens in all entries of the chain.")]
+    learning_rate: Annotated[Ratio | None, told("Of the newest inner step here.")]
+    gradient_norm: Annotated[Ratio | None, told("Of the newest inner step here, before clipping.")]
+    model_flops_per_s: Annotated[
+        Speed | None, told("6 x parameters x tokens/s of this site: its useful arithmetic, attention not counted.")
+    ]
+    mfu: Annotated[
+        Ratio | None,
+        told("model_flops_per_s as part of what the devices could (site.device_flops_peak); null: that is not known."),
+    ]
+    skipped_steps: Annotated[
+        Count, told("Inner steps here since this daemon started that changed nothing: a gradient was not finite.")
+    ]
+    memory_bytes: Annotated[
+        Count | None, told("Main memory of all processes of this site; what they share is counted once.")
+    ]
+    rank_memory_bytes: Annotated[
+        tuple[Count, ...],
+        told("Of each trainer process: the most that its GPU held, or its main memory; empty before its first step."),
+    ]
+    sites: Annotated[Mapping[str, Count], told("How many sites do what, this one included: training, dead, ...")]

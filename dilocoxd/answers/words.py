@@ -1,0 +1,62 @@
+"""Figures for people, the same in every table, line and message. Pure. Units: decimal (kB, MB), as links are sold."""
+
+MINUTE_S = 60
+HOUR_S = 3600
+DAY_S = 86_400
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes.
+
+    >>> [in_bytes(n) for n in (0, 999, 1536, 12_600_000)]
+    ['0 B', '999 B', '1.5 kB', '12.6 MB']
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def in_time(seconds: float | None) -> str:
+    """A duration, to two units; a dash while it is not known.
+
+    >>> [in_time(s) for s in (0.42, 9.6, 75, 3700, 90_000, 200_000, None)]
+    ['0.4 s', '10 s', '1 min 15 s', '1 h 1 min', '25 h', '2 d 7 h', '-']
+    """
+    if seconds is None:
+        return "-"
+    if seconds < MINUTE_S:
+        return f"{seconds:.1f} s" if seconds < 9.5 else f"{seconds:.0f} s"
+    if seconds < HOUR_S:
+        return _two_units(seconds, MINUTE_S, "min", 1, "s")
+    if seconds < 2 * DAY_S:
+        return _two_units(seconds, HOUR_S, "h", MINUTE_S, "min")
+    return _two_units(seconds, DAY_S, "d", HOUR_S, "h")
+
+
+def _two_units(seconds: float, large_s: int, large: str, small_s: int, small: str) -> str:
+    whole, rest = divmod(int(seconds), large_s)
+    return f"{whole} {large} {rest // small_s} {small}" if rest // small_s else f"{whole} {large}"
+
+
+def figure(value: float | None, form: str = ".3f") -> str:
+    """A number, or a dash while there is none."""
+    return format(value, form) if value is not None else "-"
+
+
+def tokens_per_s(value: float | None) -> str:
+    """A training speed.
+
+    >>> tokens_per_s(1240.4), tokens_per_s(None)
+    ('1,240 tok/s', '-')
+    """
+    return f"{value:,.0f} tok/s" if value is not None else "-"
+
+
+def plural(count: int, word: str) -> str:
+    """
+    >>> plural(1, "site"), plural(3, "site")
+    ('1 site', '3 sites')
+    """
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

@@ -1,0 +1,45 @@
+"""Decides what the body of a control request may hold. The answers are in dilocoxd/answers."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RequestBody(BaseModel):
+    """Base: no other fields than the documented ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PauseRequest(RequestBody):
+    """Why the trainers pause."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=200)] = "asked for over the API"
+
+
+class LogLevelRequest(RequestBody):
+    """Least severity of events on stderr or in the journal."""
+
+    level: Literal["debug", "info", "warning", "error"]
+
+
+class SiteRequest(RequestBody):
+    """Which other site: its name, short id or peer id."""
+
+    site: Annotated[str, Field(min_length=1, max_length=80)]
+
+
+class AddressRequest(RequestBody):
+    """Where a peer may be found."""
+
+    address: Annotated[str, Field(min_length=3, max_length=512)]
+
+
+class EvictRequest(RequestBody):
+    """An encoded Revocation (protocol M4) in hex."""
+
+    revocation: Annotated[str, Field(min_length=2, max_length=1 << 13)]
+
+
+class EmptyRequest(RequestBody):
+    """No fields."""

@@ -1,0 +1,1 @@
+"""How answers look: JSON in small steps, tags for the next poller, one shape for every refusal."""

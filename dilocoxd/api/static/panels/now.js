@@ -1,0 +1,70 @@
+// What the site does now: headline, bars and figures.
+
+import { bytes, clock, count, facts, hash, loss, percent, rate, say, seconds, small, span, tokensPerSecond } from "../words.js";
+import { headline, waiting } from "./headline.js";
+
+const id = (name) => document.getElementById(name);
+const KINDS = { training: "good", failed: "bad" };
+
+export function showNow({ status, losses }) {
+  const { phase, progress } = status;
+  say(id("run-id"), status.run_id);
+  say(id("site-name"), status.name);
+  document.title = `${status.state.replaceAll("_", " ")}, height ${status.height} - ${status.name} - dilocoxd`;
+  say(id("state"), status.state.replaceAll("_", " "));
+  id("state").dataset.kind = KINDS[status.state] ?? "warn";
+  say(id("now-h"), headline(status, losses.validation));
+  say(id("waiting"), waiting(status));
+  id("phase-text").textContent = phase.phase === null || phase.inner_steps === 0 ? "No phase is trained now."
+    : `Phase ${phase.phase}: inner step ${phase.inner_step} of ${phase.inner_steps}, ${seconds(phase.step_seconds)} each`;
+  id("phase-bar").value = phase.inner_steps > 0 ? Math.min(1, phase.inner_step / phase.inner_steps) : 0;
+  const done = progress.steps_done ?? 0;
+  id("run-text").textContent = progress.steps_done === null ? "The place on the schedule is not known yet."
+    : `Whole run: step ${done.toLocaleString("en")} of ${progress.steps_total.toLocaleString("en")} (${percent(done, progress.steps_total)})`;
+  id("run-bar").value = progress.steps_total > 0 ? Math.min(1, done / progress.steps_total) : 0;
+  id("facts").replaceChildren(...facts(main(status)));
+  id("more-facts").replaceChildren(...facts(more(status)));
+  say(id("footer"), `dilocoxd ${status.version}, peer ${status.peer_id}.`);
+}
+
+function main(status) {
+  const { progress, losses, lifetime, totals } = status;
+  return [
+    ["Time left", progress.eta_s === 0 ? "none" : span(progress.eta_s), progress.eta_s > 0 ? `until ${clock(Date.now() / 1000 + progress.eta_s)}` : ""],
+    ["Speed here", tokensPerSecond(progress.tokens_per_s), `swarm: ${tokensPerSecond(progress.swarm_tokens_per_s)}`],
+    ["Loss, shared model", loss(losses.validation), losses.validation === null ? "not measured yet" : `perplexity ${small(Math.exp(losses.validation))}, state ${losses.validation_round}`],
+    ["Loss, inner", loss(losses.inner), "this site, newest step"],
+    ["Time of a round", seconds(progress.round_s), "median of the newest"],
+    ["Tokens", count(progress.swarm_tokens), `here: ${count(lifetime.tokens)}`],
+    ["Sent / received", [lifetime.bytes_sent, lifetime.bytes_received].map((value) => bytes(value).replace(" ", "\u00a0")).join(" / "), lifetime.bytes_sent === null ? "not known for earlier lives" : `since ${clock(lifetime.counted_since)}`],
+    ["Trainers idle", percent(totals.idle_s, totals.idle_s + totals.train_s), seconds(totals.idle_s)],
+  ];
+}
+
+function more(status) {
+  const { progress, lifetime, totals, payload, round } = status;
+  return [
+    ["Learning rate", small(progress.learning_rate)],
+    ["Gradient norm", small(progress.gradient_norm), "before clipping"],
+    ["Useful arithmetic", rate(progress.model_flops_per_s, "FLOP/s"), "6 x parameters x tokens/s"],
+    ["MFU", progress.mfu === null ? "-" : percent(progress.mfu, 1), progress.mfu === null ? "set site.device_flops_peak" : "of site.device_flops_peak"],
+    ["Skipped steps", count(progress.skipped_steps), "a gradient was not finite"],
+    ["Memory", bytes(progress.memory_bytes), "all processes of this site"],
+    ["Fullest trainer", progress.rank_memory_bytes.length ? bytes(Math.max(...progress.rank_memory_bytes)) : "-", `of ${progress.rank_memory_bytes.length}; its GPU, or main memory`],
+    ["Parameters", payload ? count(payload.parameters) : "-"],
+    ["Outer steps (height)", count(status.height)],
+    ["Round now", `${round.round}: ${round.state}`, round.attempt > 0 ? `attempt ${round.attempt + 1}` : ""],
+    ["Own contributions", count(totals.contributions), `in ${count(totals.rounds_committed)} rounds`],
+    ["Failed attempts", count(lifetime.attempts_failed)],
+    ["Inner steps here", count(lifetime.inner_steps)],
+    ...audits(status.audits),
+    ["Chain head", hash(status.chain_head)],
+    ["Running for", seconds(status.uptime_s)],
+  ];
+}
+
+/** Sums of others that were made again; nothing in runs that check none. */
+function audits({ made, proofs, unanswered, undecided, bytes_received: received }) {
+  if (made + unanswered + undecided === 0) return [];
+  return [["Sums made again", count(made), `${count(proofs)} false, ${count(unanswered + undecided)} not compared, ${bytes(received)}`]];
+}

@@ -1,0 +1,379 @@
+"""Builds the parts of one daemon from its run directory and joins them; app.py starts and stops them.
+
+Wires only: what one part is to another can be read here; what they do is theirs.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import Audits, Status
+from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes
+from dilocoxd.daemon.alerts import AlertDriver, Watched
+from dilocoxd.daemon.audit.auditor import Auditor
+from dilocoxd.daemon.audit.inputs import AuditSources
+from dilocoxd.daemon.audit.kept_shares import KeptShares, share_lengths
+from dilocoxd.daemon.chain.ledger import Ledger, first_view
+from dilocoxd.daemon.chain.owed_work import WorkKeeper
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.promise_file import PromiseFile
+from dilocoxd.daemon.chain.reading_plan import ReadingPlan, lease_rules
+from dilocoxd.daemon.chain.snapshots import Retention, SnapshotKeeper
+from dilocoxd.daemon.control import ControlParts
+from dilocoxd.daemon.ending import Ending
+from dilocoxd.daemon.observe.alert_book import AlertBook
+from dilocoxd.daemon.observe.forecast import ExchangeForecast
+from dilocoxd.daemon.observe.journal import Journal
+from dilocoxd.daemon.observe.names import SiteNames
+from dilocoxd.daemon.observe.rounds import RoundHistory
+from dilocoxd.daemon.observe.site import SiteHistory
+from dilocoxd.daemon.observe.status import StatusSources, Who
+from dilocoxd.daemon.observe.view import DaemonView
+from dilocoxd.daemon.peers.arrivals import Arrivals
+from dilocoxd.daemon.peers.dial_back import DialBack
+from dilocoxd.daemon.peers.heartbeat import Heartbeat
+from dilocoxd.daemon.peers.members import Members
+from dilocoxd.daemon.peers.membership import MembershipDriver, PeerMemory
+from dilocoxd.daemon.peers.offences import Offences
+from dilocoxd.daemon.peers.serving import Library
+from dilocoxd.daemon.peers.visits import Visits
+from dilocoxd.daemon.process.lifecycle import Lifecycle
+from dilocoxd.daemon.process.open_run import Opened
+from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts
+from dilocoxd.daemon.round.driver import RoundDriver, RoundParts
+from dilocoxd.daemon.round.offers import OfferCheck
+from dilocoxd.daemon.round.recorder import Recorder
+from dilocoxd.daemon.round.suspects import Suspects
+from dilocoxd.daemon.round.transfers import Transfers
+from dilocoxd.daemon.settings import (
+    audit_rules,
+    payload_shape,
+    prepared_text,
+    round_limits,
+    site_settings,
+    swarm_settings,
+)
+from dilocoxd.daemon.site.interface import (
+    SiteEvent,
+    SiteLayout,
+    SiteSettings,
+    TrainingSite,
+)
+from dilocoxd.daemon.starting import Surroundings
+from dilocoxd.daemon.workers.kills import KillReader
+from dilocoxd.ids import Digest, PeerId, UnixTime
+from dilocoxd.machines.limits import Ourselves, VoteKeys
+from dilocoxd.machines.membership.machine import Membership
+from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.round.inputs import Event
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.machines.round.outputs import RoundStatus, StartRecovery
+from dilocoxd.store.admission import read_checkpoint
+from dilocoxd.store.audits import AuditFolders
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWorkStore
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.recording import Recording
+from dilocoxd.swarm.discovery.identity import Identity, is_signed_by
+from dilocoxd.swarm.interface import SwarmSettings
+from dilocoxd.swarm.p2pd.connections import ip_of
+from dilocoxd.swarm.service import Swarm
+from dilocoxd.telemetry.metrics import Metrics
+from dilocoxd.telemetry.sinks import Sink, open_sinks
+from dilocoxd.wire.entry import Contribution, Signature, SignedVote, VoteFor, genesis_hash, offer_text, vote_text
+from dilocoxd.wire.local.buffers import RESULT
+
+MakeSite = Callable[[SiteSettings, Callable[[SiteEvent], None]], TrainingSite]
+"""daemon.site.LocalSite, or a test's own."""
+
+
+def vote_keys(identity: Identity, run: Digest) -> VoteKeys:
+    """Signatures for the round machine of the run with this genesis hash."""
+
+    def sign(what: VoteFor) -> SignedVote:
+        unix_ms = time.time_ns() // 1_000_000
+        signature = Signature(identity.public_key_der, identity.sign(vote_text(run, what, unix_ms)))
+        return SignedVote(identity.peer_id, what.attempt, unix_ms, signature)
+
+    return VoteKeys(run, sign, is_signed_by)
+
+
+def offer_signer(identity: Identity, run: Digest) -> Callable[[Contribution], Signature]:
+    """Signs what this site offers in the run with this genesis hash."""
+    key = identity.public_key_der
+    return lambda contribution: Signature(key, identity.sign(offer_text(run, contribution)))
+
+
+def _retention(opened: Opened) -> Retention:
+    section, storage = opened.manifest.snapshot, opened.config.storage
+    keeps_first = bool(opened.manifest.init.state_digest)
+    limits = (storage.payload_rounds_max, storage.payload_bytes_max)
+    return Retention(section.every_rounds, section.keep, *limits, keeps_first=keeps_first)
+
+
+class Daemon:
+    """All parts of one peer."""
+
+    def __init__(self, opened: Opened, log: EntryLog, make_site: MakeSite) -> None:
+        self.opened = opened
+        manifest, run_dir = opened.manifest, opened.run_dir
+        self.run_id = manifest.run_id
+        self.me = opened.identity.peer_id
+        self.genesis = genesis_hash(self.run_id, manifest.sha256())
+        self.lifecycle = Lifecycle()
+        self.layout: SiteLayout | None = None
+        """Sizes, once the outer worker has described the model."""
+        self.journal = Journal(lambda: UnixTime(time.time()))
+        opened.events.listen(self.journal.remember)
+        self.journal.sinks = _sinks(opened)
+        self.names = SiteNames(self.me, opened.config.site.shown)
+        self.journal.in_words = opened.events.in_words = self.names.in_words
+        self.alerts = AlertBook(self.journal, opened.events)
+        self.keys = vote_keys(opened.identity, self.genesis)
+        self.log = log
+        reading = ReadingPlan(lease_rules(manifest), self.me)
+        settings = replace(site_settings(run_dir, manifest, opened.config, self.me), with_samples=reading.with_samples)
+        self.site = make_site(settings, self._on_site_event)
+        view = first_view(manifest, self.genesis)
+        kept_work, aside = KeptWorkStore(run_dir.own_work), Aside(run_dir.aside)
+        self.snapshots = SnapshotKeeper(
+            run_dir.snapshots, _retention(opened), self._peer_heights, kept_work, aside, opened.events.emit
+        )
+        self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied, reading)
+        self.work_keeper = WorkKeeper(self.me, self.site, kept_work, opened.events)
+        self.site_history = self._make_site_history()
+        self.table = Membership(self.me)
+        heartbeat = Heartbeat(self.lifecycle, self.ledger, self.site, lambda: self.site_history.tokens_per_step)
+        self._kept_shares = KeptShares(run_dir.own_work, lambda: share_lengths(self.ledger.payloads))
+        library = self._make_library()
+        self._arrivals = Arrivals(
+            heartbeat.describe,
+            library,
+            DialBack(self._addresses_of, self._talks_from, time.monotonic),
+        )
+        network = _network(opened)
+        self.swarm = Swarm(network, self._arrivals, opened.events.emit)
+        library.network = self.swarm.node.network
+        self.members = Members(self.swarm, self.me, network.membership, self.names.of)
+        self.offences = Offences(self.swarm.guard, opened.events, self.alerts)
+        self.membership = self._arrivals.membership = self._make_membership()
+        self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
+        self.promises = PromiseFile(run_dir.path)
+        self.recorder = _recorder(opened)
+        self.rounds: RoundDriver | None = None
+        self.machine: RoundMachine | None = None
+        self.metrics = Metrics(self._status, self._peers)
+        is_gathered = manifest.reduction.reducer == "gather"
+        self.forecast = ExchangeForecast(manifest.strategy.codec, lambda: self.layout, is_gathered=is_gathered)
+        self.round_history = RoundHistory(
+            self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain, self.forecast
+        )
+        self.recovery = self._make_recovery(aside)
+        self.auditor = self._make_auditor()
+        self.view = self._make_view()
+        self.alert_driver = self._make_alert_driver()
+
+    def _make_membership(self) -> MembershipDriver:
+        return MembershipDriver(
+            self.table,
+            self.swarm,
+            self.opened.events,
+            self._tell_rounds,
+            lambda: self.lifecycle.state == "training",
+            PeerMemory(self.journal, self.names),
+        )
+
+    def _make_site_history(self) -> SiteHistory:
+        wanted = model_bytes(self.opened.manifest, self.opened.config) + PROCESSES_BYTES
+        kills = KillReader(wanted)
+        return SiteHistory(self.journal, self.opened.events, lambda: self.ledger.chain.height, self._note_idle, kills)
+
+    def _make_recovery(self, aside: Aside) -> RecoveryDriver:
+        return RecoveryDriver(
+            RecoveryParts(
+                work_keeper=self.work_keeper,
+                ledger=self.ledger,
+                client=self.swarm.fetch_client,
+                keys=self.keys,
+                limits=replace(
+                    round_limits(self.opened.manifest), checkpoint=read_checkpoint(self.opened.run_dir.checkpoint)
+                ),
+                snapshots=self.opened.run_dir.snapshots,
+                aside=aside,
+                events=self.opened.events,
+                moved=self.swarm.announce,
+                took=self.round_history.took,
+            )
+        )
+
+    def _make_library(self) -> Library:
+        opened = self.opened
+        text = prepared_text(opened.manifest, opened.config)
+        shares = self._kept_shares if opened.manifest.reduction.verify != "none" else None
+        return Library(opened.manifest.canonical_bytes(), self.log, opened.run_dir.snapshots, text, shares)
+
+    def _make_auditor(self) -> Auditor | None:
+        manifest, folders = self.opened.manifest, AuditFolders(self.opened.run_dir.path)
+        if manifest.reduction.verify == "none":
+            return None
+        memory = manifest.strategy.participation_rounds
+        sources = AuditSources(self.me, self.ledger, self.swarm.fetch_client, self._kept_shares, folders, memory)
+        return Auditor(audit_rules(manifest), sources, self.site, self.alerts, self.opened.events.emit)
+
+    def _make_view(self) -> DaemonView:
+        sources = StatusSources(
+            who=Who(self.me, self.run_id, self.names),
+            lifecycle=self.lifecycle,
+            journal=self.journal,
+            ledger=self.ledger,
+            site=self.site,
+            peers=self._peers,
+            members=self.members.shown,
+            round_status=self.round_status,
+            recovery_text=lambda: self.recovery.text,
+            swarm=self.swarm,
+            layout=lambda: self.layout,
+            opened=self.opened,
+            forecast=self.forecast,
+            audits=lambda: self.auditor.counts if self.auditor is not None else Audits(),
+        )
+        return DaemonView(sources, self.metrics.exposition)
+
+    def _make_alert_driver(self) -> AlertDriver:
+        watched = Watched(
+            self.view.status,
+            self.view.peers,
+            self.opened.run_dir.path,
+            lambda: self.snapshots.newest_bytes,
+            lambda: self.journal.num_dropped,
+        )
+        driver = AlertDriver(watched, self.alerts)
+        self.opened.events.listen(driver.note)
+        return driver
+
+    def control_parts(self) -> ControlParts:
+        """What an operator's commands work with."""
+        return ControlParts(
+            lifecycle=self.lifecycle,
+            pauses=self.ledger.pauses,
+            loaded_height=lambda: self.ledger.chain.height if self.rounds is not None else None,
+            snapshots=self.snapshots,
+            snapshot_directory=self.opened.run_dir.snapshots,
+            live_peers=self.membership.live,
+            fetch_bytes=self.swarm.fetch_bytes,
+            visits=self.visits,
+            members=self.members,
+            tell_others=self._tell_others,
+            events=self.opened.events,
+        )
+
+    def surroundings(self) -> Surroundings:
+        """What the start looks at before this site may train."""
+        return Surroundings(
+            bootstrap=self.opened.config.network.bootstrap,
+            membership=self.membership,
+            height=lambda: self.ledger.chain.height,
+            contact_error=self.swarm.contacts.last_error,
+            unconfirmed=lambda: self.machine.status.unconfirmed if self.machine is not None else frozenset(),
+            recovery_text=lambda: self.recovery.text,
+            lifecycle=self.lifecycle,
+            events=self.opened.events,
+        )
+
+    def ending(self) -> Ending:
+        """What the end of the run looks at."""
+        return Ending(
+            self.opened.manifest.run.stop_after_tokens,
+            self.ledger,
+            self._peer_heights,
+            self.lifecycle,
+            self.opened.events,
+        )
+
+    def _status(self) -> Status:
+        return self.view.status()
+
+    def _peers(self) -> list[Peer]:
+        return self.membership.shown(self.ledger.chain)
+
+    # --- the round machine, once the payload sizes are known ---
+
+    async def make_rounds(self, payloads: PayloadMaps) -> Transfers:
+        """Machine and driver for the state that the ledger has loaded."""
+        kept = await self.promises.load(self.site.buffers.fd(RESULT), payloads)
+        shape = payload_shape(self.opened.manifest, payloads)
+        limits = round_limits(self.opened.manifest)
+        who = Ourselves(self.me, self.run_id, self.genesis, self.keys)
+        self.machine = self.recorder.open_machine(who, shape, limits, self.ledger.chain, kept)
+        parts = RoundParts(
+            recorder=self.recorder,
+            site=self.site,
+            ledger=self.ledger,
+            promises=self.promises,
+            work_keeper=self.work_keeper,
+            post=self.swarm,
+            history=self.round_history,
+            suspects=Suspects(self.alerts, self.opened.events.emit),
+            count_bad=self.offences.count,
+            sign_offer=offer_signer(self.opened.identity, self.genesis),
+            offers=OfferCheck(self.keys, limits.contributors_max),
+            auditor=self.auditor,
+            moved=self.swarm.announce,
+        )
+        self.rounds = self._arrivals.rounds = RoundDriver(parts, self.me, self._start_recovery)
+        bulk = (self.swarm.bulk_out, self.swarm.bulk_in)
+        return Transfers(self.run_id, self.site.buffers, payloads, bulk, self.rounds.tell)
+
+    def _start_recovery(self, order: StartRecovery) -> None:
+        assert self.rounds is not None
+        self.recovery.start(order, self.rounds.tell)
+
+    def round_status(self) -> RoundStatus | None:
+        """What the round machine does; None before it exists."""
+        return self.machine.status if self.machine is not None else None
+
+    # --- wires ---
+
+    async def _talks_from(self, peer: PeerId) -> tuple[str, ...]:
+        ends = (await self.swarm.node.connections()).get(peer, ())
+        return tuple(filter(None, map(ip_of, ends)))
+
+    def _addresses_of(self, peer: PeerId) -> tuple[str, ...]:
+        record = self.table.record(peer)
+        return record.addresses if record is not None else ()
+
+    def _on_site_event(self, event: SiteEvent) -> None:
+        """The site tells something; called on the loop."""
+        self.site_history.note(event)
+        if isinstance(event, OfferContribution):
+            assert self.rounds is not None, "the site trains only after the round machine started"
+            self.rounds.offer(event)
+
+    def _tell_others(self) -> None:
+        self.membership.report()
+        self.swarm.announce()
+
+    def _peer_heights(self) -> list[int]:
+        return self.membership.heights()
+
+    def _tell_rounds(self, event: Event) -> None:
+        if self.rounds is not None:
+            self.rounds.tell(event)
+
+    def _note_idle(self, idle_s: float) -> None:
+        self.round_history.idle_s = idle_s
+
+
+def _recorder(opened: Opened) -> Recorder:
+    limit = opened.config.log.recording_mib << 20
+    return Recorder(Recording(opened.run_dir.logs, limit) if limit else None)
+
+
+def _sinks(opened: Opened) -> list[Sink]:
+    sinks, name = opened.config.sinks, f"{opened.manifest.run_id}-{opened.identity.peer_id[-8:]}"
+    return open_sinks(sinks.tensorboard, sinks.wandb_project, name, opened.run_dir.path)
+
+
+def _network(opened: Opened) -> SwarmSettings:
+    return swarm_settings(opened.run_dir, opened.manifest, opened.config, opened.identity)

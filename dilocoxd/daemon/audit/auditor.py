@@ -1,0 +1,197 @@
+"""Makes audits: draws segments, brings their inputs together, has them summed again, tells what was found.
+
+One segment at a time, so that memory and disk hold one segment of each contributor. Nobody is accused for not
+answering, nor while anything of our own is not proved (machines/audit/verdict.py).
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.answers.status import Audits
+from dilocoxd.daemon.audit.inputs import AuditedEntry, AuditSources, RoundInputs, Unanswered, files_sha256
+from dilocoxd.daemon.observe.alert_book import AlertBook
+from dilocoxd.daemon.site.interface import BadShare, TrainingSite
+from dilocoxd.errors import StoreError, WireError, WorkerError
+from dilocoxd.ids import PeerId, RoundIndex
+from dilocoxd.machines.audit.draw import SEED_BYTES, drawn, others_segments
+from dilocoxd.machines.audit.verdict import AuditFinding, Summed, is_sound, judge
+from dilocoxd.machines.round.outputs import RoundSummary
+from dilocoxd.store.audits import RESULT_NAME
+from dilocoxd.telemetry.alerts import kind_of
+from dilocoxd.telemetry.catalogue import Event
+from dilocoxd.telemetry.suspicions import AuditFinished, ResultFalse
+from dilocoxd.wire.audit import AuditCase
+from dilocoxd.wire.entry import entry_hash
+
+AFTER_S: Final = 15.0
+"""So long the audits of a committed entry wait for other sites."""
+QUEUE_MAX: Final = 4
+"""Entries that wait to be audited; while there are more the oldest goes unaudited, and is counted."""
+SUM_TIMEOUT_S: Final = 60.0
+SUMS_TO_ACCUSE: Final = 2
+NAMED_MAX: Final = 4
+"""False results that the text of the alert names."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRules:
+    """Of the run. `before_vote_s`: how long a vote may wait for audits; 0: they are made after the commit."""
+
+    fraction: float
+    before_vote_s: float = 0.0
+
+
+class Auditor:
+    """Of one daemon in a run that audits."""
+
+    def __init__(
+        self,
+        rules: AuditRules,
+        sources: AuditSources,
+        site: TrainingSite,
+        alerts: AlertBook,
+        emit: Callable[[Event], None],
+        draw_seed: Callable[[], bytes] = lambda: os.urandom(SEED_BYTES),
+    ) -> None:
+        self.counts = Audits()
+        self._rules = rules
+        self._from = sources
+        self._site = site
+        self._alerts = alerts
+        self._emit = emit
+        self._draw_seed = draw_seed
+        self._queue: asyncio.Queue[RoundSummary] = asyncio.Queue(QUEUE_MAX)
+        self._texts: list[str] = []
+
+    @property
+    def is_before_vote(self) -> bool:
+        """Votes wait for audits."""
+        return self._rules.before_vote_s > 0
+
+    def later(self, summary: RoundSummary) -> None:
+        """With `verify = after`: audit this committed entry when there is time, while the next round goes on."""
+        if self.is_before_vote:
+            return
+        if self._queue.full():
+            self._queue.get_nowait()
+            self._count(undecided=1)
+        self._queue.put_nowait(summary)
+
+    async def run(self) -> None:
+        """Audits what `later` was told, one entry after the other, until cancelled."""
+        await asyncio.to_thread(self._from.folders.clear)
+        while True:
+            summary = await self._queue.get()
+            try:
+                signed = await asyncio.to_thread(self._from.ledger.log.entry, summary.round)
+            except StoreError:  # a fork took it away meanwhile
+                self._count(undecided=1)
+                continue
+            if entry_hash(signed.entry) == summary.entry_hash:
+                await self.audit(AuditedEntry(signed.entry, signed.offers, summary.owners), AFTER_S)
+
+    async def before_vote(self, audited: AuditedEntry) -> tuple[tuple[PeerId, ...], str]:
+        """Owners of results that are proved false, and one sentence. Returns within a bounded time."""
+        found = await self.audit(audited, self._rules.before_vote_s)
+        false = [finding for finding in found if finding.verdict == "false"]
+        culprits = {PeerId(owner) for finding in false if (owner := audited.owner(finding.segment))}
+        why = "; ".join(f"segment {finding.segment}: {finding.why}" for finding in false[:NAMED_MAX])
+        return tuple(sorted(culprits)), why
+
+    async def audit(self, audited: AuditedEntry, limit_s: float) -> list[AuditFinding]:
+        """Findings of the segments drawn for an entry; those that time does not allow are undecided."""
+        began, loop = time.monotonic(), asyncio.get_running_loop()
+        segments, found = self._draw(audited), list[AuditFinding]()
+        try:
+            inputs = RoundInputs(self._from, audited, loop.time() + limit_s)
+        except StoreError as error:  # payloads of an entry that is not of this run
+            return [AuditFinding("unproved", segment, str(error)) for segment in segments]
+        for segment in segments:
+            left_s = limit_s - (time.monotonic() - began)
+            found.append(await self._bounded(inputs, audited, segment, left_s))
+        verdicts = [finding.verdict for finding in found]
+        num_made = verdicts.count("sound") + verdicts.count("false")
+        self._count(
+            made=num_made,
+            proofs=verdicts.count("false"),
+            unanswered=verdicts.count("unanswered"),
+            undecided=verdicts.count("unproved"),
+            bytes_received=inputs.bytes_received,
+        )
+        if segments:
+            self._emit(
+                AuditFinished(
+                    round=audited.entry.round,
+                    num_made=num_made,
+                    num_false=verdicts.count("false"),
+                    num_undecided=len(found) - num_made,
+                    bytes_received=inputs.bytes_received,
+                    seconds=time.monotonic() - began,
+                )
+            )
+        return found
+
+    def _draw(self, audited: AuditedEntry) -> tuple[int, ...]:
+        num_segments = len(audited.entry.result_hashes)
+        others = others_segments(audited.owners, self._from.me, num_segments)
+        return drawn(self._draw_seed(), self._rules.fraction, others)
+
+    async def _bounded(self, inputs: RoundInputs, audited: AuditedEntry, segment: int, left_s: float) -> AuditFinding:
+        if left_s <= 0:
+            return AuditFinding("unproved", segment, "no time was left")
+        try:
+            return await self._check(inputs, audited, segment, left_s)
+        except Unanswered as silent:
+            return AuditFinding("unanswered", segment, str(silent), silent.peers)
+        except (StoreError, WireError, WorkerError, OSError) as error:
+            return AuditFinding("unproved", segment, str(error))
+
+    async def _check(self, inputs: RoundInputs, audited: AuditedEntry, segment: int, left_s: float) -> AuditFinding:
+        folder, case = await inputs.collect(segment)
+        folders = self._from.folders
+        try:
+            sums = [await self._sum(folder, left_s)]
+            if is_sound(case, sums[0]):
+                return AuditFinding("sound", segment)
+            while len(sums) < SUMS_TO_ACCUSE:
+                sums.append(await self._sum(folder, SUM_TIMEOUT_S))
+            read_again = await asyncio.to_thread(files_sha256, folder, len(case.proofs))
+            finding = judge(case, inputs.num_segments, read_again, sums)
+            if finding.verdict == "false":
+                await self._accuse(inputs, case, folder, finding)
+            return finding
+        finally:
+            await asyncio.to_thread(folders.forget, folder)
+
+    async def _sum(self, folder: Path, limit_s: float) -> Summed:
+        try:
+            done = await self._site.reduce_again(str(folder), timeout_s=min(SUM_TIMEOUT_S, max(1.0, limit_s)))
+        except BadShare as error:
+            return Summed(bad_place=error.slot)
+        return Summed(done.sha256)
+
+    async def _accuse(self, inputs: RoundInputs, case: AuditCase, folder: Path, finding: AuditFinding) -> None:
+        """Keep the evidence, raise the alarm. The alarm does not depend on the disk."""
+        kept: Path | None = None
+        try:
+            if (result := await asyncio.to_thread(inputs.result, finding.segment)) is not None:
+                await asyncio.to_thread((folder / RESULT_NAME).write_bytes, result)
+            kept = await asyncio.to_thread(self._from.folders.keep, folder)
+        except (StoreError, OSError) as error:
+            self._texts.append(f"evidence of entry {case.entry.round} could not be kept: {error}")
+        place = RoundIndex(case.entry.round), finding.segment
+        self._emit(
+            ResultFalse(peer=case.owner, round=place[0], segment=place[1], reason=finding.why, evidence=str(kept or ""))
+        )
+        owner = case.owner or "an owner that this site does not remember"
+        self._texts.append(f"{owner}: segment {place[1]} of round {place[0]} is false ({finding.why})")
+        del self._texts[:-NAMED_MAX]
+        self._alerts.alert("false_result", "; ".join(reversed(self._texts)), kind_of("false_result").remedy)
+
+    def _count(self, **more: int) -> None:
+        self.counts = replace(self.counts, **{name: getattr(self.counts, name) + by for name, by in more.items()})

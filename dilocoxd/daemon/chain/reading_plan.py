@@ -1,0 +1,61 @@
+"""Tells the trainers which samples their next phase reads: the leases of our chain, kept in step with it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.ids import PeerId, PhaseId
+from dilocoxd.machines.phase.vocabulary import TrainerCommand
+from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases, num_doors
+from dilocoxd.wire.entry import Entry
+from dilocoxd.wire.local.trainer import SAMPLE_RANGES_MAX, CloseBoundary, StartTraining
+
+ABSENT_ROUNDS_MIN: Final = 16
+
+
+def lease_rules(manifest: Manifest) -> LeaseRules | None:
+    """Those of the run; None if it reads windows of one text, in which nobody leases anything."""
+    sources = manifest.data.sources
+    if not sources:
+        return None
+    seq_len = manifest.model.seq_len
+    longest = max(1, manifest.claimed_tokens_max // seq_len)
+    per_epoch = sum(source.num_tokens for source in sources) // seq_len
+    absent = max(ABSENT_ROUNDS_MIN, manifest.strategy.participation_rounds)
+    return LeaseRules(seq_len, longest, num_doors(per_epoch, longest), absent)
+
+
+class ReadingPlan:
+    """The leases at our height, and what they say to our trainers."""
+
+    def __init__(self, rules: LeaseRules | None, me: PeerId) -> None:
+        self.leases: Leases | None = first_leases(rules) if rules is not None else None
+        self._rules = rules
+        self._me = me
+
+    def restart(self, entries: Iterable[Entry]) -> None:
+        """The chain is another one now, or longer than we knew."""
+        if self._rules is not None:
+            self.leases = first_leases(self._rules)
+            for entry in entries:
+                self.leases = self.leases.extended(entry)
+
+    def extend(self, entry: Entry) -> None:
+        """`entry` is in the log. Before it is applied: the trainers' next phase may begin as soon as it is."""
+        if self.leases is not None and entry.round == self.leases.height:
+            self.leases = self.leases.extended(entry)
+
+    def with_samples(self, command: TrainerCommand) -> TrainerCommand:
+        """`command`, with what its phase reads if it begins one."""
+        match command:
+            case StartTraining():
+                return replace(command, samples=self._samples(command.phase))
+            case CloseBoundary():
+                return replace(command, samples=self._samples(command.next_phase))
+            case _:
+                return command
+
+    def _samples(self, phase: PhaseId) -> tuple[int, ...]:
+        queue = self.leases.reading(self._me, phase) if self.leases is not None else ()
+        return tuple(bound for part in queue[:SAMPLE_RANGES_MAX] for bound in (part.start, part.stop))

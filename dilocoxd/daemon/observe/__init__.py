@@ -1,0 +1,1 @@
+"""What the daemon remembers and shows to people."""

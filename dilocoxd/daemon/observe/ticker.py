@@ -1,0 +1,109 @@
+"""Decides which line says how it goes, and when, to somebody who watches the terminal. Pure.
+
+One line for each committed round, at most one a second; within long rounds, and while the site does not train, one at
+every change and one every 10 s. Never longer silence, and never two lines that say the same in a row within that time.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.answers.rounds import RoundRow
+from dilocoxd.answers.status import Status
+from dilocoxd.answers.words import figure, in_bytes, in_time, tokens_per_s
+
+LINE_EVERY_S: Final = 10.0
+CHANGE_S: Final = 2.0
+"""A change of what is waited for is told no sooner after the last line than this: much is over within it."""
+ROUND_S: Final = 1.0
+_UNSETTLED: Final = -math.inf
+
+
+@dataclass(slots=True)
+class Ticker:
+    """`look` about once a second; each line once."""
+
+    _said_at: float = _UNSETTLED
+    _said: str = ""
+    """State and wait of the last line that was not about a round."""
+    _round: int | None = None
+    """Newest round that was told, or that was there at the first look."""
+
+    def look(self, status: Status, newest: RoundRow | None, now: float) -> str:
+        """The line that is due, or empty. `newest`: the committed round of the highest number."""
+        if self._round is None:
+            self._round = newest.round if newest is not None else -1
+        silent_s = now - self._said_at
+        if newest is not None and newest.round > self._round:
+            if silent_s < ROUND_S:
+                return ""
+            self._round = newest.round
+            return self._say(round_line(status, newest), now)
+        state = f"{status.state}/{_stem(status.waiting_for)}"
+        has_changed = state != self._said and status.state != "training" and silent_s >= CHANGE_S
+        if not has_changed and silent_s < LINE_EVERY_S:
+            return ""
+        self._said = state
+        return self._say(step_line(status) if status.state == "training" else wait_line(status), now)
+
+    def _say(self, line: str, now: float) -> str:
+        self._said_at = now
+        return line
+
+
+def _stem(waiting_for: str) -> str:
+    """What is waited for, without how far it is: that changes all the time."""
+    return waiting_for.partition("(")[0]
+
+
+def round_line(status: Status, row: RoundRow) -> str:
+    """A committed round: sites in it, losses, speed, bytes, when the next one comes, time left."""
+    num, peers, progress = len(row.contributors), status.peers, status.progress
+    usual = max(num, peers.took_part_last_round + peers.missed_last_round)
+    parts = [f"round {row.round}", f"{num}/{usual} sites", losses(status), speed(status)]
+    if row.bytes_sent is not None and row.bytes_received is not None:
+        parts.append(f"{in_bytes(row.bytes_sent)} up, {in_bytes(row.bytes_received)} down")
+    if not row.is_contributor:
+        parts.append("without us")
+    parts.append(f"next in ~{in_time(progress.round_s)}" if progress.round_s is not None else "")
+    return "  ".join(filter(None, [*parts, time_left(status)]))
+
+
+def step_line(status: Status) -> str:
+    """Where the inner steps are, in a round that takes long."""
+    phase = status.phase
+    if phase.phase is None or not phase.inner_step:
+        return wait_line(status)
+    left_s = max(0, phase.inner_steps - phase.inner_step) * phase.step_seconds
+    parts = [f"round {status.height}", f"step {phase.inner_step}/{phase.inner_steps}", losses(status)]
+    parts += [speed(status), f"exchange in ~{in_time(left_s)}" if left_s else ""]
+    parts += [time_left(status), f"waits for {status.waiting_for}" if status.waiting_for else ""]
+    return "  ".join(filter(None, parts))
+
+
+def wait_line(status: Status) -> str:
+    """What the site does instead of training, and what it waits for."""
+    state = status.state.replace("_", " ")
+    return f"{state}: waits for {status.waiting_for}" if status.waiting_for else state
+
+
+def losses(status: Status) -> str:
+    """Newest inner loss, and of the shared model on held-out text."""
+    found = status.losses
+    if found.inner is None and found.validation is None:
+        return ""
+    return f"loss {figure(found.inner, '.2f')} (val {figure(found.validation, '.2f')})"
+
+
+def speed(status: Status) -> str:
+    """Of this site."""
+    value = status.progress.tokens_per_s
+    return tokens_per_s(value) if value is not None else ""
+
+
+def time_left(status: Status) -> str:
+    """To the end of the schedule."""
+    left_s = status.progress.eta_s
+    if left_s is None:
+        return ""
+    return f"{in_time(left_s)} left" if left_s else "schedule done"

@@ -1,0 +1,1 @@
+"""Who is there, what we serve to them, whether they can reach us."""

@@ -1,0 +1,107 @@
+"""What an operator asks about one other site, or tells the network at run time: ping, connect, disconnect.
+
+Sites are named as people see them: by name, short id or peer id. Nothing here decides who is a peer of the run; that
+is the hello's affair, as for everybody.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.answers.peers import Ping
+from dilocoxd.answers.words import plural
+from dilocoxd.daemon.observe.names import SiteNames
+from dilocoxd.errors import CommandRefused, ConfigError, PeerError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.site_names import short_id
+from dilocoxd.swarm.discovery.hello import introduce
+from dilocoxd.swarm.p2pd.addresses import parse_address
+from dilocoxd.swarm.p2pd.connections import address_text, is_relayed
+from dilocoxd.swarm.service import Swarm
+
+PINGS: Final = 4
+"""Hellos: the first one may still dial; the least of the times is the link's."""
+PING_S: Final = 10.0
+PAYLOAD_BYTES_MAX: Final = 4 << 20
+MEASURED_BYTES_MIN: Final = 64 << 10
+"""Less says more about the round trip than about the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Commands about the network; called on the daemon's loop."""
+
+    swarm: Swarm
+    names: SiteNames
+    known: Callable[[], Sequence[PeerId]]
+    height: Callable[[], int]
+
+    async def ping(self, site: str) -> Ping:
+        """How the site is reached and how well. Raises CommandRefused: unknown, ambiguous, no answer."""
+        peer, swarm = self._peer(site), self.swarm
+        record, trips, offset_s = swarm.book.data(swarm.peer_id), [], 0.0
+        try:
+            for _ in range(PINGS):
+                found = await introduce(swarm.gate, peer, record=record, timeout_s=PING_S)
+                trips.append(found.round_trip_s)
+                offset_s = found.clock_offset_s
+            addresses = [address_text(data) for data in (await swarm.node.connections()).get(peer, ())]
+            speed = await self._download_speed(peer)
+        except (PeerError, WireError) as error:
+            raise CommandRefused(f"{self.names.of(peer)} does not answer: {self.names.in_words(str(error))}") from error
+        direct = [address for address in addresses if not is_relayed(address)]
+        return Ping(
+            peer_id=peer,
+            name=self.names.of(peer),
+            round_trip_s=min(trips),
+            worst_round_trip_s=max(trips),
+            is_direct=bool(direct) if addresses else None,
+            address=(direct or addresses or [""])[0],
+            clock_offset_s=offset_s,
+            download_bytes_per_s=speed,
+            upload_bytes_per_s=swarm.bulk_out.bytes_per_s.get(peer),
+        )
+
+    async def _download_speed(self, peer: PeerId) -> float | None:
+        """Of the newest payload that the peer has, if there is one of a useful size; None: not measured."""
+        if self.height() == 0:
+            return None
+        began = time.monotonic()
+        try:
+            data = await self.swarm.fetch_bytes(peer, f"payload/{self.height() - 1}", bytes_max=PAYLOAD_BYTES_MAX)
+        except (PeerError, WireError):
+            return None  # dropped, larger than we want to fetch for a ping, or not there yet
+        took_s = max(1e-6, time.monotonic() - began)
+        return len(data) / took_s if len(data) >= MEASURED_BYTES_MIN else None
+
+    async def connect(self, address: str) -> str:
+        """Ask at `address` from now on, until the daemon ends. Raises CommandRefused."""
+        try:
+            where = parse_address(address)
+        except ConfigError as error:
+            raise CommandRefused(str(error)) from error
+        self.swarm.contacts.add_bootstrap(where)
+        return f"{address} is asked now, and again until it answers; put it into network.bootstrap to keep it"
+
+    async def disconnect(self, site: str) -> str:
+        """Close the connection. Raises CommandRefused."""
+        peer = self._peer(site)
+        try:
+            await self.swarm.node.disconnect(peer)
+        except PeerError as error:
+            raise CommandRefused(self.names.in_words(str(error))) from error
+        self.swarm.contacts.is_woken.set()
+        return f"the connection to {self.names.of(peer)} is closed; both sides dial again by themselves"
+
+    def _peer(self, site: str) -> PeerId:
+        """The one peer that is called so. Raises CommandRefused."""
+        known = self.known()
+        found = [peer for peer in known if site in (peer, self.names.of(peer), short_id(peer))]
+        found = found or [peer for peer in known if self.names.of(peer).partition("~")[0] == site]
+        if len(found) == 1:
+            return found[0]
+        called = ", ".join(sorted(self.names.of(peer) for peer in found or known)[:8])
+        if found:
+            raise CommandRefused(f"{plural(len(found), 'site')} are called {site!r}: say which of {called}")
+        raise CommandRefused(f"no other site is called {site!r}; known: {called or 'none'}")

@@ -1,0 +1,1 @@
+"""The daemon as a process: opening a run, signals, service manager, loop."""

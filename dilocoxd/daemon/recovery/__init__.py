@@ -1,0 +1,1 @@
+"""Drives machines/recovery: questions to peers, steps on our own state."""

@@ -1,0 +1,1 @@
+"""Drives machines/round: events in, commands carried out in order."""

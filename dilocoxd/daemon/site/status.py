@@ -1,0 +1,64 @@
+"""One consistent look at the site for GET /v1/status."""
+
+from dilocoxd.daemon.site.interface import SiteStatus, WorkerChanged, WorkerRole, WorkerState, WorkerStatus
+from dilocoxd.daemon.site.progress import SiteProgress
+from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.outer_worker import OuterWorker
+from dilocoxd.daemon.workers.trainers import Trainer
+from dilocoxd.ids import Digest
+from dilocoxd.machines.phase.machine import PhaseMachine
+from dilocoxd.machines.phase.repayment import work_needed
+
+
+def site_status(
+    machine: PhaseMachine, progress: SiteProgress, fork_server: ForkServer, outer: OuterWorker, trainer: Trainer
+) -> SiteStatus:
+    """Cheap: nothing is measured here."""
+    state = machine.state
+    phase, shared = state.trainer.phase, state.shared
+    flight = state.flight if state.flight is not None and state.flight.stage != "forming" else None
+    return SiteStatus(
+        waiting_for=machine.waiting_for,
+        is_training=state.is_trainer_active and not state.pause_reason,
+        phase=phase.number if phase is not None else None,
+        inner_step=phase.inner_step if phase is not None else 0,
+        inner_steps=phase.inner_steps if phase is not None else 0,
+        global_step=progress.global_step,
+        base_round=progress.base_round if state.is_trainer_active else None,
+        step_seconds=progress.step_seconds,
+        idle_seconds=progress.idle_seconds,
+        train_seconds=progress.train_seconds,
+        tokens=progress.tokens,
+        in_flight=flight.phase if flight is not None else None,
+        state_round=shared.round if shared is not None else None,
+        anchor_sha256=Digest(shared.anchor_sha256) if shared is not None else None,
+        state_digest=Digest(shared.state_digest) if shared is not None else None,
+        workers={
+            "fork_server": _single(fork_server, is_up=fork_server.is_warm),
+            "outer": _single(outer, is_up=outer.is_up),
+            "trainer": WorkerStatus(trainer.state, trainer.restarts.total, trainer.pids, trainer.generation),
+        },
+        work_needed=work_needed(state),
+        in_flight_content=flight.content if flight is not None else {},
+        tokens_per_step=progress.tokens_per_step,
+        shared_steps=shared.shared_steps if shared is not None else None,
+        learning_rate=progress.learning_rate,
+        gradient_norm=progress.gradient_norm,
+        doing=progress.doing,
+        skipped_steps=progress.skipped_steps,
+        rank_memory_bytes=progress.rank_memory_bytes,
+    )
+
+
+def _single(worker: ForkServer | OuterWorker, *, is_up: bool) -> WorkerStatus:
+    """A worker that is one process."""
+    state = "running" if is_up else "starting"
+    return WorkerStatus(state, worker.restarts.total, (worker.pid,) if worker.pid else (), worker.generation)
+
+
+def worker_changed(
+    role: WorkerRole, worker: ForkServer | OuterWorker | Trainer, state: WorkerState, reason: str
+) -> WorkerChanged:
+    """What the rest of the daemon is told of a worker that was started, lost or stopped."""
+    budget = worker.restarts
+    return WorkerChanged(role, state, budget.total, reason, worker.pid, worker.generation, budget.left)

@@ -1,0 +1,1 @@
+"""Results of an entry, where they lie, and how much of a contribution they counted."""

@@ -1,0 +1,46 @@
+"""What an event means, in a sentence for people; events without one are shown as name and values. Pure.
+
+Peer ids are put in as they are: whoever shows the sentence puts names in their place.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from dilocoxd.answers.words import in_bytes, in_time, plural
+from dilocoxd.telemetry import catalogue as c
+
+
+def _url(event: c.ApiStarted) -> str:
+    return f"http://[{event.host}]:{event.port}" if ":" in event.host else f"http://{event.host}:{event.port}"
+
+
+def _joined(event: c.SwarmJoined) -> str:
+    return f"in touch with {plural(event.num_live, 'site')}, first {event.through} ({in_time(event.waited_s)})"
+
+
+def _caught_up(event: c.RecoveryEnded) -> str:
+    took = f"{in_bytes(event.bytes_received)} in {in_time(event.recovery_s)}"
+    return f"caught up: outer step {event.height} ({took})"
+
+
+_SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
+    c.SwarmJoined: _joined,
+    c.PeerFound: lambda e: f"{e.peer} is a site of this run",
+    c.PeerLost: lambda e: f"{e.peer} does not answer any more, for {in_time(e.silent_s)}: {e.reason}",
+    c.PeerLeft: lambda e: f"{e.peer} said goodbye",
+    c.PeerEvicted: lambda e: f"{e.peer} was evicted from the run",
+    c.RoundAbandoned: lambda e: f"round {e.round}: attempt {e.attempt} was given up: {e.reason}",
+    c.RecoveryStarted: lambda e: f"catching up from {e.own_height} to {e.target_height}: {e.reason}",
+    c.RecoveryEnded: _caught_up,
+    c.SitePaused: lambda e: f"paused: {e.reason}",
+    c.SiteResumed: lambda e: "training goes on",
+    c.ApiStarted: lambda e: f"dashboard and API at {_url(e)}",
+    c.AlertRaised: lambda e: f"alert {e.code}: {e.text}; {e.remedy}",
+    c.AlertCleared: lambda e: f"alert {e.code} is over",
+}
+
+
+def sentence(event: c.Event) -> str:
+    """The sentence, or empty."""
+    tell = _SENTENCES.get(type(event))
+    return tell(event) if tell is not None else ""

@@ -1,0 +1,72 @@
+"""Events that name a site whose contribution or sum is not what it should be, and those of the audits that find it.
+
+Types as in the catalogue. Source: protocol/08-compression.md (C9), X13.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dilocoxd.telemetry.catalogue import Event, Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionOutsized(Event):
+    """A site's contribution to an entry had many times the median norm; a few of them were counted."""
+
+    name: ClassVar[str] = "contribution.outsized"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    round: int
+    norms: float
+    num_segments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionDropped(Event):
+    """Nothing was counted of most of a site's contribution to an entry: it pointed against those of the others."""
+
+    name: ClassVar[str] = "contribution.dropped"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    round: int
+    part: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionContrary(Event):
+    """A site's contributions point away from those of the others, again and again."""
+
+    name: ClassVar[str] = "contribution.contrary"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    round: int
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFalse(Event):
+    """A segment that a site reduced was summed again from the signed contributions, and is another one."""
+
+    name: ClassVar[str] = "result.false"
+    level: ClassVar[Level] = "error"
+    peer: str
+    """The owner; empty if this site cannot say who it was."""
+    round: int
+    segment: int
+    reason: str
+    evidence: str
+    """Folder that proves it; empty if none was kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFinished(Event):
+    """Random segments of a round were summed again."""
+
+    name: ClassVar[str] = "audit.finished"
+    is_detail: ClassVar[bool] = True
+    round: int
+    num_made: int
+    num_false: int
+    num_undecided: int
+    bytes_received: int
+    seconds: float
