@@ -6,6 +6,9 @@ from pydantic import model_validator
 
 from dilocoxd.config.fields import Section, knob
 
+Delay = Literal["none", "phase", "eager", "arrival", "streaming"]
+"""When the result of a round is applied: see `strategy.delay`."""
+
 
 class OuterSection(Section):
     """The optimizer that turns mean pseudo-gradients into the next anchor. Source: arXiv 2311.08105."""
@@ -51,7 +54,7 @@ class StrategySection(Section):
         knob("Label for people; nothing depends on it.", unit="text", cost="none.", min_length=1, max_length=64),
     ] = "dilocox"
     delay: Annotated[
-        Literal["none", "phase", "eager", "arrival", "streaming"],
+        Delay,
         knob(
             "When a round's result is applied: none = wait for it (synchronous), phase = one phase later (DiLoCoX),"
             " eager = like phase, and the site's own newest progress at once (arXiv 2502.12996),"
@@ -201,14 +204,16 @@ class StrategySection(Section):
     segment_elements_max: Annotated[
         int,
         knob(
-            "Largest piece of the parameters with an owner of its own. Smaller spreads the work over more peers.",
+            "Largest piece of the parameters with an owner of its own. Smaller spreads the work over more peers, larger"
+            " lets low rank see whole matrices. 0: chosen from the model, about 1,000 segments; `dilocoxd start` writes"
+            " the number here.",
             unit="elements",
             cost="each segment costs a hash and a header.",
-            ge=4096,
+            ge=0,
             le=1 << 26,
             multiple_of=4096,
         ),
-    ] = 1 << 20
+    ] = 0
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -254,7 +259,7 @@ class RoundSection(Section):
     quorum: Annotated[
         Literal["available", "majority"],
         knob(
-            "available = whoever is there goes on; majority = more than half of the members of the last round must.",
+            "available = whoever is there goes on; majority = more than half of the last 8 rounds' contributors must.",
             unit="choice",
             cost="available may fork while the network is split (healed later), majority stops instead.",
         ),
@@ -311,6 +316,59 @@ class RoundSection(Section):
         if self.grace_min_s > self.grace_max_s:
             raise ValueError(
                 f"round.grace_min_s = {self.grace_min_s} is above round.grace_max_s = {self.grace_max_s}; swap them"
+            )
+        return self
+
+
+class AggregationSection(Section):
+    """How far one site may move the mean. Weights are capped at twice the median of the group in any case."""
+
+    norm_clip: Annotated[
+        bool,
+        knob(
+            "Scale a contribution to a segment down to clip_kappa times the median norm of the group; what is cut off"
+            " stays in its site's error feedback. Source: arXiv 2508.15706.",
+            unit="switch",
+            cost="the owner of a segment reads each share twice; without it one site can end a run in one round.",
+        ),
+    ] = True
+    clip_kappa: Annotated[
+        float,
+        knob(
+            "Norms above so many times the median are clipped.",
+            unit="median norms",
+            cost="low holds honest sites back that did more work; high leaves a liar more room.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 2.5
+    drop_contrary: Annotated[
+        bool,
+        knob(
+            "Do not count a contribution to a segment that points against those of all others, in groups of three or"
+            " more; it stays in its site's error feedback. Needs norm_clip. Source: docs/adr/0015.",
+            unit="switch",
+            cost="the owner of a segment reads each share once more; without it a wrong sign subtracts though clipped.",
+        ),
+    ] = True
+    centered_clip: Annotated[
+        bool,
+        knob(
+            "Clip distances from the last round's result, at their median, instead of norms: a liar of ordinary norm is"
+            " held back too."
+            " For strategy.transform = 'identity' without fragments, and codecs that send every value."
+            " Source: arXiv 2012.10333.",
+            unit="switch",
+            cost="snapshots and memory grow by one payload, the owner does about three times the work.",
+        ),
+    ] = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.centered_clip and not self.norm_clip:
+            raise ValueError(
+                "aggregation.centered_clip = true clips, but aggregation.norm_clip = false says not to; set norm_clip"
+                " to true"
             )
         return self
 

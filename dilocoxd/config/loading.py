@@ -103,10 +103,12 @@ def _unknown_sentence(model: type[BaseModel], loc: tuple[int | str, ...], field:
         parent = _submodel(parent, str(part)) if parent is not None else None
     known = list(parent.model_fields) if parent is not None else []
     prefix = ".".join(str(part) for part in loc[:-1])
+    is_section = len(loc) == 1 and all(_submodel(model, name) is not None for name in known)
+    what = "section" if is_section else "field"
     near = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
     if near:
-        return f"unknown field {field}; did you mean {'.'.join(filter(None, (prefix, near[0])))}?"
-    return f"unknown field {field}; remove it, known here: {', '.join(known)}"
+        return f"unknown {what} {field}; did you mean {'.'.join(filter(None, (prefix, near[0])))}?"
+    return f"unknown {what} {field}; remove it, known here: {', '.join(known)}"
 
 
 def _submodel(model: type[BaseModel], name: str) -> type[BaseModel] | None:

@@ -10,20 +10,41 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import tomli_w
 from pydantic import Field, model_validator
 
-from dilocoxd.config.agreement import OuterSection, RoundSection, SnapshotSection, StrategySection
+from dilocoxd.config.agreement import (
+    AggregationSection,
+    OuterSection,
+    RoundSection,
+    SnapshotSection,
+    StrategySection,
+)
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import FILE_BYTES_MAX, canonical_json, read_toml, validated
-from dilocoxd.config.schedule import ScheduleSection
+from dilocoxd.config.origin import AdmissionSection, InitSection, SeedsSection, TokenizerSection
+from dilocoxd.config.schedule import ReductionSection, ScheduleSection
+from dilocoxd.config.sections.adapter import LoraSection
+from dilocoxd.config.sections.data import DataSection
+from dilocoxd.config.sections.segments import segment_elements
 from dilocoxd.config.stability import safe_outer_lr
-from dilocoxd.config.training import DataSection, InnerSection, ModelSection, SeedsSection, TokenizerSection
+from dilocoxd.config.training import InnerSection, ModelSection
+from dilocoxd.config.writing import commented_toml
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import RunId
 
 RUN_ID_HASH_DIGITS = 16
-SEGMENTS_MAX = 1 << 16
+LATER_FIELDS: tuple[tuple[str, str, object], ...] = (
+    ("model", "config", ""),
+    ("model", "entry_point", ""),
+    ("model", "entry_sha256", ""),
+    ("init", "parent", ""),
+    ("tokenizer", "files", {}),
+    ("inner", "batch_sequences_max", 0),
+    ("reduction", "verify", "none"),
+    ("reduction", "verify_fraction", 0.1),
+)
+"""(section, field, default) of fields that format 1 did not have at first: left out of the canonical bytes while they
+say nothing, so that older runs keep their id."""
 COARSE_CODECS = ("int4", "int2", "topk")
 """Codecs that do not train well without error feedback."""
 
@@ -49,6 +70,17 @@ class RunSection(Section):
             max_length=32,
         ),
     ] = ""
+    stop_after_tokens: Annotated[
+        int,
+        knob(
+            "The run is complete when its entries hold so many tokens of all sites; every site ends at that entry."
+            " 0: it has no end.",
+            unit="tokens",
+            cost="none.",
+            ge=0,
+            le=2**62,
+        ),
+    ] = 0
     format: Annotated[
         int,
         knob("Version of this file's meaning.", unit="integer", cost="none.", ge=1, le=1),
@@ -66,13 +98,22 @@ class Manifest(Section):
     outer: OuterSection = Field(default_factory=OuterSection)
     strategy: StrategySection
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
+    aggregation: AggregationSection = Field(default_factory=AggregationSection)
+    reduction: ReductionSection = Field(default_factory=ReductionSection)
     round: RoundSection = Field(default_factory=RoundSection)
     snapshot: SnapshotSection = Field(default_factory=SnapshotSection)
     seeds: SeedsSection = Field(default_factory=SeedsSection)
+    init: InitSection = Field(default_factory=InitSection)
+    lora: LoraSection = Field(default_factory=LoraSection)
+    admission: AdmissionSection = Field(default_factory=AdmissionSection)
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
+        self._choose_segments()
         self._check_schedule()
+        self._check_adapter()
+        self._check_aggregation()
+        self._check_reduction()
         if self.strategy.delay == "eager" and self.outer.optimizer == "adam":
             raise ValueError(
                 "strategy.delay = 'eager' needs a linear outer optimizer, but outer.optimizer = 'adam'; choose"
@@ -84,13 +125,22 @@ class Manifest(Section):
                 f"round.inner_steps_max = {self.round.inner_steps_max} is below strategy.inner_steps +"
                 f" strategy.extend_steps_max = {longest}, so honest sites would be refused; raise it or set it to 0"
             )
-        tokens = longest * self.tokens_per_inner_step
+        tokens = longest * self.largest_inner_step
         if self.round.tokens_max and self.round.tokens_max < tokens:
             raise ValueError(
                 f"round.tokens_max = {self.round.tokens_max} is below the {tokens} tokens of the longest phase, so"
                 " honest sites would be refused; raise it or set it to 0"
             )
         return self
+
+    def _choose_segments(self) -> None:
+        """A manifest names the number, so that sites agree on it whatever rule their version has."""
+        strategy = self.strategy
+        if not strategy.segment_elements_max:
+            is_lowrank = strategy.transform == "lowrank"
+            number = segment_elements(self.model, is_lowrank=is_lowrank, is_adapter=bool(self.lora.rank))
+            chosen = strategy.model_copy(update={"segment_elements_max": number})
+            object.__setattr__(self, "strategy", chosen)  # frozen, but not yet made
 
     def _check_schedule(self) -> None:
         schedule, strategy = self.schedule, self.strategy
@@ -115,6 +165,47 @@ class Manifest(Section):
                 f" {schedule.inner_steps_min} and schedule.inner_steps_max = {self.inner_steps_max}; change one of them"
             )
 
+    def _check_adapter(self) -> None:
+        lora = self.lora
+        if not lora.rank and lora != LoraSection():
+            raise ValueError(
+                "lora.rank = 0, so no adapter is trained, but [lora] says more; set lora.rank or remove it"
+            )
+        if lora.rank and self.model.kind != "hf":
+            raise ValueError(
+                f"lora.rank = {lora.rank} trains an adapter of a pretrained model, but model.kind ="
+                f" {self.model.kind!r}; start with --init DIR"
+            )
+
+    def _check_aggregation(self) -> None:
+        strategy = self.strategy
+        is_dense = strategy.transform == "identity" and not strategy.fragments and strategy.codec != "topk"
+        if self.aggregation.centered_clip and not is_dense:
+            raise ValueError(
+                "aggregation.centered_clip = true compares whole segments with the round before, but strategy.transform"
+                f" = {strategy.transform!r}, fragments = {strategy.fragments}, codec = {strategy.codec!r} does not send"
+                " them; set it to false"
+            )
+
+    def _check_reduction(self) -> None:
+        reduction = self.reduction
+        if reduction.verify == "none":
+            return
+        checks = f"reduction.verify = {reduction.verify!r} sums segments again"
+        if reduction.reducer == "gather":
+            raise ValueError(f"{checks}, but with reduction.reducer = 'gather' every site sums all itself; set 'none'")
+        if reduction.owner_feedback != "none":
+            raise ValueError(
+                f"{checks}, but with reduction.owner_feedback = {reduction.owner_feedback!r} a sum holds what only its"
+                " owner knows; set owner_feedback to 'none'"
+            )
+        if self.strategy.transform != "identity" or self.strategy.fragments:
+            raise ValueError(
+                f"{checks} from contributions whose bytes are signed when they are offered, but with strategy.transform"
+                f" = {self.strategy.transform!r} and fragments = {self.strategy.fragments} they are encoded later;"
+                " set verify to 'none', or transform to 'identity' without fragments"
+            )
+
     @property
     def inner_steps_max(self) -> int:
         """Most inner steps that the schedule may ask for."""
@@ -135,6 +226,11 @@ class Manifest(Section):
         return self.inner.batch_sequences * self.model.seq_len
 
     @property
+    def largest_inner_step(self) -> int:
+        """Most tokens that a site may train on in one inner step."""
+        return max(self.inner.batch_sequences, self.inner.batch_sequences_max) * self.model.seq_len
+
+    @property
     def claimed_steps_max(self) -> int:
         """Most inner steps a contribution may claim."""
         return self.round.inner_steps_max or self._longest_phase
@@ -142,11 +238,21 @@ class Manifest(Section):
     @property
     def claimed_tokens_max(self) -> int:
         """Most tokens a contribution may claim."""
-        return self.round.tokens_max or self.claimed_steps_max * self.tokens_per_inner_step
+        return self.round.tokens_max or self.claimed_steps_max * self.largest_inner_step
 
     def canonical_bytes(self) -> bytes:
         """The bytes that are hashed and sent to joining peers; equal for equal runs, whatever the file looked like."""
-        return canonical_json(self.model_dump(mode="json"))
+        tables = self.model_dump(mode="json")
+        for section, field, unset in LATER_FIELDS:
+            if tables[section][field] == unset:
+                del tables[section][field]
+        if self.init == InitSection():
+            del tables["init"]
+        if self.lora == LoraSection():
+            del tables["lora"]
+        if self.admission == AdmissionSection():
+            del tables["admission"]
+        return canonical_json(tables)
 
     def sha256(self) -> bytes:
         """Hash of the canonical bytes, 32 bytes."""
@@ -184,7 +290,7 @@ class Manifest(Section):
 
     def to_toml(self) -> str:
         """Text of a run.toml that loads to an equal manifest."""
-        return tomli_w.dumps(self.model_dump(mode="json"))
+        return commented_toml(self)
 
 
 def load_manifest(path: Path) -> Manifest:

@@ -1,4 +1,4 @@
-"""Section of run.toml that says how low rank and inner steps change during a run."""
+"""Sections of run.toml that say how low rank and inner steps change during a run, and who sums."""
 
 from typing import Annotated, Literal
 
@@ -81,3 +81,52 @@ class ScheduleSection(Section):
             le=1000,
         ),
     ] = 0.015
+
+
+class ReductionSection(Section):
+    """Who sums the contributions of a round, and what becomes of what the sum loses when it is encoded."""
+
+    reducer: Annotated[
+        Literal["scatter", "gather"],
+        knob(
+            "scatter: each segment has an owner, who sums it and sends the result to all; gather: everybody gets all"
+            " contributions and sums them itself: nobody has to be trusted with a sum (arXiv 2508.15706).",
+            unit="choice",
+            cost="gather sends each contribution to all sites: sites / 2 times the bytes of scatter. For few sites, or"
+            " small contributions such as topk.",
+        ),
+    ] = "scatter"
+    owner_feedback: Annotated[
+        Literal["kept", "none"],
+        knob(
+            "scatter: what an owner loses when it encodes the mean is kept by it and added to the next one, or"
+            " forgotten. With none a result is a function of what contributors have sent, which anybody can compute"
+            " again.",
+            unit="choice",
+            cost="kept: one more copy of the segments that a site owns, and nobody can check its sums; none: about 0.6%"
+            " of the loss with codec = topk, nothing that could be measured with the others (docs/benchmarks.md).",
+        ),
+    ] = "kept"
+    verify: Annotated[
+        Literal["none", "after", "before_vote"],
+        knob(
+            "Sites sum random segments of each round again, from the contributions themselves, and compare with what"
+            " the owner of the segment returned, bit by bit. after: once the entry is committed, so a lie is named and"
+            " its evidence kept; before_vote: a site that finds a lie does not vote for the round, so it never counts."
+            " Needs reducer = 'scatter', owner_feedback = 'none', strategy.transform = 'identity' and no fragments.",
+            unit="choice",
+            cost="verify_fraction times the contributions of a round, once more, to and from each site; before_vote"
+            " also makes rounds longer by that time.",
+        ),
+    ] = "none"
+    verify_fraction: Annotated[
+        float,
+        knob(
+            "Part of the segments owned by others that a site checks in each round. A lie in one segment is found by"
+            " one site within n rounds with probability 1 - (1 - f)^n.",
+            unit="fraction",
+            cost="high finds lies sooner and sends more.",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.1

@@ -1,40 +1,67 @@
 """Decides what differs between sites: site.toml (addresses, ports, devices, limits, paths). Never sent to anybody."""
 
-import re
+import os
+import socket
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-import tomli_w
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
+from dilocoxd.config.addresses import DEFAULT_PORT, is_host, read_address
 from dilocoxd.config.api import ApiSection, SinksSection
+from dilocoxd.config.environment import with_environment
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import read_toml, validated
+from dilocoxd.config.sections.parallel import ParallelSection
+from dilocoxd.config.sections.paths import PathsSection
+from dilocoxd.config.writing import commented_toml
+from dilocoxd.ids import is_peer_id
+from dilocoxd.site_names import NAME_CHARS_MAX, is_site_name, name_of_host
 
 Addresses = Annotated[tuple[str, ...], Field(strict=False)]
+BYTES_PER_S_MIN = 4096
+"""Below this not even the messages of a round get through in time."""
 
 
-HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/:\[\]]+):(?P<port>[0-9]{1,5})(/\S+)?")
+class NameSection(Section):
+    """What this site is called, and what it could compute."""
 
+    name: Annotated[
+        str,
+        knob(
+            "What people call this site; empty: the host's name. ASCII letters, digits, dots, dashes, underscores.",
+            unit="text",
+            cost="none.",
+            max_length=NAME_CHARS_MAX,
+        ),
+    ] = ""
 
-def address_problem(text: str) -> str | None:
-    """Why `text` is neither a TCP multiaddress nor HOST:PORT[/PEER], or None.
+    device_flops_peak: Annotated[
+        float,
+        knob(
+            "What one device here could compute, from its data sheet for inner.dtype, such as 312e12 for an A100"
+            " in bfloat16. 0: not known, then no MFU is told.",
+            unit="FLOP/s",
+            cost="none.",
+            ge=0,
+            le=1e18,
+        ),
+    ] = 0.0
 
-    >>> address_problem("/ip4/10.0.0.1/tcp/31337") or address_problem("host.example:31337/QmPeer")
-    """
-    parts = text.split("/")
-    found = HOST_PORT.fullmatch(text)
-    if found is not None:
-        port = found["port"]
-    elif len(parts) < 5 or parts[0] != "" or parts[1] not in ("ip4", "ip6", "dns", "dns4", "dns6") or not parts[2]:
-        return "it must look like /ip4/203.0.113.7/tcp/31337/p2p/Qm... or host:31337"
-    elif parts[3] != "tcp":
-        return f"only tcp is supported, not {parts[3]}"
-    else:
-        port = parts[4]
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        return f"port {port!r} is not between 1 and 65535"
-    return None
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not is_site_name(value):
+            raise ValueError(
+                f"site.name = {value!r} cannot be used: use ASCII letters, digits, '.', '-' and '_', with a letter or"
+                " digit at both ends"
+            )
+        return value
+
+    @property
+    def shown(self) -> str:
+        """The name, or the host's; empty if the host's cannot be used."""
+        return self.name or name_of_host(socket.gethostname())
 
 
 class NetworkSection(Section):
@@ -43,7 +70,8 @@ class NetworkSection(Section):
     host: Annotated[
         str,
         knob(
-            "Address the daemon listens on for other sites; 0.0.0.0 is all of IPv4, :: all of IPv6 and IPv4.",
+            "Address the daemon listens on for other sites, or a name of this machine; 0.0.0.0 is all of IPv4, ::"
+            " all of IPv6 and IPv4.",
             unit="IP address",
             cost="none.",
             min_length=2,
@@ -53,12 +81,13 @@ class NetworkSection(Section):
     port: Annotated[
         int,
         knob("TCP port for other sites; keep it fixed, others remember it.", unit="port", cost="none.", ge=1, le=65535),
-    ] = 31337
+    ] = DEFAULT_PORT
     announce: Annotated[
         Addresses,
         knob(
-            "Addresses that others are told to use, such as the public one in front of a NAT; empty: the local ones.",
-            unit="multiaddresses",
+            "Addresses that others are told to use, such as the public one in front of a NAT; empty: the local ones."
+            " An IP address or a name will do, with :PORT if it is not network.port.",
+            unit="addresses",
             cost="a wrong one makes every join of others slow or impossible.",
             max_length=16,
         ),
@@ -67,7 +96,7 @@ class NetworkSection(Section):
         Addresses,
         knob(
             "Peers to contact first. Peers met later are remembered in peers.json.",
-            unit="multiaddresses",
+            unit="addresses",
             cost="dead ones delay the start by some seconds each.",
             max_length=256,
         ),
@@ -80,6 +109,24 @@ class NetworkSection(Section):
             unit="multiaddresses",
             cost="relayed bytes are slow.",
             max_length=16,
+        ),
+    ] = ()
+    relay_for_others: Annotated[
+        bool,
+        knob(
+            "Relay for sites that cannot be reached from outside and name this one in their relays. It relays for"
+            " anybody who asks, members or not.",
+            unit="flag",
+            cost="their bytes go through this site's link, outside its limits.",
+        ),
+    ] = False
+    peers_allowed: Annotated[
+        Addresses,
+        knob(
+            "Peer ids that may talk to this site; empty: every member of the run (of a closed run: nobody).",
+            unit="peer ids",
+            cost="who is not listed here is refused, also a friend who joins later.",
+            max_length=1024,
         ),
     ] = ()
     nat_port_map: Annotated[
@@ -95,6 +142,29 @@ class NetworkSection(Section):
             le=32,
         ),
     ] = 4
+    data_port: Annotated[
+        int,
+        knob(
+            "TCP port for data connections, by which other sites send payloads without the detour through p2pd; must be"
+            " open in the firewall like network.port. 0: a free one at each start, which a firewall that lets nothing"
+            " else in does not let in either; p2pd's streams carry everything then.",
+            unit="port",
+            cost="one more open port.",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
+    data_connections: Annotated[
+        int,
+        knob(
+            "Data connections to one peer that are used at a time; 8 help on long fat links. 0: none, and nothing"
+            " listens on network.data_port.",
+            unit="connections",
+            cost="some 100 kB of memory for each.",
+            ge=0,
+            le=32,
+        ),
+    ] = 0
     upload_bytes_per_s_max: Annotated[
         int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
     ] = 0
@@ -109,14 +179,44 @@ class NetworkSection(Section):
         ),
     ] = 0
 
+    @field_validator("upload_bytes_per_s_max", "serve_bytes_per_s_max")
+    @classmethod
+    def _is_rate(cls, value: int) -> int:
+        if 0 < value < BYTES_PER_S_MIN:
+            raise ValueError(
+                f"{value} bytes/s is too slow for any round; give at least {BYTES_PER_S_MIN}, or 0 for no limit"
+            )
+        return value
+
     @field_validator("announce", "bootstrap", "relays")
     @classmethod
     def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
-            problem = address_problem(text)
-            if problem is not None:
-                raise ValueError(f"address {text!r} cannot be used: {problem}")
+            read_address(text)
         return value
+
+    @field_validator("peers_allowed")
+    @classmethod
+    def _are_peer_ids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            if not is_peer_id(text):
+                raise ValueError(f"{text!r} is no peer id: write it as `dilocoxd peers` shows it with --json")
+        return value
+
+    @field_validator("host")
+    @classmethod
+    def _is_host(cls, value: str) -> str:
+        if not is_host(value):
+            raise ValueError(
+                f"network.host = {value!r} is neither an IP address nor the name of a machine; give an address of this"
+                " machine, 0.0.0.0 for all"
+            )
+        return value
+
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """`announce` as multiaddresses without a peer."""
+        return tuple(read_address(text).multiaddr(self.port) for text in self.announce)
 
     @field_validator("relays")
     @classmethod
@@ -125,60 +225,6 @@ class NetworkSection(Section):
             if "/p2p/" not in text:
                 raise ValueError(f"address {text!r} names no peer; append /p2p/ and the peer's id")
         return value
-
-
-class ParallelSection(Section):
-    """How the model is cut inside this site; other sites may cut it otherwise."""
-
-    stages: Annotated[
-        int,
-        knob("Pipeline stages, one process each.", unit="processes", cost="more stages, more bubble.", ge=1, le=1024),
-    ] = 1
-    microbatches: Annotated[
-        int,
-        knob(
-            "Pieces of a batch at this site; 0 is inner.microbatches of the run.",
-            unit="pieces",
-            cost="none.",
-            ge=0,
-            le=65536,
-        ),
-    ] = 0
-    schedule: Annotated[
-        Literal["1f1b", "gpipe", "interleaved1f1b"],
-        knob(
-            "Pipeline schedule; interleaved1f1b needs stages_per_process of at least 2.",
-            unit="choice",
-            cost="gpipe keeps more activations in memory, interleaved1f1b sends more.",
-        ),
-    ] = "1f1b"
-    stages_per_process: Annotated[
-        int,
-        knob(
-            "Slices of the model in each process; more than 1 only with interleaved1f1b.",
-            unit="slices",
-            cost="more of them shorten the bubble and send more.",
-            ge=1,
-            le=64,
-        ),
-    ] = 1
-    backend: Annotated[
-        Literal["gloo", "nccl"],
-        knob("Transport between stages: gloo on CPU, nccl on GPU.", unit="choice", cost="none."),
-    ] = "gloo"
-    device: Annotated[Literal["cpu", "cuda"], knob("Where stages compute.", unit="choice", cost="none.")] = "cpu"
-    threads_per_rank: Annotated[
-        int, knob("CPU threads of one stage.", unit="threads", cost="too many fight over the cores.", ge=1, le=1024)
-    ] = 1
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if (self.backend == "nccl") != (self.device == "cuda"):
-            raise ValueError(
-                f"parallel.backend = '{self.backend}' does not go with parallel.device = '{self.device}';"
-                " use gloo with cpu, nccl with cuda"
-            )
-        return self
 
 
 class WorkersSection(Section):
@@ -214,36 +260,21 @@ class WorkersSection(Section):
             "A worker that says nothing for this long after its start has failed.",
             unit="s",
             cost="none.",
-            gt=0,
+            ge=1,
             le=3600,
         ),
     ] = 180.0
     step_timeout_s: Annotated[
         float,
         knob(
-            "Trainers without progress for this long are restarted.",
+            "Trainers without a sign of progress for this long are restarted; later on a machine that was measured to"
+            " be slow: after 20 inner steps, or 4 times the longest silence that was none.",
             unit="s",
             cost="too short kills slow ones.",
-            gt=0,
+            ge=1,
             le=86_400,
         ),
     ] = 120.0
-
-
-class PathsSection(Section):
-    """Where this site keeps what can be made again."""
-
-    identity: Annotated[
-        str, knob("Private key of this peer, relative to the run directory.", unit="path", cost="none.", min_length=1)
-    ] = "identity.key"
-    cache: Annotated[
-        str,
-        knob(
-            "Tokenised corpora, shared by all runs of this machine; empty: $XDG_CACHE_HOME/dilocoxd.",
-            unit="path",
-            cost="disk space.",
-        ),
-    ] = ""
 
 
 class StorageSection(Section):
@@ -297,6 +328,7 @@ class LogSection(Section):
 class SiteConfig(Section):
     """site.toml."""
 
+    site: NameSection = Field(default_factory=NameSection)
     network: NetworkSection = Field(default_factory=NetworkSection)
     api: ApiSection = Field(default_factory=ApiSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
@@ -306,11 +338,17 @@ class SiteConfig(Section):
     log: LogSection = Field(default_factory=LogSection)
     sinks: SinksSection = Field(default_factory=SinksSection)
 
+    @property
+    def flops_peak(self) -> float:
+        """FLOP/s of all devices together; 0: not known."""
+        return self.site.device_flops_peak * self.parallel.ranks
+
     def to_toml(self) -> str:
         """Text of a site.toml that loads to an equal object."""
-        return tomli_w.dumps(self.model_dump(mode="json"))
+        return commented_toml(self)
 
 
 def load_site(path: Path) -> SiteConfig:
-    """The site configuration in a site.toml. Raises ConfigError."""
-    return validated(SiteConfig, read_toml(path), source=str(path))
+    """The site configuration in a site.toml, with what the environment says over it. Raises ConfigError."""
+    tables = with_environment(read_toml(path), os.environ, SiteConfig.model_fields)
+    return validated(SiteConfig, tables, source=str(path))

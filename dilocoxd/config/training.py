@@ -1,19 +1,30 @@
-"""Sections of run.toml that say what one site trains: model, tokenizer, data, inner optimizer, seeds."""
+"""Sections of run.toml that say what one site trains: model and inner optimizer."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from dilocoxd.config import hugging_face
 from dilocoxd.config.fields import Section, Sha256Hex, knob
+from dilocoxd.config.hugging_face import CONFIG_CHARACTERS_MAX
+from dilocoxd.config.sections import own_module
+
+EXTRA_KEYS: Final = frozenset(
+    {"attention_bias", "attention_dropout", "hidden_act", "layer_types", "max_window_layers", "mlp_bias"}
+    | {"no_rope_layers", "partial_rotary_factor", "rope_parameters", "sliding_window", "use_sliding_window"}
+)
+"""Of model.extra: shape of attention and activation, nothing that loads, allocates or runs anything."""
 
 
 class ModelSection(Section):
     """Sizes of a LLaMA-shaped decoder; fixed for the life of a run."""
 
     kind: Annotated[
-        Literal["native", "llama", "qwen2", "qwen3", "mistral"],
+        Literal["native", "llama", "qwen2", "qwen3", "mistral", "hf", "python", "external"],
         knob(
-            "Which implementation builds the layers: the built-in one, or a transformers family.",
+            "Which implementation builds the layers: the built-in one, a transformers family of these sizes, hf: the"
+            " model that `config` describes, python: a model that an installed package brings (`entry_point`), or"
+            " external: a torch module of your own, in a training loop of your own.",
             unit="choice",
             cost="transformers families start some seconds slower than native.",
         ),
@@ -120,9 +131,63 @@ class ModelSection(Section):
             cost="none by itself.",
         ),
     ] = Field(default_factory=dict)
+    config: Annotated[
+        str,
+        knob(
+            "For kind = hf: config.json of a Hugging Face model as one line of JSON; the sizes above must be its own."
+            " For kind = external: names and shapes of the parameters; the sizes above then mean nothing, but"
+            " seq_len x inner.batch_sequences is the most tokens that a step may count. `dilocoxd start --init`,"
+            " `--config` and `--module` write it.",
+            unit="text",
+            cost="none.",
+            max_length=CONFIG_CHARACTERS_MAX,
+        ),
+    ] = ""
+
+    entry_point: Annotated[
+        str,
+        knob(
+            "Name of an own model in the group dilocoxd.models, for kind = python; every site needs the package that"
+            " brings it. `dilocoxd start --model NAME` writes it.",
+            unit="text",
+            cost="none.",
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$",
+        ),
+    ] = ""
+    entry_sha256: Annotated[
+        Sha256Hex,
+        knob(
+            "Hash of the file with the own model's class; a site whose file is another one is refused.",
+            unit="sha256 in hex",
+            cost="none.",
+        ),
+    ] = ""
+
+    @field_validator("extra")
+    @classmethod
+    def _is_known(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """A manifest comes from others: what transformers does with any other key, nobody here has looked at."""
+        if unknown := sorted(value.keys() - EXTRA_KEYS):
+            raise ValueError(
+                f"model.extra has {', '.join(unknown)}, which no run may set; allowed are"
+                f" {', '.join(sorted(EXTRA_KEYS))}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
+        if self.kind == "hf":
+            return self._config_fits()
+        if self.kind == "external":
+            own_module.parse_shapes(self.config)
+        elif self.config:
+            raise ValueError(f"model.config means nothing to model.kind = {self.kind!r}; remove it or choose 'hf'")
+        if (self.kind == "python") != bool(self.entry_point and self.entry_sha256):
+            raise ValueError(
+                f"model.kind = {self.kind!r}, model.entry_point = {self.entry_point!r}, model.entry_sha256 ="
+                f" {self.entry_sha256[:16]!r}: only 'python' has the last two, and both; let `dilocoxd start --model`"
+                " write them"
+            )
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"model.hidden_size = {self.hidden_size} is not a multiple of model.num_heads = {self.num_heads};"
@@ -138,93 +203,28 @@ class ModelSection(Section):
                 f"model.num_heads = {self.num_heads} is not a multiple of model.num_kv_heads = {self.num_kv_heads};"
                 " change one of them"
             )
-        if self.extra and self.kind == "native":
+        if self.extra and self.kind in ("native", "python"):
             raise ValueError(
-                f"model.extra = {sorted(self.extra)} means nothing to model.kind = 'native'; remove it or choose a"
+                f"model.extra = {sorted(self.extra)} means nothing to model.kind = {self.kind!r}; remove it or choose a"
                 " transformers family"
             )
         return self
 
-
-class TokenizerSection(Section):
-    """How text becomes tokens; the size is model.vocab_size."""
-
-    kind: Annotated[
-        Literal["bpe"],
-        knob("Byte-level BPE trained on the corpus.", unit="choice", cost="seconds once per machine."),
-    ] = "bpe"
-    sha256: Annotated[
-        Sha256Hex,
-        knob(
-            "Hash of the tokenizer file that every site must end up with; empty is no check.",
-            unit="sha256 in hex",
-            cost="sites refuse to start when it differs.",
-        ),
-    ] = ""
-
-
-class DataSection(Section):
-    """The text. Every site reads the same corpus in an order of its own: (seeds.data, peer, position)."""
-
-    corpus: Annotated[
-        str,
-        knob(
-            "english (the first that can be had of gcide and stdlib), gcide, python-doc, linux-doc, stdlib, or the path"
-            " of a text file or folder that exists at every site.",
-            unit="text",
-            cost="tokenised once per machine.",
-            min_length=1,
-            max_length=512,
-        ),
-    ]
-    chars_max: Annotated[
-        int,
-        knob(
-            "Use at most this much of the corpus, evenly spread; 0 is all of it.",
-            unit="characters",
-            cost="more takes longer to tokenise.",
-            ge=0,
-            le=1 << 40,
-        ),
-    ] = 12 << 20
-    validation_fraction: Annotated[
-        float,
-        knob(
-            "Part of the corpus that is never trained on.",
-            unit="fraction",
-            cost="what is held out is not learnt.",
-            gt=0,
-            le=0.5,
-        ),
-    ] = 0.02
-    validation_sequences: Annotated[
-        int,
-        knob(
-            "Sequences of the held-out part used for one validation loss.",
-            unit="sequences",
-            cost="each costs a forward pass while training stands still.",
-            ge=1,
-            le=100_000,
-        ),
-    ] = 64
-    evaluate_every_rounds: Annotated[
-        int,
-        knob(
-            "Validation loss of the shared model after every so many rounds; 0 never.",
-            unit="rounds",
-            cost="see validation_sequences.",
-            ge=0,
-            le=1_000_000,
-        ),
-    ] = 1
-    sha256: Annotated[
-        Sha256Hex,
-        knob(
-            "Hash of the tokenised corpus that every site must end up with; empty is no check.",
-            unit="sha256 in hex",
-            cost="sites refuse to start when it differs.",
-        ),
-    ] = ""
+    def _config_fits(self) -> Self:
+        """What `config` says is what the sizes say: a transformers library is not needed to know them."""
+        table = hugging_face.parse_config(self.config)
+        for name, value in hugging_face.sizes(table).items():
+            if getattr(self, name) != value:
+                raise ValueError(f"model.{name} = {getattr(self, name)}, but model.config says {value}; use that")
+        longest = hugging_face.positions(table)
+        if longest and self.seq_len > longest:
+            raise ValueError(
+                f"model.seq_len = {self.seq_len} is longer than the {longest} positions of model.config; lower it"
+            )
+        if self.extra or self.entry_point or self.entry_sha256:
+            name = "extra" if self.extra else "entry_point"
+            raise ValueError(f"model.{name} means nothing to model.kind = 'hf'; change model.config instead")
+        return self
 
 
 class InnerSection(Section):
@@ -297,6 +297,17 @@ class InnerSection(Section):
             "Sequences per inner step of one site.", unit="sequences", cost="time per step grows.", ge=1, le=1_000_000
         ),
     ]
+    batch_sequences_max: Annotated[
+        int,
+        knob(
+            "Most sequences per inner step that a site may choose for itself (parallel.batch_sequences in site.toml);"
+            " 0: all use batch_sequences. A contribution weighs as much as it has tokens.",
+            unit="sequences",
+            cost="one learning rate serves all batches: far from batch_sequences it fits less well.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 0
     microbatches: Annotated[
         int,
         knob(
@@ -324,6 +335,11 @@ class InnerSection(Section):
                 f"inner.batch_sequences = {self.batch_sequences} is not a multiple of inner.microbatches ="
                 f" {self.microbatches}; change one of them"
             )
+        if 0 < self.batch_sequences_max < self.batch_sequences:
+            raise ValueError(
+                f"inner.batch_sequences_max = {self.batch_sequences_max} is below inner.batch_sequences ="
+                f" {self.batch_sequences}; raise it, or set it to 0"
+            )
         if self.optimizer != "muon" and self.muon_momentum != 0.95:
             raise ValueError(
                 f"inner.muon_momentum = {self.muon_momentum} means nothing to inner.optimizer = {self.optimizer!r};"
@@ -335,14 +351,3 @@ class InnerSection(Section):
                 " shorten the warm-up or train longer"
             )
         return self
-
-
-class SeedsSection(Section):
-    """Where randomness starts."""
-
-    model: Annotated[
-        int, knob("Initial weights.", unit="integer", cost="another seed is another run.", ge=0, lt=2**63)
-    ] = 0
-    data: Annotated[
-        int, knob("Order of the training data.", unit="integer", cost="another seed is another run.", ge=0, lt=2**63)
-    ] = 0

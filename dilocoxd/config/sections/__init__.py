@@ -1,0 +1,1 @@
+"""Sections of run.toml and site.toml, by what they are about."""

@@ -1,0 +1,93 @@
+"""Section of run.toml that says which text is read, and how much of it is held out."""
+
+from typing import Annotated, Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from dilocoxd.config.fields import Section, Sha256Hex, knob
+from dilocoxd.config.sections.sources import SourceSection
+
+
+class DataSection(Section):
+    """The text. With `sources`, each sample is read once an epoch by one of the sites, as the chain says; else every
+    site reads the same corpus in an order of its own: (seeds.data, peer, position)."""
+
+    sources: Annotated[
+        tuple[SourceSection, ...],
+        knob(
+            "Token stores to train on, instead of a corpus: tables [[data.sources]] with name, sha256, num_tokens and"
+            " weight. `--data NAME=STORE` fills them in.",
+            unit="tables",
+            cost="every site needs every store.",
+            max_length=64,
+            strict=False,
+        ),
+    ] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_empty_sources(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A run of before has no such field, and its bytes must stay the same.
+        tables: dict[str, Any] = dump(self)
+        if not tables["sources"]:
+            del tables["sources"]
+        return tables
+
+    corpus: Annotated[
+        str,
+        knob(
+            "english (the first that can be had of gcide and stdlib), gcide, python-doc, linux-doc, stdlib, or the name"
+            " of a text of the run's own, which `--data NAME=PATH` gives and other sites get from peers.",
+            unit="text",
+            cost="tokenised once per machine.",
+            min_length=1,
+            max_length=512,
+        ),
+    ]
+    chars_max: Annotated[
+        int,
+        knob(
+            "Use at most this much of the corpus, evenly spread; 0 is all of it.",
+            unit="characters",
+            cost="more takes longer to tokenise.",
+            ge=0,
+            le=1 << 40,
+        ),
+    ] = 12 << 20
+    validation_fraction: Annotated[
+        float,
+        knob(
+            "Part of the corpus that is never trained on.",
+            unit="fraction",
+            cost="what is held out is not learnt.",
+            gt=0,
+            le=0.5,
+        ),
+    ] = 0.02
+    validation_sequences: Annotated[
+        int,
+        knob(
+            "Sequences of the held-out part used for one validation loss.",
+            unit="sequences",
+            cost="each costs a forward pass while training stands still.",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 64
+    evaluate_every_rounds: Annotated[
+        int,
+        knob(
+            "Validation loss of the shared model after every so many rounds; 0 never.",
+            unit="rounds",
+            cost="see validation_sequences.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 1
+    sha256: Annotated[
+        Sha256Hex,
+        knob(
+            "Hash of the tokenised corpus that every site must end up with; empty is no check.",
+            unit="sha256 in hex",
+            cost="sites refuse to start when it differs.",
+        ),
+    ] = ""

@@ -1,0 +1,167 @@
+"""How one site cuts the model among its processes. Other sites may cut it otherwise, and none of them knows."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import model_validator
+
+from dilocoxd.config.fields import Section, knob
+
+RANKS_MAX: Final = 4096
+
+
+class ParallelSection(Section):
+    """How the model is cut inside this site, pipeline x replicate x shard processes; docs/cluster.md."""
+
+    pipeline: Annotated[
+        int,
+        knob(
+            "Pipeline stages: groups of whole layers. `stages` is another name of this field.",
+            unit="processes",
+            cost="more stages, more bubble.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 1
+    shard: Annotated[
+        int,
+        knob(
+            "Processes that share each stage: parameters, gradients and moments lie in parts, the batch too (FSDP2).",
+            unit="processes",
+            cost="each layer is gathered for each pass: a fast link between them is needed.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 1
+    replicate: Annotated[
+        int,
+        knob(
+            "Copies of all that, each with its part of the batch; gradients are summed over them (HSDP).",
+            unit="copies",
+            cost="memory for each, and an all-reduce of the gradients in each step.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 1
+    activation_checkpointing: Annotated[
+        Literal["none", "block"],
+        knob(
+            "block: keep only what goes into each block, compute the rest again in the backward pass.",
+            unit="choice",
+            cost="block takes up to a third more time and saves most of the activations' memory.",
+        ),
+    ] = "none"
+    batch_sequences: Annotated[
+        int,
+        knob(
+            "Sequences per inner step of this site, at most inner.batch_sequences_max; 0 is the run's number."
+            " What it contributes weighs as much as it has tokens.",
+            unit="sequences",
+            cost="a small batch is noisy, a large one takes longer; the learning rate is the run's.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 0
+    microbatches: Annotated[
+        int,
+        knob(
+            "Pieces of a batch at this site; 0: one without a pipeline, else inner.microbatches of the run.",
+            unit="pieces",
+            cost="none.",
+            ge=0,
+            le=65536,
+        ),
+    ] = 0
+    schedule: Annotated[
+        Literal["1f1b", "gpipe", "interleaved1f1b"],
+        knob(
+            "Pipeline schedule; interleaved1f1b needs stages_per_process of at least 2.",
+            unit="choice",
+            cost="gpipe keeps more activations in memory, interleaved1f1b sends more.",
+        ),
+    ] = "1f1b"
+    stages_per_process: Annotated[
+        int,
+        knob(
+            "Slices of the model in each process; more than 1 only with interleaved1f1b.",
+            unit="slices",
+            cost="more of them shorten the bubble and send more.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
+    backend: Annotated[
+        Literal["gloo", "nccl"],
+        knob("Transport between processes: gloo on CPU, nccl on GPU.", unit="choice", cost="none."),
+    ] = "gloo"
+    device: Annotated[Literal["cpu", "cuda"], knob("Where stages compute.", unit="choice", cost="none.")] = "cpu"
+    threads_per_rank: Annotated[
+        int,
+        knob(
+            "CPU threads of one process; 0: as many as there are cores for each (cores / processes).",
+            unit="threads",
+            cost="too many fight over the cores.",
+            ge=0,
+            le=1024,
+        ),
+    ] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stages_are_the_pipeline(cls, value: Any) -> Any:
+        return with_pipeline(value) if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.backend == "nccl") != (self.device == "cuda"):
+            raise ValueError(
+                f"parallel.backend = '{self.backend}' does not go with parallel.device = '{self.device}';"
+                " use gloo with cpu, nccl with cuda"
+            )
+        if self.ranks > RANKS_MAX:
+            raise ValueError(
+                f"parallel.pipeline x replicate x shard = {self.ranks} processes are more than {RANKS_MAX}; lower one"
+                " of them"
+            )
+        return self
+
+    @property
+    def stages(self) -> int:
+        """`pipeline` by its other name."""
+        return self.pipeline
+
+    @property
+    def readers(self) -> int:
+        """Processes of one stage: each computes its part of the batch."""
+        return self.replicate * self.shard
+
+    @property
+    def ranks(self) -> int:
+        """Trainer processes of the site, one GPU each."""
+        return self.pipeline * self.readers
+
+    def sequences(self, of_run: int) -> int:
+        """Sequences of an inner step here, where the run says `of_run`."""
+        return self.batch_sequences or of_run
+
+    def pieces(self, of_run: int) -> int:
+        """Microbatches here, where the run says `of_run`: without a pipeline there is nothing to fill with them."""
+        return self.microbatches or (of_run if self.pipeline > 1 else 1)
+
+
+def with_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` of the section with `stages` under the name `pipeline`. Raises ValueError if both are there and differ.
+
+    >>> with_pipeline({"stages": 2})
+    {'pipeline': 2}
+    """
+    renamed = {name: value for name, value in fields.items() if name != "stages"}
+    if "stages" not in fields:
+        return renamed
+    stages = fields["stages"]
+    if renamed.setdefault("pipeline", stages) != stages:
+        raise ValueError(
+            f"parallel.stages = {stages} and parallel.pipeline = {renamed['pipeline']} are one field under two names;"
+            " remove stages"
+        )
+    return renamed

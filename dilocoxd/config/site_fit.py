@@ -1,0 +1,58 @@
+"""Decides whether a run can be cut as a site wants it: what neither run.toml nor site.toml can tell alone."""
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.sources import SourceSection
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+
+
+def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
+    """What keeps this site from training this run, a sentence each; the trainers would refuse it after their start."""
+    parallel, layers = site.parallel, manifest.model.num_layers
+    batch = parallel.sequences(manifest.inner.batch_sequences)
+    stages = parallel.stages * parallel.stages_per_process
+    microbatches = parallel.pieces(manifest.inner.microbatches)
+    found = []
+    if stages > layers:
+        found.append(
+            f"{stages} pipeline stages do not fit a model of {layers} layers; give --stages at most"
+            f" {layers // parallel.stages_per_process} (parallel.pipeline in site.toml)"
+        )
+    if microbatches < parallel.stages:
+        found.append(
+            f"{microbatches} microbatches cannot fill {parallel.stages} pipeline stages; give --stages at most"
+            f" {microbatches}, or --set parallel.microbatches={parallel.stages}"
+        )
+    largest = max(manifest.inner.batch_sequences, manifest.inner.batch_sequences_max)
+    if batch > largest or (batch != largest and not manifest.inner.batch_sequences_max):
+        allowed = f"at most {largest}" if manifest.inner.batch_sequences_max else f"{largest} at every site"
+        found.append(
+            f"parallel.batch_sequences = {batch}, but this run has {allowed} (inner.batch_sequences_max); lower it, or"
+            " set it to 0"
+        )
+    if batch % parallel.readers:
+        found.append(
+            f"a batch of {batch} sequences does not divide among {parallel.readers} processes"
+            f" of a stage (parallel.replicate = {parallel.replicate} x parallel.shard = {parallel.shard}); choose a"
+            " divisor of the batch"
+        )
+    elif batch // parallel.readers % microbatches:
+        each = f" of {batch} sequences"
+        if parallel.readers > 1:
+            each = f" of {batch // parallel.readers} sequences for each process"
+        found.append(
+            f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
+        )
+    return found
+
+
+def store_path(source: SourceSection, site: SiteConfig) -> str:
+    """Where this site has a token store of the run. Raises ConfigError if site.toml does not say."""
+    path = site.paths.corpora.get(source.name)
+    if path is None:
+        raise ConfigError(
+            f"the run trains on the token store {source.name!r} of {source.num_tokens:,} tokens, and nothing says where"
+            f" this site has it: copy it from another site, and say where it is with --data {source.name}=PATH"
+            f" (paths.corpora.{source.name} in site.toml)"
+        )
+    return path

@@ -1,0 +1,76 @@
+"""A plan in words, one fact a line, and as values for JSON."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.planner.advice import Advice
+from dilocoxd.planner.loss import LIMITS
+from dilocoxd.planner.plan import Deployment, Plan
+from dilocoxd.planner.quantities import in_decimal, in_seconds
+
+
+def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, str]]:
+    """(name, text) of each fact, most asked for first."""
+    weight, exchange, pace, strategy = plan.footprint, plan.exchange, plan.pace, manifest.strategy
+    parts = (
+        f"link {in_seconds(exchange.transfer_s)}, round trips {in_seconds(exchange.latency_s)}, encode"
+        f" {in_seconds(exchange.encode_s)}, reduce {in_seconds(exchange.reduce_s)}, decode"
+        f" {in_seconds(exchange.decode_s)}, votes {in_seconds(exchange.vote_s)}, fixed {in_seconds(exchange.fixed_s)}"
+    )
+    extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
+    where = "the whole site" if place.shape.stages == 1 else f"each of {place.shape.stages} stages at most"
+    return [
+        ("model", f"{weight.parameters:,} parameters in {weight.num_segments} segments"),
+        ("strategy", f"{strategy.codec}, {strategy.transform}, delay {strategy.delay}, H = {strategy.inner_steps}"),
+        ("payload", f"{in_decimal(weight.payload_bytes, 'B')}, {_ratio(4 * weight.parameters, weight.payload_bytes)}"),
+        ("exchange", f"{in_seconds(exchange.total_s)}: {parts}"),
+        ("inner step", f"{in_seconds(plan.step_s)}{'' if place.compute.step_s else ' (computed; give --step-time)'}"),
+        ("round", f"{in_seconds(pace.round_s)}{extended}; tau/H = {pace.staleness:.2f}"),
+        ("trainers", f"{pace.utilisation:.1%} busy, idle {in_seconds(pace.idle_s)} of each round"),
+        ("speed", f"{in_decimal(plan.tokens_per_s, 'tokens')}/s, all {place.shape.num_sites} sites together"),
+        (
+            "traffic",
+            f"{in_decimal(plan.bytes_per_hour, 'B')} an hour, {in_decimal(plan.bytes_per_day, 'B')} a day, each way;"
+            f" {plan.bytes_saved:,.0f} times fewer bytes than fp32 gradients after each step",
+        ),
+        (
+            "memory",
+            f"trainers {in_decimal(weight.trainer_bytes, 'B')} ({where}), outer worker"
+            f" {in_decimal(weight.outer_worker_bytes, 'B')}, one node with everything"
+            f" {in_decimal(weight.node_bytes, 'B')}",
+        ),
+        ("disk", in_decimal(weight.disk_bytes, "B")),
+        ("loss", f"about +{plan.loss_gap_percent:.1f}% against all-reduce after every step; {LIMITS}"),
+    ]
+
+
+def advice_lines(advice: Sequence[Advice], plan: Plan) -> list[str]:
+    """One line for each better setting, or that there is none."""
+    if not advice:
+        return ["no single change of [strategy] is better in speed or loss and worse in neither"]
+    return [f"{one.field} = {one.after} (now {one.before}): {_gain(one.plan, plan)}" for one in advice]
+
+
+def _gain(other: Plan, plan: Plan) -> str:
+    sent = f", traffic {other.bytes_per_hour / plan.bytes_per_hour - 1:+.0%}" if plan.bytes_per_hour else ""
+    return (
+        f"speed {other.tokens_per_s / plan.tokens_per_s - 1:+.1%}, loss"
+        f" {other.loss_gap_percent - plan.loss_gap_percent:+.2f} points{sent}"
+    )
+
+
+def values(plan: Plan, advice: Sequence[Advice]) -> dict[str, Any]:
+    """Everything as plain values; times in seconds."""
+    found = dataclasses.asdict(plan)
+    found["exchange"]["total_s"] = plan.exchange.total_s
+    found["better"] = [
+        {"field": one.field, "before": one.before, "after": one.after, "plan": dataclasses.asdict(one.plan)}
+        for one in advice
+    ]
+    return found
+
+
+def _ratio(before: float, after: float) -> str:
+    return f"{before / after:.3g} times smaller than fp32"
