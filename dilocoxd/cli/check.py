@@ -1,14 +1,30 @@
 """`dilocoxd check-config`: would the daemon accept these files, and what does every field mean?"""
 
+import dataclasses
 import json
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from dilocoxd.cli.shell.offers import presets
 from dilocoxd.config.fields import Section
-from dilocoxd.config.manifest import Manifest, load_manifest
+from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
+from dilocoxd.config.presets import preset_names, preset_tables
 from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.config.site_fit import site_problems
+from dilocoxd.config.writing import description
 from dilocoxd.errors import ConfigError
+from dilocoxd.ipc.machine_memory import machine_memory
+from dilocoxd.planner.doubts import manifest_doubts, site_doubts
+
+if TYPE_CHECKING:
+    from dilocoxd.cli.configuration.figures import Figures
+
+NVIDIA_SMI_S = 10.0
+"""A driver that hangs must not hang the check."""
 
 
 def explanation(model: type[Section]) -> str:
@@ -21,52 +37,128 @@ def explanation(model: type[Section]) -> str:
         lines.append(f"[{section}]")
         for name, field in kind.model_fields.items():
             default = "required" if field.is_required() else f"default {field.get_default(call_default_factory=True)!r}"
-            lines.append(f"{name} ({default})\n    {field.description}")
+            lines.append(f"{name} ({default})\n    {description(field)}")
         lines.append("")
     return "\n".join(lines)
 
 
 @click.command("check-config")
-@click.argument("path", metavar="[FILE | RUN_DIR]", type=click.Path(path_type=Path), required=False)
+@click.argument(
+    "path",
+    metavar="[PRESET | FILE | RUN_DIR]",
+    type=click.Path(path_type=Path),
+    required=False,
+    shell_complete=presets,
+)
 @click.option("--explain", is_flag=True, help="Print every field with unit, range, effect and cost.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
     """Check run.toml, site.toml or a run directory without starting anything.
 
-    Exits 0 if the daemon would accept the files and 78 with one sentence per problem if not.
+    Also tells what the run, or a preset, weighs: parameters, memory, disk, payload, seconds of an exchange. Exits 0 if
+    the daemon would accept the files and 78 with one sentence per problem if not.
     """
     if explain:
         click.echo("# run.toml\n\n" + explanation(Manifest) + "# site.toml\n\n" + explanation(SiteConfig))
         return 0
     if path is None:
         raise click.UsageError("give a run.toml, a site.toml or a run directory, or --explain")
-    files = [path / "run.toml", path / "site.toml"] if path.is_dir() else [path]
     problems: list[str] = []
     warnings: list[str] = []
-    run_id: str | None = None
+    manifest = preset_manifest(path)
+    files = [] if manifest else [path / "run.toml", path / "site.toml"] if path.is_dir() else [path]
+    site: SiteConfig | None = None
     for file in files:
         try:
             if file.name == "site.toml":
-                load_site(file)
+                site = load_site(file)
+                warnings += [f"{file}: {text}" for text in site_doubts(site)]
             else:
                 manifest = load_manifest(file)
-                run_id = manifest.run_id
                 warnings += [f"{file}: {text}" for text in manifest.warnings()]
+                warnings += [f"{file}: {text}" for text in manifest_doubts(manifest, machine_memory().total)]
         except ConfigError as error:
             problems.append(str(error))
-    report(problems, warnings, run_id, as_json=as_json)
+    if manifest is not None and site is not None:
+        problems += [f"{path}: {text}" for text in site_problems(manifest, site)]
+    if manifest is not None and not problems:
+        problems += [f"{path}: {text}" for text in impossible(manifest, site)]
+    # Only here, as there.
+    from dilocoxd.cli.configuration.figures import figures
+
+    weight = figures(manifest, site) if manifest is not None and not problems else None
+    report(Checked(problems, warnings, manifest, weight), as_json=as_json)
     return ConfigError.exit_code if problems else 0
 
 
-def report(problems: list[str], warnings: list[str], run_id: str | None, *, as_json: bool) -> None:
+def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:
+    """What of these files no site, or not this one, can carry out; `site` None: any site with one stage."""
+    # Only here: the plan of the tensors loads torch, which takes seconds.
+    from dilocoxd.planner.footprint import SiteShape, footprint
+    from dilocoxd.planner.refusals import Machine, refusals
+
+    parallel = (site or SiteConfig()).parallel
+    microbatches = parallel.pieces(manifest.inner.microbatches) if site else 0
+    shape = SiteShape(
+        parallel.pipeline,
+        microbatches,
+        2,
+        parallel.stages_per_process,
+        parallel.shard,
+        parallel.replicate,
+        parallel.batch_sequences,
+        parallel.activation_checkpointing == "block",
+    )
+    machine = Machine(machine_memory().total, gpu_memory()) if site else Machine()
+    try:
+        return list(refusals(manifest, footprint(manifest, shape), machine, parallel.device))
+    except ConfigError as error:
+        return [str(error)]
+
+
+def gpu_memory() -> int:
+    """Bytes of the smallest GPU of this machine; 0 where there is none, or nobody who can tell."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=NVIDIA_SMI_S)
+        return min((int(line) << 20 for line in done.stdout.split()), default=0)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
+
+
+def preset_manifest(path: Path) -> Manifest | None:
+    """The run of a preset, or None if `path` is there or names none. Raises ConfigError for an unknown strategy."""
+    name = str(path)
+    if path.exists() or name.partition(":")[0] not in preset_names():
+        return None
+    return manifest_from_tables(preset_tables(name), source=f"preset {name}")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found; `weight` None: no run, or one that cannot work."""
+
+    problems: list[str]
+    warnings: list[str]
+    manifest: Manifest | None
+    weight: "Figures | None"
+
+
+def report(found: Checked, *, as_json: bool) -> None:
     """Print the findings."""
+    run_id = found.manifest.run_id if found.manifest is not None else None
     if as_json:
-        found = {"ok": not problems, "run_id": run_id, "problems": problems, "warnings": warnings}
-        click.echo(json.dumps(found, indent=1))
+        weight = dataclasses.asdict(found.weight) if found.weight is not None else None
+        told = {"ok": not found.problems, "run_id": run_id, "problems": found.problems, "warnings": found.warnings}
+        click.echo(json.dumps({**told, "figures": weight}, indent=1))
         return
-    for text in problems:
+    for text in found.problems:
         click.echo(f"error: {text}", err=True)
-    for text in warnings:
+    for text in found.warnings:
         click.echo(f"warning: {text}", err=True)
-    if not problems:
+    if not found.problems:
         click.echo(f"ok{f'  run {run_id}' if run_id else ''}")
+    if found.weight is not None:
+        from dilocoxd.cli.configuration.figures import lines
+
+        click.echo("\n".join(lines(found.weight)))

@@ -1,14 +1,18 @@
-"""Talks to the HTTP API of a daemon (docs/internals.md 6); only the standard library, so that it starts at once."""
+"""Talks to the HTTP API of a daemon (docs/internals.md 6); without an HTTP library, so that it starts at once."""
 
 import contextlib
+import difflib
 import json
 import os
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.store.rundir import open_run_dir
@@ -16,6 +20,8 @@ from dilocoxd.store.rundir import open_run_dir
 DEFAULT_URL = "http://127.0.0.1:8080"
 TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
 ANSWER_BYTES_MAX = 64 << 20
+Answer = TypeVar("Answer")
+Body = Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class ApiClient:
     certificate: str = ""
     """PEM file to trust, from the run directory; empty: what the system trusts."""
 
-    def _open(self, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:
+    def _open(self, path: str, body: Body, timeout_s: float) -> Any:
         request = urllib.request.Request(self.url + path, method="GET" if body is None else "POST")
         if body is not None:
             request.data = json.dumps(body).encode("utf-8")
@@ -39,8 +45,27 @@ class ApiClient:
             context = ssl.create_default_context(cafile=self.certificate or None)
         return urllib.request.urlopen(request, timeout=timeout_s, context=context)
 
-    def ask(self, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = 5.0) -> Any:
-        """JSON answer of GET `path`, or of POST with a body. Raises PeerError with what to do."""
+    def ask(self, path: str, kind: type[Answer], body: Body = None, *, timeout_s: float = 5.0) -> Answer:
+        """The answer to GET `path`, or to POST with a body. Raises PeerError with what to do.
+
+        What a newer daemon says on top is left out; what an older one does not say is an error.
+        """
+        return self.read(path, kind, self.ask_json(path, body, timeout_s=timeout_s))
+
+    def read(self, path: str, kind: type[Answer], found: object) -> Answer:
+        """What `path` answered, as its class. Raises PeerError."""
+        try:
+            return TypeAdapter(kind).validate_python(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the answer"
+            raise PeerError(
+                f"{self.url}{path} is not a dilocoxd daemon, or one of another version ({where}: {first['msg']});"
+                " check api.port"
+            ) from error
+
+    def ask_json(self, path: str, body: Body = None, *, timeout_s: float = 5.0) -> Any:
+        """The same as it came, for `--json`. Raises PeerError."""
         try:
             with self._open(path, body, timeout_s) as answer:
                 return json.loads(answer.read(ANSWER_BYTES_MAX))
@@ -70,6 +95,15 @@ def refusal(where: str, error: urllib.error.HTTPError) -> str:
     return f"{where} answers {error.code} {error.reason}: {detail or 'this may not be a dilocoxd daemon'}"
 
 
+def no_such_directory(target: str) -> str:
+    """What to say of a target that is neither a folder nor host:port."""
+    parent = Path(target).parent
+    runs = [path.parent.name for path in parent.glob("*/run.toml")] if parent.is_dir() else []
+    near = difflib.get_close_matches(Path(target).name, runs, n=1, cutoff=0.5)
+    hint = f"did you mean {parent / near[0]}?" if near else "give a run directory, or host:port of a daemon's API"
+    return f"there is no such run directory; {hint}"
+
+
 def client_for(target: str | None) -> ApiClient:
     """The API behind a URL, a host:port or a run directory; None: the run directory we are in, or the default."""
     token = os.environ.get(TOKEN_VARIABLE, "")
@@ -80,6 +114,8 @@ def client_for(target: str | None) -> ApiClient:
     if "://" in target:
         return ApiClient(target.rstrip("/"), token)
     if not Path(target).is_dir():
+        if ":" not in target.partition("/")[0]:
+            raise ConfigError(f"{target}: {no_such_directory(target)}")
         return ApiClient(f"http://{target.rstrip('/')}", token)
     run_dir = open_run_dir(Path(target))
     _, site = run_dir.load()

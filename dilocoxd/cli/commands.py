@@ -1,56 +1,121 @@
 """Commands that make run directories and start the daemon in the foreground."""
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dilocoxd.cli.corpus import with_text_hashes
-from dilocoxd.cli.overrides import join_address, merged, site_options, site_tables, split_settings
+from dilocoxd.cli.configuration.keeping import keep, tables_in
+from dilocoxd.cli.corpus import (
+    is_path,
+    is_store,
+    name_of,
+    named_paths,
+    source_at,
+    with_own_text_hashes,
+    with_text_hashes,
+)
+from dilocoxd.cli.doctor.before_start import check_before_start
+from dilocoxd.cli.exit_codes import DONE
+from dilocoxd.cli.model.first_state import made_first_state
+from dilocoxd.cli.model.origin import Origin, origin_of, origin_options
+from dilocoxd.cli.model.tokenizer import with_tokenizer_files
+from dilocoxd.cli.overrides import (
+    Sections,
+    directory_option,
+    force_option,
+    merged,
+    site_options,
+    site_tables,
+    split_settings,
+)
+from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
+from dilocoxd.cli.shell.offers import presets, run_directories
+from dilocoxd.config.environment import in_force
 from dilocoxd.config.loading import read_toml, validated
-from dilocoxd.config.manifest import Manifest, manifest_from_tables
+from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
-from dilocoxd.config.site import SiteConfig, address_problem
+from dilocoxd.config.sections.data import DataSection
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.durable import write_file
-from dilocoxd.store.rundir import RunDir, create_run_dir, open_run_dir
+from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.store.admission import write_secret
+from dilocoxd.store.installed_models import required_model
+from dilocoxd.store.log import EntryLog
+from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
+from dilocoxd.trained.tokenizer import require_packed_with
+from dilocoxd.wire.entry import genesis_hash
 
 DEFAULT_PRESET = "demo"
 
 
 def run_in_foreground(run_dir: RunDir) -> int:
-    """Start the daemon; its exit code."""
+    """Start the daemon; its exit code, once the last line has said how to go on."""
     # Only here: the other commands answer at once because they do not load the whole daemon.
     from dilocoxd.api.server import serve_api
     from dilocoxd.daemon.app import run_daemon
 
-    return run_daemon(run_dir.path, serve_api)
+    code = run_daemon(run_dir.path, serve_api)
+    if code == DONE:
+        click.echo(last_line(run_dir))
+    return code
 
 
-def new_manifest(target: str, changes: dict[str, Any]) -> Manifest:
-    """The manifest of a preset or a run.toml with `changes` over it, and its creation time filled in."""
+def last_line(run_dir: RunDir) -> str:
+    """After a clean end: the run is over, or how to go on."""
+    manifest = load_manifest(run_dir.run_toml)
+    path = shown_path(run_dir.path)
+    if manifest.run.stop_after_tokens:
+        log = EntryLog(run_dir.log, manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
+        tokens = sum(one.tokens for signed in log.entries() for one in signed.entry.contributions)
+        if tokens >= manifest.run.stop_after_tokens:
+            on = f"go on with: dilocoxd start --from {shlex.quote(path)}"
+            return f"complete: the run in {path} has its {tokens:,} tokens, in {log.height} rounds; {on}"
+    return f"stopped; go on with: dilocoxd run {shlex.quote(path)}"
+
+
+def shown_path(path: Path) -> str:
+    """As short as it can be typed in this folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def new_manifest(target: str | None, changes: Sections, origin: Origin = Origin()) -> Manifest:  # noqa: B008 (frozen)
+    """The manifest of a preset or a run.toml with the model of `origin` and `changes` over it, created now.
+
+    `target` None: the default preset, or the run that `origin` goes on from. Raises ConfigError.
+    """
+    if origin.parent is not None and target is not None:
+        raise ConfigError(f"{target} and --from {origin.parent.path}: a run begins from one of them; leave one out")
+    target = DEFAULT_PRESET if target is None else target
     if target in preset_names():
         tables, source = preset_tables(target), f"preset {target}"
     elif Path(target).is_file():
         tables, source = read_toml(Path(target)), target
     else:
         tables, source = preset_tables(target), target  # refuses and lists what there is
-    return manifest_from_tables(merged(tables, changes), source=source).created_now()
+    return manifest_from_tables(merged(origin.applied(tables), changes), source=source).created_now()
 
 
-def make_run(manifest: Manifest, site: SiteConfig, directory: str | None) -> RunDir:
-    """A new run directory with an identity."""
-    from dilocoxd.swarm.identity import load_or_create
+def make_run(
+    manifest: Manifest, site: SiteConfig, directory: str | None, authority: SigningKey | None = None
+) -> RunDir:
+    """The run directory of a new run, with an identity, and what its founder needs to invite others."""
+    from dilocoxd.swarm.discovery.identity import load_or_create
 
-    run_dir = create_run_dir(Path(directory or manifest.run_id), manifest, site)
-    load_or_create(run_dir.identity(site))
-    return run_dir
+    def prepare(made: RunDir) -> None:
+        if authority is not None:
+            write_secret(made.authority_key, authority.seed.hex())
+        found(made, manifest, load_or_create(made.identity(in_force(site))).peer_id)
+
+    return create_run_dir(Path(directory or manifest.run_id), manifest, site, prepare)
 
 
 def announce_run(run_dir: RunDir) -> None:
     """Tell the operator which run this is, what looks wrong in it, and how others join."""
-    from dilocoxd.swarm.identity import load
+    from dilocoxd.swarm.discovery.identity import load
 
     manifest, site = run_dir.load()
     for warning in manifest.warnings():
@@ -60,112 +125,160 @@ def announce_run(run_dir: RunDir) -> None:
     click.echo(f"directory  {run_dir.path}")
     if site.api.port:
         click.echo(f"status     dilocoxd status http://{site.api.host}:{site.api.port}")
+    found(run_dir, manifest, peer_id)
+    link = join_link(run_dir, manifest, site, peer_id)
+    if manifest.admission.mode == "invite" and link.invite is None:
+        click.echo("another machine joins with a link that an authority of the run makes: dilocoxd invite RUN_DIR")
+        return
     click.echo("another machine joins with:")
-    click.echo(f"  dilocoxd join {join_address(site, peer_id)}")
+    click.echo(f"  dilocoxd join {link.to_text()}")
+
+
+Pin = Callable[[Manifest, SiteConfig, str], Manifest]
 
 
 def created_from(
-    target: str,
-    directory: str | None,
-    settings: tuple[str, ...],
-    options: dict[str, Any],
-    pin: Callable[[Manifest, SiteConfig], Manifest] = lambda manifest, _site: manifest,
+    target: str | None, directory: str | None, settings: tuple[str, ...], options: Mapping[str, object], pin: Pin
 ) -> RunDir:
     """The run directory that `start` and `init` make; `pin` may complete the manifest before its hash names the run."""
     manifest_changes, site_changes = split_settings(settings)
-    manifest = new_manifest(target, manifest_changes)
-    site = validated(SiteConfig, site_tables(options, site_changes), source="options")
-    return make_run(pin(manifest, site), site, directory)
+    chosen = dict(options)
+    origin = origin_of(chosen)
+    manifest, corpora = own_text(new_manifest(target, manifest_changes, origin), chosen)
+    manifest, origin = origin.with_tokenizer_for(manifest)
+    corpora = {**origin.corpora(manifest), **corpora}
+    tables = merged(site_tables(chosen, site_changes, corpora), {"paths": origin.site_settings()})
+    site = validated(SiteConfig, tables, source="options")
+    effective = in_force(site)
+    if directory is not None:
+        check_new_run_dir(Path(directory), effective)
+    if origin.tokenizer is not None and manifest.data.sources:
+        require_packed_with(origin.tokenizer, {one.name: corpora[one.name] for one in manifest.data.sources})
+    near = Path(directory or manifest.run_id)
+    with made_first_state(manifest, origin.first_state, near) as first:
+        named = with_tokenizer_files(first.manifest, origin.tokenizer)
+        final, authority = with_authority(pin(named, effective, str(origin.tokenizer or "")))
+        run_dir = make_run(final, site, directory, authority)
+        origin.copy_tokenizer(run_dir.path)
+        first.publish(run_dir, final)
+    return run_dir
+
+
+def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifest, dict[str, str]]:
+    """`manifest` with a name in place of a path of this machine, and where the text of that name lies.
+
+    The path comes from `--data` or stands in data.corpus. Raises ConfigError.
+    """
+    given = options.get("data")
+    corpora = named_paths(given if isinstance(given, tuple) else ())
+    corpus = manifest.data.corpus
+    if is_path(corpus):
+        path = corpus.removeprefix("text:")
+        corpora.update(named_paths([f"{name_of(path)}={path}"]))
+    stores = {name: path for name, path in corpora.items() if is_store(path)}
+    if stores and len(stores) == len(corpora):
+        sources = tuple(source_at(name, path, manifest.model.vocab_size) for name, path in stores.items())
+        return manifest.model_copy(update={"data": manifest.data.model_copy(update={"sources": sources})}), stores
+    if len(corpora) > 1:
+        raise ConfigError(
+            f"--data: a run has one text, but {', '.join(corpora)} were given; put them into one folder, or pack each"
+        )
+    if not corpora:
+        return manifest, {}
+    # A part of an own text is used only if somebody asks for that.
+    whole = manifest.data.chars_max == DataSection.model_fields["chars_max"].default
+    changes = {"corpus": next(iter(corpora)), **({"chars_max": 0} if whole else {})}
+    return manifest.model_copy(update={"data": manifest.data.model_copy(update=changes)}), corpora
 
 
 @click.command()
-@click.argument("target", metavar="[PRESET | run.toml]", default=DEFAULT_PRESET)
+@click.argument("target", metavar="[PRESET | run.toml]", required=False, shell_complete=presets)
 @click.option("--no-run", is_flag=True, help="Only write the run directory.")
+@directory_option
+@force_option
+@origin_options
 @site_options
-def start(target: str, no_run: bool, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
+def start(
+    target: str | None, no_run: bool, directory: str | None, force: bool, settings: tuple[str, ...], **options: Any
+) -> int:
     """Create a run and train it here, in the foreground.
 
-    Prints the line with which other machines join. PRESET is demo, small or tiny; any field can be changed with --set.
+    Prints the line with which other machines join. PRESET is demo, small or tiny, or one of
+    them with a strategy (small:sparseloco); any field can be changed with --set. --from goes on
+    from a state of another run: a fork, or the way on after its end.
     """
-    run_dir = created_from(target, directory, settings, options, pin=with_text_hashes)
+
+    def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
+        check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
+        return with_text_hashes(manifest, site, tokenizer)
+
+    run_dir = created_from(target, directory, settings, options, pin)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
 
 
 @click.command()
-@click.argument("target", metavar="[PRESET | run.toml]", default=DEFAULT_PRESET)
+@click.argument("target", metavar="[PRESET | run.toml]", required=False, shell_complete=presets)
+@directory_option
+@origin_options
 @site_options
-def init(target: str, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
+def init(target: str | None, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
     """Create a run directory without starting it (start it with `dilocoxd run`)."""
-    announce_run(created_from(target, directory, settings, options))
+
+    def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
+        check(manifest, site, Path(directory or "."), is_started=False)
+        return with_own_text_hashes(manifest, site, tokenizer)
+
+    announce_run(created_from(target, directory, settings, options, pin))
     return 0
 
 
 @click.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
-def run(run_directory: Path) -> int:
-    """Train an existing run directory, in the foreground. This is what a service runs."""
+@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories)
+@force_option
+@site_options
+def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: Any) -> int:
+    """Train an existing run directory, in the foreground. This is what a service runs.
+
+    Options change site.toml of the run directory, for this start and the next ones.
+    """
+    site_changes = only_site_settings(settings)
     run_dir = open_run_dir(run_directory)
     with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
+        manifest = load_manifest(run_dir.run_toml)
+        changes = site_tables(options, site_changes, named_paths(options["data"]))
+        site = in_force(with_changes(run_dir, changes))
+        check(manifest, site, run_dir.path, is_started=True, is_forced=force)
+        keep(run_dir, changes)
         announce_run(run_dir)
     return run_in_foreground(run_dir)
 
 
-@click.command()
-@click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
-@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds to find the run.")
-@click.option("--no-run", is_flag=True, help="Only write the run directory.")
-@site_options
-def join(
-    addresses: tuple[str, ...],
-    timeout_s: float,
-    no_run: bool,
-    directory: str | None,
-    settings: tuple[str, ...],
-    **options: Any,
-) -> int:
-    """Fetch a run from a peer, verify it, and train along, in the foreground.
-
-    ADDR is what `dilocoxd start` printed; any peer of the run will do, and several may be given. Repeating the command
-    goes on with the same run directory.
-    """
-    for address in addresses:
-        problem = address_problem(address)
-        if problem:
-            raise ConfigError(f"address {address!r} cannot be used: {problem}")
+def only_site_settings(settings: tuple[str, ...]) -> Sections:
+    """Tables of site.toml of all `--set`. Raises ConfigError if one belongs to run.toml."""
     manifest_changes, site_changes = split_settings(settings)
     if manifest_changes:
         wrong = next(iter(manifest_changes))
         raise ConfigError(
             f"--set {wrong}... belongs to the run, which is fixed already; only its creator can choose it"
         )
-    manifest = fetched_manifest(addresses, timeout_s)
-    tables = merged(site_tables(options, site_changes), {"network": {}})
-    tables["network"].setdefault("bootstrap", list(addresses))
-    run_dir = joined_run_dir(manifest, validated(SiteConfig, tables, source="options"), directory)
-    announce_run(run_dir)
-    return 0 if no_run else run_in_foreground(run_dir)
+    return site_changes
 
 
-def fetched_manifest(addresses: tuple[str, ...], timeout_s: float) -> Manifest:
-    """The manifest that one of the peers serves, with its hash verified."""
-    from dilocoxd.swarm.bootstrap import fetch_manifest
+def check(manifest: Manifest, site: SiteConfig, path: Path, *, is_started: bool, is_forced: bool = False) -> None:
+    """Before anything is written: can this site train this run, and, if it is to be started, here and now?
 
-    return fetch_manifest(addresses, timeout_s=timeout_s, tell=lambda line: click.echo(line, err=True))
+    Raises ConfigError.
+    """
+    if manifest.model.kind == "python":
+        required_model(manifest.model.entry_point, manifest.model.entry_sha256)
+    if is_started:
+        check_before_start(manifest, site, path, is_forced=is_forced)
+    elif problems := site_problems(manifest, site):
+        raise ConfigError("; ".join(problems))
 
 
-def joined_run_dir(manifest: Manifest, site: SiteConfig, directory: str | None) -> RunDir:
-    """The run directory for this run: a new one, or the one that an earlier join made, with the new addresses."""
-    path = Path(directory or manifest.run_id)
-    if not (path / "run.toml").exists():
-        return make_run(manifest, site, directory)
-    run_dir = open_run_dir(path)
-    known, old_site = run_dir.load()
-    if known.run_id != manifest.run_id:
-        raise ConfigError(
-            f"{path}: holds run {known.run_id}, but the peer serves {manifest.run_id}; give --dir another directory"
-        )
-    bootstrap = tuple(dict.fromkeys((*site.network.bootstrap, *old_site.network.bootstrap)))
-    network = old_site.network.model_copy(update={"bootstrap": bootstrap})
-    write_file(run_dir.site_toml, old_site.model_copy(update={"network": network}).to_toml().encode("utf-8"))
-    return run_dir
+def with_changes(run_dir: RunDir, tables: Sections) -> SiteConfig:
+    """The site.toml of a run directory, as the file has it, with `tables` put over it. Raises ConfigError."""
+    source = "options" if tables else str(run_dir.site_toml)
+    return validated(SiteConfig, merged(tables_in(run_dir), tables), source=source)

@@ -1,20 +1,32 @@
-"""`dilocoxd pause | resume | leave | snapshot | log-level`: commands to a running daemon, over its API."""
+"""`dilocoxd pause | resume | leave | snapshot | ping | peers | log-level`: commands to a running daemon, over its API.
+
+A group and its commands are one module's: the table of commands imports that module alone.
+"""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict
 
 import click
 
+from dilocoxd.answers.peers import Peer, Ping
+from dilocoxd.answers.site import CommandDone
+from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
-from dilocoxd.cli.show import json_option, target_argument
+from dilocoxd.cli.screens.layout import width
+from dilocoxd.cli.screens.peers import peers_screen, ping_screen
+from dilocoxd.cli.shell.default_command import SHOW, DefaultCommand
+from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
 
+PING_S = 60.0
+"""Some hellos and one payload."""
 NOTE = f"The token comes from the run directory, or from {TOKEN_VARIABLE}."
 
 
-def command(target: str | None, name: str, body: dict[str, Any], *, as_json: bool) -> int:
+def command(target: str | None, name: str, body: Mapping[str, str], *, as_json: bool) -> int:
     """Send one command and say what came of it."""
-    done = client_for(target).ask(f"/v1/control/{name}", body)
-    click.echo(json.dumps(done) if as_json else done["text"])
+    done = client_for(target).ask(f"/v1/control/{name}", CommandDone, body)
+    click.echo(json.dumps(asdict(done)) if as_json else done.text)
     return 0
 
 
@@ -52,6 +64,60 @@ def leave(target: str | None, as_json: bool) -> int:
 def snapshot(target: str | None, as_json: bool) -> int:
     """Write the shared state to disk now."""
     return command(target, "snapshot", {}, as_json=as_json)
+
+
+@click.command(epilog=NOTE)
+@click.argument("site", metavar="SITE")
+@target_argument
+@json_option
+def ping(site: str, target: str | None, as_json: bool) -> int:
+    """Measure how another site is reached: directly or through a relay, latency, bandwidth.
+
+    SITE is a name, short id or peer id as `dilocoxd peers` shows it.
+    """
+    found = client_for(target).ask("/v1/control/ping", Ping, {"site": site}, timeout_s=PING_S)
+    click.echo(json.dumps(asdict(found)) if as_json else ping_screen(found))
+    return 0
+
+
+@click.group(cls=DefaultCommand)
+def peers() -> None:
+    """Show all sites, this one first: what they do, how far, how fast, when last seen.
+
+    With `connect ADDR` or `disconnect SITE`: change connections at run time.
+    """
+
+
+@peers.command(SHOW)
+@target_argument
+@wide_option
+@json_option
+def show_peers(target: str | None, is_wide: bool, as_json: bool) -> int:
+    """Show them (what `dilocoxd peers` does)."""
+    if as_json:
+        return show_json(target, "/v1/peers")
+    client = client_for(target)
+    found = client.ask("/v1/status", Status)
+    click.echo(peers_screen(found, client.ask("/v1/peers", list[Peer]), width(is_wide=is_wide)))
+    return 0
+
+
+@peers.command("connect", epilog=NOTE)
+@click.argument("address", metavar="ADDR")
+@target_argument
+@json_option
+def connect(address: str, target: str | None, as_json: bool) -> int:
+    """Ask for peers at an address, from now on and until the daemon ends."""
+    return command(target, "connect", {"address": address}, as_json=as_json)
+
+
+@peers.command("disconnect", epilog=NOTE)
+@click.argument("site", metavar="SITE")
+@target_argument
+@json_option
+def disconnect(site: str, target: str | None, as_json: bool) -> int:
+    """Close the connection to another site; both dial again by themselves."""
+    return command(target, "disconnect", {"site": site}, as_json=as_json)
 
 
 @click.command("log-level", epilog=NOTE)

@@ -1,52 +1,206 @@
-"""Fixes the text of a new run: prepares it in a process of its own and puts the hashes into the manifest.
+"""The text of a run: fixed by hashes when the run is made, at hand before a joining site fetches anything else.
 
-Every site that joins later must come to the same hashes, or it refuses to train (docs/internals.md section 2).
+numpy and tokenizers are never loaded here: `python -m dilocoxd.trainer.prepare` does the work in a process of its own.
 """
 
+import fcntl
+import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from dilocoxd.cli.shell.step_announcer import StepAnnouncer
+from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.sources import SourceSection
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import store_path
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
+
+if TYPE_CHECKING:
+    from dilocoxd.swarm.discovery.bootstrap import Access
+
+TEXT_PREFIX = "text:"
+NAMES = ("english", "gcide", "python-doc", "linux-doc", "stdlib")
+"""Corpora that every machine can try to make by their names (trainer/data/corpora.py)."""
 
 
-def with_text_hashes(manifest: Manifest, site: SiteConfig) -> Manifest:
+def named_paths(choices: Iterable[str]) -> dict[str, str]:
+    """Names and absolute paths of all `--data NAME=PATH`; a PATH alone is named after itself. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for choice in choices:
+        name, equals, path = choice.partition("=")
+        if not equals:
+            name, path = name_of(choice), choice
+        absolute = Path(path).expanduser().absolute()
+        if not absolute.exists():
+            raise ConfigError(f"--data {choice!r}: there is no {absolute}; give the path of a text file or folder")
+        if name in NAMES:
+            raise ConfigError(f"--data {choice!r}: {name} is a corpus that comes with dilocoxd; choose another name")
+        found[name] = str(absolute)
+    return found
+
+
+def name_of(path: str) -> str:
+    """What a run calls the text at `path` if nobody says otherwise."""
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(path).expanduser().absolute().stem.lower()).strip("-")
+    return stem[:32].rstrip("-") if stem and stem not in NAMES else "text"
+
+
+def is_store(path: str) -> bool:
+    """Whether `dilocoxd data pack` or `adopt` made what lies there."""
+    return (Path(path) / "index.json").is_file()
+
+
+def source_at(name: str, path: str, vocab_size: int) -> SourceSection:
+    """The token store at `path` as the manifest names it; its weight is its length. Raises ConfigError."""
+    try:
+        data = (Path(path) / "index.json").read_bytes()
+        index = json.loads(data)
+        num_tokens = sum(s["num_tokens"] for s in index["shards"] if s["name"].startswith("train-"))
+        store_vocab = int(index["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--data {name}={path}: index.json is damaged ({error}); pack the store again") from error
+    if store_vocab > vocab_size:
+        raise ConfigError(
+            f"--data {name}={path}: the store has {store_vocab} kinds of tokens, model.vocab_size = {vocab_size}; use"
+            f" --set model.vocab_size={store_vocab}"
+        )
+    fields = {"name": name, "sha256": hashlib.sha256(data).hexdigest(), "num_tokens": num_tokens}
+    return validated(SourceSection, {**fields, "weight": float(num_tokens)}, source=f"--data {name}={path}")
+
+
+def is_path(corpus: object) -> bool:
+    """Whether `data.corpus` is a path of its founder's machine and not a name."""
+    return isinstance(corpus, str) and (corpus.startswith(TEXT_PREFIX) or "/" in corpus)
+
+
+def with_text_hashes(manifest: Manifest, site: SiteConfig, tokenizer: str = "") -> Manifest:
     """`manifest` with data.sha256 and tokenizer.sha256 filled in; progress goes to stderr.
 
     Nothing is done if both are there already. Raises ConfigError when the corpus cannot be had.
     """
-    if manifest.data.sha256 and manifest.tokenizer.sha256:
+    is_fixed = bool(manifest.data.sha256 and manifest.tokenizer.sha256)
+    if is_fixed or manifest.data.sources or manifest.model.kind == "external":
         return manifest
-    with tempfile.TemporaryDirectory(prefix="dilocoxd-start-") as folder:
-        run_toml = Path(folder) / "run.toml"
-        run_toml.write_text(manifest.to_toml(), encoding="utf-8")
-        command = [sys.executable, "-m", "dilocoxd.trainer.prepare", "--run-toml", str(run_toml)]
-        if site.paths.cache:
-            command += ["--cache", str(Path(site.paths.cache).expanduser())]
-        found, problem = _run(command)
+    found, problem = _prepare(manifest, site, *(("--tokenizer", tokenizer) if tokenizer else ()))
     if problem:
         raise ConfigError(problem)
     data = manifest.data.model_copy(update={"sha256": found["data_sha256"]})
-    tokenizer = manifest.tokenizer.model_copy(update={"sha256": found["tokenizer_sha256"]})
-    return manifest.model_copy(update={"data": data, "tokenizer": tokenizer})
+    named = manifest.tokenizer.model_copy(update={"sha256": found["tokenizer_sha256"]})
+    return manifest.model_copy(update={"data": data, "tokenizer": named})
+
+
+def with_own_text_hashes(manifest: Manifest, site: SiteConfig, tokenizer: str = "") -> Manifest:
+    """The same for a text or tokenizer of the run's own, which nobody else can make by its name."""
+    is_own = manifest.data.corpus in site.paths.corpora or bool(tokenizer)
+    return with_text_hashes(manifest, site, tokenizer) if is_own else manifest
+
+
+def have_text(manifest: Manifest, site: SiteConfig, access: "Access") -> None:
+    """See that a fetched run's text or stores are here: in the cache, made here, or from a peer. Raises ConfigError."""
+    if manifest.model.kind == "external":
+        return  # what its loop reads is its own affair
+    if manifest.data.sources:
+        _have_stores(manifest, site)
+    else:
+        _have_corpus(manifest, site, access)
+
+
+def _have_corpus(manifest: Manifest, site: SiteConfig, access: "Access") -> None:
+    corpus, path = manifest.data.corpus, site.paths.corpora.get(manifest.data.corpus)
+    cache = chosen_cache_dir(site.paths.cache)
+    if is_path(corpus):
+        raise ConfigError(
+            f"the run names its text by a path of its founder, {corpus!r}, and a path from somebody else is never read:"
+            " make the run anew with --data NAME=PATH"
+        )
+    unknown = sorted(site.paths.corpora.keys() - {corpus})
+    if unknown:
+        raise ConfigError(f"--data {unknown[0]}=...: the run's text is called {corpus}; use that name")
+    is_pinned = bool(manifest.data.sha256 and manifest.tokenizer.sha256)
+    if find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
+        return
+    if path is None and corpus in NAMES and not is_pinned:
+        return  # nothing says what it must be: the trainers make what this machine gives
+    problem = ""
+    if manifest.tokenizer.kind != "files" and (path is not None or corpus in NAMES):
+        _, problem = _prepare(manifest, site)
+        if not problem:
+            return
+        if path is not None or not site.paths.corpus_bytes_max:
+            raise ConfigError(problem)
+    if not is_pinned or not site.paths.corpus_bytes_max:
+        raise ConfigError(f"the run's text {corpus!r} is not on this machine: give it with --data {corpus}=PATH")
+    if problem:
+        click.echo(f"text: cannot be made here ({problem}); asking a peer for it", err=True)
+    _fetch(manifest, site, cache, access)
+
+
+def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
+    for source in manifest.data.sources:
+        path = store_path(source, site)
+        if not is_store(path):
+            raise ConfigError(f"--data {source.name}={path}: this is no token store; copy that of another site")
+        found = source_at(source.name, path, manifest.model.vocab_size)
+        if found.sha256 != source.sha256:
+            raise ConfigError(
+                f"--data {source.name}={path}: its hash is {found.sha256}, that of the run's store is {source.sha256};"
+                " copy that of another site"
+            )
+
+
+def _fetch(manifest: Manifest, site: SiteConfig, cache: Path, access: "Access") -> None:
+    from dilocoxd.swarm.discovery.corpus import fetch_corpus
+
+    folder = cache / "data" / f".fetch-{manifest.data.sha256[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another site of this machine may fetch the same text
+        if find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
+            return
+        said = replace(access, tell=_say)
+        fetch_corpus(said, manifest, folder, bytes_max=site.paths.corpus_bytes_max)
+        _, problem = _prepare(manifest, site, "--accept", str(folder))
+    if problem:
+        raise ConfigError(problem)
+
+
+def _prepare(manifest: Manifest, site: SiteConfig, *more: str) -> tuple[dict[str, str], str]:
+    """(what was found, why it failed or empty)."""
+    with tempfile.TemporaryDirectory(prefix="dilocoxd-start-") as folder:
+        run_toml = Path(folder) / "run.toml"
+        run_toml.write_text(manifest.to_toml(), encoding="utf-8")
+        command = [sys.executable, "-m", "dilocoxd.trainer.prepare", "--run-toml", str(run_toml), *more]
+        command += ["--cache", str(chosen_cache_dir(site.paths.cache))]
+        if manifest.data.corpus in site.paths.corpora:
+            command += ["--path", site.paths.corpora[manifest.data.corpus]]
+        return _run(command)
+
+
+def _say(text: str) -> None:
+    click.echo(f"text: {text}", err=True)
 
 
 def _run(command: list[str]) -> tuple[dict[str, str], str]:
-    """(what it found, why it failed or empty)."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         last = ""
-        for line in process.stderr:
-            last = line.strip()
-            if not last.startswith("error: "):
-                click.echo(f"text: {last}", err=True)
+        with StepAnnouncer(_say, "looking for the training text") as steps:
+            for line in process.stderr:
+                last = line.strip()
+                if not last.startswith("error: "):
+                    steps.note(last)
         answer = process.stdout.read()
     if process.returncode:
         return {}, last.removeprefix("error: ") or f"preparing the text failed with status {process.returncode}"

@@ -1,21 +1,26 @@
 """`dilocoxd log`: what the chain of committed outer steps in a run directory says, and whether it is sound."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from pydantic import JsonValue, TypeAdapter
 
+from dilocoxd.answers.rounds import LogEntry
 from dilocoxd.cli.client import client_for
-from dilocoxd.cli.status import in_bytes, short
+from dilocoxd.cli.screens.layout import width
+from dilocoxd.cli.screens.rounds import log_screen
+from dilocoxd.cli.shell.offers import run_directories
+from dilocoxd.cli.show import wide_option
+from dilocoxd.daemon.observe.log_entries import log_entries
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest
 from dilocoxd.store import snapshots
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, open_run_dir
-from dilocoxd.wire.entry import entry_hash, genesis_hash
+from dilocoxd.wire.entry import genesis_hash, offer_text
 
 EXIT_UNSOUND = 1
 PAGE_MAX = 200
@@ -24,7 +29,7 @@ PAGE_MAX = 200
 
 @click.group()
 def log() -> None:
-    """Read the log: show it, or (daemon stopped) verify it."""
+    """Read the chain of outer steps: show it, or (daemon stopped) verify it."""
 
 
 def opened(run_dir: RunDir) -> EntryLog:
@@ -33,109 +38,93 @@ def opened(run_dir: RunDir) -> EntryLog:
     return EntryLog(run_dir.log, manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
 
 
-def rows(chain: EntryLog, last: int) -> list[dict[str, Any]]:
-    """The newest `last` entries as plain values; 0 is all."""
+@dataclass(frozen=True, slots=True)
+class ShownEntry:
+    """An entry, and what only the site itself knows of it."""
+
+    entry: LogEntry
+    carries: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Contributor to earlier phases whose work came late, with this one. What others carry only they know."""
+
+    def as_json(self) -> Mapping[str, JsonValue]:
+        """The object of /v1/log with what is known on top."""
+        row = TypeAdapter(LogEntry).dump_python(self.entry, mode="json")
+        for contributor in row["contributors"]:
+            if contributor["peer"] in self.carries:
+                contributor["carries"] = list(self.carries[contributor["peer"]])
+        return {**row, "unix_ms": round(1000 * self.entry.voted_at)}
+
+
+def stored_entries(run_dir: RunDir, last: int) -> list[ShownEntry]:
+    """The newest `last` entries of a stopped site, ascending; 0 is all."""
+    chain = opened(run_dir)
     start = max(0, chain.height - last) if last else 0
-    return [
-        {
-            "round": signed.entry.round,
-            "entry_hash": entry_hash(signed.entry).hex(),
-            "contributors": [
-                {
-                    "peer": c.peer,
-                    "phase": c.phase,
-                    "tokens": c.tokens,
-                    "inner_steps": c.inner_steps,
-                    "base_round": c.base_round,
-                }
-                for c in signed.entry.contributions
-            ],
-            "votes": [vote.peer for vote in signed.votes],
-            "unix_ms": signed.time,
-            "payload_bytes": chain.payload(index).length if chain.has_payload(index) else None,
+    carried = carried_phases(run_dir)
+    found = []
+    for entry in log_entries(chain, range(start, chain.height)):
+        late = {
+            one.peer: carried[one.peer, one.phase] for one in entry.contributors if (one.peer, one.phase) in carried
         }
-        for index, signed in enumerate(chain.entries(start), start)
-    ]
+        found.append(ShownEntry(entry, late))
+    return found
 
 
-def note_returned(run_dir: RunDir, chain: EntryLog, found: list[dict[str, Any]]) -> None:
-    """Add `carries` to contributions of this site: its phases that a lost fork had taken out of the chain, and that
-    came late, with this one (docs/internals.md section 4, ReturnWork). What others carry only they know."""
-    from dilocoxd.daemon.site_record import load_record
-    from dilocoxd.swarm.identity import load
+def carried_phases(run_dir: RunDir) -> dict[tuple[str, int], tuple[int, ...]]:
+    """By contribution of this site (peer, phase): earlier phases whose work came late, with it (docs/internals.md 4.3),
+    as far as it is still kept."""
+    from dilocoxd.store.kept_work import KeptWorkStore
+    from dilocoxd.swarm.discovery.identity import load
 
-    returned = load_record(run_dir.path).returned
-    if not returned:
-        return
+    contents = KeptWorkStore(run_dir.own_work).contents()
+    if not contents:
+        return {}
     _, site = run_dir.load()
     me = load(run_dir.identity(site)).peer_id
-    own = [c.phase for signed in chain.entries() for c in signed.entry.contributions if c.peer == me]
-    carried: dict[int, list[int]] = {}
-    for phase, first_carrier in returned:
-        carrier = next((number for number in own if number >= first_carrier), None)
-        if carrier is not None:
-            carried.setdefault(carrier, []).append(phase)
-    for contribution in (c for row in found for c in row["contributors"]):
-        if contribution["peer"] == me and contribution["phase"] in carried:
-            contribution["carries"] = carried[contribution["phase"]]
+    earlier = {
+        (me, int(phase)): tuple(sorted(int(item) for item, times in content.items() if times > 0 and item != phase))
+        for phase, content in contents.items()
+    }
+    return {contribution: phases for contribution, phases in earlier.items() if phases}
 
 
-def found_rows(target: str | None, last: int) -> list[dict[str, Any]]:
+def shown_entries(target: str | None, last: int) -> list[ShownEntry]:
     """From the disk of a stopped site, else from the API of a running one."""
-    found: list[dict[str, Any]] = []
     if target is not None and Path(target).is_dir():
         run_dir = open_run_dir(Path(target))
         try:
             with run_dir.locked():
-                chain = opened(run_dir)
-                found = rows(chain, last)
-                note_returned(run_dir, chain, found)
-                return found
+                return stored_entries(run_dir, last)
         except ConfigError:  # a daemon holds it
             pass
+    found: list[LogEntry] = []
     client, page = client_for(target), f"limit={min(last or PAGE_MAX, PAGE_MAX)}"
     while not last or len(found) < last:
-        answer = client.ask(f"/v1/log?{page}")
+        answer = client.ask(f"/v1/log?{page}", list[LogEntry])
         found += answer
-        if not answer or answer[-1]["round"] == 0:
+        if not answer or answer[-1].round == 0:
             break
-        page = f"limit={PAGE_MAX}&before={answer[-1]['round']}"
-    newest = found[: last or None]
-    return [{**row, "unix_ms": round(1000 * row["written_at"])} for row in reversed(newest)]
+        page = f"limit={PAGE_MAX}&before={answer[-1].round}"
+    return [ShownEntry(entry) for entry in reversed(found[: last or None])]
 
 
 @log.command()
-@click.argument("target", metavar="[URL | RUN_DIR]", required=False)
+@click.argument("target", metavar="[URL | RUN_DIR]", required=False, shell_complete=run_directories)
 @click.option("--last", type=click.IntRange(min=0), default=20, show_default=True, help="Newest entries; 0 is all.")
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(target: str | None, last: int, as_json: bool) -> int:
+def show(target: str | None, last: int, is_wide: bool, as_json: bool) -> int:
     """Show committed outer steps: who contributed what. Of a running daemon, or of a stopped one's RUN_DIR."""
-    found = found_rows(target, last)
+    found = shown_entries(target, last)
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps([row.as_json() for row in found], indent=1))
         return 0
-    table = Table("round", "entry", "contributors (tokens)", "votes", "payload")
-    for row in found:
-        table.add_row(
-            str(row["round"]),
-            row["entry_hash"][:12],
-            ", ".join(contributor_text(c) for c in row["contributors"]),
-            str(len(row["votes"])),
-            in_bytes(row["payload_bytes"]) if row["payload_bytes"] is not None else "dropped",
-        )
-    Console(highlight=False).print(table)
+    entries, carries = [row.entry for row in found], [row.carries for row in found]
+    click.echo(log_screen(entries, carries, width(is_wide=is_wide)))
     return 0
 
 
-def contributor_text(contribution: dict[str, Any]) -> str:
-    """Who, how much, and what work of a lost fork came with it."""
-    late = ", ".join(str(phase) for phase in contribution.get("carries", ()))
-    late = f"; late: phases {late} of a lost fork" if late else ""
-    return f"{short(contribution['peer'], 6)} ({contribution['tokens']:,}{late})"
-
-
 @log.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
+@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(run_directory: Path, as_json: bool) -> int:
     """Check every entry, payload and snapshot against its hash. Exit code 1 if anything is damaged."""
@@ -147,6 +136,45 @@ def verify(run_directory: Path, as_json: bool) -> int:
         height, head = chain.height, chain.head
     report(height, head, problems, as_json=as_json)
     return EXIT_UNSOUND if problems else 0
+
+
+@log.command()
+@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories)
+@click.argument("folder", metavar="[FOLDER]", type=click.Path(path_type=Path, exists=True), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def evidence(run_directory: Path, folder: Path | None, as_json: bool) -> int:
+    """Sum again what an audit found false, from FOLDER (default: all that RUN_DIR keeps) and the log of RUN_DIR.
+
+    Needs no daemon, and no trust in the site that kept the folder. Exit code 1 if a lie is proved.
+    """
+    from dilocoxd.store.audits import AuditFolders
+    from dilocoxd.swarm.discovery.identity import is_signed_by
+    from dilocoxd.trained.proof.evidence import check_evidence
+
+    run_dir = open_run_dir(run_directory)
+    manifest, _ = run_dir.load()
+    run = genesis_hash(manifest.run_id, manifest.sha256())
+    rows: list[dict[str, JsonValue]] = []
+    for path in [folder] if folder is not None else AuditFolders(run_dir.path).kept():
+        found = check_evidence(manifest, run_dir.log, path)
+        offers = zip(found.entry.contributions, found.offers, strict=True)
+        is_signed = all(is_signed_by(named.peer, offer, offer_text(run, named)) for named, offer in offers)
+        rows.append(
+            {
+                "folder": found.folder, "round": found.round, "segment": found.segment, "owner": found.owner,
+                "is_proved": found.is_proved and is_signed,
+                "why": found.why if is_signed else "an offer is not signed by its contributor",
+            }
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    for row in rows if not as_json else []:
+        said = "FALSE" if row["is_proved"] else "not proved"
+        owner = row["owner"] or "unknown"
+        click.echo(f"{said}  round {row['round']} segment {row['segment']} owner {owner}: {row['why']}")
+    if not rows and not as_json:
+        click.echo("ok  no evidence is kept")
+    return EXIT_UNSOUND if any(row["is_proved"] for row in rows) else 0
 
 
 def snapshot_problems(run_dir: RunDir) -> list[str]:

@@ -2,43 +2,76 @@
 
 import socket
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
 
+from dilocoxd.cli.shell.offers import settings
+from dilocoxd.config.addresses import is_host, listen_ip, read_address
+from dilocoxd.config.environment import field_name, require_unhidden
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
-Tables = dict[str, Any]
+Sections = dict[str, dict[str, object]]
+"""Section to field to value, as TOML has it; checked by the models of dilocoxd/config."""
 
 SHORT: dict[str, tuple[str, str]] = {
+    "name": ("site", "name"),
     "host": ("network", "host"),
     "port": ("network", "port"),
     "announce": ("network", "announce"),
     "api_host": ("api", "host"),
     "api_port": ("api", "port"),
-    "stages": ("parallel", "stages"),
+    "stages": ("parallel", "pipeline"),
     "device": ("parallel", "device"),
     "cache": ("paths", "cache"),
 }
 
 
+def directory_option(function: F) -> F:
+    """Where a command makes its run directory."""
+    return click.option(
+        "--dir", "directory", metavar="DIR", help="Run directory; default: the run id, in this folder."
+    )(function)
+
+
+def force_option(function: F) -> F:
+    """For commands that start a daemon."""
+    return click.option("--force", is_flag=True, help="Start although memory or disk look too small.")(function)
+
+
 def site_options(function: F) -> F:
-    """The options that every command has that makes a site.toml."""
+    """The options that every command has that makes or changes a site.toml."""
     options = [
-        click.option("--dir", "directory", metavar="DIR", help="Run directory; default: the run id, in this folder."),
-        click.option("--host", metavar="ADDRESS", help="Listen here for other sites; default 0.0.0.0."),
+        click.option("--name", metavar="NAME", help="What this site is called, everywhere; default: the host's name."),
+        click.option(
+            "--host",
+            metavar="ADDRESS",
+            help="Listen here: IP or name of this machine; default 0.0.0.0.",
+        ),
         click.option("--port", type=int, metavar="PORT", help="TCP port for other sites; default 31337, 0 a free one."),
-        click.option("--announce", multiple=True, metavar="ADDR", help="Address that others shall use (repeatable)."),
+        click.option(
+            "--announce",
+            multiple=True,
+            metavar="ADDR",
+            help="What others shall use: IP, name, HOST:PORT (repeatable).",
+        ),
         click.option("--api-host", metavar="ADDRESS", help="HTTP API; default 127.0.0.1."),
         click.option("--api-port", type=int, metavar="PORT", help="HTTP API; default 8080."),
         click.option("--stages", type=int, metavar="N", help="Pipeline stages at this site; default 1."),
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where the stages compute; default cpu."),
         click.option("--cache", metavar="DIR", help="Tokenised corpora; default ~/.cache/dilocoxd."),
+        click.option("--data", multiple=True, metavar="[NAME=]PATH", help="Own text: a file or folder here."),
         click.option(
-            "--set", "settings", multiple=True, metavar="SECTION.FIELD=VALUE", help="Any other field (repeatable)."
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="SECTION.FIELD=VALUE",
+            shell_complete=settings,
+            help="Any other field (repeatable).",
         ),
     ]
     for option in reversed(options):
@@ -46,10 +79,11 @@ def site_options(function: F) -> F:
     return function
 
 
-def parse_setting(text: str) -> tuple[str, str, Any]:
+def parse_setting(text: str) -> tuple[str, str, object]:
     """Section, field and value of one `--set`. The value is TOML; what is not TOML is taken as text."""
     name, equals, value = text.partition("=")
-    section, dot, field = name.strip().partition(".")
+    section, dot, written = name.strip().partition(".")
+    field = field_name(section, written)
     if not equals or not dot or not section or not field:
         raise ConfigError(f"--set {text!r} cannot be read; write it as SECTION.FIELD=VALUE, like outer.lr=0.5")
     try:
@@ -58,10 +92,10 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         return section, field, value.strip()
 
 
-def split_settings(settings: Iterable[str]) -> tuple[Tables, Tables]:
+def split_settings(settings: Iterable[str]) -> tuple[Sections, Sections]:
     """(manifest tables, site tables) of all `--set`; section names of the two files differ."""
-    manifest: Tables = {}
-    site: Tables = {}
+    manifest: Sections = {}
+    site: Sections = {}
     for text in settings:
         section, field, value = parse_setting(text)
         target = site if section in SiteConfig.model_fields else manifest
@@ -69,17 +103,21 @@ def split_settings(settings: Iterable[str]) -> tuple[Tables, Tables]:
     return manifest, site
 
 
-def merged(base: Tables, changes: Tables) -> Tables:
+def merged(base: Mapping[str, object], changes: Sections) -> dict[str, object]:
     """`base` with the fields of `changes` put over it, section by section."""
-    result = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
+    result = dict(base)
     for section, fields in changes.items():
-        result[section] = {**result.get(section, {}), **fields}
+        before = result.get(section)
+        result[section] = {**(before if isinstance(before, dict) else {}), **fields}
     return result
 
 
-def site_tables(options: dict[str, Any], settings: Tables) -> Tables:
-    """Tables of site.toml from short options and `--set`; port 0 becomes a port that is free now."""
-    tables: Tables = {}
+def site_tables(
+    options: Mapping[str, object], settings: Sections, corpora: Mapping[str, str] = MappingProxyType({})
+) -> Sections:
+    """Tables of site.toml from short options, `--set` and paths of texts; port 0 becomes a port that is free now."""
+    tables: Sections = {}
+    options = {**options, **_host_and_port(options)}
     for option, (section, field) in SHORT.items():
         value = options.get(option)
         if value is None or value == ():
@@ -87,11 +125,30 @@ def site_tables(options: dict[str, Any], settings: Tables) -> Tables:
         tables.setdefault(section, {})[field] = list(value) if isinstance(value, tuple) else value
     if options.get("device") == "cuda":
         tables.setdefault("parallel", {})["backend"] = "nccl"
-    tables = merged(tables, settings)
+    for section, fields in settings.items():
+        tables[section] = {**tables.get(section, {}), **fields}
+    if corpora:
+        tables.setdefault("paths", {})["corpora"] = dict(corpora)
     network = tables.get("network", {})
     if network.get("port") == 0:
         network["port"] = free_port(str(network.get("host", "0.0.0.0")))
+    require_unhidden(tables)
     return tables
+
+
+def _host_and_port(options: Mapping[str, object]) -> dict[str, object]:
+    """`--host` and `--port` of a `--host` that names the port too. Raises ConfigError."""
+    typed = options.get("host")
+    if not isinstance(typed, str) or is_host(typed):
+        return {}
+    try:
+        address = read_address(typed)
+    except ValueError as error:
+        raise ConfigError(f"--host: {error}") from error
+    named = options.get("port")
+    if address.port is not None and named is not None and named != address.port:
+        raise ConfigError(f"--host {typed} names port {address.port}, --port {named}; leave one of them out")
+    return {"host": address.host, "port": address.port if address.port is not None else named}
 
 
 def free_port(host: str) -> int:
@@ -99,7 +156,7 @@ def free_port(host: str) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((host, 0))
+            probe.bind((listen_ip(host), 0))
             return int(probe.getsockname()[1])
     except OSError as error:
         raise ConfigError(
@@ -110,7 +167,7 @@ def free_port(host: str) -> int:
 def reachable_address(host: str) -> str:
     """`host`, or the address of this machine's default route when `host` means all of them."""
     if host not in ("0.0.0.0", "::"):
-        return host
+        return listen_ip(host)
     # Connecting a datagram socket sends nothing; it only picks the outgoing address (the documentation's are nobody's).
     families = [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
     for family, nobody in families[: 1 if host == "0.0.0.0" else 2]:
@@ -126,10 +183,9 @@ def reachable_address(host: str) -> str:
 def join_address(site: SiteConfig, peer_id: str) -> str:
     """What another machine gives to `dilocoxd join`."""
     if site.network.announce:
-        base = site.network.announce[0].split("/p2p/")[0]
+        base = site.network.announced[0]
     else:
         if site.network.relays:
             return site.network.relays[0]  # any peer of the run will do, and this one is not reached from outside
-        host = reachable_address(site.network.host)
-        base = f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{site.network.port}"
+        base = read_address(reachable_address(site.network.host)).multiaddr(site.network.port)
     return f"{base}/p2p/{peer_id}"

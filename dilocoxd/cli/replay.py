@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import click
 
-from dilocoxd.cli.status import short
 from dilocoxd.errors import ConfigError, StoreError
-from dilocoxd.rounds.commands import Broadcast, Command, Send
-from dilocoxd.rounds.events import DeadlineReached, MessageReceived
-from dilocoxd.rounds.transcript import Input, Opening, Outcome, Player, Record, decode
+from dilocoxd.machines.round.inputs import DeadlineReached, MessageReceived
+from dilocoxd.machines.round.outputs import Broadcast, Command, Send
+from dilocoxd.machines.transcript import Input, Opening, Outcome, Player, Record, decode
+from dilocoxd.site_names import short_id
 from dilocoxd.store.recording import SUFFIX, read_records, recordings
 from dilocoxd.store.rundir import RunDir
-from dilocoxd.wire.entry import SignedVote
+from dilocoxd.wire.entry import Signature, SignedVote
 
 EXIT_DIFFERS: Final = 1
 _BYTES_SHOWN: Final = 4
@@ -46,7 +46,9 @@ def told(value: Any) -> str:
     if isinstance(value, bytes):
         return value[:_BYTES_SHOWN].hex() or "empty"
     if isinstance(value, SignedVote):
-        return f"vote of {short(value.peer, 6)}"
+        return f"vote of {short_id(value.peer)}"
+    if isinstance(value, Signature):
+        return f"signature {value.value[:_BYTES_SHOWN].hex()}"
     if isinstance(value, tuple | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else list(value)
         more = f", ... {len(items)} in all" if len(items) > _ITEMS_SHOWN else ""
@@ -55,7 +57,7 @@ def told(value: Any) -> str:
         parts = ", ".join(f"{field.name}={told(getattr(value, field.name))}" for field in fields(value))
         return f"{type(value).__name__}({parts})"
     if isinstance(value, str) and len(value) > 40 and value.isalnum():
-        return short(value, 6)
+        return short_id(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -63,7 +65,7 @@ def event_text(given: Input) -> str:
     """An event; a message with its sender in front."""
     event = given.event
     if isinstance(event, MessageReceived):
-        return f"{short(event.peer, 6)} says {told(event.message)}"
+        return f"{short_id(event.peer)} says {told(event.message)}"
     return told(event)
 
 
@@ -72,7 +74,7 @@ def command_text(command: Command) -> str:
     if isinstance(command, Broadcast):
         return f"to all: {told(command.message)}"
     if isinstance(command, Send):
-        return f"to {short(command.peer, 6)}: {told(command.message)}"
+        return f"to {short_id(command.peer)}: {told(command.message)}"
     return told(command)
 
 
@@ -91,13 +93,13 @@ def pairs(records: Iterator[Record]) -> Iterator[tuple[Input, Outcome | None]]:
 
 def played(path: Path) -> Iterator[Step]:
     """Every event of a recording, played to a new machine. Raises StoreError."""
-    from dilocoxd.swarm.identity import is_signed_by_its_peer
+    from dilocoxd.swarm.discovery.identity import is_signed_by
 
     records = (decode(data) for data in read_records(path))
     opening = next(records, None)
     if not isinstance(opening, Opening):
         raise StoreError(f"{path}: the recording has no beginning; the daemon ended before its round machine was made")
-    player = Player(opening, is_signed_by_its_peer)
+    player = Player(opening, is_signed_by)
     first: float | None = None
     for number, (given, outcome) in enumerate(pairs(records)):
         first = given.now if first is None else first

@@ -1,20 +1,26 @@
 """`dilocoxd watch`: the status of a daemon, live, through its event stream; a lost connection is shown and heals."""
 
 import json
+import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
+from pydantic import JsonValue, TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient, client_for
-from dilocoxd.cli.status import view
+from dilocoxd.cli.screens.status import status_screen
 from dilocoxd.errors import PeerError
+from dilocoxd.site_names import in_words, short_id
+from dilocoxd.telemetry.records import line_of
 
 EVENTS_SHOWN: Final = 12
 RETRY_S: Final = 2.0
@@ -40,49 +46,49 @@ class Screen:
 
     def __init__(self, *, is_once: bool = False) -> None:
         self.is_once = is_once
-        self.status: dict[str, Any] = {}
-        self.peers: list[dict[str, Any]] = []
+        self.status: Status | None = None
+        self.peers: Sequence[Peer] = ()
         self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self.trouble = ""
         self.last_id = ""
 
-    def take(self, kind: str, ident: str, data: Any) -> None:
-        """One message of the stream."""
+    def take(self, kind: str, ident: str, data: Mapping[str, JsonValue]) -> None:
+        """One message of the stream. Raises ValueError for a status that is none."""
         self.last_id = ident or self.last_id
         self.trouble = ""
         if kind == "status":
-            self.status = data
+            self.status = TypeAdapter(Status).validate_python(data)
         elif kind == "event":
-            self.events.append(line(data))
+            self.events.append(in_words(line_of(data), self.label))
+
+    def label(self, peer: str) -> str:
+        """What to call it."""
+        names = {one.peer_id: one.name for one in self.peers}
+        if self.status is not None:
+            names[self.status.peer_id] = self.status.name
+        return names.get(peer) or short_id(peer)
 
     def render(self) -> Group:
         """The whole screen."""
-        parts: list[Any] = []
+        parts: list[Panel | Text] = []
         if self.trouble:
             parts.append(Text(f"connection lost: {self.trouble}; trying again", style="bold yellow"))
         if self.status:
-            parts.append(view(self.status, self.peers))
+            parts.append(Text(status_screen(self.status, self.peers, shutil.get_terminal_size().columns)))
         parts.append(Panel(Text("\n".join(self.events) or "no events yet"), title="events", title_align="left"))
         return Group(*parts)
-
-
-def line(record: dict[str, Any]) -> str:
-    """One event for people."""
-    facts = {k: v for k, v in record.items() if k not in ("time", "event", "level") and v not in ("", [], None)}
-    clock = time.strftime("%H:%M:%S", time.localtime(record["time"]))
-    return f"{clock} {record['event']} " + " ".join(f"{name}={str(value)[:60]}" for name, value in facts.items())
 
 
 def follow(client: ApiClient, screen: Screen, live: Live, deadline: float) -> None:
     """Read one connection until it ends or the time is up. Raises PeerError."""
     path = f"/v1/events?last_event_id={screen.last_id}" if screen.last_id else "/v1/events"
-    screen.peers = client.ask("/v1/peers")
+    screen.peers = client.ask("/v1/peers", list[Peer])
     silence_s = min(SILENCE_S, max(0.1, deadline - time.monotonic()))
     with client.lines(path, timeout_s=silence_s) as stream:
         for kind, ident, data in messages(stream):
             screen.take(kind, ident, data)
             if kind == "status":
-                screen.peers = client.ask("/v1/peers")
+                screen.peers = client.ask("/v1/peers", list[Peer])
             live.update(screen.render(), refresh=True)
             if time.monotonic() >= deadline or (screen.is_once and screen.status):
                 return

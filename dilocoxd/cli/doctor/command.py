@@ -9,11 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dilocoxd.cli.checks_machine import machine_findings
-from dilocoxd.cli.checks_site import site_findings
-from dilocoxd.cli.client import client_for
+from dilocoxd.answers.words import in_bytes
+from dilocoxd.cli.client import ApiClient, client_for
+from dilocoxd.cli.doctor.bundle import write_bundle
+from dilocoxd.cli.doctor.findings import Finding
+from dilocoxd.cli.doctor.machine import machine_findings
+from dilocoxd.cli.doctor.site import site_findings
 from dilocoxd.cli.exit_codes import DONE, FAILED
-from dilocoxd.cli.findings import Finding
+from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 
@@ -38,18 +41,39 @@ def findings(directory: Path | None) -> Iterator[Finding]:
     yield from site_findings(run_dir.path, site, client_for(str(directory)))
 
 
+def client_of(directory: Path) -> ApiClient | None:
+    """The API of a site; None if its configuration has none, or cannot be read."""
+    try:
+        return client_for(str(directory))
+    except ConfigError:
+        return None
+
+
 @click.command()
-@click.argument("directory", metavar="[RUN_DIR]", required=False, type=click.Path(path_type=Path))
+@click.argument(
+    "directory", metavar="[RUN_DIR]", required=False, type=click.Path(path_type=Path), shell_complete=run_directories
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(directory: Path | None, as_json: bool) -> int:
+@click.option(
+    "--bundle",
+    metavar="FILE.tar.gz",
+    type=click.Path(path_type=Path),
+    help="Write an archive for whoever helps: findings, configuration, events, logs, status. No key, token or text.",
+)
+def doctor(directory: Path | None, as_json: bool, bundle: Path | None) -> int:
     """Check this machine, and with RUN_DIR the site on it; each finding comes with its remedy.
 
     Exit code 1 if something stops the site from training with others.
     """
     found = list(findings(directory))
+    rows = [{"check": f.check, "level": f.level, "text": f.text, "remedy": f.remedy} for f in found]
+    if bundle is not None:
+        if directory is None:
+            raise click.UsageError("--bundle is about a site; give its RUN_DIR")
+        size = write_bundle(bundle, open_run_dir(directory), client_of(directory), rows)
+        click.echo(f"{bundle}: {in_bytes(size)}; look into it before you send it", err=True)
     is_ill = any(finding.level == "error" for finding in found)
     if as_json:
-        rows = [{"check": f.check, "level": f.level, "text": f.text, "remedy": f.remedy} for f in found]
         click.echo(json.dumps({"ok": not is_ill, "findings": rows}, indent=1))
     else:
         table = Table("check", "", "found")

@@ -12,24 +12,37 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
     "python": ("Python is 3.11 or newer.", "Install Python 3.11 and make a new virtual environment with it."),
     "torch": (
         "torch can be imported and is the version that dilocoxd was tested with.",
-        "Install exactly that version: `pip install -c constraints.txt torch`.",
+        "Install a version of the range that the text names into the environment of dilocoxd, with pip.",
     ),
     "gpu": (
-        "With parallel.device = 'cuda': a GPU for each stage, a driver, and NCCL.",
-        "Install the driver and a CUDA build of torch, lower parallel.stages, or set parallel.device = 'cpu'.",
+        "With parallel.device = 'cuda': a GPU for each trainer process, a driver, and NCCL.",
+        "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu'.",
     ),
     "config": ("run.toml and site.toml are accepted.", "Correct the field that the text names."),
     "identity": (
         "The private key is there and only the owner can read it.",
-        "chmod 600 the key; a missing one is made at the start.",
+        "chmod 600 the key; if it is missing or damaged: `dilocoxd identity new RUN_DIR`.",
+    ),
+    "host": (
+        "network.host and api.host are addresses of this machine.",
+        "Give one with --host or --api-host (network.host, api.host in site.toml); 0.0.0.0 is all of them.",
     ),
     "port_network": (
         "network.port can be listened on, or the daemon listens on it.",
-        "Stop the other program, or choose another network.port in site.toml.",
+        "Stop the other program, or give another port with --port (network.port in site.toml).",
+    ),
+    "port_data": (
+        "network.data_port can be listened on, or the daemon listens on it.",
+        "Stop the other program, or give another port (network.data_port in site.toml).",
+    ),
+    "data": (
+        "Payloads to the live sites travel on data connections, not over p2pd (asked of a running daemon).",
+        "Let the site that the text names set network.data_connections and network.data_port, and open that port in its"
+        " firewall; rounds go on without.",
     ),
     "port_api": (
         "api.port can be listened on, or the daemon answers on it.",
-        "Stop the other program, or choose another api.port in site.toml.",
+        "Stop the other program, or give another port with --api-port (api.port in site.toml).",
     ),
     "announce": (
         "Others are told at least one address that means something beyond this machine.",
@@ -55,13 +68,17 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "Memory for the outer state (5 x fp32 parameters) and the trainers.",
         "Use a machine with more memory, fewer stages on this one, or a smaller model.",
     ),
+    "threads": (
+        "The threads of all stages fit the cores.",
+        "Set parallel.threads_per_rank lower, or to 0: cores / stages.",
+    ),
     "shm": (
         "Shared memory (/dev/shm) of at least 64 MB per trainer process, which gloo and NCCL use.",
         "In containers: `--shm-size=1g`; otherwise `mount -o remount,size=1g /dev/shm`.",
     ),
     "files": (
         "At least 4096 open files are allowed.",
-        "`ulimit -n 65536`, or LimitNOFILE=65536 in the service.",
+        "`ulimit -n $(ulimit -H -n)` in the shell, or LimitNOFILE=65536 in the service.",
     ),
 }
 

@@ -2,28 +2,28 @@
 
 import ctypes
 import importlib.metadata
-import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from dilocoxd.cli.findings import Finding
+from pydantic import TypeAdapter
+
+from dilocoxd.cli.doctor.findings import Finding
+from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes, snapshot_bytes
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.ipc.machine_memory import machine_memory
 
 PYTHON: Final = (3, 11)
 FILES_MIN: Final = 4096
 SHM_PER_RANK: Final = 64 << 20
 DISK_MIN: Final = 2 << 30
-OUTER_COPIES: Final = 5
-"""Issue 2: the outer worker needs at most 5 x its parameters in fp32."""
-TRAINER_COPIES: Final = 4
-"""Parameters, gradients and the two moments of AdamW, in fp32."""
 CLOCK_ERROR_MAX_S: Final = 1.0
 _STA_UNSYNC: Final = 0x0040
 _TORCH_PROBE: Final = """
@@ -44,8 +44,10 @@ def machine_findings(site: SiteConfig | None, manifest: Manifest | None, directo
     yield gpu_finding(torch, site)
     yield clock_finding()
     yield disk_finding(directory, manifest)
-    yield memory_finding(manifest)
+    yield memory_finding(manifest, site)
     yield shm_finding(site)
+    if site is not None:
+        yield threads_finding(site)
     yield files_finding()
 
 
@@ -54,16 +56,29 @@ def python_finding() -> Finding:
     return Finding("python", "ok" if sys.version_info >= PYTHON else "error", f"Python {version}")
 
 
-def probe_torch() -> dict[str, Any]:
-    """What a fresh process finds out about torch; `error` if it cannot be imported."""
+@dataclass(frozen=True, slots=True)
+class FoundTorch:
+    """What a fresh process finds out about torch."""
+
+    version: str = ""
+    cuda: str | None = None
+    nccl: str | None = None
+    gpus: tuple[str, ...] = ()
+    error: str = ""
+    """Why it cannot be imported."""
+
+
+def probe_torch() -> FoundTorch:
+    """Of the Python that runs this."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=120, check=False
         )
-        found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-300:]}
+        if done.returncode == 0:
+            return TypeAdapter(FoundTorch).validate_json(done.stdout)
+        return FoundTorch(error=done.stderr[-300:] or f"exit code {done.returncode}")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        found = {"error": str(error)[:300]}
-    return found
+        return FoundTorch(error=str(error)[:300])
 
 
 def wanted_torch() -> str:
@@ -75,24 +90,28 @@ def wanted_torch() -> str:
     return next((need.removeprefix("torch") for need in needs if need.startswith("torch") and ";" not in need), "")
 
 
-def torch_finding(torch: dict[str, Any]) -> Finding:
-    if "error" in torch:
-        return Finding("torch", "error", f"torch cannot be imported: {torch['error']}")
-    wanted, version = wanted_torch(), torch["version"]
+def torch_finding(torch: FoundTorch) -> Finding:
+    wanted, version = wanted_torch(), torch.version
+    if torch.error:
+        return Finding(
+            "torch", "error", f"torch cannot be imported, {wanted or 'any version'} is wanted: {torch.error}"
+        )
     low = wanted.partition(">=")[2].partition(",")[0]
     is_tested = not low or version.split(".")[:2] == low.split(".")[:2]
-    text = f"torch {version}, CUDA {torch['cuda'] or 'none'}, NCCL {torch['nccl'] or 'none'}"
+    text = f"torch {version}, CUDA {torch.cuda or 'none'}, NCCL {torch.nccl or 'none'}"
     return Finding("torch", "ok" if is_tested else "warning", text + ("" if is_tested else f"; tested with {wanted}"))
 
 
-def gpu_finding(torch: dict[str, Any], site: SiteConfig | None) -> Finding:
-    gpus = torch.get("gpus", [])
+def gpu_finding(torch: FoundTorch, site: SiteConfig | None) -> Finding:
+    gpus = torch.gpus
     if site is None or site.parallel.device == "cpu":
         return Finding("gpu", "info", f"{len(gpus)} GPU; not needed on CPU")
-    needed = site.parallel.stages
+    needed = site.parallel.ranks
     if len(gpus) < needed:
-        return Finding("gpu", "error", f"{len(gpus)} GPU, {needed} stages want one each: {', '.join(gpus) or 'none'}")
-    return Finding("gpu", "ok", f"{len(gpus)} GPU for {needed} stages: {', '.join(gpus)}; NCCL {torch.get('nccl')}")
+        return Finding(
+            "gpu", "error", f"{len(gpus)} GPU, {needed} processes want one each: {', '.join(gpus) or 'none'}"
+        )
+    return Finding("gpu", "ok", f"{len(gpus)} GPU for {needed} processes: {', '.join(gpus)}; NCCL {torch.nccl}")
 
 
 class _Timex(ctypes.Structure):
@@ -123,47 +142,35 @@ def clock_finding() -> Finding:
 
 def disk_finding(directory: Path, manifest: Manifest | None) -> Finding:
     usage = shutil.disk_usage(directory)
-    needed = DISK_MIN + 3 * snapshot_bytes(manifest)
+    needed = DISK_MIN + (3 * snapshot_bytes(manifest) if manifest is not None else 0)
     text = f"{usage.free / 1e9:.1f} GB free at {directory}, {needed / 1e9:.1f} GB wanted"
     return Finding("disk", "ok" if usage.free >= needed else "error", text)
 
 
-def snapshot_bytes(manifest: Manifest | None) -> int:
-    """Anchor and momentum in fp32."""
-    return 2 * 4 * parameters(manifest)
-
-
-def parameters(manifest: Manifest | None) -> int:
-    """Parameters of the model, near enough for memory and disk."""
-    if manifest is None:
-        return 0
-    model = manifest.model
-    kv = model.hidden_size * model.num_kv_heads // model.num_heads
-    layer = 2 * model.hidden_size * (model.hidden_size + kv) + 3 * model.hidden_size * model.intermediate_size
-    return model.num_layers * layer + 2 * model.vocab_size * model.hidden_size
-
-
-def memory_finding(manifest: Manifest | None) -> Finding:
-    available = next(
-        (
-            1024 * int(line.split()[1])
-            for line in Path("/proc/meminfo").read_text("ascii").splitlines()
-            if line.startswith("MemAvailable:")
-        ),
-        0,
-    )
-    needed = 4 * (OUTER_COPIES + TRAINER_COPIES) * parameters(manifest) + (1 << 30)
+def memory_finding(manifest: Manifest | None, site: SiteConfig | None = None) -> Finding:
+    """An error when not even the copies of the model have room, a warning when little is left for the rest."""
+    model = model_bytes(manifest, site) if manifest is not None else 0
+    available, needed = machine_memory().available, model + PROCESSES_BYTES
     text = f"{available / 1e9:.1f} GB available, about {needed / 1e9:.1f} GB wanted (activations come on top)"
-    return Finding("memory", "ok" if available >= needed else "warning", text)
+    return Finding("memory", "error" if available < model else "warning" if available < needed else "ok", text)
 
 
 def shm_finding(site: SiteConfig | None) -> Finding:
     path = Path("/dev/shm")
     if not path.is_dir():
         return Finding("shm", "warning", "there is no /dev/shm")
-    size, needed = shutil.disk_usage(path).total, SHM_PER_RANK * (site.parallel.stages if site is not None else 1)
+    size, needed = shutil.disk_usage(path).total, SHM_PER_RANK * (site.parallel.ranks if site is not None else 1)
     text = f"/dev/shm has {size / 1e6:.0f} MB, {needed / 1e6:.0f} MB wanted"
     return Finding("shm", "ok" if size >= needed else "warning", text)
+
+
+def threads_finding(site: SiteConfig) -> Finding:
+    """Threads of all trainer processes against the cores that we may use."""
+    cores = len(os.sched_getaffinity(0))
+    wanted = site.parallel.ranks * site.parallel.threads_per_rank
+    each = site.parallel.threads_per_rank or "as many as fit"
+    text = f"threads of each of {site.parallel.ranks} trainer processes: {each}, on {cores} cores"
+    return Finding("threads", "warning" if wanted > cores else "ok", text)
 
 
 def files_finding() -> Finding:

@@ -2,16 +2,20 @@
 daemon says about its clock and about being reached from outside.
 """
 
+import errno
 import socket
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from dilocoxd.answers.peers import Peer, Reach
+from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient
-from dilocoxd.cli.findings import Finding
+from dilocoxd.cli.doctor.findings import Finding
+from dilocoxd.config.addresses import listen_ip
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.store.rundir import RunDir
 
 CONNECT_S: Final = 3.0
 REACH_S: Final = 40.0
@@ -20,52 +24,61 @@ REACH_S: Final = 40.0
 def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterator[Finding]:
     """All checks of this file; the daemon may run or not."""
     try:
-        status: dict[str, Any] = client.ask("/v1/status")
+        status = client.ask("/v1/status", Status)
     except PeerError:
-        status = {}
-    yield identity_finding(run_dir / site.paths.identity)
-    yield port_finding("port_network", site.network.host, site.network.port, is_running=bool(status))
+        status = None
+    yield identity_finding(RunDir(run_dir).identity(site))
+    yield port_finding("port_network", site.network.host, site.network.port, is_running=status is not None)
+    if site.network.data_connections and site.network.data_port:
+        yield port_finding("port_data", site.network.host, site.network.data_port, is_running=status is not None)
     if site.api.port:
-        yield port_finding("port_api", site.api.host, site.api.port, is_running=bool(status))
+        yield port_finding("port_api", site.api.host, site.api.port, is_running=status is not None)
     yield announce_finding(site, status)
     if site.network.bootstrap:
         yield bootstrap_finding(site.network.bootstrap)
-    if status:
+    if status is not None:
         yield peers_clock_finding(status)
         yield reach_finding(client, status)
+        yield data_finding(client.ask("/v1/peers", list[Peer]), is_on=site.network.data_connections > 0)
     else:
         yield Finding("reach", "info", "no daemon runs here; start it and ask again")
 
 
 def identity_finding(path: Path) -> Finding:
+    # Only here: reading a key loads the library for keys.
+    from dilocoxd.swarm.discovery.identity import load
+
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        return Finding("identity", "info", f"{path} does not exist yet; the first start makes it")
-    except OSError as error:
-        return Finding("identity", "error", f"{path}: {error.strerror}")
-    return Finding("identity", "error" if mode & 0o077 else "ok", f"{path} has mode {mode:04o}")
+        return Finding("identity", "ok", f"peer {load(path).peer_id}")
+    except ConfigError as error:
+        return Finding("identity", "error", str(error))
 
 
 def port_finding(check: str, host: str, port: int, *, is_running: bool) -> Finding:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        ip = listen_ip(host)
+    except ConfigError:
+        return Finding("host", "error", f"the name {host!r} has no address")
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((ip, port))
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                return Finding("host", "error", f"{host} is no address of this machine")
             if is_running:
                 return Finding(check, "ok", f"{host} port {port}: the daemon listens")
             return Finding(check, "error", f"{host} port {port} cannot be listened on: {error.strerror}")
-    if is_running and check == "port_network":
+    if is_running and check in ("port_network", "port_data"):
         return Finding(check, "error", f"the daemon runs, but nobody listens on {host} port {port}")
     return Finding(check, "ok", f"{host} port {port} is free")
 
 
-def announce_finding(site: SiteConfig, status: dict[str, Any]) -> Finding:
-    from dilocoxd.swarm.addresses import can_reach_others
+def announce_finding(site: SiteConfig, status: Status | None) -> Finding:
+    from dilocoxd.swarm.p2pd.addresses import can_reach_others
 
-    told = list(site.network.announce) or status.get("addresses", [])
+    told = list(site.network.announced) or list(status.addresses if status is not None else ())
     useful = [address for address in told if can_reach_others(address)]
     if useful:
         return Finding("announce", "ok", f"others are told {', '.join(useful[:3])}")
@@ -77,7 +90,7 @@ def announce_finding(site: SiteConfig, status: dict[str, Any]) -> Finding:
 
 
 def bootstrap_finding(addresses: tuple[str, ...]) -> Finding:
-    from dilocoxd.swarm.addresses import parse_address
+    from dilocoxd.swarm.p2pd.addresses import parse_address
 
     failures = []
     for text in addresses:
@@ -92,20 +105,31 @@ def bootstrap_finding(addresses: tuple[str, ...]) -> Finding:
     return Finding("bootstrap", "error", "; ".join(failures))
 
 
-def peers_clock_finding(status: dict[str, Any]) -> Finding:
-    skewed = [peer for peer, kinds in status.get("bad_input", {}).items() if "clock_skew" in kinds]
+def peers_clock_finding(status: Status) -> Finding:
+    skewed = [peer for peer, kinds in status.bad_input.items() if "clock_skew" in kinds]
     if skewed:
         return Finding("clock", "error", f"the clock differs from that of {', '.join(skewed[:3])}")
     return Finding("clock", "ok", "no peer complains about the clock")
 
 
-def reach_finding(client: ApiClient, status: dict[str, Any]) -> Finding:
-    if not status["peers"]["live"]:
+def reach_finding(client: ApiClient, status: Status) -> Finding:
+    if not status.peers.live:
         return Finding("reach", "info", "no other site is live that could try")
     try:
-        found = client.ask("/v1/control/reach", {}, timeout_s=REACH_S)
+        found = client.ask("/v1/control/reach", Reach, {}, timeout_s=REACH_S)
     except PeerError as error:
         return Finding("reach", "warning", str(error))
-    tried = ", ".join(f"{one['address']} {'answers' if one['ok'] else one['error']}" for one in found["addresses"])
-    is_reached = any(one["ok"] for one in found["addresses"])
-    return Finding("reach", "ok" if is_reached else "error", f"seen from {found['peer']}: {tried or 'no addresses'}")
+    tried = ", ".join(f"{one.address} {'answers' if one.ok else one.error}" for one in found.addresses)
+    is_reached = any(one.ok for one in found.addresses)
+    return Finding("reach", "ok" if is_reached else "error", f"seen from {found.peer}: {tried or 'no addresses'}")
+
+
+def data_finding(peers: Sequence[Peer], *, is_on: bool) -> Finding:
+    live = [peer for peer in peers if peer.is_live]
+    if not is_on or not live:
+        return Finding("data", "info", "no other site is live" if is_on else "network.data_connections is 0")
+    others = [peer for peer in live if not peer.has_data]
+    found = f"data connections to {len(live) - len(others)} of {len(live)} live sites"
+    if not others:
+        return Finding("data", "ok", found)
+    return Finding("data", "warning", "; ".join((found, *(f"{one.name}: {one.no_data_reason}" for one in others[:3]))))

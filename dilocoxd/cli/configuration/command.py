@@ -1,0 +1,152 @@
+"""`dilocoxd config`: what holds at a site and where it comes from, and changing its site.toml."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dilocoxd.cli.configuration.keeping import keep, tables_in
+from dilocoxd.cli.overrides import Sections, merged, split_settings
+from dilocoxd.cli.shell.offers import run_directories, settings
+from dilocoxd.config.environment import in_force, variable
+from dilocoxd.config.fields import Section
+from dilocoxd.config.loading import read_toml, validated
+from dilocoxd.config.manifest import Manifest, load_manifest
+from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.config.site_fit import site_problems
+from dilocoxd.errors import ConfigError
+from dilocoxd.store.rundir import RunDir, open_run_dir
+
+DEFAULT: Final = "default"
+NEXT_START: Final = "takes effect at the next start of the daemon"
+VALUE_CHARS_MAX: Final = 60
+
+run_argument = click.argument(
+    "run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field. `origin`: `run.toml`, `site.toml`, the name of a variable, or `default`."""
+
+    name: str
+    value: Any
+    origin: str
+    hidden: Any = None
+    """What site.toml says if a variable wins over it."""
+
+
+@click.group()
+def config() -> None:
+    """Show what holds at a site and where each value comes from, or change its site.toml."""
+
+
+@config.command("show")
+@run_argument
+@click.argument("names", metavar="[SECTION | SECTION.FIELD]...", nargs=-1)
+@click.option("--changed", "is_changed", is_flag=True, help="Only what is not as by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_config(run_directory: Path, names: tuple[str, ...], is_changed: bool, as_json: bool) -> int:
+    """Print every field with its value and origin: run.toml, site.toml, a variable, or the default."""
+    run_dir = open_run_dir(run_directory)
+    found = list(_chosen(effective_settings(run_dir), names))
+    if is_changed:
+        found = [one for one in found if one.value != _default(one.name)]
+    if as_json:
+        rows = [{"name": one.name, "value": one.value, "origin": one.origin, "hidden": one.hidden} for one in found]
+        click.echo(json.dumps(rows, indent=1))
+        return 0
+    for one in found:
+        hidden = f" (site.toml: {_shown(one.hidden)})" if one.hidden is not None else ""
+        click.echo(f"{one.name} = {_shown(one.value)}    # {one.origin}{hidden}")
+    return 0
+
+
+@config.command("set")
+@run_argument
+@click.argument("assignments", metavar="SECTION.FIELD=VALUE...", nargs=-1, required=True, shell_complete=settings)
+def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
+    """Change site.toml; comments and all other lines stay. The daemon reads it when it starts."""
+    run_dir = open_run_dir(run_directory)
+    fixed, changes = split_settings(assignments)
+    for section, fields in fixed.items():
+        if section in Manifest.model_fields:
+            raise ConfigError(_fixed_sentence(run_directory, section, next(iter(fields))))
+    # Together, so that an unknown section is told as one.
+    changes = {**changes, **fixed}
+    kept = validated(SiteConfig, merged(tables_in(run_dir), changes), source="config set")
+    if problems := site_problems(load_manifest(run_dir.run_toml), in_force(kept)):
+        raise ConfigError("; ".join(problems))
+    is_changed = keep(run_dir, changes)
+    click.echo(f"{run_dir.site_toml}: {NEXT_START if is_changed else 'says so already'}")
+    for line in _hidden_lines(changes):
+        click.echo(line, err=True)
+    return 0
+
+
+def _fixed_sentence(run_directory: Path, section: str, field: str) -> str:
+    return (
+        f"{section}.{field} belongs to run.toml, which is the same at every site: its hash is the run's name, and the"
+        " others refuse another one; go on from this run's model in a new run with that value:"
+        f" dilocoxd start --from {run_directory} --set {section}.{field}=..."
+    )
+
+
+def _hidden_lines(changes: Sections) -> Iterator[str]:
+    for section, fields in changes.items():
+        for field in fields:
+            if variable(section, field) in os.environ:
+                yield f"warning: {variable(section, field)} is in the environment here, and wins over {section}.{field}"
+
+
+def effective_settings(run_dir: RunDir) -> Iterator[Setting]:
+    """Every field of both files, in their order, as this process would use it. Raises ConfigError."""
+    manifest, site, file = load_manifest(run_dir.run_toml), load_site(run_dir.site_toml), read_toml(run_dir.site_toml)
+    written = read_toml(run_dir.run_toml)
+    for section, field, value in _values(manifest):
+        yield Setting(f"{section}.{field}", value, "run.toml" if field in written.get(section, {}) else DEFAULT)
+    for section, field, value in _values(site):
+        in_file: Mapping[str, Any] = file.get(section, {})
+        name = f"{section}.{field}"
+        if variable(section, field) in os.environ:
+            yield Setting(name, value, variable(section, field), in_file.get(field))
+        else:
+            yield Setting(name, value, "site.toml" if field in in_file else DEFAULT)
+
+
+def _values(configuration: Section) -> Iterator[tuple[str, str, Any]]:
+    for section, fields in configuration.model_dump(mode="json").items():
+        for field, value in fields.items():
+            yield section, field, value
+
+
+def _chosen(found: Iterable[Setting], names: tuple[str, ...]) -> Iterator[Setting]:
+    settings_found = list(found)
+    for name in names:
+        if not any(one.name == name or one.name.startswith(f"{name}.") for one in settings_found):
+            raise ConfigError(f"there is no section and no field {name}; `dilocoxd config show RUN_DIR` lists all")
+    for one in settings_found:
+        if not names or any(one.name == name or one.name.startswith(f"{name}.") for name in names):
+            yield one
+
+
+def _default(name: str) -> Any:
+    """The default of a field as JSON has it; None for one that must be given."""
+    section, _, field = name.partition(".")
+    for model in (Manifest, SiteConfig):
+        info = model.model_fields.get(section)
+        fields = getattr(info.annotation, "model_fields", {}) if info is not None else {}
+        if field in fields:
+            default = None if fields[field].is_required() else fields[field].get_default(call_default_factory=True)
+            return list(default) if isinstance(default, tuple) else default
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."

@@ -1,0 +1,79 @@
+"""What a run weighs at one site, for `dilocoxd check-config`: the planner's figures for links of three speeds."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost
+from dilocoxd.planner.footprint import Footprint, SiteShape, footprint
+from dilocoxd.planner.quantities import in_decimal, in_seconds
+
+LINKS_MBIT: Final = (10, 100, 1000)
+ROUND_TRIP_S: Final = 0.05
+NUM_SITES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counts and bytes of one site; seconds of an exchange of two sites by Mbit/s of their links."""
+
+    parameters: int
+    payload_bytes: int
+    memory_bytes: int
+    """Everything on one node."""
+    trainer_bytes: int
+    """The fullest stage: what its GPU must hold."""
+    disk_bytes: int
+    exchange_s: dict[int, float]
+
+
+def figures(manifest: Manifest, site: SiteConfig | None) -> Figures:
+    """The figures at `site`; None: any site with one stage. Raises ConfigError when no site can follow the run."""
+    parallel = (site or SiteConfig()).parallel
+    # Of any site the figures are those of one that cuts its batch as the run says.
+    microbatches = parallel.pieces(manifest.inner.microbatches) if site else 0
+    shape = SiteShape(
+        parallel.pipeline,
+        microbatches,
+        NUM_SITES,
+        parallel.stages_per_process,
+        parallel.shard,
+        parallel.replicate,
+        parallel.batch_sequences,
+        parallel.activation_checkpointing == "block",
+    )
+    weight = footprint(manifest, shape)
+    return Figures(
+        parameters=weight.parameters,
+        payload_bytes=weight.payload_bytes,
+        memory_bytes=weight.node_bytes,
+        trainer_bytes=weight.trainer_bytes,
+        disk_bytes=weight.disk_bytes,
+        exchange_s={mbit: _exchange_s(manifest, weight, mbit * 1e6) for mbit in LINKS_MBIT},
+    )
+
+
+def _exchange_s(manifest: Manifest, weight: Footprint, bit_per_s: float) -> float:
+    work = ExchangeWork(
+        parameters=weight.parameters,
+        payload_bytes=weight.payload_bytes,
+        num_segments=weight.num_segments,
+        num_passes=weight.num_passes,
+        codec=manifest.strategy.codec,
+        num_sites=NUM_SITES,
+    )
+    return exchange_cost(work, Link(bit_per_s, bit_per_s, ROUND_TRIP_S)).total_s
+
+
+def lines(found: Figures) -> list[str]:
+    """One fact a line."""
+    times = ", ".join(f"{in_seconds(seconds)} at {mbit} Mbit/s" for mbit, seconds in found.exchange_s.items())
+    return [
+        f"model       {found.parameters:,} parameters",
+        f"memory      {in_decimal(found.memory_bytes, 'B')} on one node; its fullest stage"
+        f" {in_decimal(found.trainer_bytes, 'B')}",
+        f"disk        {in_decimal(found.disk_bytes, 'B')}",
+        f"payload     {in_decimal(found.payload_bytes, 'B')} a round, each way",
+        f"exchange    {times} ({NUM_SITES} sites, round trip {ROUND_TRIP_S * 1000:g} ms; `dilocoxd plan` for yours)",
+    ]

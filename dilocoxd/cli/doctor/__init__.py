@@ -1,0 +1,1 @@
+"""`dilocoxd doctor`: what usually goes wrong, and what to do about it."""

@@ -1,0 +1,1 @@
+"""From a link to a run directory that trains along."""

@@ -1,0 +1,160 @@
+"""`dilocoxd join`: from a pasted link to a site that trains along. It says what it is about to do, and asks."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dilocoxd.cli.commands import (
+    announce_run,
+    check,
+    only_site_settings,
+    run_in_foreground,
+    with_changes,
+)
+from dilocoxd.cli.configuration.keeping import keep
+from dilocoxd.cli.corpus import have_text, named_paths
+from dilocoxd.cli.joining.newcomer import Newcomer, newcomer, read_target
+from dilocoxd.cli.model.first_state import joined_first_state
+from dilocoxd.cli.model.tokenizer import joined_tokenizer
+from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
+from dilocoxd.config.environment import in_force
+from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes, parameters, snapshot_bytes
+from dilocoxd.config.loading import validated
+from dilocoxd.config.manifest import Manifest, load_manifest
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
+
+
+@click.command()
+@click.argument("addresses", metavar="LINK...", nargs=-1, required=True)
+@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds to find the run.")
+@click.option("--no-run", is_flag=True, help="Only write the run directory.")
+@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked.")
+@directory_option
+@force_option
+@click.option("--init", "init_from", metavar="DIR", help="The files of weights that the run started from (or adapts).")
+@site_options
+def join(
+    addresses: tuple[str, ...],
+    timeout_s: float,
+    init_from: str | None,
+    no_run: bool,
+    yes: bool,
+    directory: str | None,
+    force: bool,
+    **options: Any,
+) -> int:
+    """Fetch a run from a peer, verify it, and train along, in the foreground.
+
+    LINK is what `dilocoxd start` or `dilocoxd invite` printed; addresses of other sites may follow. An open run can be
+    joined by the address of any site alone. Repeating the command goes on with the same run directory; options change
+    its site.toml.
+    """
+    target = read_target(addresses)
+    tables = site_tables(options, only_site_settings(options.pop("settings")), named_paths(options["data"]))
+    if directory is not None and not (Path(directory) / "run.toml").exists():
+        check_new_run_dir(Path(directory), in_force(validated(SiteConfig, tables, source="options")))
+    tables.setdefault("network", {}).setdefault("bootstrap", list(target.addresses))
+    with newcomer(target, directory) as who:
+        access = who.access(timeout_s)
+        manifest = fetched_manifest(who, timeout_s)
+
+        def pin(site: SiteConfig) -> None:
+            if who.directory is None:
+                show_and_ask(manifest, site, who, is_asked=not yes)
+            check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
+            have_text(manifest, site, access)
+
+        near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
+        if manifest.lora.rank and own_files is not None:
+            tables.setdefault("paths", {})["base"] = str(own_files.absolute())
+        with (
+            joined_first_state(manifest, own_files, near, access) as first,
+            joined_tokenizer(manifest, near, access) as tokenizer,
+        ):
+            run_dir = joined_run_dir(manifest, tables, directory, pin, who)
+            first.publish(run_dir, manifest)
+            tokenizer.publish(run_dir)
+    announce_run(run_dir)
+    return 0 if no_run else run_in_foreground(run_dir)
+
+
+def fetched_manifest(who: Newcomer, timeout_s: float) -> Manifest:
+    """The manifest that one of the peers serves, compared with the link. Raises ConfigError."""
+    from dilocoxd.swarm.discovery.bootstrap import fetch_manifest
+
+    manifest = fetch_manifest(who.access(timeout_s))
+    who.check(manifest)
+    return manifest
+
+
+def joined_run_dir(
+    manifest: Manifest,
+    tables: Sections,
+    directory: str | None,
+    check_site: Callable[[SiteConfig], None],
+    who: Newcomer,
+) -> RunDir:
+    """The run directory for this run: a new one, or the one that an earlier join made, changed by `tables`.
+
+    `check_site` is asked before anything is written. Addresses of an earlier join stay, behind the new ones.
+    """
+    path = Path(directory or manifest.run_id)
+    if not (path / "run.toml").exists():
+        site = validated(SiteConfig, tables, source="options")
+        check_site(in_force(site))
+        return create_run_dir(path, manifest, site, lambda made: who.move_into(made, manifest, in_force(site)))
+    run_dir = open_run_dir(path)
+    known = load_manifest(run_dir.run_toml)
+    if known.run_id != manifest.run_id:
+        raise ConfigError(
+            f"{path}: holds run {known.run_id}, but the peer serves {manifest.run_id}; give --dir another directory"
+        )
+    earlier = with_changes(run_dir, {}).network.bootstrap
+    new = with_changes(run_dir, tables).network.bootstrap
+    network = {**tables.get("network", {}), "bootstrap": list(dict.fromkeys((*new, *earlier)))}
+    changes = {**tables, "network": network}
+    site = in_force(with_changes(run_dir, changes))
+    with run_dir.locked():
+        check_site(site)
+        keep(run_dir, changes)
+        who.move_into(run_dir, manifest, site)
+    return run_dir
+
+
+def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_asked: bool) -> None:
+    """Tell what joining means here, and ask where somebody can answer. Raises Abort."""
+    for name, text in what_joining_means(manifest, site, who):
+        click.echo(f"{name:<11}{text}", err=True)
+    if is_asked and sys.stdin.isatty() and sys.stderr.isatty():
+        click.confirm("join this run?", default=True, abort=True, err=True)
+
+
+def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> list[tuple[str, str]]:
+    """What an operator should know before this machine works for somebody's run."""
+    model, strategy, admission = manifest.model, manifest.strategy, manifest.admission
+    memory = (model_bytes(manifest, site) + PROCESSES_BYTES) / 2**30
+    disk = (manifest.snapshot.keep + 1) * snapshot_bytes(manifest) / 2**30
+    texts = ", ".join(source.name for source in manifest.data.sources) or manifest.data.corpus
+    rows = [
+        ("joining", manifest.run_id),
+        ("model", f"{model.kind}, {parameters(manifest) / 1e6:,.1f} M parameters, {model.num_layers} layers"),
+        ("text", texts),
+        ("needs", f"about {memory:.1f} GiB of memory and {disk:.1f} GiB of disk"),
+        ("exchange", f"{strategy.codec}, {strategy.transform}, every {strategy.inner_steps} steps"),
+    ]
+    if admission.mode == "invite":
+        keys = ", ".join(key[:16] for key in admission.authorities)
+        rows.append(("admission", f"by invite; {admission.threshold} of these authorities decide: {keys}"))
+    elif admission.mode == "open":
+        rows.append(("admission", "open: whoever finds the run takes part"))
+    else:
+        rows.append(("admission", "closed: each site lists whom it lets in (network.peers_allowed)"))
+    if who.target.link is None:
+        rows.append(("trust", f"no link was given, so whoever answers at {', '.join(who.target.addresses)} says what"))
+        rows.append(("", "this run is; a link names it by its hash"))
+    return rows

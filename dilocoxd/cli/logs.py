@@ -1,0 +1,96 @@
+"""`dilocoxd logs`: the events of a site as lines for people, from its run directory; with -f as they come."""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import Status
+from dilocoxd.cli.client import client_for
+from dilocoxd.cli.shell.offers import run_directories
+from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.site_names import in_words, short_id
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.telemetry.catalogue import Level
+from dilocoxd.telemetry.events import SEVERITY
+from dilocoxd.telemetry.records import line_of, shown_level_of
+
+POLL_S: Final = 0.5
+LEVELS: Final = tuple(SEVERITY)
+
+
+@click.command()
+@click.argument(
+    "run_directory", metavar="[RUN_DIR]", default=".", type=click.Path(path_type=Path), shell_complete=run_directories
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-n", "--last", type=click.IntRange(min=0), default=50, show_default=True, help="Newest lines first.")
+@click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least severity.")
+def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
+    """Show what happened at a site, newest last; details of each round with --level debug."""
+    run_dir = open_run_dir(run_directory)
+    path, label = run_dir.events, labels(str(run_directory))
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file; this run was never started here")
+    older = path.with_name(path.name + ".1")
+    found = deque(shown((line for file in (older, path) for line in lines_of(file)), level, label), maxlen=last)
+    for line in found:
+        click.echo(line)
+    if follow:
+        for line in shown(coming(path), level, label):
+            click.echo(line)
+            sys.stdout.flush()
+    return 0
+
+
+def labels(target: str) -> Callable[[str], str]:
+    """What sites are called, as the running daemon says; else the short ids."""
+    try:
+        client = client_for(target)
+        me = client.ask("/v1/status", Status)
+        names = {me.peer_id: me.name, **{peer.peer_id: peer.name for peer in client.ask("/v1/peers", list[Peer])}}
+    except (PeerError, ConfigError):
+        return short_id
+    return lambda peer: names.get(peer) or short_id(peer)
+
+
+def shown(lines: Iterator[str], level: Level, label: Callable[[str], str]) -> Iterator[str]:
+    """Lines for people of JSON lines of this severity and above; what is no event is left out."""
+    for text in lines:
+        try:
+            record = json.loads(text)
+            if SEVERITY[shown_level_of(record)] >= SEVERITY[level]:
+                yield in_words(line_of(record), label)
+        except (ValueError, KeyError, TypeError):
+            continue  # half a line: the disk was full
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Of a file that may not be there."""
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from file
+
+
+def coming(path: Path) -> Iterator[str]:
+    """Whole lines that are added from now on, also after the file was turned over."""
+    file = path.open(encoding="utf-8", errors="replace")
+    file.seek(0, 2)
+    rest = ""
+    while True:
+        rest += file.readline()
+        if rest.endswith("\n"):
+            yield rest
+            rest = ""
+            continue
+        if path.is_file() and path.stat().st_ino != Path(f"/proc/self/fd/{file.fileno()}").stat().st_ino:
+            file.close()
+            file, rest = path.open(encoding="utf-8", errors="replace"), ""
+            continue
+        time.sleep(POLL_S)

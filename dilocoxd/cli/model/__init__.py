@@ -1,0 +1,1 @@
+"""Commands about the trained model: export, generate, evaluate."""

@@ -1,0 +1,76 @@
+"""`dilocoxd data`: token stores. Runs in a process of its own, because this one never loads numpy."""
+
+import subprocess
+import sys
+
+import click
+
+
+@click.group()
+def data() -> None:
+    """Pack text into token stores, adopt existing ones, look into them."""
+
+
+@data.command()
+@click.option("--tokenizer", required=True, metavar="PATH", help="tokenizer.json, or a folder with one.")
+@click.option("--field", metavar="NAME", help="Field of JSON lines, column of tables; default: text, or messages.")
+@click.option("--chat", is_flag=True, help="Conversations in JSON lines: only answers are trained.")
+@click.option("--eos", default="", metavar="TOKEN", help="Token behind each document; default: the tokenizer's own.")
+@click.option("--held-out", default=0.01, show_default=True, help="Part of the documents for validation, by hash.")
+@click.option("--processes", type=int, metavar="N", help="Default: all cores.")
+@click.argument("paths", nargs=-1, required=True, metavar="INPUT... OUT")
+def pack(
+    tokenizer: str,
+    field: str | None,
+    chat: bool,
+    eos: str,
+    held_out: float,
+    processes: int | None,
+    paths: tuple[str, ...],
+) -> int:
+    """Make a token store OUT of .jsonl, .parquet, .txt files (also .gz) or folders of them.
+
+    A data set folder that Hugging Face `datasets` saved is such a folder. Repeat the command after a crash: it goes on.
+    """
+    options = ["--tokenizer", tokenizer, "--field", field or "", "--eos", eos, "--held-out", str(held_out)]
+    options += ["--chat"] if chat else []
+    return _run("pack", *options, *(["--processes", str(processes)] if processes else []), "--", *paths)
+
+
+@data.command()
+@click.option("--tokenizer", metavar="PATH", help="The tokenizer that made the tokens.")
+@click.option("--vocab-size", type=int, metavar="N", help="Without --tokenizer: how many token ids there are.")
+@click.option("--eos-id", type=int, metavar="ID", help="Token that ends a document.")
+@click.option("--dtype", type=click.Choice(["uint16", "uint32", "int32"]), help="Of files without .idx.")
+@click.option("--validation", multiple=True, metavar="FILE", help="A file only for validation (repeatable).")
+@click.option("--held-out", default=0.01, show_default=True, help="Without --validation: part at the end of each file.")
+@click.argument("paths", nargs=-1, required=True, metavar="INPUT... OUT")
+def adopt(
+    tokenizer: str | None,
+    vocab_size: int | None,
+    eos_id: int | None,
+    dtype: str | None,
+    validation: tuple[str, ...],
+    held_out: float,
+    paths: tuple[str, ...],
+) -> int:
+    """Make a token store OUT of Megatron .bin/.idx or nanoGPT .bin files, which stay where they are."""
+    chosen = {"--tokenizer": tokenizer, "--vocab-size": vocab_size, "--eos-id": eos_id, "--dtype": dtype}
+    options = [text for name, value in chosen.items() if value is not None for text in (name, str(value))]
+    options += [text for file in validation for text in ("--validation", file)]
+    return _run("adopt", *options, "--held-out", str(held_out), "--", *paths)
+
+
+@data.command()
+@click.option("--seq-len", default=1024, show_default=True, help="Tokens of a sample.")
+@click.option("--check", is_flag=True, help="Read all of it and compare the hashes.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.argument("store")
+def show(seq_len: int, check: bool, as_json: bool, store: str) -> int:
+    """Documents, tokens, samples of a token store, and how long its documents are."""
+    flags = [*(["--check"] if check else []), *(["--json"] if as_json else [])]
+    return _run("show", "--seq-len", str(seq_len), *flags, "--", store)
+
+
+def _run(*arguments: str) -> int:
+    return subprocess.run([sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments], check=False).returncode

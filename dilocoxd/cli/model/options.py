@@ -1,0 +1,68 @@
+"""What commands about the trained model have in common: which run, and which tokenizer."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dilocoxd.config.site import load_site
+from dilocoxd.errors import ConfigError
+from dilocoxd.trained.found import StoredRun, find_run
+from dilocoxd.trained.tokenizer import TokenizerFiles, find_tokenizer
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+tokenizer_option: Decorator = click.option(
+    "--tokenizer",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Directory with tokenizer.json; default: the run's own.",
+)
+round_option: Decorator = click.option(
+    "--round", "number", type=click.IntRange(min=0), help="Default: that of the newest snapshot."
+)
+cache_option: Decorator = click.option(
+    "--cache",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where the trained tokenizer is; default: paths.cache of site.toml, else ~/.cache/dilocoxd.",
+)
+
+
+def run_of(path: Path) -> StoredRun:
+    """The run that the user named. Raises ConfigError."""
+    if "://" in str(path):
+        raise ConfigError(f"{path}: give the run directory on the daemon's machine; weights do not go over its API")
+    return find_run(path)
+
+
+def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> TokenizerFiles:
+    """Files of the run's tokenizer. Raises ConfigError with what to do if they are not on this machine."""
+    if given is not None:
+        found = TokenizerFiles(given)
+        if not found.path.is_file():
+            raise ConfigError(f"{given}: has no tokenizer.json; give --tokenizer a directory with one")
+        return found
+    sha256 = run.manifest.tokenizer.sha256
+    where = cache or cache_of(run)
+    own = run.run_dir.path / "tokenizer" if run.run_dir is not None else run.snapshots
+    found_here = find_tokenizer(own, where, sha256)
+    if found_here is None:
+        raise ConfigError(
+            f"the tokenizer of {run.manifest.run_id} (sha256 {sha256[:16] or 'not named'}) is neither in {own} nor in"
+            f" {where}; give --tokenizer DIR, or --cache with the directory that the site used"
+        )
+    return found_here
+
+
+def cache_of(run: StoredRun) -> Path:
+    """The directory of prepared corpora that the site uses."""
+    if run.run_dir is not None and run.run_dir.site_toml.is_file():
+        cache = load_site(run.run_dir.site_toml).paths.cache
+        if cache:
+            return Path(cache).expanduser()
+    if os.environ.get("DILOCOXD_CACHE"):
+        return Path(os.environ["DILOCOXD_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dilocoxd"

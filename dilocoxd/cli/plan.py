@@ -1,0 +1,69 @@
+"""`dilocoxd plan`: what a run will need and yield on given links and machines, before anything is started."""
+
+import json
+from pathlib import Path
+
+import click
+
+from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.overrides import split_settings
+from dilocoxd.errors import ConfigError
+from dilocoxd.machines.exchange.cost import Link
+from dilocoxd.planner.processors import Processors, parse_gpus
+from dilocoxd.planner.quantities import parse_rates, parse_time
+
+
+@click.command()
+@click.argument("target", metavar="PRESET | run.toml | RUN_DIR")
+@click.option("--link", required=True, metavar="RATE", help="Of each site, bit/s: 100M, or UPLOAD/DOWNLOAD: 20M/1G.")
+@click.option("--rtt", default="50ms", show_default=True, metavar="TIME", help="Round trip between two sites.")
+@click.option("--sites", type=click.IntRange(1, 1024), required=True, help="Sites in a round.")
+@click.option("--gpus", metavar="NxNAME", help="Of each site, like 8xA100; without it a CPU core for each stage.")
+@click.option("--stages", type=click.IntRange(1, 1024), help="Pipeline stages of a site; default: one for each GPU.")
+@click.option("--step-time", metavar="TIME", help="Measured time of an inner step; without it computed.")
+@click.option("--set", "settings", multiple=True, metavar="SECTION.FIELD=VALUE", help="Any field of run.toml.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(
+    target: str,
+    link: str,
+    rtt: str,
+    sites: int,
+    gpus: str | None,
+    stages: int | None,
+    step_time: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Predict exchange, rounds, bytes, memory and loss of a run. Starts nothing and writes nothing.
+
+    docs/planning.md has the formulas, what was measured, and how far both were apart.
+    """
+    changes, site_changes = split_settings(settings)
+    if site_changes:
+        raise ConfigError(f"--set {next(iter(site_changes))}... belongs to site.toml; plan takes fields of run.toml")
+    manifest = new_manifest(str(Path(target, "run.toml")) if Path(target).is_dir() else target, changes)
+    # Only here: the plan of the tensors loads torch, which takes seconds.
+    from dilocoxd.planner.advice import better_settings
+    from dilocoxd.planner.footprint import SiteShape
+    from dilocoxd.planner.plan import Compute, Deployment, plan_run
+    from dilocoxd.planner.report import advice_lines, lines, values
+
+    upload, download = parse_rates(link)
+    processors = parse_gpus(gpus) if gpus else Processors(stages or 1, None)
+    step_s = parse_time("--step-time", step_time) if step_time else 0.0
+    num_stages = stages or min(processors.count, manifest.model.num_layers)
+    place = Deployment(
+        Link(upload, download, parse_time("--rtt", rtt)),
+        SiteShape(num_stages, manifest.inner.microbatches, sites),
+        Compute(processors.flop_per_s(manifest.inner.dtype), step_s),
+    )
+    found = plan_run(manifest, place)
+    advice = better_settings(manifest, place, found)
+    if as_json:
+        click.echo(json.dumps(values(found, advice), indent=1))
+        return 0
+    for name, text in lines(manifest, place, found):
+        click.echo(f"{name:<11}{text}")
+    for text in advice_lines(advice, found):
+        click.echo(f"{'better':<11}{text}")
+    return 0

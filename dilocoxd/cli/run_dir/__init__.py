@@ -1,0 +1,1 @@
+"""Commands that change a run directory while no daemon runs in it."""

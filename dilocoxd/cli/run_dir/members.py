@@ -1,0 +1,261 @@
+"""`dilocoxd invite | members | evict | authority`: who may join a run, who did, and who decides it."""
+
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dilocoxd.answers.members import Member
+from dilocoxd.answers.site import CommandDone
+from dilocoxd.cli.client import client_for
+from dilocoxd.cli.run_dir.admission import (
+    Keyring,
+    found,
+    join_link,
+    keyring,
+    now_ms,
+    read_keys,
+)
+from dilocoxd.cli.run_dir.requests import load_request, new_request
+from dilocoxd.cli.screens.layout import Column, table
+from dilocoxd.cli.show import json_option, show_json, target_argument
+from dilocoxd.config.manifest import Manifest, load_manifest
+from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.machines.admission.certificates import check_certificate, check_revocation
+from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.store.admission import read_secret, write_secret
+from dilocoxd.store.rundir import RunDir, open_run_dir
+from dilocoxd.wire.admission import USES_MAX, InviteTerms, Revocation, RevocationTerms
+from dilocoxd.wire.codec import encode_struct
+from dilocoxd.wire.join_link import InviteToken
+
+UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
+EXPIRES_S_MAX: Final = 3650 * 86_400
+run_argument = click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
+
+
+def seconds_of(text: str) -> int:
+    """`7d`, `12h` or `30m`. Raises ConfigError."""
+    found_text = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
+    seconds = int(found_text[1]) * UNITS[found_text[2]] if found_text else 0
+    if not 0 < seconds <= EXPIRES_S_MAX:
+        raise ConfigError(f"--expires {text!r} cannot be used; write it as 30m, 12h or 7d, at most ten years")
+    return seconds
+
+
+def invited_run(run_directory: Path) -> tuple[RunDir, Manifest, Keyring]:
+    """A run directory whose run admits by invite. Raises ConfigError."""
+    run_dir = open_run_dir(run_directory)
+    manifest = load_manifest(run_dir.run_toml)
+    if manifest.admission.mode != "invite":
+        raise ConfigError(f"{run_directory}: this run is {manifest.admission.mode}, it has no invites")
+    return run_dir, manifest, keyring(run_dir, manifest)
+
+
+@click.command()
+@run_argument
+@click.option("--expires", default="7d", show_default=True, help="How long it admits sites: 30m, 12h, 7d.")
+@click.option("--uses", type=click.IntRange(1, USES_MAX), default=1, show_default=True, help="Sites that it admits.")
+@click.option("--role", type=click.Choice(["contribute", "observe"]), default="contribute", show_default=True)
+@click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
+def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path | None) -> int:
+    """Make a link with which others join the run.
+
+    Needs an authority's key in RUN_DIR. Where several authorities must sign, a file is written for them to sign with
+    `dilocoxd authority sign`; then the link is made with --signed FILE.
+    """
+    run_dir, manifest, ring = invited_run(run_directory)
+    if signed is not None:
+        show_link(run_dir, manifest, _signed_token(run_dir, ring, signed))
+        return 0
+    if not ring.keys:
+        raise ConfigError(
+            f"{run_dir.authority_key}: this site has no authority's key, so it cannot invite; ask the run's founder, or"
+            " bring the key with `dilocoxd authority import`"
+        )
+    token = ring.invite(now_ms() + seconds_of(expires) * 1000, uses, role)
+    if ring.is_enough:
+        show_link(run_dir, manifest, token)
+        return 0
+    key = SigningKey(token.seed)
+    terms = InviteTerms(manifest.sha256(), token.serial, key.public, token.not_after_ms, uses, role)
+    write_secret(_seed_file(run_dir, token.serial), token.seed.hex())
+    path = Path(f"invite-{token.serial:x}.json")
+    new_request("invite", terms, ring).save(path)
+    click.echo(f"{len(ring.keys)} of {ring.authorities.threshold} authorities have signed {path}")
+    click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
+    click.echo(f"then:                dilocoxd invite {run_directory} --signed {path}")
+    return 0
+
+
+def _seed_file(run_dir: RunDir, serial: int) -> Path:
+    return run_dir.path / f"invite-{serial:x}.key"
+
+
+def _signed_token(run_dir: RunDir, ring: Keyring, path: Path) -> InviteToken:
+    request = load_request(path)
+    terms = request.terms
+    if not isinstance(terms, InviteTerms):
+        raise ConfigError(f"{path}: is an eviction, not an invite")
+    seed = read_secret(_seed_file(run_dir, terms.serial))
+    if not seed:
+        raise ConfigError(f"{path}: this invite was not begun here; use the run directory where it was")
+    token = InviteToken(
+        bytes.fromhex(seed), terms.serial, terms.not_after_ms, terms.uses, terms.role, request.signatures
+    )
+    try:
+        check_certificate(token.certificate(terms.run, terms.invite_key), ring.authorities)
+    except WireError as error:
+        raise ConfigError(f"{path}: {error.detail}") from error
+    return token
+
+
+def show_link(run_dir: RunDir, manifest: Manifest, token: InviteToken) -> None:
+    """Print the command to paste."""
+    from dilocoxd.config.site import load_site
+    from dilocoxd.swarm.discovery.identity import load
+
+    site = load_site(run_dir.site_toml)
+    link = replace(join_link(run_dir, manifest, site, load(run_dir.identity(site)).peer_id), invite=token)
+    click.echo(f"dilocoxd join {link.to_text()}")
+
+
+@click.command()
+@target_argument
+@json_option
+def members(target: str | None, as_json: bool) -> int:
+    """Show who belongs to the run, by which invite, and who was evicted."""
+    if as_json:
+        return show_json(target, "/v1/members")
+    rows = client_for(target).ask("/v1/members", list[Member])
+    now = time.time()
+    ends = [row.invite_expires_unix for row in rows]
+    columns = [
+        Column("site", [row.name for row in rows]),
+        Column("state", [row.state for row in rows]),
+        Column("role", [row.role or "-" for row in rows], 1),
+        Column("invite", [row.serial for row in rows], 2),
+        Column("uses", ["-" if row.uses is None else str(row.uses) for row in rows], 3, is_number=True),
+        Column("invite open", ["-" if end is None else "yes" if end > now else "expired" for end in ends], 4),
+        Column("peer id", [row.peer_id for row in rows], 5),
+    ]
+    click.echo(table(columns, None) if rows else "this run asks for no membership")
+    return 0
+
+
+@click.command()
+@click.argument("site", metavar="SITE")
+@run_argument
+@click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
+def evict(site: str, run_directory: Path, signed: Path | None) -> int:
+    """End the membership of a site; it is let in nowhere any more, and its invite is closed.
+
+    SITE is a name or peer id as `dilocoxd members` shows it. The daemon of RUN_DIR must run: it tells the others.
+    """
+    _, manifest, ring = invited_run(run_directory)
+    client = client_for(str(run_directory))
+    rows = [row for row in client.ask("/v1/members", list[Member]) if row.state == "member"]
+    found_rows = [row for row in rows if site in (row.peer_id, row.name)]
+    if len(found_rows) != 1:
+        raise ConfigError(
+            f"{len(found_rows)} members are called {site!r}; give one of {', '.join(row.name for row in rows)}"
+        )
+    terms = RevocationTerms(manifest.sha256(), found_rows[0].peer_id, int(found_rows[0].serial, 16))  # type: ignore[arg-type]
+    request = new_request("evict", terms, ring) if signed is None else load_request(signed)
+    if request.terms != terms:
+        raise ConfigError(f"{signed}: is no eviction of {site}")
+    revocation = Revocation(terms, request.signatures, ())
+    try:
+        check_revocation(revocation, ring.authorities)
+    except WireError as error:
+        if signed is not None or not ring.keys:
+            raise ConfigError(f"{error.detail}; bring a key with `dilocoxd authority import`") from error
+        path = Path(f"evict-{terms.peer[-8:]}.json")
+        request.save(path)
+        click.echo(f"{len(request.signatures)} of {ring.authorities.threshold} authorities have signed {path}")
+        click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
+        click.echo(f"then:                dilocoxd evict {site} {run_directory} --signed {path}")
+        return 0
+    body = {"revocation": encode_struct(revocation).hex()}
+    click.echo(client.ask("/v1/control/evict", CommandDone, body).text)
+    return 0
+
+
+@click.group()
+def authority() -> None:
+    """The keys that decide who may join a run."""
+
+
+@authority.command("new")
+@click.argument("file", type=click.Path(path_type=Path))
+def new_key(file: Path) -> int:
+    """Make a key, and print its public half for admission.authorities of a new run."""
+    key = SigningKey(secrets.token_bytes(32))
+    _write_new(file, [key])
+    click.echo(key.public.hex())
+    return 0
+
+
+def _write_new(file: Path, keys: Iterable[SigningKey]) -> None:
+    if file.exists():
+        raise ConfigError(f"{file} exists already; name a new file")
+    _write_keys(file, keys)
+
+
+def _write_keys(file: Path, keys: Iterable[SigningKey]) -> None:
+    """One seed in a line, as `read_keys` reads them."""
+    write_secret(file, "\n".join(key.seed.hex() for key in keys))
+
+
+@authority.command("export")
+@run_argument
+@click.argument("file", type=click.Path(path_type=Path))
+def export_keys(run_directory: Path, file: Path) -> int:
+    """Copy the keys of a run directory to FILE: whoever has it decides who may join."""
+    run_dir, _, ring = invited_run(run_directory)
+    if not ring.keys:
+        raise ConfigError(f"{run_dir.authority_key}: there is no authority's key here")
+    _write_new(file, ring.keys.values())
+    click.echo(f"{len(ring.keys)} of {len(ring.authorities.keys)} keys are in {file}; keep it secret")
+    return 0
+
+
+@authority.command("import")
+@run_argument
+@click.argument("file", type=click.Path(path_type=Path))
+def import_keys(run_directory: Path, file: Path) -> int:
+    """Add the keys in FILE to a run directory, which may invite and evict then."""
+    run_dir, manifest, ring = invited_run(run_directory)
+    given = read_keys(read_secret(file), str(file))
+    places = {ring.authorities.place_of(key): key for key in given}
+    new = {place: key for place, key in places.items() if place is not None}
+    if not new:
+        raise ConfigError(f"{file}: holds no key of this run's authorities")
+    kept = {**ring.keys, **new}
+    _write_keys(run_dir.authority_key, kept.values())
+    _become_member(run_dir, manifest)
+    click.echo(f"{len(kept)} of {len(ring.authorities.keys)} keys are here, {ring.authorities.threshold} decide")
+    return 0
+
+
+def _become_member(run_dir: RunDir, manifest: Manifest) -> None:
+    from dilocoxd.config.site import load_site
+    from dilocoxd.swarm.discovery.identity import load
+
+    found(run_dir, manifest, load(run_dir.identity(load_site(run_dir.site_toml))).peer_id)
+
+
+@authority.command("sign")
+@click.argument("request_file", metavar="REQUEST", type=click.Path(path_type=Path))
+@click.argument("key_file", metavar="KEY_FILE", type=click.Path(path_type=Path))
+def sign_request(request_file: Path, key_file: Path) -> int:
+    """Sign an invite or an eviction of a run where several authorities decide together."""
+    request = load_request(request_file).signed_by(read_keys(read_secret(key_file), str(key_file)))
+    request.save(request_file)
+    click.echo(f"{request_file}: {request.kind}, signed by {len(request.signatures)} of {len(request.authorities)}")
+    return 0

@@ -1,0 +1,79 @@
+"""What several authorities sign together travels in a file: terms, and the signatures collected so far. No secret."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from dilocoxd.cli.run_dir.admission import Keyring
+from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.wire.admission import (
+    AuthoritySignature,
+    InviteTerms,
+    RevocationTerms,
+    invite_text,
+    revoke_text,
+)
+from dilocoxd.wire.codec import decode_struct, encode_struct
+
+Terms = InviteTerms | RevocationTerms
+TERMS_BYTES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SigningRequest:
+    """An invite or an eviction that still lacks signatures."""
+
+    kind: Literal["invite", "evict"]
+    terms: Terms
+    authorities: tuple[str, ...]
+    """Public keys in hex, as the manifest lists them."""
+    signatures: tuple[AuthoritySignature, ...]
+
+    @property
+    def text(self) -> bytes:
+        """What is signed."""
+        return invite_text(self.terms) if isinstance(self.terms, InviteTerms) else revoke_text(self.terms)
+
+    def signed_by(self, keys: list[SigningKey]) -> "SigningRequest":
+        """With the signatures of these keys. Raises ConfigError if none of them is an authority of the run."""
+        places = {self.authorities.index(key.public.hex()): key for key in keys if key.public.hex() in self.authorities}
+        if not places:
+            raise ConfigError("none of these keys is an authority of the run that asks; give the file of another key")
+        found = {one.authority: one for one in self.signatures}
+        found |= {place: AuthoritySignature(place, key.sign(self.text)) for place, key in places.items()}
+        return replace(self, signatures=tuple(found[place] for place in sorted(found)))
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        table = {
+            "kind": self.kind,
+            "terms": encode_struct(self.terms).hex(),
+            "authorities": list(self.authorities),
+            "signatures": {str(one.authority): one.signature.hex() for one in self.signatures},
+        }
+        path.write_text(json.dumps(table, indent=1) + "\n", encoding="ascii")
+
+
+def new_request(kind: Literal["invite", "evict"], terms: Terms, ring: Keyring) -> SigningRequest:
+    """One that the keys of this run directory have signed."""
+    keys = tuple(key.hex() for key in ring.authorities.keys)
+    request = SigningRequest(kind, terms, keys, ())
+    return request.signed_by(list(ring.keys.values())) if ring.keys else request
+
+
+def load_request(path: Path) -> SigningRequest:
+    """The request in a file. Raises ConfigError."""
+    try:
+        table = json.loads(path.read_text("ascii"))
+        form: type[InviteTerms] | type[RevocationTerms]
+        form = {"invite": InviteTerms, "evict": RevocationTerms}[table["kind"]]
+        terms: Terms = decode_struct(form, bytes.fromhex(table["terms"]), size_max=TERMS_BYTES_MAX)
+        signatures = tuple(
+            AuthoritySignature(int(place), bytes.fromhex(text))
+            for place, text in sorted(table["signatures"].items(), key=lambda item: int(item[0]))
+        )
+        return SigningRequest(table["kind"], terms, tuple(map(str, table["authorities"])), signatures)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise ConfigError(f"{path}: is no file of `dilocoxd invite` or `dilocoxd evict` ({error})") from error

@@ -1,0 +1,1 @@
+"""What commands print, as text made from typed answers. Pure, but for `width` in layout.py."""

@@ -1,0 +1,140 @@
+"""The screen of `dilocoxd status`: how it goes, in the words of an operator."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, Status
+from dilocoxd.answers.words import figure, in_bytes, in_time, plural, tokens_per_s
+from dilocoxd.cli.screens.layout import facts, wrapped
+from dilocoxd.cli.screens.peers import peers_screen
+
+PERPLEXITY_MAX: Final = 20.0
+"""Of a loss: e to the power of more is no figure that tells anybody anything."""
+
+
+def status_screen(status: Status, peers: Sequence[Peer], width: int | None) -> str:
+    """Everything that `dilocoxd status` prints but the join line."""
+    parts = [facts(rows(status), width)]
+    parts += ["\n".join(wrapped(f"alert {a.code} ({a.severity}): {a.text}; {a.remedy}", width)) for a in status.alerts]
+    if peers:
+        parts.append(peers_screen(status, peers, width))
+    return "\n\n".join(parts)
+
+
+def rows(status: Status) -> list[tuple[str, str]]:
+    """Facts about the daemon, its run and the swarm."""
+    round_, totals, progress, phase = status.round, status.totals, status.progress, status.phase
+    return [
+        ("run", status.run_id),
+        ("site", f"{status.name}  {status.peer_id}"),
+        ("state", status.state.replace("_", " ")),
+        ("waits for", status.waiting_for or "nothing"),
+        ("progress", schedule(status)),
+        ("speed", speed(status)),
+        ("loss", losses(status)),
+        ("learning", learning(status)),
+        ("round", f"{round_.round} {round_.state}, attempt {round_.attempt}, {took_part(status.peers)}"),
+        ("phase", "" if phase.phase is None else f"step {phase.inner_step:,} of {phase.inner_steps:,}"),
+        ("swarm", swarm(status)),
+        ("given", f"{plural(totals.contributions, 'round')} of {totals.rounds_committed:,}, "
+                  f"{totals.tokens:,} tokens since the start"),
+        ("traffic", f"{in_bytes(totals.bytes_sent)} up, {in_bytes(totals.bytes_received)} down since the start"),
+        ("exchange", exchange(status.exchange)),
+        ("audits", audits(status.audits)),
+        ("trainers", idle(status)),
+        ("model", model(status)),
+        ("memory", in_bytes(progress.memory_bytes) if progress.memory_bytes is not None else ""),
+        ("up", f"{in_time(status.uptime_s)}, version {status.version}"),
+    ]  # fmt: skip
+
+
+def schedule(status: Status) -> str:
+    """Inner steps of all, and the time left."""
+    progress = status.progress
+    if progress.steps_done is None:
+        return f"outer step {status.height:,}"
+    share = f"{progress.steps_done / progress.steps_total:.1%}" if progress.steps_total else "-"
+    left = f", {in_time(progress.eta_s)} left" if progress.eta_s else ", schedule done" if progress.eta_s == 0 else ""
+    done = f"step {progress.steps_done:,} of {progress.steps_total:,} ({share}){left}"
+    return f"{done}; outer step {status.height:,}"
+
+
+def speed(status: Status) -> str:
+    """Tokens and times."""
+    progress = status.progress
+    parts = [f"{tokens_per_s(progress.tokens_per_s)} here", f"{tokens_per_s(progress.swarm_tokens_per_s)} together"]
+    if status.phase.step_seconds:
+        parts.append(f"{in_time(status.phase.step_seconds)} a step")
+    if progress.round_s is not None:
+        parts.append(f"{in_time(progress.round_s)} a round")
+    return ", ".join(parts)
+
+
+def losses(status: Status) -> str:
+    """Of the newest step here, and of the shared model on held-out text, with its perplexity."""
+    found = status.losses
+    text = f"{figure(found.inner)} here"
+    if found.validation is None:
+        return f"{text}, shared model not measured yet"
+    perplexity = f", perplexity {math.exp(found.validation):.1f}" if found.validation < PERPLEXITY_MAX else ""
+    sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found.validation_by_source.items())
+    each = f" ({sources})" if len(found.validation_by_source) > 1 else ""
+    return f"{text}, shared model {found.validation:.3f} at round {found.validation_round}{perplexity}{each}"
+
+
+def learning(status: Status) -> str:
+    """Learning rate and gradient norm; empty before the first step."""
+    progress = status.progress
+    if progress.learning_rate is None:
+        return ""
+    norm = f", gradient norm {progress.gradient_norm:.2f}" if progress.gradient_norm is not None else ""
+    return f"rate {progress.learning_rate:.3g}{norm}"
+
+
+def swarm(status: Status) -> str:
+    """All sites, ours included, by what they do; and what is in the model."""
+    counts = [f"{number:,} {state.replace('_', ' ')}" for state, number in status.progress.sites.items()]
+    return f"{', '.join(counts)}; {status.progress.swarm_tokens:,} tokens in the model"
+
+
+def took_part(peers: PeerCounts) -> str:
+    """Who was in the newest entry, and what it means for its step if that is fewer than usual."""
+    present, missed = peers.took_part_last_round, peers.missed_last_round
+    if missed:
+        return f"{present} of {plural(present + missed, 'site')} in the one before (a smaller step)"
+    return f"{plural(present, 'site')} in the one before"
+
+
+def exchange(times: ExchangeTimes | None) -> str:
+    """The newest exchange beside what was predicted; nothing before there is one."""
+    if times is None or not times.measured_s:
+        return ""
+    ratio = times.predicted_s / times.measured_s
+    return f"{times.measured_s:.2f} s, predicted {times.predicted_s:.2f} s ({ratio:.2f})"
+
+
+def audits(found: Audits) -> str:
+    """Sums of others that were made again; nothing in runs that check none."""
+    tried = found.made + found.unanswered + found.undecided
+    if not tried:
+        return ""
+    text = f"{plural(found.made, 'sum')} made again, {found.proofs:,} false, {in_bytes(found.bytes_received)}"
+    return text + (f"; {tried - found.made:,} not compared" if tried > found.made else "")
+
+
+def idle(status: Status) -> str:
+    """How much of their time the trainers waited."""
+    busy = status.totals.train_s + status.totals.idle_s
+    return f"waited {status.totals.idle_s / busy:.1%} of the time" if busy else ""
+
+
+def model(status: Status) -> str:
+    """Size, what an exchange carries, and from where on payloads are kept."""
+    payload = status.payload
+    if payload is None:
+        return ""
+    size = f"{payload.parameters:,} parameters, {in_bytes(payload.payload_bytes)} an exchange"
+    ratio = f" ({payload.compression_ratio:.0f} x less than fp32)" if payload.compression_ratio else ""
+    return f"{size}{ratio}" + (f"; payloads kept from round {payload.kept_from:,}" if payload.kept_from else "")

@@ -1,0 +1,1 @@
+"""How the command line meets its user: which commands there are, help in groups, what the shell completes."""
