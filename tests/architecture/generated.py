@@ -8,11 +8,18 @@ from pathlib import Path
 from dilocoxd.config.fields import Section
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.telemetry.catalogue import event_types
-from tests.architecture import operations
+from dilocoxd.config.writing import description
+from dilocoxd.telemetry.kinds import event_types
+from tests.architecture import operations, reference
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTE = "Made by `python -m tests.architecture.generated`; edit the code instead.\n"
+ENVIRONMENT = (
+    "Each field of site.toml can be given by a variable as well, which wins over the file:"
+    " `DILOCOXD_NETWORK__PORT=31338`, `DILOCOXD_SITE__NAME=attic`. Fields of run.toml are"
+    " given with `--set` when a run is created. `dilocoxd config show RUN_DIR` tells what holds and where it comes"
+    " from; `dilocoxd config set RUN_DIR SECTION.FIELD=VALUE` changes site.toml.\n"
+)
 
 
 def events() -> str:
@@ -30,7 +37,7 @@ def events() -> str:
 
 def configuration() -> str:
     """docs/configuration.md."""
-    lines = ["# Configuration", "", NOTE]
+    lines = ["# Configuration", "", NOTE, ENVIRONMENT]
     for title, model in (("run.toml: the same at every site", Manifest), ("site.toml: this site only", SiteConfig)):
         lines += [f"## {title}", ""]
         for section, info in model.model_fields.items():
@@ -47,7 +54,7 @@ def configuration() -> str:
             ]
             for name, field in kind.model_fields.items():
                 default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
-                text = (field.description or "").replace("|", "\\|")
+                text = description(field).replace("|", "\\|")
                 lines.append(f"| `{name}` | {default} | {text} |")
             lines.append("")
     return "\n".join(lines)
@@ -56,9 +63,12 @@ def configuration() -> str:
 GENERATED: dict[str, Callable[[], str]] = {
     "events.md": events,
     "configuration.md": configuration,
+    "commands.md": reference.commands,
+    "api.md": reference.api,
+    "hardware.md": reference.hardware,
     "metrics.md": operations.metrics,
-    "operations/alerts.yml": operations.rules,
-    "operations/grafana-dashboard.json": operations.grafana,
+    "../dilocoxd/shipped/monitoring/alerts.yml": operations.rules,
+    "../dilocoxd/shipped/monitoring/grafana-dashboard.json": operations.grafana,
     "operations/runbook.md": operations.runbook,
 }
 

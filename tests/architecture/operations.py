@@ -6,8 +6,8 @@
 import json
 from typing import Any
 
+from dilocoxd.cli.doctor.findings import FINDINGS
 from dilocoxd.cli.exit_codes import EXIT_CODES
-from dilocoxd.cli.findings import FINDINGS
 from dilocoxd.telemetry.alerts import KINDS, AlertKind
 from dilocoxd.telemetry.metrics import LABELLED, PLAIN
 
@@ -70,7 +70,7 @@ def expression(kind: AlertKind) -> str:
 
 
 def rules() -> str:
-    """docs/operations/alerts.yml, rules for Prometheus."""
+    """dilocoxd/shipped/monitoring/alerts.yml, rules for Prometheus."""
     lines = [f"# {NOTE}groups:", "  - name: dilocoxd", "    rules:"]
     for kind in KINDS:
         lines += [
@@ -154,7 +154,7 @@ def panel(index: int) -> dict[str, Any]:
 
 
 def grafana() -> str:
-    """docs/operations/grafana-dashboard.json."""
+    """dilocoxd/shipped/monitoring/grafana-dashboard.json."""
     datasource = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
     board = {
         "uid": "dilocoxd",

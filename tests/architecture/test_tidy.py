@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 6
-PURE_FLOORS = ("wire", "compress", "outer", "rounds")
+FOLDER_FILES_MAX = 16
+"""Without __init__.py: more cannot be seen at once, and hides which of them belong together."""
+PURE_FLOORS = ("wire", "compress", "outer", "machines")
 BROAD = ("Exception", "BaseException")
 MARK = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 FORBIDDEN_MARKS = ("skip", "skipif", "xfail")
@@ -160,6 +163,20 @@ def test_test_files_are_tidy() -> None:
     report(found)
 
 
+def crowded_folders(paths: Iterable[Path]) -> list[str]:
+    """Folders with too many files of their own."""
+    counts = Counter(path.parent for path in paths if path.name != "__init__.py")
+    return [
+        f"{folder}: {count} files, at most {FOLDER_FILES_MAX}; put what belongs together into a folder of its own"
+        for folder, count in sorted(counts.items())
+        if count > FOLDER_FILES_MAX
+    ]
+
+
+def test_no_folder_is_crowded() -> None:
+    report(crowded_folders(path.relative_to(ROOT) for path in ALL))
+
+
 def test_files_are_ascii() -> None:
     found = []
     for path in ALL:
@@ -187,5 +204,8 @@ def test_the_checks_themselves_find_what_they_are_for() -> None:
     assert broad_problems(pure, ast.parse(BAD_EXAMPLES["broad"]))
     assert star_problems(pure, ast.parse(BAD_EXAMPLES["star"]))
     assert skip_problems(pure, ast.parse(BAD_EXAMPLES["skip"]))
+    room = [Path(f"tests/room/test_{number}.py") for number in range(FOLDER_FILES_MAX)]
+    assert not crowded_folders([*room, Path("tests/room/__init__.py"), Path("tests/room/inner/more.py")])
+    assert crowded_folders([*room, Path("tests/room/one_more.py")])
     assert MARK.search("# TODO later")
     assert not MARK.search("# TODO(#12) later")

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.parts import vote_keys
+from dilocoxd.daemon.assembly import vote_keys
 from dilocoxd.errors import WireError
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex, RunId
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.coordinator import coordinator_order
-from dilocoxd.rounds.limits import RoundLimits, VoteKeys
-from dilocoxd.rounds.recovery import Branch, check_branch
-from dilocoxd.swarm.identity import create, peer_id_of
-from dilocoxd.swarm.records import verify_record
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.limits import RoundLimits, VoteKeys
+from dilocoxd.machines.recovery.branch import Branch, check_branch
+from dilocoxd.machines.round.grouping import coordinator_order
+from dilocoxd.swarm.discovery.identity import create, peer_id_of
+from dilocoxd.swarm.discovery.records import verify_record
 from dilocoxd.wire.codec import _flatten
-from dilocoxd.wire.entry import decode_entry, encode_entry, entry_hash, genesis_hash, payload_root
-from dilocoxd.wire.frames import FrameDecoder, FrameKind
+from dilocoxd.wire.entry import decode_entry, encode_entry, entry_hash, entry_unix_ms, genesis_hash, payload_root
+from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello
 from dilocoxd.wire.records import decode_signed, encode_record, encode_signed
+from dilocoxd.wire.state_digest import AnchorStream, leaf_of, root_of
 from tests.conformance.vectors import from_json, loaded
+from tests.reference.frame_decoder import FrameDecoder
+from tests.reference.state_digest import state_digest
 
 LOADED: dict[str, Any] = loaded("chain")
 RUN_ID = RunId(LOADED["run_id"])
@@ -35,7 +39,7 @@ def label(row: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> VoteKeys:
-    return vote_keys(create(tmp_path_factory.mktemp("identity") / "key"))
+    return vote_keys(create(tmp_path_factory.mktemp("identity") / "key"), GENESIS)
 
 
 def genesis_view() -> ChainView:
@@ -51,6 +55,30 @@ def test_genesis_follows_from_run_and_manifest() -> None:
     digest = hashlib.sha256(LOADED["manifest"].encode()).digest()
     assert genesis_hash(RUN_ID, digest) == GENESIS
     assert RUN_ID.endswith(digest.hex()[:16])
+
+
+@pytest.mark.parametrize("row", LOADED["state_digests"], ids=lambda row: str(row["round"]))
+def test_state_is_called_by_the_tree_over_its_segments(row: dict[str, Any]) -> None:
+    leaves, lengths, stream, contents = [], [], b"", []
+    for index, segment in enumerate(row["segments"]):
+        anchor, momentum = (struct.pack(f"<{len(segment[n])}f", *segment[n]) for n in ("anchor", "momentum"))
+        rest = (momentum, bytes.fromhex(segment["memory"]))
+        leaves.append(leaf_of(index, anchor, rest))
+        assert leaves[-1].whole.hex() == segment["segment_hash"]
+        lengths.append(len(anchor))
+        stream += anchor
+        contents.append(anchor + b"".join(rest))
+    root = root_of(row["round"], bytes.fromhex(row["header"]), leaves)
+    assert (root.anchor_sha256.hex(), root.state_digest.hex()) == (row["anchor_hash"], row["state_digest"])
+    assert state_digest(row["round"], bytes.fromhex(row["header"]), contents) == root.state_digest
+    for piece in (1, 7, len(stream)):
+        read = AnchorStream(lengths)
+        for start in range(0, len(stream), piece):
+            assert not read.is_complete
+            read.add(stream[start : start + piece])
+        assert read.is_complete and read.anchor_sha256 == root.anchor_sha256
+        with pytest.raises(ValueError, match="more bytes"):
+            read.add(b"x")
 
 
 @pytest.mark.parametrize("row", LOADED["records"], ids=lambda row: row["body"][-8:])
@@ -75,10 +103,11 @@ def test_chain_hashes_and_votes_are_right(keys: VoteKeys) -> None:
         assert _flatten(signed.entry) == from_json(row["fields"])
         assert entry_hash(signed.entry).hex() == row["hash"]
         assert encode_entry(signed).hex() == row["bytes"]
+        assert entry_unix_ms(signed) == row["unix_ms"]
     check_branch(Branch(0, tuple(entries)), genesis_view(), LIMITS, keys)
 
 
-def test_payload_root_is_the_hash_of_the_first_pass() -> None:
+def test_payload_root_is_the_merkle_root_of_the_first_pass() -> None:
     first = decode_entry(bytes.fromhex(LOADED["entries"][0]["bytes"])).entry.contributions[0]
     segments = tuple(hashlib.sha256(f"{first.peer} {first.phase} {s}".encode()).digest() for s in range(3))
     assert payload_root(segments) == first.payload_root

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dilocoxd.errors import WireError
-from dilocoxd.wire.frames import PAYLOAD_BYTES_MAX, PRELUDE_BYTES, FrameDecoder, FrameKind, encode
+from dilocoxd.wire.frames import PAYLOAD_BYTES_MAX, PRELUDE_BYTES, FrameKind, encode
 from tests.conformance.vectors import loaded
+from tests.reference.frame_decoder import FrameDecoder
 
 LOADED: dict[str, Any] = loaded("frames")
 

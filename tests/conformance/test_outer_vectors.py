@@ -10,10 +10,12 @@ from torch import Tensor
 
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.outer.clipping import clip_record, count_
+from dilocoxd.outer.contrary import contrary_shares
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
-from dilocoxd.outer.reduce import reduce_segment, weighted_mean_
+from dilocoxd.outer.reduce import reduce_segment, share_norms, weighted_mean_
 from dilocoxd.outer.rounding import mean_weights, participation
-from dilocoxd.rounds.chain import ChainView
 from dilocoxd.wire.entry import Contribution, Entry
 from tests.conformance.vectors import floats, loaded
 
@@ -51,6 +53,29 @@ def test_means_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
     assert payload.hex() == row["encoded_values"]
 
 
+@pytest.mark.parametrize("row", LOADED["clips"], ids=lambda row: f"{len(row['shares'])} shares")
+def test_factors_and_records_are_those_of_the_vectors(row: dict[str, Any]) -> None:
+    shares = [bytes.fromhex(share) for share in row["shares"]]
+    numel = floats(row["shares"][0]).numel()
+    center = floats(row["center"]) if row["center"] else None
+    norms = share_norms(codec_from_name("fp32"), shares, numel, center)
+    record = clip_record(norms, row["recent"], row["kappa"])
+    assert bits(torch.tensor(record.factors)) == row["factors"]
+    assert record.encode(row["places"]).hex() == row["record"]
+    for share, factor, expected in zip(row["shares"], record.factors, row["counted"], strict=True):
+        values = floats(share).clone()
+        count_(values, factor, center)
+        assert bits(values) == expected
+
+
+@pytest.mark.parametrize("row", LOADED["directions"], ids=lambda row: str(row["contrary"]))
+def test_who_is_contrary_follows_the_vectors(row: dict[str, Any]) -> None:
+    shares, codec = [bytes.fromhex(share) for share in row["shares"]], codec_from_name("fp32")
+    numel = floats(row["shares"][0]).numel()
+    found = contrary_shares(codec, shares, share_norms(codec, shares, numel), numel)
+    assert sorted(found) == row["contrary"]
+
+
 @pytest.mark.parametrize("row", LOADED["turnouts"], ids=lambda row: str(row["participation_rounds"]))
 def test_what_a_round_is_short_of_follows_from_the_entries_before_it(row: dict[str, Any]) -> None:
     genesis = Digest(bytes(32))
@@ -60,7 +85,8 @@ def test_what_a_round_is_short_of_follows_from_the_entries_before_it(row: dict[s
         named = tuple(
             Contribution(PeerId(f"Qm{n}"), PhaseId(index), RoundIndex(index), 1, 1, genesis) for n in range(present)
         )
-        view = view.extended(Entry(view.run_id, view.height, view.head, genesis, named, (genesis,), 0, 0, 1), genesis)
+        entry = Entry(view.run_id, view.height, view.head, genesis, named, (genesis,), 0, 0, 1, view.tip_voters, ())
+        view = view.extended(entry, genesis)
 
 
 def test_vectors_cover_every_outer_optimizer() -> None:

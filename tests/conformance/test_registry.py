@@ -10,14 +10,26 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.wire import entry, messages, records
+from dilocoxd.wire import admission, entry, join_link, messages, records
 from dilocoxd.wire.codec import Bounds, Length
 from dilocoxd.wire.messages import PEER_MESSAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY: dict[str, Any] = tomllib.loads((ROOT / "protocol" / "registry.toml").read_text(encoding="utf-8"))
-STRUCTS = (entry.Contribution, entry.Entry, entry.SignedVote, entry.SignedEntry, messages.Lock)
-SIGNED = {kind.__name__: kind for kind in (*STRUCTS, records.PeerRecord, records.SignedRecord)}
+STRUCTS = (
+    *(entry.Contribution, entry.Signature, entry.VotedEntry, entry.Evidence, entry.Entry),
+    *(entry.VoteFor, entry.SignedVote, entry.SignedEntry, messages.Lock),
+)
+ADMISSION = (
+    admission.AuthoritySignature,
+    admission.InviteTerms,
+    admission.InviteCertificate,
+    admission.MembershipProof,
+    admission.RevocationTerms,
+    admission.Revocation,
+    join_link.InviteToken,
+)
+SIGNED = {kind.__name__: kind for kind in (*STRUCTS, *ADMISSION, records.PeerRecord, records.SignedRecord)}
 
 
 def type_text(hint: Any) -> str:
@@ -96,4 +108,6 @@ def test_limits_and_version() -> None:
         "record_bytes_max": messages.RECORD_BYTES_MAX,
         "entry_bytes_max": entry.ENTRY_BYTES_MAX,
         "contributors_max": entry.CONTRIBUTORS_MAX,
+        "membership_bytes_max": admission.MEMBERSHIP_BYTES_MAX,
+        "revocation_bytes_max": admission.REVOCATION_BYTES_MAX,
     }

@@ -10,15 +10,19 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from dilocoxd.daemon.parts import vote_keys
+from dilocoxd.daemon.assembly import vote_keys
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.rounds import commands as c, events as e
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site
-from dilocoxd.rounds.round import RoundMachine
-from dilocoxd.swarm.identity import Identity, _wrap_protobuf, load
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, SegmentReceived
+from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, SegmentKey
+from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits, VoteKeys
+from dilocoxd.machines.peers.view import PeerView
+from dilocoxd.machines.round import inputs as e, outputs as c
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.swarm.discovery.identity import Identity, _wrap_protobuf, load
 from dilocoxd.wire.codec import decode_struct
-from dilocoxd.wire.entry import Contribution, entry_hash
+from dilocoxd.wire.entry import Contribution, Signature, SignedVote, VoteFor, entry_hash, vote_text
 from dilocoxd.wire.messages import PEER_MESSAGES, Ready
 from tests.conformance.vectors import VECTORS, loaded
 
@@ -53,6 +57,16 @@ def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
     return found
 
 
+def keys_of(identity: Identity) -> VoteKeys:
+    """The daemon's keys, with the clock of the transcripts."""
+
+    def sign(what: VoteFor) -> SignedVote:
+        signature = Signature(identity.public_key_der, identity.sign(vote_text(GENESIS, what, LOADED["unix_ms"])))
+        return SignedVote(identity.peer_id, what.attempt, LOADED["unix_ms"], signature)
+
+    return VoteKeys(GENESIS, sign, vote_keys(identity, GENESIS).verify)
+
+
 def event_of(step: dict[str, Any]) -> e.Event:
     """The machine's event for one step of a transcript."""
     attempt = Attempt(step.get("attempt", 0))
@@ -60,19 +74,20 @@ def event_of(step: dict[str, Any]) -> e.Event:
         case {"start": True}:
             return e.Started()
         case {"peers": peers}:
-            views = (e.PeerView(PeerId(p["peer"]), p["live"], True, RoundIndex(0), GENESIS) for p in peers)
+            views = (PeerView(PeerId(p["peer"]), p["live"], True, RoundIndex(0), GENESIS) for p in peers)
             return e.PeersChanged(tuple(views), is_training=True)
         case {"from": peer, "message": data}:
             return e.MessageReceived(PeerId(peer), PEER_MESSAGES.decode(bytes.fromhex(data)))  # type: ignore[arg-type]
-        case {"offer": data, "segments": segments}:
+        case {"offer": data, "signature": signature, "segments": segments}:
             made = decode_struct(Contribution, bytes.fromhex(data), size_max=4096)
-            return e.PhaseOffered(made, tuple(Digest(bytes.fromhex(s)) for s in segments))
+            signed = decode_struct(Signature, bytes.fromhex(signature), size_max=4096)
+            return e.PhaseOffered(made, tuple(Digest(bytes.fromhex(s)) for s in segments), signed)
         case {"segment_from": peer, "kind": kind, "segment": segment, "sha256": digest}:
-            phase = PhaseId(0) if kind == e.KIND_CONTRIBUTION else None
-            key = e.SegmentKey(kind, RoundIndex(0), attempt, 0, segment, phase)
-            return e.SegmentReceived(PeerId(peer), key, Digest(bytes.fromhex(digest)))
+            phase = PhaseId(0) if kind == KIND_CONTRIBUTION else None
+            key = SegmentKey(kind, RoundIndex(0), attempt, 0, segment, phase)
+            return SegmentReceived(PeerId(peer), key, Digest(bytes.fromhex(digest)))
         case {"reduced": segment, "sha256": digest}:
-            return e.Reduced(RoundIndex(0), attempt, 0, segment, Digest(bytes.fromhex(digest)))
+            return Reduced(RoundIndex(0), attempt, 0, segment, Digest(bytes.fromhex(digest)))
         case {"persisted": index}:
             return e.EntryPersisted(RoundIndex(index))
         case {"applied": index, "state_digest": digest}:
@@ -84,32 +99,32 @@ def short(digest: bytes) -> str:
     return digest.hex()[:16]
 
 
-def done(command: c.Command) -> str | None:
-    """A command in the words of the transcripts; None for messages."""
+def done(command: c.Command) -> list[str]:
+    """A command in the words of the transcripts; nothing for messages."""
     match command:
-        case c.SendSegment():
-            return f"push {('share', 'result')[command.key.kind]} {command.key.segment} to {command.peer}"
-        case c.OrderReduce():
-            return f"reduce {command.segment}: {' '.join(share.peer for share in command.shares)}"
+        case SendSegment():
+            return [f"push {('share', 'result')[command.key.kind]} {command.key.segment} to {command.peer}"]
+        case OrderReduce():
+            return [f"reduce {command.segment}: {' '.join(command.peers)}"]
         case c.PersistPromise(promise):
             voted = "" if promise.entry is None else f", vote {short(entry_hash(promise.entry))}"
             later = f" of attempt {promise.voted_attempt}" if voted and promise.voted_attempt else ""
-            return f"promise {promise.attempt}{voted}{later}"
+            return [f"promise {promise.attempt}{voted}{later}"]
         case c.PersistEntry(signed):
-            return f"persist {short(entry_hash(signed.entry))} with votes {' '.join(v.peer for v in signed.votes)}"
-        case c.SettleContribution():
-            return f"settle phase {command.phase} included {command.is_included}"
-        case c.ApplyEntry():
-            return f"apply {command.round}"
+            return [f"persist {short(entry_hash(signed.entry))} with votes {' '.join(v.peer for v in signed.votes)}"]
+        case c.AbandonContribution():
+            return [f"settle phase {command.phase} included False"]
+        case c.ApplyEntry(round_index, _, settle):
+            return [*([f"settle phase {settle.phase} included True"] if settle else []), f"apply {round_index}"]
         case c.RoundFinished():
-            return f"finished {command.summary.round}"
+            return [f"finished {command.summary.round}"]
         case c.ReportPeer():
-            return f"report {command.peer}"
+            return [f"report {command.peer}"]
         case c.AttemptFailed():
-            return f"failed {command.attempt}"
-        case c.CancelTransfers():
-            return f"cancel below {command.attempt}" if command.attempt else None
-    return None
+            return [f"failed {command.attempt}"]
+        case CancelTransfers():
+            return [f"cancel below {command.attempt}"] if command.attempt else []
+    return []
 
 
 def sent(command: c.Command) -> tuple[str, str] | None:
@@ -122,7 +137,7 @@ def sent(command: c.Command) -> tuple[str, str] | None:
 @pytest.mark.parametrize("row", LOADED["transcripts"], ids=lambda row: row["name"].replace(" ", "_"))
 def test_peer_does_what_the_transcript_says(row: dict[str, Any], identities: dict[str, Identity]) -> None:
     identity = identities[row["subject"]]
-    site = Site(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity))
+    site = Ourselves(identity.peer_id, RUN_ID, GENESIS, keys_of(identity))
     limits = RoundLimits(**LOADED["caps"])
     state = Digest(bytes.fromhex(LOADED["state_digest"]))
     chain = ChainView(RUN_ID, RoundIndex(0), GENESIS, state, inner_steps=LOADED["inner_steps"])
@@ -130,14 +145,14 @@ def test_peer_does_what_the_transcript_says(row: dict[str, Any], identities: dic
     for number, step in enumerate(row["steps"]):
         commands = machine.handle(event_of(step["event"]), now=Monotonic(number / 100))
         # That the own worker finds the results decodable is between the two; the transcripts know nothing of it.
-        checks = [command for command in commands if isinstance(command, c.OrderPass)]
+        checks = [command for command in commands if isinstance(command, OrderPass)]
         for check in checks:
-            sound = e.PassPrepared(check.round, check.attempt, check.pass_index, ())
+            sound = PassPrepared(check.round, check.attempt, check.pass_index, ())
             commands += machine.handle(sound, now=Monotonic(number / 100))
         machine.check()
         where = f"step {number}: {json.dumps(step['event'])[:200]}"
         assert [list(found) for command in commands if (found := sent(command))] == step["sends"], where
-        assert [found for command in commands if (found := done(command))] == step["does"], where
+        assert [line for command in commands for line in done(command)] == step["does"], where
 
 
 def test_transcripts_end_in_rules_of_the_chapter() -> None:

@@ -12,7 +12,7 @@ from tests.conformance.vectors import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 CITED = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
-RULE = re.compile(r"(?:^|(?<=\s))([A-Z]\d{1,2})\. |^## (C\d+) ", re.MULTILINE)
+RULE = re.compile(r"(?:^|(?<=\s))([A-Z]\d{1,2}|R-[a-e])\. |^## (C\d+) ", re.MULTILINE)
 
 
 def rules_of_the_chapters() -> list[str]:

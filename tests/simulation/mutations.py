@@ -9,35 +9,50 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from dilocoxd.rounds import attempts, ballots, committing, lifecycle, recovery_machine, round as round_module
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.chunks import ChunkPool
-from dilocoxd.rounds.commands import SettleContribution
-from dilocoxd.rounds.core import Core
-from dilocoxd.rounds.drift import Drift
-from dilocoxd.rounds.events import Destination, Refusal
-from dilocoxd.rounds.exchange import Exchange, Inbox
-from dilocoxd.rounds.gathering import Gathering
-from dilocoxd.rounds.membership import DEAD, Membership
-from dilocoxd.rounds.recovery_machine import RecoveryMachine
-from dilocoxd.rounds.requests import Desk
-from dilocoxd.rounds.round import RoundMachine
-from dilocoxd.rounds.votes import AcceptBox, LockDecision, Tally, VoteBox
-from tests.simulation import disk, recovering
-from tests.simulation.directed import SCENARIOS
-from tests.simulation.node import Node
-from tests.simulation.schedule import run_seed
-from tests.simulation.worker import Worker
+from dilocoxd.ids import Monotonic
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.exchange import Exchange
+from dilocoxd.machines.exchange.inbox import Inbox
+from dilocoxd.machines.exchange.segments import Destination, Refusal
+from dilocoxd.machines.membership.machine import DEAD, Membership
+from dilocoxd.machines.peers.readiness import Readiness
+from dilocoxd.machines.peers.standing import PeerBook
+from dilocoxd.machines.peers.tips import Tips
+from dilocoxd.machines.recovery import comparison, progress
+from dilocoxd.machines.recovery.chunks import ChunkPool
+from dilocoxd.machines.recovery.progress import BranchProgress
+from dilocoxd.machines.recovery.questions import OpenQuestions
+from dilocoxd.machines.round import exchanging, gathering, height as heights, joining, life, proposals, voting
+from dilocoxd.machines.round.height import Height
+from dilocoxd.machines.round.life import RoundLife
+from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, Tally, VoteBox
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.machines.round.outcomes import Waiting
+from dilocoxd.machines.round.outputs import AbandonContribution
+from tests.simulation.peer import disk, recovering
+from tests.simulation.peer.node import Node
+from tests.simulation.peer.worker import Worker
+from tests.simulation.schedules.directed import SCENARIOS
+from tests.simulation.schedules.seeded import run_seed
 
 Bug = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def replaced(owner: Any, name: str, value: Any) -> Bug:
     return lambda: mock.patch.object(owner, name, value)
+
+
+def both(one: Bug, other: Bug) -> Bug:
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        with one(), other():
+            yield
+
+    return planted
 
 
 def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally:
@@ -50,8 +65,9 @@ def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally
 _tally = VoteBox.tally
 
 
-def is_in_attempt(self: Gathering, peer: Any, attempt: Any) -> bool:
-    return peer in self.readies and self.readies[peer].attempt == attempt
+def is_in_attempt(self: Readiness, peer: Any, attempt: Any) -> bool:
+    ready = self.ready(peer)
+    return ready is not None and ready.attempt == attempt
 
 
 def old_phase_counts(self: Inbox, contributions: Any, me: Any) -> None:
@@ -66,7 +82,7 @@ _open = Inbox.open
 
 
 def any_attempt(self: RoundMachine, peer: Any, key: Any) -> Destination | Refusal:
-    if self._core.exchange is not None and key.kind == 1 and key.round == self._core.round:
+    if self.height.attempt.exchange is not None and key.kind == 1 and key.round == self.height.round:
         return Destination(None, key.pass_index, key.segment)
     return _destination(self, peer, key)
 
@@ -83,6 +99,13 @@ def own_result_is_finer(self: Worker, order: Any) -> None:
 _reduce = Worker.reduce
 
 
+def finds_nothing(height: Any, event: Any, state: Any, now: Any) -> Any:
+    return _on_audited(height, dataclasses.replace(event, culprits=()), state, now)
+
+
+_on_audited = exchanging.on_audited
+
+
 def without_turnout(self: disk.Disk, sums: Any) -> ChainView:
     return dataclasses.replace(_chain(self, sums), turnout=())
 
@@ -90,14 +113,14 @@ def without_turnout(self: disk.Disk, sums: Any) -> ChainView:
 _chain = disk.Disk.chain
 
 
-def is_taken_back(self: Drift, chain: Any, peer: Any, height: Any, *rest: Any, **named: Any) -> str:
+def is_taken_back(self: Tips, chain: Any, peer: Any, height: Any, *rest: Any, **named: Any) -> str:
     known = self.claims.get(peer)
     if known is not None and known.height > height:
-        del self.claims[peer]
-    return _note(self, chain, peer, height, *rest, **named)
+        self.withdraw(peer)
+    return _hear(self, chain, peer, height, *rest, **named)
 
 
-_note = Drift.note
+_hear = Tips.hear
 
 
 def stays_dead(self: Membership, record: Any, *, now: Any, is_news: bool) -> bool:
@@ -114,70 +137,138 @@ def liar_is_asked_again(self: ChunkPool, peer: Any, number: Any, reason: Any, *,
 _failed = ChunkPool.failed
 
 
-def branch_is_not_left(self: RecoveryMachine, reason: str, *, is_false: bool = False) -> None:
-    self._fail_peer(reason, is_false=is_false)
-
-
 def snapshot_settles_nothing(entry: Any, in_flight: Any) -> Any:
     caller = sys._getframe(1).f_code.co_name
-    return None if caller in ("<genexpr>", "_adopt") else _settlement(entry, in_flight)
+    return None if caller == "<genexpr>" else _settlement(entry, in_flight)
 
 
-_settlement = recovery_machine.settlement
+_settlement = progress.settlement
 
 
-def claims_stay(self: Drift, refuted: Any, broken: Any, now: Any) -> None:
-    _drift_failed(self, (), (), now)
+def claims_stay(self: Tips, unconfirmed: Any, unavailable: Any, now: Any) -> None:
+    _tips_failed(self, (), (), now)
 
 
-_drift_failed = Drift.failed
+_tips_failed = Tips.failed
 
 
 def is_shorter(branch: Any, own: Any) -> bool:
     return len(branch.entries) < len(own)
 
 
-def wakes_nobody(self: Core, at: float) -> bool:
-    return self.now >= at
+def wakes_nobody(self: RoundMachine) -> None:
+    _look(self)
+
+
+_look = RoundMachine._look
+
+
+def says_it_once(self: RoundLife) -> None:
+    self.repeat_at = Monotonic(self.now + 1.0)
+
+
+def grace_goes_on(self: Height, seconds: float) -> None:
+    self.attempt.timers.move(seconds)
+
+
+def who_went_on_is_awaited(height: Height, held: HeldLock, peer: Any) -> bool:
+    said = height.words.ready(peer)
+    went_on = said is not None and said.attempt > held.attempt and height.book.is_live(peer)
+    return went_on or _is_awaited(height, held, peer)
+
+
+_is_awaited = voting._is_awaited
+
+
+def falls_back_silently(self: PeerBook, peer: Any, height: Any, head: Any) -> None:
+    was = self.records[peer].has_missed_join
+    _fell_back(self, peer, height, head)
+    self.records[peer].has_missed_join = was
+
+
+_fell_back = PeerBook.fell_back
+
+
+def accepts_without_disk(self: RoundLife, *commands: Any) -> None:
+    kept, self._promise = self._promise, lambda: None  # type: ignore[method-assign]
+    _emit(self, *commands)
+    self._promise = kept  # type: ignore[method-assign]
+
+
+def forgets_orders(self: RoundLife, *commands: Any) -> None:
+    _emit(self, *commands)
+    self.own.orders.clear()
+
+
+_emit = RoundLife.emit
+
+
+def late_is_over(contribution: Any, chain: ChainView, limits: Any) -> str:
+    return "late" if contribution.base_round < chain.height else _contribution_problem(contribution, chain, limits)
+
+
+_contribution_problem = life.contribution_problem
+
+
+def offers_at_first(self: Height) -> Any:
+    ready = _ready_message(self)
+    return ready if self.attempt.index == 0 else dataclasses.replace(ready, contribution=None)
+
+
+_ready_message = Height.ready_message
 
 
 BUGS: dict[str, Bug] = {
-    "promise is not written": replaced(Node, "_persist_promise", lambda self, command: None),
-    "vote is not locked": replaced(attempts, "resolve_locks", lambda *a, **k: LockDecision(True, None, (), "free")),
+    "who was silent once is never waited for again": both(
+        replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
+    ),
+    "the grace goes on while a peer stands still": replaced(Height, "stood_still", grace_goes_on),
+    "no time-out is moved after standing still": replaced(life, "LAG_S", float("inf")),
+    "promise is not written": replaced(Node, "_persist_promise", lambda self, *given, **named: None),
+    "vote is not locked": replaced(heights, "resolve_locks", lambda *a, **k: LockDecision(True, None, (), "free")),
     "one vote less is enough": replaced(VoteBox, "tally", forget_a_vote),
     "observers need not accept": replaced(AcceptBox, "missing", lambda self, held: ()),
-    "busy observers count as silent": replaced(committing, "_rivals", lambda core, ballot: []),
-    "majority is not required": replaced(attempts, "missing_majority", lambda group, recent: ""),
+    "busy observers count as silent": replaced(voting, "observers_elsewhere", lambda height, voted_on: []),
+    "who is left out and went on is waited for": replaced(voting, "_is_awaited", who_went_on_is_awaited),
+    "majority is not required": replaced(proposals, "missing_majority", lambda group, recent: ""),
     "a phase may count twice": replaced(ChainView, "holds", lambda self, contribution: False),
     "payload of an older phase is used": replaced(Inbox, "open", old_phase_counts),
     "results of an abandoned attempt are stored": replaced(RoundMachine, "destination", any_attempt),
     "owner keeps another result than it sends": replaced(Worker, "reduce", own_result_is_finer),
     "a site alone makes whole steps": replaced(ChainView, "missing", lambda self, present: 0),
     "those missing are counted from the last restart": replaced(disk.Disk, "chain", without_turnout),
-    "entry is applied without settling": replaced(Node, "_settle", lambda self, command: None),
-    "any other chain is better": replaced(recovery_machine, "is_better", lambda branch, own: bool(branch.entries)),
-    "shorter chain is better": replaced(
-        recovery_machine, "is_better", lambda branch, own: len(branch.entries) < len(own)
-    ),
+    "entry is applied without settling": replaced(Node, "_settle", lambda self, *given, **named: None),
+    "any other chain is better": replaced(comparison, "is_better", lambda branch, own: bool(branch.entries)),
+    "shorter chain is better": replaced(comparison, "is_better", is_shorter),
     "foreign chains are not checked": replaced(recovering, "check_branch", lambda *a: None),
-    "Ready is said once": replaced(round_module, "announce", lambda core: setattr(core, "repeat_at", core.now + 1.0)),
+    "Ready is said once": replaced(RoundLife, "repeat", says_it_once),
     "lost transfers are not repeated": replaced(Exchange, "retry", lambda self, now: []),
-    "no deadline is set": replaced(Core, "is_over", wakes_nobody),
-    "nobody notices who is ahead": replaced(round_module, "look_at_drift", lambda core: None),
-    "an older message takes back a claim": replaced(Drift, "note", is_taken_back),
-    "a restarted voter asks nobody": replaced(attempts, "_unheard_voters", lambda core, locks: ""),
-    "a false branch is not left": replaced(RecoveryMachine, "_abort", branch_is_not_left),
+    "no deadline is set": replaced(RoundMachine, "_look", wakes_nobody),
+    "nobody notices who is ahead": replaced(joining, "look_at_tips", lambda height, state, now: Waiting("nothing")),
+    "an older message takes back a claim": replaced(Tips, "hear", is_taken_back),
+    "a restarted voter asks nobody": replaced(gathering, "unheard_voters", lambda *given: None),
+    "a false branch is not left": replaced(BranchProgress, "way_back", lambda self: None),
     "who gave a wrong chunk is asked again": replaced(ChunkPool, "failed", liar_is_asked_again),
-    "a snapshot settles nothing that it skips": replaced(recovery_machine, "settlement", snapshot_settles_nothing),
+    "a snapshot settles nothing that it skips": replaced(progress, "settlement", snapshot_settles_nothing),
     "a vote in vain is forgotten": replaced(
-        lifecycle, "SettleContribution", lambda *given, **named: SettleContribution(*given)
+        life, "AbandonContribution", lambda phase, is_voted: AbandonContribution(phase, is_voted=False)
     ),
-    "a branch that cannot be had is waited for": replaced(Drift, "failed", claims_stay),
-    "questions have no deadline": replaced(Desk, "expired", lambda self: []),
+    "a branch that cannot be had is waited for": replaced(Tips, "failed", claims_stay),
+    "questions have no deadline": replaced(OpenQuestions, "expired", lambda self, now: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
-    "who raises attempts is always followed": replaced(Gathering, "is_restless", lambda self, peer: False),
-    "who catches up is proposed meanwhile": replaced(Gathering, "is_in", is_in_attempt),
-    "a vote goes out without its lock": replaced(ballots, "persist_promise", lambda core: None),
+    "who raises attempts is always followed": replaced(PeerBook, "is_suspected", lambda self, peer: False),
+    "who catches up is proposed meanwhile": replaced(Readiness, "is_in", is_in_attempt),
+    "what is accepted is not on disk": replaced(RoundLife, "emit", accepts_without_disk),
+    "an exchange begins while the worker is busy": replaced(RoundLife, "emit", forgets_orders),
+    "a late contribution is given up": replaced(life, "contribution_problem", late_is_over),
+    "a contribution is offered in the first attempt only": replaced(Height, "ready_message", offers_at_first),
+    "nobody shows its results": replaced(voting, "_opened", lambda *given: ()),
+    "votes beside who is ahead": replaced(Tips, "pressing", lambda self: []),
+    "commits beside another entry": replaced(Tips, "contrary", lambda self, entry, height: []),
+    "a void lock is carried on": replaced(proposals, "is_disproved", lambda lock, locks: False),
+    "recovery waits for ever": replaced(Tips, "due", lambda self, now: {}),
+    "verify skipped": replaced(exchanging, "on_audited", finds_nothing),
+    "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
 }
 
 

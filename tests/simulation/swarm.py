@@ -4,23 +4,29 @@ Transfers are streams: they are asked for a destination, take time, may break, a
 """
 
 import functools
-from collections.abc import Callable, Set
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+from dilocoxd.daemon.round.offers import OfferCheck
 from dilocoxd.errors import WireError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds import commands as c, events as e
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import RoundLimits
-from dilocoxd.rounds.recovery import Branch, check_branch
-from dilocoxd.rounds.recovery_events import RecoveryLimits
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.facts import SegmentReceived, SegmentSent, TransferFailed
+from dilocoxd.machines.exchange.orders import SendSegment
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, Refusal
+from dilocoxd.machines.limits import RoundLimits
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, check_branch
+from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.wire.entry import entry_hash
-from tests.simulation.arithmetic import Sums, make_sums
-from tests.simulation.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Disk, sha
 from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
-from tests.simulation.node import Node
-from tests.simulation.recovering import Recovery
+from tests.simulation.peer.arithmetic import Sums, make_sums
+from tests.simulation.peer.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Disk, sha
+from tests.simulation.peer.node import Node
+from tests.simulation.peer.recovering import Recovery
+from tests.simulation.peer.signing import keys_of
+from tests.simulation.rules.watch import Accepts, Votes
 from tests.simulation.world import World
 
 SEGMENT_BYTES = 100
@@ -40,8 +46,18 @@ def default_limits() -> RoundLimits:
     )
 
 
-def quick_recovery() -> RecoveryLimits:
-    return RecoveryLimits(answer_timeout_s=3.0, slowest_bytes_per_s=1e6, late_first_s=1.0)
+def quick_recovery() -> r.RecoveryLimits:
+    return r.RecoveryLimits(answer_timeout_s=3.0, slowest_bytes_per_s=1e6, late_first_s=1.0)
+
+
+class Listener(Protocol):
+    """Hears what every machine does (tests/stories)."""
+
+    def fed(self, node: Node, event: e.Event, commands: Sequence[c.Command]) -> None:
+        """The round machine of `node` has handled this; its commands are carried out next."""
+
+    def recovering(self, node: Node, event: r.RecoveryEvent | None, effects: Sequence[r.Effect]) -> None:
+        """The same of its recovery machine. Without an event: it begins."""
 
 
 @dataclass
@@ -51,10 +67,12 @@ class Swarm:
     world: World
     sums_kind: tuple[Any, ...] = ("toy", 1, 3)
     """arithmetic.make_sums."""
+    is_gathered: bool = False
+    """Everybody gets all contributions and sums them itself (X11)."""
     has_files: bool = False
     """Logs and promises are real files."""
     limits: RoundLimits = field(default_factory=default_limits)
-    recovery_limits: RecoveryLimits = field(default_factory=quick_recovery)
+    recovery_limits: r.RecoveryLimits = field(default_factory=quick_recovery)
     serves_last: int | None = None
     """Payloads of so many newest entries are served, and snapshots; None: all payloads, no snapshots."""
     nodes: dict[PeerId, Node] = field(default_factory=dict)
@@ -68,6 +86,9 @@ class Swarm:
     Unless all contributors of one branch are lost: Ledger.num_unexcused_forks."""
     is_dropped: Callable[[PeerId, e.RoundMessage], bool] = lambda source, message: False
     """Directed schedules lose messages of their choice."""
+    votes_said: Votes = field(default_factory=dict)
+    """For the rules that a peer keeps over its lives."""
+    accepts_said: Accepts = field(default_factory=dict)
     rounds_finished: int = 0
     attempts_failed: int = 0
     recoveries: int = 0
@@ -76,6 +97,9 @@ class Swarm:
     forged_at: float = -1e9
     """When a recovery last took an entry that nobody honest has a part in."""
     reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)
+    listener: Listener | None = None
+    offers: OfferCheck = field(default_factory=lambda: OfferCheck(keys_of("nobody"), 64))
+    """At the edge of every peer."""
 
     def add(self, name: str, phase_s: float, *, is_training: bool = True) -> Node:
         node = Node(self, name, phase_s, is_training=is_training)
@@ -83,12 +107,14 @@ class Swarm:
         return node
 
     def make_sums(self) -> Sums:
-        return make_sums(self.sums_kind)
+        sums = make_sums(self.sums_kind)
+        sums.shape = replace(sums.shape, is_gathered=self.is_gathered)
+        return sums
 
     def make_disk(self, name: str) -> Disk:
         if not self.has_files:
             return Disk()
-        from tests.simulation.files import FileDisk  # loads the daemon
+        from tests.simulation.peer.files import FileDisk  # loads the daemon
 
         return FileDisk(name, self.make_sums().table)
 
@@ -119,6 +145,9 @@ class Swarm:
     def _arrives(self, source: PeerId, node: Node, message: e.RoundMessage) -> None:
         if not node.is_up:
             return
+        if problem := self.offers.problem(message):
+            self.reported(node.name, c.ReportPeer(source, "bad_offer", problem))
+            return
         sender = self.nodes[source]
         if (
             sender.is_up
@@ -132,7 +161,7 @@ class Swarm:
         else:
             node.feed(e.MessageReceived(source, message))
 
-    def transfer(self, source: Node, command: c.SendSegment) -> None:
+    def transfer(self, source: Node, command: SendSegment) -> None:
         target = self.nodes[command.peer]
         if source.mischief is not None and source.mischief.drops_segments():
             return
@@ -140,7 +169,7 @@ class Swarm:
         seconds = self.world.rng.uniform(0.5, 1.5) * SEGMENT_BYTES / link.bytes_per_s
 
         def fail(reason: str, after: float) -> None:
-            source.later(after, lambda: source.feed(e.TransferFailed(command.peer, command.key, reason)))
+            source.later(after, lambda: source.feed(TransferFailed(command.peer, command.key, reason)))
 
         def done() -> None:
             key = command.key
@@ -151,24 +180,26 @@ class Swarm:
                 return
             place = (key.pass_index, key.segment)
             worker = source.worker
-            data = worker.outbox[place] if key.kind == e.KIND_CONTRIBUTION else worker.result[place]
+            data = worker.outbox[place] if key.kind == KIND_CONTRIBUTION else worker.result[place]
             if source.mischief is not None:
-                data = source.mischief.segment(data, target.name, is_result=key.kind == e.KIND_RESULT)
+                data = source.mischief.segment(data, target.name, is_result=key.kind == KIND_RESULT)
             where = target.machine.destination(source.name, key)
-            if isinstance(where, e.Refusal) and not where.is_held:
+            if isinstance(where, Refusal) and not where.is_held:
                 if where.is_transient:
                     fail(where.reason, 0.05)
                 return
-            if isinstance(where, e.Destination):
+            if isinstance(where, Destination):
+                if not where.takes(sha(data), command.root, command.proof):
+                    return
                 if where.slot is None:
                     target.worker.result[place] = data
                 else:
                     target.worker.inbox[(where.slot, *place)] = data
-                target.feed(e.SegmentReceived(source.name, key, sha(data)))
+                target.feed(SegmentReceived(source.name, key, sha(data), command.root))
             if self.world.rng.random() < link.loss:
                 fail("acknowledgement lost", 2.0)
                 return
-            source.later(0.01, lambda: source.feed(e.SegmentSent(command.peer, key)))
+            source.later(0.01, lambda: source.feed(SegmentSent(command.peer, key)))
 
         source.later(seconds, done)
 
@@ -215,7 +246,9 @@ class Swarm:
             raise Broken(f"R-d: {self.ledger.num_unexcused_forks()} forks without a split, a lost disk or a liar")
         if self.limits.has_majority_quorum and not self.has_liar and not self.has_lost_disk:
             later = [
-                r for r, found in self.ledger.entries.items() if len(found) > 1 and len(self.ledger.entries[0]) == 1
+                number
+                for number, found in self.ledger.entries.items()
+                if len(found) > 1 and len(self.ledger.entries[0]) == 1
             ]
             if later:
                 raise Broken(f"R-d: forks in rounds {later} although quorum = majority")
@@ -261,7 +294,7 @@ class Swarm:
         if not live:
             return
         inside = {(x.peer, x.phase) for s in live[0].disk.log for x in s.signed.entry.contributions}
-        gone = {node.name for node in self.nodes.values() if node.is_gone or node.mischief is not None}
+        gone = {node.name for node in self.nodes.values() if node.is_lost or node.mischief is not None}
         gone |= self.ledger.lost_logs  # what only they had of a chain is gone
         for name, fate in self.ledger.fates.items():
             if fate == INCLUDED and name not in inside and name[0] not in gone:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dilocoxd.ids import Digest
-from dilocoxd.rounds.limits import PayloadShape
-from tests.simulation.disk import GENESIS_DIGEST, Payload, sha
+from dilocoxd.machines.limits import PayloadShape
+from dilocoxd.outer.rounding import capped_tokens
+from tests.simulation.peer.disk import GENESIS_DIGEST, Payload, sha
 
 REAL_CODECS = ("int4", "int8", "bf16", "int2", "e3m0", "topk", "lowrank")
 
@@ -88,21 +89,23 @@ def encode(values: Sequence[float]) -> bytes:
 
 
 def weighted_mean(payloads: Sequence[tuple[bytes, int]]) -> bytes:
-    """Sum in the given order, then divide: floating point, so that another order gives other bits."""
+    """Sum in the given order with capped weights (X2.5), then divide: floating point, so that another order gives other
+    bits."""
     count = len(payloads[0][0]) // 8
     sums = [0.0] * count
-    total = 0
-    for data, tokens in payloads:
-        total += tokens
+    weights = capped_tokens([tokens for _, tokens in payloads])
+    for (data, _), weight in zip(payloads, weights, strict=True):
         for index, value in enumerate(struct.unpack(f"<{count}d", data)):
-            sums[index] += value * tokens
-    return encode([value / total for value in sums])
+            sums[index] += value * weight
+    return encode([value / sum(weights) for value in sums])
 
 
 def make_sums(kind: tuple[Any, ...]) -> Sums:
     """("toy", passes, segments) or ("real", codec, segments)."""
     if kind[0] == "toy":
         return ToySums(kind[1], kind[2])
-    from tests.simulation.real import RealSums  # torch takes seconds to load, and most schedules do without
+    from tests.simulation.peer.real_arithmetic import (
+        RealSums,  # torch takes seconds to load, and most schedules do without
+    )
 
     return RealSums(kind[1], kind[2])

@@ -1,7 +1,7 @@
 """What a simulated peer keeps over a crash, in memory: log, promise, counters, the records of others.
 
-`append` can run into a full disk, or into a crash before, in or after the write. tests/simulation/files.py does the
-same on real files with the real store.
+`append` can run into a full disk, or into a crash before, in or after the write. tests/simulation/peer/files.py does
+the same on real files with the real store.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.commands import KeptPromise, Promise
-from dilocoxd.rounds.recovery import Choice, choose_at_start
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
+from dilocoxd.machines.round.outputs import KeptPromise, Promise
 from dilocoxd.store.durable import DiskFull
 from dilocoxd.wire.entry import SignedEntry, entry_hash, genesis_hash
 from dilocoxd.wire.records import PeerRecord
 
 if TYPE_CHECKING:
-    from tests.simulation.arithmetic import Sums
+    from tests.simulation.peer.arithmetic import Sums
 
 RUN_ID = RunId("sim-0123456789abcdef")
 GENESIS = genesis_hash(RUN_ID, bytes(32))
@@ -56,7 +56,7 @@ class Disk:
     records: dict[PeerId, PeerRecord] = field(default_factory=dict)
     is_full: bool = False
     aside: list[Stored] = field(default_factory=list)
-    """The own branch, while a better one is taken (store/aside.py)."""
+    """The own branch, while a better one is taken (store/branch_aside.py)."""
     chunks: dict[bytes, set[int]] = field(default_factory=dict)
     """Of snapshots that are being downloaded; kept over restarts."""
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.promises import PromiseFile
-from dilocoxd.daemon.recovery_driver import finish_turn_back
-from dilocoxd.rounds.commands import Promise
-from dilocoxd.rounds.recovery import Choice
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.promise_file import PromiseFile
+from dilocoxd.daemon.recovery.driver import finish_turn_back
+from dilocoxd.machines.recovery.rollback import Choice
+from dilocoxd.machines.round.outputs import Promise
 from dilocoxd.store import durable, log as log_module
-from dilocoxd.store.aside import Aside
-from dilocoxd.store.log import EntryLog, Source
-from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.log import EntryLog, PayloadSource
+from tests.simulation.peer.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored
 
 MEMORY = Path("/dev/shm")
 
@@ -87,7 +87,7 @@ class FileDisk(Disk):
         assert self._log is not None
         os.pwrite(self._fd, self._to_bytes(stored.payload), 0)
         with _full(log_module, self.is_full):
-            self._log.append(stored.signed, Source(self._fd, 0, self._map.lengths))
+            self._log.append(stored.signed, PayloadSource(self._fd, 0, self._map.lengths))
         if crash == "torn_tail":
             os.truncate(path, path.stat().st_size * 2 // 3)
             raise Crashed

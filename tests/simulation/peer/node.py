@@ -1,52 +1,39 @@
 """A simulated peer: the real round and membership machines, and a driver that carries out their commands.
 
-Obeys the order rules of rounds/events.py; can crash between any two commands or in a write to its disk, lose its disk,
-find it full, be paused. Its clock has its own zero and its own speed.
+Obeys the order rules of machines/round/inputs.py; can crash between any two commands or in a write to its disk, lose
+its disk, find it full, be paused. Its clock has its own zero and its own speed.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, Monotonic, PeerId, PhaseId
-from dilocoxd.rounds import commands as c, events as e
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits, Site, VoteKeys
-from dilocoxd.rounds.membership import UNREACHABLE_LIVE_S
-from dilocoxd.rounds.round import RoundMachine
-from dilocoxd.wire.entry import SignedVote, entry_hash
-from tests.simulation.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored, hashes
-from tests.simulation.presence import HEARTBEAT_S, Joining, Presence
-from tests.simulation.worker import Worker
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
+from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits
+from dilocoxd.machines.membership.machine import UNREACHABLE_LIVE_S
+from dilocoxd.machines.round import inputs as e, outputs as c
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.wire.entry import entry_hash
+from tests.simulation.peer.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored, hashes
+from tests.simulation.peer.presence import HEARTBEAT_S, Joining, Presence
+from tests.simulation.peer.signing import UNIX_MS, keys_of
+from tests.simulation.peer.worker import Worker
+from tests.simulation.rules.watch import Watch
 
 if TYPE_CHECKING:
-    from tests.simulation.byzantine import Mischief
-    from tests.simulation.recovering import Recovery
+    from tests.simulation.peer.recovering import Recovery
+    from tests.simulation.schedules.byzantine import Mischief
     from tests.simulation.swarm import Swarm
 
 CLOCK_GRAIN_S = 1e-6
 """Timers never fire early, whatever is lost in converting clocks."""
 DEADLINE_MAX_S = 60.0
 """R-e: whoever waits looks again within this time."""
-
-
-def keys_of(peer: str) -> VoteKeys:
-    """Signatures that only their owner can make in the simulation."""
-
-    def tag(name: str, text: bytes) -> bytes:
-        return hashlib.blake2b(text, key=b"key of " + name.encode(), digest_size=16).digest()
-
-    def sign(text: bytes) -> SignedVote:
-        return SignedVote(PeerId(peer), peer.encode(), tag(peer, text))
-
-    def verify(vote: SignedVote, text: bytes) -> bool:
-        return vote.public_key == vote.peer.encode() and vote.signature == tag(vote.peer, text)
-
-    return VoteKeys(sign, verify)
 
 
 class Node:
@@ -70,13 +57,15 @@ class Node:
         self.paused_at = self.went_on_at = float("-inf")
         self.has_left = False
         self.mischief: Mischief | None = None
-        self.is_gone = False
+        self.is_lost = False
         """Its disk is lost; this identity never comes back."""
         self.crash_after: int | None = None
         """Commands until the armed crash."""
         self.crash_in_append = ""
         """Where in its next write to the log the process dies (disk.CRASHES)."""
         self.backlog: list[Callable[[], None]] = []
+        self.is_reading = False
+        """It has just been woken: what came meanwhile is read before a deadline is told (daemon/round/inbox.py)."""
         self.machine: RoundMachine
         self.checked: ChainView | None = None
         """What was compared with the chains of all others last."""
@@ -84,7 +73,7 @@ class Node:
     # --- life
 
     def start(self) -> None:
-        if self.is_up or self.is_gone:
+        if self.is_up or self.is_lost:
             return
         self.epoch += 1
         self.is_up = True
@@ -103,9 +92,10 @@ class Node:
         self.wake_at = float("inf")
         self.is_recovering = False
         self.recovery: Recovery | None = None
-        self.site = Site(self.name, RUN_ID, GENESIS, keys_of(self.name))
+        self.site = Ourselves(self.name, RUN_ID, GENESIS, keys_of(self.name, self.unix_ms))
         chain, kept = self.disk.chain(self.sums), self.disk.kept()
         self.machine = RoundMachine(self.site, self.sums.shape, self.swarm.limits, chain, kept)
+        self.watch = Watch(self, self.swarm.votes_said, self.swarm.accepts_said)
         self.presence = Presence(self)
         self.world.log(f"{self.name} starts at height {self.machine.chain.height}")
         self.feed(e.Started())
@@ -116,6 +106,10 @@ class Node:
     def clock(self) -> Monotonic:
         """Time as this peer reads it."""
         return Monotonic(self.clock_zero + self.clock_rate * self.world.now)
+
+    def unix_ms(self) -> int:
+        """What this peer's clock says of the date."""
+        return UNIX_MS + round(1000 * self.world.now)
 
     def crash(self, *, wipes_disk: bool = False) -> None:
         if not self.is_up:
@@ -145,8 +139,11 @@ class Node:
             self.is_paused = False
             self.went_on_at = self.world.now
             backlog, self.backlog = self.backlog, []
+            self.is_reading = True
+            self.watch.woke(self.clock_rate * (self.world.now - self.paused_at))
             for action in backlog:
                 action()
+            self.is_reading = False
 
     def stands_still(self) -> bool:
         """Paused, or for so short a time not any more that nobody need have heard of it."""
@@ -169,7 +166,7 @@ class Node:
 
     def is_idle(self) -> bool:
         """Between two rounds, with nothing of ours on its way."""
-        return self.machine._core.state == "gathering" and self.offered is None and not self.is_recovering
+        return self.machine.status.state == "gathering" and self.offered is None and not self.is_recovering
 
     def is_at_rest(self) -> bool:
         """Its log holds what it stands on: no entry is being written or applied, no branch of its own lies aside."""
@@ -180,15 +177,21 @@ class Node:
     def feed(self, event: e.Event) -> None:
         if not self.is_up:
             return
-        commands = self.machine.handle(event, now=self.clock())
         if self.world.keeps_transcript:
-            self.world.log(f"{self.name} {event}")
+            self.world.log(f"{self.name} {event}")  # first: the event that breaks a rule is in the transcript
+        now = self.clock()
+        self.watch.before(event, now)
+        commands = self.machine.handle(event, now=now)
+        self.watch.after(event, commands)
+        if self.swarm.listener is not None:
+            self.swarm.listener.fed(self, event, commands)
         epoch = self.epoch
         try:
             for command in commands:
                 if self.world.keeps_transcript:
                     self.world.log(f"{self.name}   -> {command}")
                 self._count_down()
+                self.watch.carried_out(command)
                 self._execute(command)
         except Crashed:
             self.crash()
@@ -202,12 +205,12 @@ class Node:
     def _check(self) -> None:
         """After every event: R-a, R-e and the machine's own invariants."""
         self.machine.check()
-        core = self.machine._core
-        if core.chain is not self.checked:  # a view never changes
-            self.checked = core.chain
-            self.swarm.ledger.at_head(self.name, core.chain.head, core.chain.state_digest)
-        deadline = core.next_wake
-        is_open = core.state in ("gathering", "exchanging", "voting")
+        chain = self.machine.chain
+        if chain is not self.checked:  # a view never changes
+            self.checked = chain
+            self.swarm.ledger.at_head(self.name, chain.head, chain.state_digest)
+        deadline = self.machine.next_deadline()
+        is_open = self.machine.state in ("gathering", "exchanging", "voting")
         assert not is_open or (deadline is not None and deadline - self.clock() <= DEADLINE_MAX_S), "R-e: no deadline"
 
     def _count_down(self) -> None:
@@ -226,7 +229,9 @@ class Node:
             self.later(max(0.0, at - self.world.now), lambda: self._on_wake(at))
 
     def _on_wake(self, at: float) -> None:
-        if at == self.wake_at:
+        if self.is_reading:
+            self.later(0.0, lambda: self._on_wake(at))
+        elif at == self.wake_at:
             self.wake_at = float("inf")
             self.feed(e.DeadlineReached())
 
@@ -239,19 +244,25 @@ class Node:
                     self.swarm.post(self.name, peer, command.message)
             case c.PersistPromise():
                 self._persist_promise(command)
-            case c.SendSegment():
+            case SendSegment():
                 self.swarm.transfer(self, command)
-            case c.CancelTransfers():
+            case CancelTransfers():
                 self.cancelled_below = (command.round, command.attempt)
-            case c.OrderReduce():
+            case OrderReduce():
                 self.worker.work(0.02, lambda: self.worker.reduce(command))
-            case c.OrderPass():
+            case OrderPass():
                 self.worker.work(0.02, lambda: self.worker.prepare(command))
+            case c.OrderAudit():
+                self.worker.work(0.05, lambda: self.worker.audit(command))
             case c.PersistEntry():
                 self._persist_entry(command)
-            case c.SettleContribution():
-                self._settle(command)
+            case c.AbandonContribution(phase, is_voted):
+                self._settle(phase, is_included=False, is_voted=is_voted)
             case c.ApplyEntry():
+                if command.settle is not None:
+                    self.worker.check_owned(command.round, command.settle)
+                    self._settle(command.settle.phase, is_included=True)
+                    self._count_down()  # it may die between the two
                 self.worker.work(0.05, lambda: self.worker.apply(command))
             case c.StartRecovery():
                 self.swarm.recover(self, command)
@@ -295,7 +306,7 @@ class Node:
 
     def _waits_for(self, still: Node) -> bool:
         """Not if we take it for dead, nor if we never heard of it, and it stands still for so long that we would."""
-        view = self.machine._core.views.get(still.name)
+        view = self.machine.height.book.view(still.name)
         if view is None:
             return self.world.now - still.paused_at < UNREACHABLE_LIVE_S
         return view.is_live
@@ -320,12 +331,9 @@ class Node:
             self.swarm.ledger.check_sums(self.name, entry, [data for _, data in sorted(payload.items())], liars)
         self.feed(e.EntryPersisted(entry.round))
 
-    def _settle(self, command: c.SettleContribution) -> None:
-        ledger, phase = self.swarm.ledger, command.phase
-        ledger.settled(self.name, phase, is_included=command.is_included, is_voted=command.is_voted)
-        if command.is_included:
-            self.worker.check_owned(command)
-        if self.offered == command.phase:
+    def _settle(self, phase: PhaseId, *, is_included: bool, is_voted: bool = False) -> None:
+        self.swarm.ledger.settled(self.name, phase, is_included=is_included, is_voted=is_voted)
+        if self.offered == phase:
             self.offered = None
 
     # --- training

@@ -10,14 +10,15 @@ import functools
 from typing import TYPE_CHECKING
 
 from dilocoxd.ids import PeerId
-from dilocoxd.rounds import events as e
-from dilocoxd.rounds.joining import MEET_PATIENCE_S, CatchUp
-from dilocoxd.rounds.membership import Membership
+from dilocoxd.machines.membership.catch_up import MEET_PATIENCE_S, CatchUp
+from dilocoxd.machines.membership.machine import Membership
+from dilocoxd.machines.round import inputs as e
+from dilocoxd.wire.messages import PROTOCOL_MAJOR
 from dilocoxd.wire.records import PeerRecord
-from tests.simulation.disk import RUN_ID
+from tests.simulation.peer.disk import RUN_ID
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Node
+    from tests.simulation.peer.node import Node
 
 HEARTBEAT_S = 3.0
 TICK_S = 1.0
@@ -44,7 +45,7 @@ class Presence:
         return PeerRecord(
             peer=self.node.name,
             run_id=RUN_ID,
-            protocol_major=1,
+            protocol_major=PROTOCOL_MAJOR,
             protocol_minor=0,
             incarnation=self.node.disk.incarnation,
             sequence=self.sequence,
@@ -69,7 +70,7 @@ class Presence:
         record = self.record(state or ("training" if node.trains else "catching_up"))
         for peer in node.swarm.nodes.values():
             if peer is not node:
-                node.world.deliver(node.name, peer.name, functools.partial(_arrives, peer, record))
+                node.world.deliver(node.name, peer.name, functools.partial(_arrives, peer, node.name, record))
 
     def tick(self) -> None:
         """Once a second: what the driver's loop does."""
@@ -87,14 +88,17 @@ class Presence:
         if node.is_up:
             node.later(TICK_S * node.world.rng.uniform(0.9, 1.1), self.tick)
 
-    def on_record(self, record: PeerRecord) -> None:
+    def on_record(self, by: PeerId, record: PeerRecord) -> None:
         self.node.disk.records[record.peer] = record
-        if self.table.seen(record, now=self.node.clock(), is_news=True) or record.state in ("leaving", "left"):
+        is_own_word = by == record.peer
+        became_live = self.table.seen(record, now=self.node.clock(), is_news=is_own_word)
+        if became_live or record.state in ("leaving", "left"):
             self.report()
 
     def heard(self, peer: PeerId) -> None:
         """It answered us just now."""
-        self.table.heard(peer, now=self.node.clock())
+        if self.table.heard(peer, now=self.node.clock()):
+            self.report()
 
     def live(self) -> list[PeerId]:
         """To whom the driver sends broadcasts."""
@@ -112,7 +116,9 @@ class Presence:
         record = self.table.record(rng.choice(known))
         target = nodes[rng.choice(known)]
         if record is not None and record.peer != target.name:
-            self.node.world.deliver(self.node.name, target.name, functools.partial(_arrives, target, record))
+            self.node.world.deliver(
+                self.node.name, target.name, functools.partial(_arrives, target, self.node.name, record)
+            )
 
     def _probe(self, target: Node) -> None:
         node = self.node
@@ -132,7 +138,8 @@ class Presence:
 
 
 class Joining:
-    """When a started peer begins to train, as in daemon/join.py: met somebody, and stands where the swarm stood then.
+    """When a started peer begins to train, as in daemon/starting.py: met somebody, and stands where the swarm
+    stood then.
 
     A new peer never begins a run of its own, except the founder, who knows nobody.
     """
@@ -151,10 +158,10 @@ class Joining:
         if not is_met and not (is_patient and node.world.now - self.since > MEET_PATIENCE_S):
             return False
         unconfirmed = node.machine.status.unconfirmed
-        self.is_over = self.state.is_done(node.machine.chain.height, heights, unconfirmed, node.world.now)
+        self.is_over = self.state.may_begin(node.machine.chain.height, heights, unconfirmed, node.world.now)
         return self.is_over
 
 
-def _arrives(peer: Node, record: PeerRecord) -> None:
+def _arrives(peer: Node, by: PeerId, record: PeerRecord) -> None:
     if peer.is_up:
-        peer.guarded(lambda: peer.presence.on_record(record))()
+        peer.guarded(lambda: peer.presence.on_record(by, record))()

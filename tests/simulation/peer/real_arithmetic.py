@@ -11,18 +11,21 @@ from torch import Tensor
 
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.errors import WireError
 from dilocoxd.ids import Digest
+from dilocoxd.machines.limits import PayloadShape
+from dilocoxd.outer.clipping import ClipRule
 from dilocoxd.outer.optimizers import Nesterov
-from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, weigh_pass
 from dilocoxd.outer.rounding import mean_weights
-from dilocoxd.rounds.limits import PayloadShape
 from dilocoxd.wire.layout import Layout, ParamSpec, Segment
-from tests.simulation.arithmetic import Sums
-from tests.simulation.disk import Payload, sha
+from tests.simulation.peer.arithmetic import Sums
+from tests.simulation.peer.disk import Payload, sha
 
 SIDE = 8
+CLIP_KAPPA = 1.0
+"""So low that most rounds clip somebody."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class RealSums(Sums):
     def _transform(self) -> Transform:
         if self._name == "lowrank":
             return LowRank(self._layout, 2, codec_from_name("int8"))
-        return Identity(self._layout, codec_from_name(self._name))
+        return NoTransform(self._layout, codec_from_name(self._name))
 
     def _first_state(self) -> _State:
         generator = torch.Generator().manual_seed(7)
@@ -112,8 +115,9 @@ class RealSums(Sums):
         assert self._at is not None
         at = SegmentPass(self._at[1].transform, place[0], self._layout.segments[place[1]], tuple(results))
         out = bytearray(at.payload_bytes)
-        weights = mean_weights([tokens for _, tokens in shares])
-        reduce_pass(at, [data for data, _ in shares], weights, None, out)
+        payloads = [data for data, _ in shares]
+        weighing, _ = weigh_pass(at, payloads, mean_weights([tokens for _, tokens in shares]), ClipRule(CLIP_KAPPA))
+        reduce_pass(at, payloads, weighing, None, out)
         return bytes(out)
 
     def bad_segment(self, results: Payload) -> int | None:

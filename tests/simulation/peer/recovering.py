@@ -1,4 +1,4 @@
-"""The simulated driver of the real recovery machine (rounds/recovery_machine.py): questions to peers, steps on disk.
+"""The simulated driver of the real recovery machine (machines/recovery/machine.py): questions to peers, steps on disk.
 
 Answers are what the source has when they leave; they are lost, late, or from a liar; sources die, are cut off, stand
 still. The process can crash between any two effects; what is on disk, chunks included, is there in its next life. A
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
-from dilocoxd.rounds import commands as c, events as e, recovery_events as r
-from dilocoxd.rounds.chain import ChainView, view_of
-from dilocoxd.rounds.recovery import Branch, check_branch, dropped_phases, settlement
-from dilocoxd.rounds.recovery_machine import RecoveryMachine
+from dilocoxd.machines.chain import ChainView, view_of
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, check_branch
+from dilocoxd.machines.recovery.machine import RecoveryMachine
+from dilocoxd.machines.recovery.rollback import dropped_phases, settlement
+from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.wire.entry import entry_hash
-from tests.simulation.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Crashed, Disk, Payload, Stored, hashes, sha
+from tests.simulation.peer.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Crashed, Disk, Payload, Stored, hashes, sha
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Node
+    from tests.simulation.peer.node import Node
     from tests.simulation.swarm import Swarm
 
 STEP_S = 0.05
@@ -58,16 +60,18 @@ class Recovery:
     # --- the machine
 
     def start(self) -> None:
-        self._carry_out(self.machine.start(now=self.node.clock()))
+        self._carry_out(None, self.machine.start(now=self.node.clock()))
 
     def _feed(self, event: r.RecoveryEvent) -> None:
         if not self.node.is_recovering:
             return
         if self.swarm.world.keeps_transcript:
             self.swarm.world.log(f"{self.node.name} recovery {event}")
-        self._carry_out(self.machine.handle(event, now=self.node.clock()))
+        self._carry_out(event, self.machine.handle(event, now=self.node.clock()))
 
-    def _carry_out(self, effects: list[r.Effect]) -> None:
+    def _carry_out(self, event: r.RecoveryEvent | None, effects: list[r.Effect]) -> None:
+        if self.swarm.listener is not None:
+            self.swarm.listener.recovering(self.node, event, effects)
         try:
             for effect in effects:
                 if self.swarm.world.keeps_transcript:
@@ -277,7 +281,7 @@ class Recovery:
         self.digest = digest
         return r.EntryTaken(digest)
 
-    def _append(self, stored: Stored, settle: c.SettleContribution | None) -> None:
+    def _append(self, stored: Stored, settle: c.Settlement | None) -> None:
         name, entry = self.node.name, stored.signed.entry
         honest = {node.name: node for node in self.swarm.nodes.values() if node.mischief is None}
         if not any(contribution.peer in honest for contribution in entry.contributions):
@@ -318,24 +322,24 @@ class Recovery:
 
     def _done(self, done: r.Done) -> None:
         if done.failure:
-            self._finish(e.RecoveryFailed(done.failure, done.refuted, done.broken))
-            self._give_up(done.broken)
+            self._finish(e.RecoveryFailed(done.failure, done.unconfirmed, done.unavailable))
+            self._give_up(done.unavailable)
             return
         self._complete()
         chain = self.node.disk.chain(self.node.sums)
         if chain.head != self.node.machine.chain.head:
             self.swarm.moved_at = self.swarm.world.now
-        self._finish(e.RecoveryFinished(chain, done.settled, done.broken, done.unasked))
+        self._finish(e.RecoveryFinished(chain, done.settled, done.unavailable, done.unasked, done.in_part))
 
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False
         self.node.feed(event)
 
-    def _give_up(self, broken: tuple[PeerId, ...]) -> None:
+    def _give_up(self, unavailable: tuple[PeerId, ...]) -> None:
         """R22: whose branch was not to be had so often is not waited for any more, liar or not."""
-        core = self.node.machine._core
-        given_up = core.drift.refuted.intersection(broken)
-        self.swarm.ledger.taken_along.update((peer, int(core.round)) for peer in given_up)
+        height = self.node.machine.height
+        given_up = height.book.tips.unconfirmed & set(unavailable)
+        self.swarm.ledger.taken_along.update((peer, int(height.round)) for peer in given_up)
 
 
 def _log_of(source: Node) -> list[Stored]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dilocoxd.ids import Digest, PhaseId
-from dilocoxd.rounds import commands as c, events as e
+from dilocoxd.ids import Digest, PhaseId, RoundIndex
+from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, ReduceFailed
+from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce
+from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.wire.entry import Contribution, payload_root
-from tests.simulation.disk import PARTICIPATION_ROUNDS, Payload, sha
+from dilocoxd.wire.local.outer_worker import Share
 from tests.simulation.ledger import Broken
+from tests.simulation.peer.arithmetic import weighted_mean
+from tests.simulation.peer.disk import PARTICIPATION_ROUNDS, Payload, sha
+from tests.simulation.peer.signing import offer_of
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Node
+    from tests.simulation.peer.node import Node
 
 
 class Worker:
@@ -36,13 +41,13 @@ class Worker:
         self.free_at = max(self.free_at, world.now) + seconds * world.rng.uniform(0.3, 3.0)
         world.at(self.free_at, self.node.guarded(action))
 
-    def reduce(self, order: c.OrderReduce) -> None:
+    def reduce(self, order: OrderReduce) -> None:
         place = (order.pass_index, order.segment)
         self._check_missing(order)
         self.result[place] = self.reduced(place, order.shares)
-        self.node.feed(e.Reduced(order.round, order.attempt, *place, sha(self.result[place])))
+        self.node.feed(Reduced(order.round, order.attempt, *place, sha(self.result[place])))
 
-    def _check_missing(self, order: c.OrderReduce) -> None:
+    def _check_missing(self, order: OrderReduce) -> None:
         """X9: every owner scales by what the log says, however it came to stand where it stands."""
         log = self.node.disk.log[max(0, order.round - PARTICIPATION_ROUNDS) : order.round]
         fullest = max((len(stored.signed.entry.contributions) for stored in log), default=0)
@@ -50,7 +55,7 @@ class Worker:
         if any(share.missing != expected for share in order.shares):
             raise Broken(f"X9: {self.node.name} reduces round {order.round} as if other than {expected} were missing")
 
-    def reduced(self, place: tuple[int, int], shares: tuple[c.ReduceShare, ...]) -> bytes:
+    def reduced(self, place: tuple[int, int], shares: tuple[Share, ...]) -> bytes:
         """The sum of these shares as OUTBOX and INBOX hold them."""
         payloads = [
             (self.outbox[place] if share.slot < 0 else self.inbox[(share.slot, *place)], share.tokens)
@@ -61,14 +66,14 @@ class Worker:
     def results_before(self, place: tuple[int, int]) -> list[bytes]:
         return [self.result[index, place[1]] for index in range(place[0])]
 
-    def prepare(self, order: c.OrderPass) -> None:
+    def prepare(self, order: OrderPass) -> None:
         where, segments = (order.round, order.attempt, order.pass_index), range(self.shape.num_segments)
         if order.pass_index == self.shape.num_passes:  # the check before the vote
             bad, made = self.sums.bad_segment(self.result), ()
         else:
             bad, made = self._prepare_next(order.pass_index, segments)
-        sound = e.PassPrepared(*where, made)
-        self.node.feed(sound if bad is None else e.ReduceFailed(*where, None, None, "does not decode", bad))
+        sound = PassPrepared(*where, made)
+        self.node.feed(sound if bad is None else ReduceFailed(*where, None, None, "does not decode", bad))
 
     def _prepare_next(self, pass_index: int, segments: range) -> tuple[int | None, tuple[Digest, ...]]:
         """(the first segment whose results so far do not decode, hashes of what is offered if there is none)."""
@@ -80,6 +85,16 @@ class Worker:
                 return segment, ()
             self.outbox[place] = made
         return None, tuple(sha(self.outbox[pass_index, segment]) for segment in segments)
+
+    def audit(self, order: c.OrderAudit) -> None:
+        """All segments of others, from the contributions as they were offered: X13 with a fraction of 1."""
+        known, entry = self.node.swarm.ledger.payloads, order.entry
+        culprits = set()
+        for segment, owner in enumerate(order.owners):
+            shares = [(known[named.peer, named.phase][segment], named.tokens) for named in entry.contributions]
+            if owner != self.node.name and sha(weighted_mean(shares)) != entry.result_hashes[segment]:
+                culprits.add(owner)
+        self.node.feed(e.Audited(order.round, order.attempt, tuple(sorted(culprits)), "another sum"))
 
     def form(self) -> None:
         """A phase ends: offer its contribution."""
@@ -95,16 +110,16 @@ class Worker:
         node.offered = phase
         node.swarm.ledger.payloads[node.name, phase] = payloads
         node.swarm.ledger.offered(node.name, phase)
-        node.feed(e.PhaseOffered(contribution, made))
+        node.feed(e.PhaseOffered(contribution, made, offer_of(contribution)))
 
-    def check_owned(self, command: c.SettleContribution) -> None:
+    def check_owned(self, round_index: RoundIndex, settle: c.Settlement) -> None:
         """The owner's residual is made at Settle from INBOX and RESULT: they must still be those of this round."""
-        entry = self.node.disk.log[command.round].signed.entry
-        for owned in command.owned:
+        entry = self.node.disk.log[round_index].signed.entry
+        for owned in settle.owned:
             place = (owned.pass_index, owned.segment)
             expected = entry.result_hashes[owned.pass_index * self.shape.num_segments + owned.segment]
             if sha(self.reduced(place, owned.shares)) != expected:
-                raise Broken(f"R-b: {self.node.name} settles round {command.round} with other shares than it reduced")
+                raise Broken(f"R-b: {self.node.name} settles round {round_index} with other shares than it reduced")
 
     def apply(self, command: c.ApplyEntry) -> None:
         digest = self.sums.applied(self.node.machine.chain.state_digest, self.node.disk.log[command.round].payload)

@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.events import RoundMessage
-from dilocoxd.rounds.limits import VoteKeys
-from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, entry_hash, vote_text
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.limits import VoteKeys
+from dilocoxd.machines.round.inputs import RoundMessage
+from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, SignedVote, VoteFor, entry_hash, voted_for
 from dilocoxd.wire.messages import Abandon, Committed, Lock, Propose, Ready, Vote
-from tests.simulation.disk import GENESIS, RUN_ID, Stored, hashes, sha
+from tests.simulation.peer.disk import GENESIS, RUN_ID, Stored, hashes, sha
+from tests.simulation.peer.signing import offer_of
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Node
+    from tests.simulation.peer.node import Node
 
 Mangle = Callable[[PeerId, RoundMessage], list[RoundMessage]]
 
@@ -43,6 +44,11 @@ KINDS = (
 
 FORGERS = ("forges_a_branch", "withholds")
 """The second does not give the payloads of what it has made up."""
+
+
+def unsigned(vote: SignedVote) -> SignedVote:
+    """The same with a signature that nobody made."""
+    return replace(vote, signature=replace(vote.signature, value=b"x"))
 
 
 class Mischief:
@@ -81,7 +87,7 @@ class Mischief:
         entry = stored.signed.entry
         vote = stored.signed.votes[0]
         forged = [
-            replace(stored.signed, votes=(replace(vote, signature=b"x"),)),
+            replace(stored.signed, votes=(unsigned(vote),)),
             replace(stored.signed, entry=replace(entry, state_digest=sha(b"other"))),
             replace(stored.signed, votes=(replace(vote, peer=PeerId("nobody")),)),
         ]
@@ -115,10 +121,13 @@ class Mischief:
                 lowrank_r=0,
                 next_lowrank_r=0,
                 next_inner_steps=0,
+                parent_voters=(),
+                evidence=(),
             )
             parent = entry_hash(entry)
-            vote = self.keys.sign(vote_text(RUN_ID, parent))
-            self.forged = [*self.forged, Stored(SignedEntry(entry, (vote,), time=0), payload)]
+            vote = self.keys.sign(voted_for(entry, parent, Attempt(0)))
+            offers = (offer_of(contribution),)
+            self.forged = [*self.forged, Stored(SignedEntry(entry, offers, (vote,)), payload)]
 
     def messages(self, node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         if self.kind in FORGERS and isinstance(message, Ready):
@@ -140,7 +149,8 @@ class Mischief:
         if not isinstance(message, Vote):
             return [message]
         wrong = sha(message.entry_hash)
-        return [replace(message, entry_hash=wrong, vote=self.keys.sign(vote_text(RUN_ID, wrong)))]
+        vote = self.keys.sign(VoteFor(message.round, message.attempt, message.parent, wrong))
+        return [replace(message, entry_hash=wrong, vote=vote)]
 
     def _never_votes(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         return [] if isinstance(message, Vote) else [message]
@@ -160,7 +170,8 @@ class Mischief:
 
     def _claims_too_much(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         if isinstance(message, Ready) and message.contribution is not None:
-            return [replace(message, contribution=replace(message.contribution, tokens=2**47))]
+            claimed = replace(message.contribution, tokens=2**47)
+            return [replace(message, contribution=claimed, offer=offer_of(claimed))]
         return [message]
 
     def _bad_proposals(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
@@ -185,7 +196,7 @@ class Mischief:
         if not isinstance(message, Vote):
             return [message]
         forged = replace(message.vote, peer=target)
-        return [message, replace(message, vote=forged), replace(message, vote=replace(message.vote, signature=b"x"))]
+        return [message, replace(message, vote=forged), replace(message, vote=unsigned(message.vote))]
 
     def _blames_everybody(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         if isinstance(message, Ready):

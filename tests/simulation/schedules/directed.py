@@ -3,17 +3,19 @@
 from dataclasses import replace
 
 from dilocoxd.ids import PhaseId
-from dilocoxd.rounds.chain import entry_tokens
+from dilocoxd.machines.chain import entry_tokens
 from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import Committed, Vote
-from tests.simulation import scenarios
-from tests.simulation.byzantine import Mischief
-from tests.simulation.disk import Stored
 from tests.simulation.ledger import INCLUDED, RECLAIMED
-from tests.simulation.node import Node, keys_of
-from tests.simulation.scenario_tools import _checked, _cut, _result, _swarm, _until
-from tests.simulation.scenarios_causes import CAUSES
-from tests.simulation.scenarios_liars import LIARS
+from tests.simulation.peer.disk import Stored
+from tests.simulation.peer.node import Node
+from tests.simulation.peer.signing import keys_of
+from tests.simulation.scenarios_rules import RULES
+from tests.simulation.schedules import scenarios
+from tests.simulation.schedules.byzantine import Mischief
+from tests.simulation.schedules.scenario_tools import _checked, _cut, _result, _swarm, _until
+from tests.simulation.schedules.scenarios_causes import CAUSES
+from tests.simulation.schedules.scenarios_liars import LIARS
 from tests.simulation.swarm import Swarm
 
 
@@ -278,4 +280,5 @@ SCENARIOS = (
     contribution_that_was_voted_for_and_given_up_counts_once,
     who_dies_on_another_branch_has_books_of_its_own,
     *LIARS,
+    *RULES,
 )

@@ -2,9 +2,9 @@
 
 import random
 
-from dilocoxd.rounds.events import LeaveRequested
-from tests.simulation.disk import CRASHES
-from tests.simulation.node import Node
+from dilocoxd.machines.round.inputs import LeaveRequested
+from tests.simulation.peer.disk import CRASHES
+from tests.simulation.peer.node import Node
 from tests.simulation.swarm import Swarm
 
 SPLITTING = ("partition", "one_way", "cut", "wipe", "lose_log")
@@ -76,14 +76,14 @@ def _crash(node: Node, rng: random.Random) -> None:
 def _replace(swarm: Swarm, node: Node, lasts: float) -> None:
     """The run directory is gone, identity included: the site comes back as another peer."""
     node.crash(wipes_disk=True)
-    node.is_gone = True
+    node.is_lost = True
     successor = swarm.add(f"{node.name}x{len(swarm.nodes)}", node.phase_s, is_training=node.is_training)
     swarm.world.after(lasts, successor.start)
 
 
 def _lose_log(swarm: Swarm, node: Node) -> None:
     node.crash()
-    if not node.is_gone:
+    if not node.is_lost:
         node.disk.lose_log()
         swarm.ledger.wiped(node.name)
 
@@ -103,7 +103,7 @@ def _slow_down(swarm: Swarm, node: Node, bytes_per_s: float) -> None:
 def _restart(node: Node) -> None:
     node.crash_after = None
     node.crash_in_append = ""
-    if not node.is_up and not node.is_gone:
+    if not node.is_up and not node.is_lost:
         node.start()
 
 
@@ -113,7 +113,7 @@ def _ask_to_leave(node: Node) -> None:
 
 
 def heal(swarm: Swarm) -> None:
-    """All faults end."""
+    """All faults end; whoever stood still while it was about to leave does so, and comes back."""
     swarm.world.log("all faults end")
     for link in swarm.world.links.values():
         link.is_cut = False
@@ -124,5 +124,10 @@ def heal(swarm: Swarm) -> None:
         node.crash_in_append = ""
         node.disk.is_full = False
         node.resume()
-        if not node.is_up and not node.is_gone:
+        if not node.is_up and not node.is_lost:
             node.start()
+    leaving = [node for node in swarm.nodes.values() if node.is_up and node.watch.leave_at is not None]
+    world = swarm.world
+    world.run_until(lambda: not any(node.is_up for node in leaving), world.now + swarm.limits.leave_timeout_s)
+    for node in leaving:
+        _restart(node)

@@ -5,7 +5,7 @@ from typing import Any
 
 from dilocoxd.wire.messages import Accept
 from tests.simulation.ledger import Broken
-from tests.simulation.node import Node
+from tests.simulation.peer.node import Node
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import World
 

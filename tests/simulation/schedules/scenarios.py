@@ -3,15 +3,16 @@
 from dataclasses import replace
 
 from dilocoxd.ids import PeerId, RoundIndex
-from dilocoxd.rounds.events import MessageReceived
-from dilocoxd.rounds.membership import ALIVE, DEAD, SUSPECT
+from dilocoxd.machines.membership.machine import ALIVE, DEAD, SUSPECT
+from dilocoxd.machines.round.inputs import MessageReceived
 from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import Accept, Committed, Propose, Vote
-from tests.simulation.byzantine import Mischief
-from tests.simulation.disk import CRASHES, sha
-from tests.simulation.node import Node, keys_of
-from tests.simulation.scenario_tools import _cut, _result, _swarm, _unaccepted, _until
-from tests.simulation.scenarios_exchange import (
+from tests.simulation.peer.disk import CRASHES, sha
+from tests.simulation.peer.node import Node
+from tests.simulation.peer.signing import keys_of, offer_of
+from tests.simulation.schedules.byzantine import Mischief
+from tests.simulation.schedules.scenario_tools import _cut, _result, _swarm, _unaccepted, _until
+from tests.simulation.schedules.scenarios_exchange import (
     broken_streams_are_repeated,
     first_candidate_is_believed_against_one_liar,
     goodbye_is_over_when_its_peer_is_back,
@@ -28,7 +29,7 @@ from tests.simulation.world import World
 
 
 def _has_voted(node: Node) -> bool:
-    lock = node.machine._core.lock
+    lock = node.machine.height.lock
     return node.machine.status.state == "voting" and lock is not None and len(lock.voters) == 3
 
 
@@ -233,8 +234,8 @@ def minority_does_not_finish_a_locked_entry() -> str:
     _until(swarm, lambda: nodes[0].is_up and len(nodes[0].machine.chain.recent_contributors) == 3)
     _until(swarm, lambda: all(node.is_up and node.machine.status.state == "gathering" for node in nodes))
     swarm.is_dropped = lambda source, message: isinstance(message, Vote)
-    _until(swarm, lambda: any(node.machine._core.lock is not None for node in nodes))
-    (locked, *_) = [node for node in nodes if node.machine._core.lock is not None]
+    _until(swarm, lambda: any(node.machine.height.lock is not None for node in nodes))
+    (locked, *_) = [node for node in nodes if node.machine.height.lock is not None]
     others = [node for node in nodes if node is not locked]
     height = len(locked.disk.log)
     for node in others:
@@ -292,11 +293,14 @@ def phase_of_the_chain_is_refused() -> str:
         parent=chain.head,
         state_digest=chain.state_digest,
         contributions=again,
+        offers=tuple(offer_of(contribution) for contribution in again),
         observers=tuple(node.name for node in nodes if node.name not in named),
         owners=(0, 0, 0),
         lowrank_r=0,
         next_lowrank_r=0,
         next_inner_steps=0,
+        parent_voters=chain.tip_voters,
+        evidence=(),
     )
     for node in nodes:
         first.feed(MessageReceived(node.name, propose))

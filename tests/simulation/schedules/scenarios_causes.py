@@ -1,11 +1,11 @@
 """Directed schedules for forks that have a cause although nothing was split: a pause, or one that leaves and one that
 dies. The check of forks must know exactly these causes (docs/simulation.md, R-d)."""
 
-from dilocoxd.rounds.events import LeaveRequested
-from dilocoxd.rounds.membership import UNREACHABLE_LIVE_S
+from dilocoxd.machines.membership.machine import UNREACHABLE_LIVE_S
+from dilocoxd.machines.round.inputs import LeaveRequested
 from dilocoxd.wire.messages import Committed, Vote
-from tests.simulation.node import Node
-from tests.simulation.scenario_tools import _result, _swarm, _until
+from tests.simulation.peer.node import Node
+from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
 
 
 def site_that_stands_still_with_its_entry_is_not_waited_for() -> str:

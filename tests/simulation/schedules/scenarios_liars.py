@@ -1,14 +1,18 @@
 """Directed schedules with a liar that holds the others up, or has them commit what is no result. As in scenarios.py."""
 
+import struct
 from dataclasses import replace
+from typing import Any
 
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
-from dilocoxd.rounds.events import MessageReceived, RoundMessage
-from dilocoxd.wire.messages import Committed, Ready
-from tests.simulation.byzantine import Mischief
-from tests.simulation.disk import sha
-from tests.simulation.node import Node, keys_of
-from tests.simulation.scenario_tools import _result, _swarm, _until
+from dilocoxd.machines.round.inputs import MessageReceived, RoundMessage
+from dilocoxd.wire.messages import Abandon, Accept, Committed, Ready
+from tests.simulation.peer.arithmetic import encode, weighted_mean
+from tests.simulation.peer.disk import sha
+from tests.simulation.peer.node import Node
+from tests.simulation.peer.signing import keys_of
+from tests.simulation.schedules.byzantine import Mischief
+from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
 from tests.simulation.swarm import Swarm
 
 CALM_S = 60.0
@@ -48,6 +52,27 @@ def who_raises_attempts_alone_is_not_followed() -> str:
     return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
 
 
+def who_gives_attempts_up_and_goes_on_stops_no_round() -> str:
+    """An observer gives up attempts that nobody is in, so that it is left out, and goes on instead of accepting.
+
+    It says that it stands where the others stand, whatever it knows."""
+    swarm, liar, honest = _begin(4)
+    liar.is_training = False
+
+    def lie(node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        here = replace(honest[0].machine.height.ready_message(), contribution=None, lock=None)
+        if isinstance(message, Ready):
+            given_up = [Abandon(here.round, Attempt(here.attempt + ahead), "no", ()) for ahead in (1, 2, 3)]
+            return [here, *given_up, here]
+        return [replace(here, attempt=Attempt(here.attempt + 1))] if isinstance(message, Accept) else []
+
+    assert liar.mischief is not None
+    liar.mischief.messages = lie  # type: ignore[method-assign]
+    liar.mischief.chain = lambda own: honest[0].machine.chain  # type: ignore[method-assign]
+    rounds = min(_rounds_since(swarm, honest), _rounds_since(swarm, honest))
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
 def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
     """A liar tells one peer that it is ahead: the peer looks for that chain and comes back, in the same attempt."""
     swarm, liar, (victim, *others) = _begin(4)
@@ -57,11 +82,11 @@ def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
     before = [node.machine.status for node in others]
     victim.feed(MessageReceived(liar.name, Committed(RoundIndex(before[0].round + 3), sha(b"no such entry"))))
     _until(swarm, lambda: victim.is_recovering, 100.0)
-    _until(swarm, lambda: all(victim.name in n.machine._core.gathering.withdrawn for n in others), 100.0)
-    if any(node.machine._core.gathering.is_in(victim.name, node.machine.status.attempt) for node in others):
+    _until(swarm, lambda: all(n.machine.height.words.left(victim.name) is not None for n in others), 100.0)
+    if any(node.machine.height.words.is_in(victim.name, node.machine.status.attempt) for node in others):
         return "the others would propose a peer that catches up"
     _until(swarm, lambda: not victim.is_recovering, 100.0)
-    _until(swarm, lambda: not any(victim.name in n.machine._core.gathering.withdrawn for n in others), 100.0)
+    _until(swarm, lambda: not any(n.machine.height.words.left(victim.name) is not None for n in others), 100.0)
     after = [node.machine.status for node in others]
     if any(b.round == a.round and b.attempt != a.attempt for b, a in zip(before, after, strict=True)):
         return "the others had to go to another attempt"
@@ -86,8 +111,36 @@ def result_that_does_not_decode_is_committed_by_no_observer() -> str:
     return _result(swarm)
 
 
+def sum_that_does_not_follow_is_committed_by_nobody() -> str:
+    """An owner returns another sum in one segment, the same bytes to all. With audits before votes the others do not
+    vote for it, and go on without its owner."""
+    swarm, nodes = _swarm(4, may_fork=True, has_liar=True)
+    for node in nodes:
+        node.sums.shape = replace(node.sums.shape, is_audited=True)
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    liar, *honest = nodes
+    liar.mischief, sums = Mischief("says what follows", keys_of(liar.name), swarm.world.rng), liar.sums.reduced
+
+    def lie(place: tuple[int, int], *given: Any) -> bytes:
+        return encode([-20.0 * value for value in struct.unpack("<2d", sums(place, *given))])
+
+    liar.sums.reduced = lie  # type: ignore[method-assign]
+    rounds = _rounds_since(swarm, honest)
+    known = swarm.ledger.payloads
+    for stored in (stored for node in honest for stored in node.disk.log):
+        named = stored.signed.entry.contributions
+        if {c.peer for c in named} == {liar.name}:
+            continue  # alone it may offer what it likes: its sum is its share
+        for (_, segment), data in stored.payload.items():
+            if weighted_mean([(known[c.peer, c.phase][segment], c.tokens) for c in named]) != data:
+                return f"entry {stored.signed.entry.round} has a sum that is not that of its contributions"
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
 LIARS = (
+    sum_that_does_not_follow_is_committed_by_nobody,
     result_that_does_not_decode_is_committed_by_no_observer,
     who_raises_attempts_alone_is_not_followed,
+    who_gives_attempts_up_and_goes_on_stops_no_round,
     who_catches_up_in_vain_is_not_proposed_meanwhile,
 )

@@ -3,12 +3,12 @@
 import random
 from dataclasses import dataclass, replace
 
-from dilocoxd.rounds.drift import BROKEN_MAX
-from tests.simulation.arithmetic import REAL_CODECS
-from tests.simulation.byzantine import KINDS, Mischief
-from tests.simulation.faults import heal, plan_fault
+from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX
 from tests.simulation.ledger import Broken
-from tests.simulation.node import keys_of
+from tests.simulation.peer.arithmetic import REAL_CODECS
+from tests.simulation.peer.signing import keys_of
+from tests.simulation.schedules.byzantine import KINDS, Mischief
+from tests.simulation.schedules.faults import heal, plan_fault
 from tests.simulation.swarm import QUIET_S, Swarm
 from tests.simulation.world import World
 
@@ -24,8 +24,10 @@ CALM_S = 15.0
 CALM_MAX_S = 25.0
 """Without faults there is a round within this time; one that comes sooner ends the wait."""
 
-OFFERED_S = 20.0
-"""So long after the first contribution there is a round, also if a liar spoils one attempt."""
+OFFERED_S = 26.0
+"""So long after the first contribution there is a round, also if a liar spoils two attempts: it is in one whose grace
+it used up (`grace_max_s`), sends nothing, and coordinates the next one before it has heard who blames it (2 x
+`progress_timeout_s`)."""
 FORGED_MAX = 3
 """So many times the calm time a liar that forges branches may take."""
 LATE_S = 15.0
@@ -46,10 +48,12 @@ class Outcome:
     transcript: tuple[str, ...]
 
 
-def run_seed(seed: int, *, keeps_transcript: bool = False) -> Outcome:
-    """Run one schedule. `problem` is empty when every invariant held."""
+def run_seed(seed: int, *, keeps_transcript: bool = False, is_gathered: bool = False) -> Outcome:
+    """Run one schedule. `problem` is empty when every invariant held.
+
+    `is_gathered`: everybody sums for itself (X11)."""
     world = World(seed, keeps_transcript=keeps_transcript)
-    swarm = Swarm(world)
+    swarm = Swarm(world, is_gathered=is_gathered)
     problem = ""
     try:
         _run(swarm)
@@ -119,7 +123,7 @@ def _run_calmly(swarm: Swarm, before: int) -> None:
         world.run_until(lambda: is_over() or bool(offered), started + 2 * limit)
         world.run_until(is_over, max([started, *offered]) + OFFERED_S)
     if any(node.mischief is not None and node.mischief.kind == "withholds" for node in swarm.nodes.values()):
-        world.run_until(is_over, world.now + BROKEN_MAX * swarm.limits.recovery_retry_s)
+        world.run_until(is_over, world.now + UNAVAILABLE_MAX * swarm.limits.recovery_retry_s)
     while not is_over() and world.now < min(swarm.forged_at + OFFERED_S, started + FORGED_MAX * limit):
         world.run_until(is_over, world.now + 1.0)
 

@@ -1,0 +1,90 @@
+"""Every book that is keyed by peers is listed here with what bounds it: names cost nobody anything, memory does."""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from tests.architecture.walks import ROOT
+
+PLACES = ("swarm", "daemon/peers", "daemon/round", "machines/peers", "machines/membership")
+BOOKS: Final = ("dict", "OrderedDict", "Counter", "set", "defaultdict")
+KEYS: Final = ("PeerId", "tuple[PeerId", "str", "Hashable", "StreamPlace")
+
+CAPS: Final = {
+    "daemon/peers/dial_back.py DialBack._asked": "PEERS_TRACKED",
+    "daemon/peers/membership.py MembershipDriver._probing": "suspects in the table: at most its PEERS_MAX",
+    "daemon/round/inbox.py RoundInbox._own_room": "who has a stream that waits: at most the room's streams",
+    "daemon/round/transfers.py Transfers._gates": "GATES_MAX",
+    "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
+    "machines/membership/machine.py Membership._peers": "PEERS_MAX, by hearsay first",
+    "machines/peers/conflicts.py Conflicts.until": "three rounds, and pairs of known peers",
+    "machines/peers/readiness.py Readiness._words": "PEERS_MAX, and the height",
+    "machines/peers/tips.py Tips._claiming": "records, PEERS_MAX",
+    "machines/peers/tips.py Tips._unconfirmed": "records, PEERS_MAX",
+    "daemon/round/suspects.py Suspects._contrary": "NAMED_MAX",
+    "daemon/round/suspects.py Suspects._drops": "STRIKES_MAX",
+    "daemon/round/suspects.py Suspects._outsized": "NAMED_MAX",
+    "daemon/round/suspects.py Suspects._strikes": "STRIKES_MAX",
+    "swarm/direct/listener.py DataListener._anchors": "KEYS_MAX",
+    "swarm/direct/listener.py DataListener._keys": "KEYS_MAX",
+    "swarm/direct/listener.py DataListener._open": "open connections: the room's streams_all",
+    "swarm/direct/plane.py DataPlane._routes": "ROUTES_MAX",
+    "swarm/direct/routes.py Route.contexts": "protocols, not peers",
+    "swarm/direct/routes.py Route.idle": "protocols, not peers",
+    "swarm/service.py Swarm._handlers": "protocols, not peers",
+    "swarm/discovery/contacts.py Contacts._dialling": "known peers: book and file; hearsay HEARSAY_TRIES",
+    "swarm/discovery/contacts.py Contacts._hearsay": "HEARSAY_TRIES",
+    "swarm/discovery/contacts.py Contacts._met": "those connected: p2pd keeps 512",
+    "swarm/discovery/contacts.py Contacts._retries": "RETRIES_MAX",
+    "swarm/discovery/contacts.py Whereabouts.bootstrap_peers": "bootstrap addresses: ADDED_MAX",
+    "swarm/discovery/contacts.py Contacts._strangers": "those connected: p2pd keeps 512",
+    "swarm/discovery/peers_file.py PeersFile.peers": "PEERS_MAX",
+    "swarm/discovery/records.py RecordBook._heard": "half of PEERS_MAX",
+    "swarm/discovery/records.py RecordBook._newest": "PEERS_MAX",
+    "swarm/p2pd/node.py Node._handlers": "protocols, not peers",
+    "swarm/p2pd/node.py Node._networks": "NETWORKS_KEPT",
+    "swarm/streams/budget.py Budget._buckets": "keys_max",
+    "swarm/streams/budget.py Budget._networks": "keys_max",
+    "swarm/streams/bulk.py BulkReceiver._assemblies": "ASSEMBLIES_MAX",
+    "swarm/streams/bulk.py BulkSender.bytes_per_s": "SPEEDS_MAX",
+    "swarm/streams/doorkeeper.py Doorkeeper._visitors": "VISITORS_MAX",
+    "swarm/streams/guard.py PeerGuard._peers": "PEERS_TRACKED_MAX",
+    "swarm/streams/guard.py _Entry.counts": "codes, not peers",
+    "swarm/streams/messages.py MessageChannel._outboxes": "OUTBOXES_MAX",
+    "swarm/streams/messages.py MessageChannel._senders": "OUTBOXES_MAX: it ends with its outbox",
+    "swarm/streams/room.py StreamRoom._bytes": "open streams: streams_all",
+    "swarm/streams/room.py StreamRoom._places": "streams_all",
+    "swarm/streams/room.py StreamRoom._streams": "open streams: streams_all",
+}
+"""Place -> the constant or the fact that bounds it."""
+
+
+def books() -> Iterator[str]:
+    """Attributes with an annotation of a book whose key may be a peer, but for counters of events."""
+    for place in PLACES:
+        for path in sorted((ROOT / "dilocoxd" / place).rglob("*.py")):
+            for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(owner, ast.ClassDef):
+                    continue
+                for node in ast.walk(owner):
+                    if isinstance(node, ast.AnnAssign) and (name := _attribute(node, owner)) and _is_book(node):
+                        yield f"{path.relative_to(ROOT / 'dilocoxd')} {owner.name}.{name}"
+
+
+def _attribute(node: ast.AnnAssign, owner: ast.ClassDef) -> str:
+    if isinstance(node.target, ast.Attribute):
+        return node.target.attr
+    return node.target.id if isinstance(node.target, ast.Name) and node in owner.body else ""
+
+
+def _is_book(node: ast.AnnAssign) -> bool:
+    text = ast.unparse(node.annotation).removeprefix("Final[")
+    kind, _, key = text.partition("[")
+    is_of_events = text.startswith("Counter[str]") and ast.unparse(node.target) == "self.counts"
+    return kind in BOOKS and key.startswith(KEYS) and not is_of_events
+
+
+def test_every_book_about_peers_has_a_limit() -> None:
+    found = set(books())
+    assert found - CAPS.keys() == set(), "a new book that is keyed by peers: bound it, and say here by what"
+    assert CAPS.keys() - found == set(), "a book that is gone"

@@ -1,0 +1,51 @@
+"""Roots and proofs of protocol/07-exchange.md X10 are those of the golden vectors; every broken proof is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from dilocoxd.wire.merkle import PROOF_MAX, MerkleTree, is_under, merkle_root
+from tests.conformance.vectors import loaded
+
+LOADED = loaded("merkle")
+
+
+def _is_under(row: dict[str, Any]) -> bool:
+    proof = [bytes.fromhex(value) for value in row["proof"]]
+    value, root = bytes.fromhex(row["segment_hash"]), bytes.fromhex(row["root"])
+    return is_under(root, value, row["index"], row["leaves"], proof)
+
+
+@pytest.mark.parametrize("row", LOADED["proofs"], ids=lambda row: f"{row['index']}-of-{row['leaves']}")
+def test_root_and_proof_are_those_of_the_vectors(row: dict[str, Any]) -> None:
+    tree = MerkleTree([hashlib.sha256(b"segment %d" % index).digest() for index in range(row["leaves"])])
+    assert tree.root.hex() == row["root"]
+    assert [value.hex() for value in tree.proof(row["index"])] == row["proof"]
+    assert _is_under(row)
+
+
+@pytest.mark.parametrize("row", LOADED["broken_proofs"], ids=lambda row: row["broken"])
+def test_broken_proof_is_refused(row: dict[str, Any]) -> None:
+    assert not _is_under(row)
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=70, unique=True), st.data())
+def test_proof_shows_its_own_leaf_and_no_other(hashes: list[bytes], data: st.DataObject) -> None:
+    tree = MerkleTree(hashes)
+    index = data.draw(st.integers(0, len(hashes) - 1))
+    proof = tree.proof(index)
+    assert len(proof) <= PROOF_MAX
+    assert is_under(tree.root, hashes[index], index, len(hashes), proof)
+    other = data.draw(st.integers(0, len(hashes) - 1))
+    assert is_under(tree.root, hashes[index], other, len(hashes), proof) == (other == index)
+
+
+def test_tree_of_nothing_and_leaf_of_nowhere_are_errors() -> None:
+    with pytest.raises(ValueError, match="at least one leaf"):
+        merkle_root([])
+    with pytest.raises(IndexError, match="no leaf 2 among 2"):
+        MerkleTree([bytes(32), bytes(32)]).proof(2)

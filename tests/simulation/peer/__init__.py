@@ -1,0 +1,1 @@
+"""One simulated peer: real machines, simulated worker, disk and neighbours."""

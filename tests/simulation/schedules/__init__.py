@@ -1,0 +1,1 @@
+"""What happens to simulated peers: by chance from a seed, or directed to one moment."""
