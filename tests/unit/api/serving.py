@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 
 from dilocoxd.api.server import serve_api
 from dilocoxd.config.api import ApiSection
-from tests.harness.fake_view import FakeControl, FakeView
+from tests.harness.synthetic.fake_view import FakeControl, FakeView
 
 TOKEN = "0123456789abcdef0123"
 

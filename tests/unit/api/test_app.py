@@ -4,16 +4,18 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from dilocoxd.api.caching import encoded_in_steps
+from dilocoxd.answers.history import LossCurves
+from dilocoxd.answers.site import Problem
+from dilocoxd.answers.status import Losses
 from dilocoxd.api.endpoints import ENDPOINTS, PAGE_MAX
-from dilocoxd.api.models import Problem
-from dilocoxd.api.reading import thinned
+from dilocoxd.api.queries import thinned
+from dilocoxd.api.responses.encoding import encoded_in_steps
 from dilocoxd.api.server import serve_api
 from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import ConfigError
-from tests.harness.fake_view import FakeControl, FakeView
+from tests.harness.shapes import assert_shape
+from tests.harness.synthetic.fake_view import FakeControl, FakeView
 from tests.unit.api.serving import Served, served
 
 JSON_READS = [e for e in ENDPOINTS if e.method == "GET" and not isinstance(e.answer, str)]
@@ -25,7 +27,7 @@ async def test_documented_path_answers_in_its_shape(endpoint: Any) -> None:
         api.view.is_ready = True
         answer = await api.ask(endpoint.path.replace("{round}", "1"))
         assert (answer.status, answer.kind) == (200, "application/json")
-        TypeAdapter(endpoint.answer).validate_json(json.dumps(answer.body))
+        assert_shape(endpoint.answer, json.dumps(answer.body))
 
 
 async def test_metrics_are_text() -> None:
@@ -95,8 +97,8 @@ async def test_curves_are_thinned_on_request() -> None:
 
 
 def test_thinning_keeps_short_curves() -> None:
-    assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0)], 2) == [[1.0, 1, 2.0], [2.0, 2, 4.0]]
-    assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0), (3.0, 3, 6.0)], 2) == [[1.0, 1, 2.0], [3.0, 3, 5.0]]
+    assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0)], 2) == [(1.0, 1, 2.0), (2.0, 2, 4.0)]
+    assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0), (3.0, 3, 6.0)], 2) == [(1.0, 1, 2.0), (3.0, 3, 5.0)]
 
 
 async def test_poller_that_has_the_answer_gets_no_body() -> None:
@@ -122,16 +124,18 @@ async def test_age_alone_does_not_change_the_tag() -> None:
 
 async def test_a_loss_that_is_no_number_is_null() -> None:
     async with served() as api:
-        losses = {"inner": float("nan"), "validation": float("inf"), "validation_round": 1}
+        losses = Losses(inner=float("nan"), validation=float("inf"), validation_round=1)
         api.view.extra = {"losses": losses}
         found = (await api.ask("/v1/status")).body["losses"]
-        assert found == {"inner": None, "validation": None, "validation_round": 1}
+        assert found == {"inner": None, "validation": None, "validation_round": 1, "validation_by_source": {}}
 
 
 async def test_long_lists_are_encoded_like_short_ones() -> None:
     rows = [{"n": index, "x": index / 7} for index in range(1234)]
     assert json.loads(await encoded_in_steps(rows)) == rows
-    assert json.loads(await encoded_in_steps({"a": rows, "b": [], "c": 1})) == {"a": rows, "b": [], "c": 1}
+    points = [(index / 7, index, index / 3) for index in range(1234)]
+    found = json.loads(await encoded_in_steps(LossCurves(inner=points, validation=())))
+    assert found == {"inner": [list(point) for point in points], "validation": []}
     assert await encoded_in_steps([]) == b"[]"
 
 
@@ -158,7 +162,8 @@ async def test_refusal_is_a_problem_document(path: str, status: int) -> None:
     async with served() as api:
         answer = await api.ask(path)
         assert (answer.status, answer.kind) == (status, "application/problem+json")
-        assert Problem.model_validate(answer.body).status == status
+        assert answer.body["status"] == status
+        assert_shape(Problem, json.dumps(answer.body))
 
 
 async def test_only_documented_methods() -> None:
@@ -174,3 +179,35 @@ async def test_port_in_use_is_a_configuration_error() -> None:
         with pytest.raises(ConfigError, match=f"port {port}"):
             async with serve_api(FakeView(), FakeControl(), ApiSection(port=port)):
                 raise AssertionError("two servers on one port")
+
+
+async def test_long_answers_are_packed_for_who_asks_and_keep_their_tag() -> None:
+    async with served(num_rounds=500) as api:
+        plain = await api.session.get(api.url + "/v1/columns/rounds", headers={"Accept-Encoding": "identity"})
+        packed = await api.session.get(api.url + "/v1/columns/rounds", headers={"Accept-Encoding": "gzip"})
+        assert "Content-Encoding" not in plain.headers and packed.headers["Content-Encoding"] == "gzip"
+        assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 3
+        assert packed.headers["Vary"] == "Accept-Encoding" and packed.headers["ETag"] == plain.headers["ETag"]
+        assert await packed.json() == await plain.json()
+        again = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}
+        assert (await api.session.get(api.url + "/v1/columns/rounds", headers=again)).status == 304
+
+
+async def test_columns_hold_what_the_rows_hold_without_the_unfinished_round() -> None:
+    async with served(num_rounds=5) as api:
+        columns = (await api.ask("/v1/columns/rounds?from=2")).body
+        assert columns["round"] == [2, 3, 4]
+        assert columns["bytes_sent"] == [row["bytes_sent"] for row in (await api.ask("/v1/rounds?from=2")).body[:3]]
+        assert all(len(values) == 3 for values in columns.values())
+        shares = (await api.ask("/v1/participation?limit=4")).body
+        assert shares["rounds"] == [1, 2, 3, 4]
+        assert {site["peer_id"]: site["tokens"] for site in shares["sites"]}["QmFakeSiteB"] == [8192] * 4
+
+
+async def test_join_line_is_a_square_code_with_a_light_margin() -> None:
+    async with served() as api:
+        line = (await api.ask("/v1/join")).body
+        assert line["command"] == f"dilocoxd join {line['address']}"
+        rows = line["qr"]
+        assert len({len(row) for row in rows} | {len(rows)}) == 1 and set("".join(rows)) == {"0", "1"}
+        assert set(rows[0] + rows[-1]) == {"0"} and rows[4][4:11] == "1111111", "margin of 4, then the finder pattern"

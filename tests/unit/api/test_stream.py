@@ -8,9 +8,10 @@ import pytest
 from aiohttp import ClientResponse
 
 from dilocoxd.api import stream as stream_module
-from dilocoxd.api.caching import encoded
-from dilocoxd.api.problems import ProblemError
+from dilocoxd.api.responses.encoding import encoded
+from dilocoxd.api.responses.problems import ProblemError
 from dilocoxd.api.stream import Client, EventStream
+from tests.harness.synthetic.fake_view import FakeView
 from tests.unit.api.serving import Served, served
 
 PATIENCE_S = 20.0
@@ -138,7 +139,7 @@ def test_queue_of_a_client_is_bounded() -> None:
 
 
 def test_only_what_is_kept_can_be_resumed() -> None:
-    stream = EventStream(dict, 1)
+    stream = EventStream(FakeView().status, 1)
     for index in range(stream_module.HISTORY + 5):
         stream.on_event({"event": "a", "n": index})
     life = stream.missed("0-0")[0].decode().split("id: ")[1].split("-")[0]

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dilocoxd.config.agreement import OuterSection, StrategySection
 from dilocoxd.config.presets import preset_tables
-from dilocoxd.trainer.data.prepare import CACHE_VARIABLE
+from dilocoxd.store.prepared import CACHE_VARIABLE
+from tests.bench.convergence.liars import Case, report, run_case
 from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, table
 from tests.bench.convergence.sites import TASKS, Task
 from tests.bench.convergence.study import Results, Start, next_phase, run_preset
 
 WORDS = ("the", "anchor", "moves", "when", "peers", "agree", "and", "every", "site", "trains", "on")
+LIARS = (
+    Case("int4", "none", 0, 4),
+    Case("int4", "clip", 0, 4),
+    *(Case("int4", defence, 1, 4, "x -1e6") for defence in ("none", "clip", "centered")),
+)
 RATE = "inner_lr=3e-3"
 """The study's own rate for sites is too low to learn anything in 60 steps."""
 
@@ -136,3 +143,17 @@ def test_the_table_of_bytes_has_a_line_per_preset(task: Task) -> None:
     lines = bytes_table({"toy": task.layout()}).splitlines()
     assert len(lines) == 2 + len(PRESETS)
     assert any(line.startswith("| diloco-int4 | 20 | 4.1") and line.endswith("| 155 |") for line in lines), lines
+
+
+@pytest.mark.slow
+def test_liars_break_a_plain_mean_and_are_held_back_by_clipping(task: Task) -> None:
+    start = Start(task, task.data(), 0, task.genesis(0))
+    loss = {(c.defence, c.attack): run_case(start, c, 2) for c in LIARS}
+    honest = loss["none", ""]
+    assert loss["clip", ""] == pytest.approx(honest, rel=1e-3), "no tax where nobody lies"
+    knows_nothing = math.log(280)
+    assert loss["none", "x -1e6"] > knows_nothing - 0.01
+    assert loss["clip", "x -1e6"] < knows_nothing - 0.03, "one of four may take 2.5 of 5.5 norms"
+    assert loss["centered", "x -1e6"] < loss["clip", "x -1e6"] - 0.03
+    rows: list[dict[str, Any]] = [{"case": asdict(c), "loss": loss[c.defence, c.attack]} for c in LIARS]
+    assert "| 1/4 | x -1e6 | int4 | +" in report(rows)

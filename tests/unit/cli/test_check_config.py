@@ -6,10 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dilocoxd.cli import check
+from dilocoxd.cli.check import check_config
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.ipc.machine_memory import MachineMemory
 from dilocoxd.store.rundir import create_run_dir
 
 
@@ -89,3 +94,75 @@ def test_explain_prints_every_field_with_its_cost() -> None:
     assert "inner_steps (required)\n    H: inner steps of one phase." in done.stdout
     assert "[network]" in done.stdout
     assert done.stdout.count(" Cost: ") > 80
+
+
+def test_what_would_fail_in_the_first_round_is_refused_with_numbers(tmp_path: Path) -> None:
+    tables = preset_tables("small")
+    tables["strategy"] |= {"transform": "lowrank", "lowrank_r": 256, "segment_elements_max": 65536}
+    path = tmp_path / "run.toml"
+    path.write_text(manifest_from_tables(tables, source="small").to_toml())
+    done = dilocoxd("check-config", str(path))
+    assert done.returncode == 78
+    assert "strategy.lowrank_r = 256 factors only" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_more_stages_than_layers_are_refused_with_the_run_directory(tmp_path: Path) -> None:
+    manifest = manifest_from_tables(preset_tables("tiny"), source="tiny")
+    site = SiteConfig.model_validate({"parallel": {"stages": 3}})
+    run_dir = create_run_dir(tmp_path / "run", manifest, site)
+    done = dilocoxd("check-config", str(run_dir.path))
+    assert done.returncode == 78
+    assert "3 pipeline stages do not fit a model of 2 layers" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[network]\nupload_bytes_per_s_max = 1\n", "1 bytes/s is too slow"),
+        ("[network]\nserve_bytes_per_s_max = 10\n", "10 bytes/s is too slow"),
+        ("[workers]\nstep_timeout_s = 0.001\n", "workers.step_timeout_s = 0.001 is wrong: give a value of at least 1"),
+        ('[paths]\nidentity = "/etc/passwd"\n', "paths.identity = '/etc/passwd' lies among the files of the system"),
+        ('[paths.corpora]\nmine = "/dev/zero"\n', "the text mine = '/dev/zero' lies among the files of the system"),
+        ("[storage]\npayload_rounds_max = 1000000000\n", "keeps payloads until the disk is full"),
+        ('[api]\nhost = "0.0.0.0"\n', "everybody who reaches port"),
+    ],
+)
+def test_value_that_nobody_means_is_told(tmp_path: Path, text: str, why: str) -> None:
+    """L1 of the review: all of these passed without a word."""
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    result = CliRunner().invoke(check_config, [str(path)], standalone_mode=False)
+    assert why in result.output, result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "why"),
+    [
+        ("round", "peers_max", 1024, "round.peers_max = 1024 makes room for that many payloads"),
+        ("round", "tokens_max", 2**48 - 1, "lets a liar weigh"),
+        ("round", "peers_max", 2, "GiB of a site, and this machine has"),
+        ("snapshot", "keep", 1000, "keeps that many whole models"),
+        ("data", "validation_sequences", 100_000, "makes every evaluation long"),
+    ],
+)
+def test_manifest_that_costs_too_much_is_told(tmp_path: Path, section: str, field: str, value: int, why: str) -> None:
+    tables = preset_tables("tiny")
+    tables.setdefault(section, {})[field] = value
+    path = tmp_path / "run.toml"
+    path.write_text(manifest_from_tables(tables, source="tiny").to_toml())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "impossible", lambda manifest, site: [])
+        patch.setattr(check, "machine_memory", lambda: MachineMemory(1 << 20, 1 << 20))
+        result = CliRunner().invoke(check_config, [str(path)], standalone_mode=False)
+    assert why in result.output, result.output
+
+
+def test_model_of_a_stranger_sets_only_what_somebody_looked_at(tmp_path: Path) -> None:
+    tables = preset_tables("tiny")
+    tables["model"] |= {"kind": "llama", "extra": {"num_labels": 1_000_000_000}}
+    with pytest.raises(ConfigError, match=r"model\.extra has num_labels, which no run may set"):
+        manifest_from_tables(tables, source="theirs")
+    tables["model"]["extra"] = {"attention_bias": True}
+    manifest_from_tables(tables, source="theirs")

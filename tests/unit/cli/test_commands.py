@@ -1,5 +1,6 @@
 """Making run directories: what `start` and `init` write and print, and what `join` refuses before it calls anybody."""
 
+import json
 import re
 import stat
 from pathlib import Path
@@ -8,13 +9,22 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dilocoxd.cli.commands import announce_run, joined_run_dir, make_run, new_manifest
+from dilocoxd.cli.commands import announce_run, make_run, new_manifest
+from dilocoxd.cli.joining.join import joined_run_dir
+from dilocoxd.cli.joining.newcomer import Newcomer, Target
 from dilocoxd.cli.main import cli
+from dilocoxd.cli.overrides import Sections
+from dilocoxd.cli.run_dir.admission import invite_of, keyring
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.swarm.identity import load
+from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.certificates import revoked
+from dilocoxd.store.rundir import RunDir, create_run_dir, open_run_dir
+from dilocoxd.swarm.discovery.identity import create, load
+from dilocoxd.wire.admission import RevocationTerms
+from dilocoxd.wire.codec import encode_struct
+from dilocoxd.wire.join_link import read_link
 
 ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/QmNobody"
 
@@ -57,8 +67,8 @@ def test_warning_of_the_manifest_is_shown(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["join", "10.0.0.1"], "must look like /ip4/"),
-        (["join", "/ip4/10.0.0.1/udp/1"], "only tcp is supported"),
+        (["join", "10.0.0"], "write it as 203.0.113.7, host.example:31337 or"),
+        (["join", "/ip4/10.0.0.1/udp/1"], "is not TCP"),
         (["join", ADDRESS, "--set", "outer.lr=1"], "belongs to the run, which is fixed already"),
         (["start", "tinny"], "there is no preset and no file 'tinny'; use one of demo, small, tiny"),
         (["start", "tiny", "--set", "network.prot=1"], r"unknown field network.prot; did you mean network.port\?"),
@@ -74,16 +84,98 @@ def test_wrong_arguments_are_refused_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_joining_again_keeps_the_directory_and_adds_the_new_address(tmp_path: Path) -> None:
+def unchecked(site: SiteConfig) -> None:
+    """In place of a look at this machine's ports."""
+
+
+def test_joining_again_keeps_the_directory_and_options_win(tmp_path: Path) -> None:
     manifest = new_manifest("tiny", {})
     path = str(tmp_path / "run")
-    first = joined_run_dir(manifest, site(bootstrap=[ADDRESS], port=5), path)
+    key = create(tmp_path / "identity.key")
+    who = Newcomer(Target((ADDRESS,), None), key.path, key.peer_id, None, None)
+    first = joined_run_dir(manifest, {"network": {"bootstrap": [ADDRESS], "port": 5}}, path, unchecked, who)
     peer = load(first.identity(first.load()[1])).peer_id
     other = "/ip4/127.0.0.1/tcp/2/p2p/QmOther"
-    second = joined_run_dir(manifest, site(bootstrap=[other], port=6), path)
+    again: Sections = {"network": {"bootstrap": [other], "port": 6}, "api": {"port": 8081}}
+    second = joined_run_dir(manifest, again, path, unchecked, who)
     _, kept = second.load()
     assert kept.network.bootstrap == (other, ADDRESS)
-    assert kept.network.port == 5
+    assert (kept.network.port, kept.api.port) == (6, 8081), "what is typed counts, and is kept"
+    third = joined_run_dir(manifest, {"network": {"bootstrap": [other]}}, path, unchecked, who)
+    assert third.load()[1] == kept, "what is not typed stays"
     assert load(second.identity(kept)).peer_id == peer
     with pytest.raises(ConfigError, match="give --dir another directory"):
-        joined_run_dir(new_manifest("tiny", {"seeds": {"data": 5}}), site(), path)
+        joined_run_dir(new_manifest("tiny", {"seeds": {"data": 5}}), {}, path, unchecked, who)
+
+
+def test_folder_with_other_files_is_not_made_a_run_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "my-data"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    for arguments in (["init", "tiny"], ["start", "tiny", "--no-run"], ["join", ADDRESS, "--no-run"]):
+        with pytest.raises(
+            ConfigError, match=r"my-data: is no run directory, and has other files in it \(thesis.txt\)"
+        ):
+            invoke(*arguments, "--dir", str(folder))
+    assert [entry.name for entry in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_start_that_was_cut_short_is_done_again_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "site.toml").write_text("")
+    invoke("init", "tiny", "--dir", str(folder))
+    assert open_run_dir(folder).load()[0].run.name == "tiny"
+
+
+def test_two_that_make_one_directory_do_not_meet(tmp_path: Path) -> None:
+    manifest, folder = new_manifest("tiny", {}), tmp_path / "run"
+
+    def second(made: RunDir) -> None:
+        with pytest.raises(ConfigError, match="another daemon"):
+            make_run(manifest, site(), str(made.path))
+
+    create_run_dir(folder, manifest, site(), second)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        make_run(manifest, site(), str(folder))
+
+
+def test_link_is_made_anew_when_its_invite_was_closed(tmp_path: Path) -> None:
+    invoke("init", "tiny", "--dir", str(tmp_path / "run"), "--host", "127.0.0.1", "--port", "0")
+    run_dir = open_run_dir(tmp_path / "run")
+    manifest, _ = run_dir.load()
+    before = invite_of(run_dir)
+    assert before is not None
+    ring = keyring(run_dir, manifest)
+    terms = RevocationTerms(manifest.sha256(), PeerId("QmGone"), before.serial)
+    closed = encode_struct(revoked(terms, ring.authorities, ring.keys)).hex()
+    run_dir.members_json.write_text(json.dumps({"members": [], "revocations": [closed]}))
+    assert invite_of(run_dir) is None
+    announce_run(run_dir)
+    after = invite_of(run_dir)
+    assert after is not None and after.serial != before.serial
+
+
+def test_two_authorities_sign_an_invite_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = [invoke("authority", "new", name).output.strip() for name in ("one.key", "two.key")]
+    listed = ", ".join(f'"{key}"' for key in keys)
+    invoke(
+        "init", "tiny", "--dir", "run", "--set", f"admission.authorities=[{listed}]", "--set", "admission.threshold=2"
+    )
+    run_dir = open_run_dir(tmp_path / "run")
+    assert not run_dir.membership.exists() and not run_dir.authority_key.exists()
+    with pytest.raises(ConfigError, match="this site has no authority's key"):
+        invoke("invite", "run")
+    invoke("authority", "import", "run", "one.key")
+    assert not run_dir.membership.exists(), "one of two does not decide"
+    assert "1 of 2 authorities have signed" in invoke("invite", "run").output
+    (request,) = tmp_path.glob("invite-*.json")
+    assert "seed" not in request.read_text()
+    with pytest.raises(ConfigError, match="signed by 1 authorities, the run asks for 2"):
+        invoke("invite", "run", "--signed", request.name)
+    assert "signed by 2 of 2" in invoke("authority", "sign", request.name, "two.key").output
+    link = read_link(invoke("invite", "run", "--signed", request.name).output.split()[-1])
+    assert link.invite is not None and len(link.invite.signatures) == 2
+    invoke("authority", "import", "run", "two.key")
+    assert run_dir.membership.exists(), "both decide, and the founder is a member"

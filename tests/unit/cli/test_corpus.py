@@ -7,7 +7,8 @@ import pytest
 from dilocoxd.cli.corpus import with_text_hashes
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
-from dilocoxd.config.site import PathsSection, SiteConfig
+from dilocoxd.config.sections.paths import PathsSection
+from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
 
@@ -32,5 +33,5 @@ def test_start_fixes_the_hashes_of_the_text(tmp_path: Path) -> None:
 def test_corpus_that_cannot_be_had_stops_the_start(tmp_path: Path) -> None:
     tables = preset_tables("tiny")
     tables["data"]["corpus"] = "no-such-corpus"
-    with pytest.raises(ConfigError, match="choose one of"):
+    with pytest.raises(ConfigError, match="is not on this machine: give its text"):
         with_text_hashes(manifest_from_tables(tables, source="test"), SiteConfig())

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dilocoxd.cli.log import contributor_text, log, opened
+from dilocoxd.cli.log import log, opened, stored_entries
+from dilocoxd.cli.screens.rounds import contributor_text
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.daemon.site_record import save_record
 from dilocoxd.errors import ConfigError
-from dilocoxd.ids import PhaseId
-from dilocoxd.rounds.phase_events import SiteRecord
+from dilocoxd.ids import Attempt, Digest, PhaseId
+from dilocoxd.store.kept_work import KeptWork, KeptWorkStore
 from dilocoxd.store.rundir import RunDir, create_run_dir
-from dilocoxd.swarm.identity import load_or_create
-from dilocoxd.wire.entry import SignedEntry, SignedVote
+from dilocoxd.swarm.discovery.identity import load_or_create
+from dilocoxd.wire.entry import Signature, SignedEntry, SignedVote
 from tests.unit.store.chains import payload_file, signed
 
 
@@ -50,25 +50,30 @@ def test_show_tells_who_contributed_what(run_dir: RunDir) -> None:
     assert found[0]["entry_hash"][:12] in table
 
 
-def test_show_tells_what_of_a_lost_fork_came_late(tmp_path: Path, run_dir: RunDir) -> None:
+def test_show_tells_what_came_late(tmp_path: Path, run_dir: RunDir) -> None:
     manifest, site = run_dir.load()
     me = load_or_create(run_dir.identity(site)).peer_id
     chain = opened(run_dir)
     for phase in (4, 7):
         entry = signed(chain.height, chain.head).entry
         ours = dataclasses.replace(entry.contributions[0], peer=me, phase=phase)
-        vote = SignedVote(me, b"key", b"signature")
+        signature = Signature(b"key", b"signature")
+        vote = SignedVote(me, Attempt(0), 0, signature)
         entry = dataclasses.replace(entry, run_id=manifest.run_id, contributions=(ours,))
         with payload_file(chain.height) as source:
-            chain.append(SignedEntry(entry, (vote,), 0), source)
-    record = SiteRecord(returned=((PhaseId(2), PhaseId(5)), (PhaseId(3), PhaseId(5)), (PhaseId(9), PhaseId(10))))
-    save_record(run_dir.path, record)
+            chain.append(SignedEntry(entry, (signature,), (vote,)), source)
+    for phase, carried in ((4, (4,)), (7, (2, 3, 7)), (9, (8, 9))):
+        content = tuple((PhaseId(number), 1) for number in carried)
+        KeptWorkStore(run_dir.own_work).keep(KeptWork(PhaseId(phase), 3, Digest(bytes(32)), content=content), [])
     (last,) = json.loads(invoke("show", "--json", "--last", "1", str(run_dir.path)).output)
     assert last["contributors"][0]["carries"] == [2, 3]
     rest = json.loads(invoke("show", "--json", str(run_dir.path)).output)[:-1]
     assert not any("carries" in c for row in rest for c in row["contributors"])
-    assert contributor_text(last["contributors"][0]).endswith("(100; late: phases 2, 3 of a lost fork)")
-    assert invoke("show", str(run_dir.path)).output.count("late:") == 1
+    table = invoke("show", str(run_dir.path)).output
+    assert table.count("late:") == 1
+    (shown,) = stored_entries(run_dir, 1)
+    text = contributor_text(shown.entry.contributors[0], shown.carries[me])
+    assert text.endswith("(100; late: phases 2, 3)")
 
 
 def test_verify_of_a_sound_log_exits_0_with_the_head(run_dir: RunDir) -> None:

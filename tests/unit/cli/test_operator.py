@@ -9,21 +9,23 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dilocoxd.api.server import serve_api
-from dilocoxd.cli import checks_machine, checks_site
 from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
+from dilocoxd.cli.doctor import machine as checks_machine, site as checks_site
+from dilocoxd.cli.doctor.findings import FINDINGS
+from dilocoxd.cli.doctor.machine import FoundTorch
 from dilocoxd.cli.exit_codes import EXIT_CODES, epilog
-from dilocoxd.cli.findings import FINDINGS
 from dilocoxd.cli.main import cli
 from dilocoxd.config.api import ApiSection
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.errors import PeerError
-from tests.harness.fake_view import PEERS, FakeControl, FakeView
+from dilocoxd.swarm.discovery.identity import load_or_create
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import NAMES, PEERS, FakeControl, FakeView
 
 TOKEN = "0123456789abcdef0123"
 
@@ -70,10 +72,10 @@ def run(*arguments: str, token: str = TOKEN) -> tuple[int, str]:
 
 
 def test_tables(api: Served) -> None:
-    assert PEERS[1][-12:] in run("peers", api.url)[1]
+    assert NAMES[PEERS[1]] in run("peers", api.url)[1]
     rounds = run("rounds", "--last", "25", api.url)[1]
-    assert "vanished during the exchange" in rounds and "15." in rounds
-    assert "76.3 MiB" in run("snapshots", api.url)[1]
+    assert "vanished during the exchange" in rounds and "15 s" in rounds
+    assert "80.0 MB" in run("snapshots", api.url)[1]
     assert "dropped" in run("log", "show", api.url)[1]
 
 
@@ -98,11 +100,26 @@ def test_whole_log_over_several_pages(api: Served) -> None:
         (["leave"], ("leave",)),
         (["snapshot"], ("snapshot",)),
         (["log-level", "debug"], ("log-level", "debug")),
+        (["peers", "connect", "host:31337"], ("connect", "host:31337")),
+        (["peers", "disconnect", "attic"], ("disconnect", "attic")),
     ],
 )
 def test_control(api: Served, arguments: list[str], asked: tuple[str, ...]) -> None:
     assert run(*arguments, api.url) == (0, f"done: {asked[0]}\n")
     assert api.control.asked == [asked]
+
+
+def test_ping_says_which_way_how_far_and_how_wide(api: Served) -> None:
+    assert run("ping", "beta", api.url)[1].splitlines() == [
+        f"site     beta  {PEERS[1]}",
+        "reached  through a relay, /ip4/10.0.0.9/tcp/31337/p2p-circuit",
+        "latency  12.3 ms (worst 40.0 ms)",
+        "from it  2.5 MB/s",
+        "to it    not measured: nothing was sent yet",
+        "clock    -0.25 s",
+    ]
+    assert api.control.asked == [("ping", "beta")]
+    assert json.loads(run("ping", "beta", "--json", api.url)[1])["is_direct"] is False
 
 
 def test_refusals_are_told_in_the_daemons_words(api: Served) -> None:
@@ -164,16 +181,16 @@ def test_machine_checks_name_only_documented_findings() -> None:
 
 def test_gpu_is_needed_only_where_configured() -> None:
     cuda = SiteConfig(parallel=ParallelSection(stages=2, device="cuda", backend="nccl"))
-    torch: dict[str, Any] = {"gpus": ["A"], "nccl": "2.28.0"}
+    torch = FoundTorch(gpus=("A",), nccl="2.28.0")
     assert checks_machine.gpu_finding(torch, None).level == "info"
     assert checks_machine.gpu_finding(torch, cuda).level == "error"
-    assert checks_machine.gpu_finding({"gpus": ["A", "B"], "nccl": "2.28.0"}, cuda).level == "ok"
+    assert checks_machine.gpu_finding(FoundTorch(gpus=("A", "B"), nccl="2.28.0"), cuda).level == "ok"
 
 
 def test_torch_that_cannot_be_imported_is_an_error() -> None:
-    finding = checks_machine.torch_finding({"error": "no module"})
-    assert finding.level == "error" and "pip install" in finding.remedy
-    assert checks_machine.torch_finding({"version": "2.13.0", "cuda": None, "nccl": None}).level == "ok"
+    finding = checks_machine.torch_finding(FoundTorch(error="no module"))
+    assert finding.level == "error" and "with pip" in finding.remedy
+    assert checks_machine.torch_finding(FoundTorch(version="2.13.0")).level == "ok"
 
 
 def test_ports_and_bootstrap_addresses() -> None:
@@ -191,14 +208,15 @@ def test_ports_and_bootstrap_addresses() -> None:
 
 def test_addresses_that_others_cannot_use_are_warned_of() -> None:
     site = SiteConfig()
-    assert checks_site.announce_finding(site, {"addresses": ["/ip4/127.0.0.1/tcp/1"]}).level == "warning"
-    assert checks_site.announce_finding(site, {"addresses": ["/ip4/203.0.113.7/tcp/1"]}).level == "ok"
+    status = FakeView().status()
+    assert checks_site.announce_finding(site, changed(status, addresses=("/ip4/127.0.0.1/tcp/1",))).level == "warning"
+    assert checks_site.announce_finding(site, changed(status, addresses=("/ip4/203.0.113.7/tcp/1",))).level == "ok"
 
 
 def test_key_that_others_can_read_is_an_error(tmp_path: Path) -> None:
     key = tmp_path / "identity.key"
-    assert checks_site.identity_finding(key).level == "info"
-    key.write_bytes(b"x")
+    assert checks_site.identity_finding(key).level == "error", "a missing one too: nobody makes it at the start"
+    load_or_create(key)
     key.chmod(0o644)
     assert checks_site.identity_finding(key).level == "error"
     key.chmod(0o600)

@@ -8,6 +8,7 @@ from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.overrides import join_address, parse_setting, site_tables, split_settings
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.daemon.settings import listen_addresses
 from dilocoxd.errors import ConfigError
 
 
@@ -75,3 +76,35 @@ def test_join_address_prefers_what_is_announced() -> None:
     announced = site(announce=("/dns/a.example/tcp/7/p2p/QmA", "/ip4/1.2.3.4/tcp/8"), port=5)
     assert join_address(announced, "QmA") == "/dns/a.example/tcp/7/p2p/QmA"
     assert "0.0.0.0" not in join_address(site(port=5), "QmA")
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("127.0.0.1", {"host": "127.0.0.1"}),
+        ("localhost", {"host": "localhost"}),
+        ("127.0.0.1:4000", {"host": "127.0.0.1", "port": 4000}),
+        ("[::1]:4000", {"host": "::1", "port": 4000}),
+        ("/ip4/127.0.0.1/tcp/4000", {"host": "127.0.0.1", "port": 4000}),
+    ],
+)
+def test_host_may_be_written_as_people_do(host: str, network: dict[str, object]) -> None:
+    assert site_tables({"host": host}, {})["network"] == network
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"host": "127.0.0.1:4000", "port": 5000}, "names port 4000, --port 5000; leave one of them out"),
+        ({"host": "http://x"}, "--host: address 'http://x' cannot be understood; write it as 203.0.113.7"),
+        ({"host": "no.such.host.invalid", "port": 0}, "has no address .*; give an IP address of this machine"),
+    ],
+)
+def test_host_that_makes_no_sense_is_refused(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        site_tables(options, {})
+
+
+def test_name_of_this_machine_is_listened_on_and_told_by_its_address() -> None:
+    assert join_address(site(host="localhost", port=5), "QmA") == "/ip4/127.0.0.1/tcp/5/p2p/QmA"
+    assert listen_addresses("localhost", 5) == ("/ip4/127.0.0.1/tcp/5",)

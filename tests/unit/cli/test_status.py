@@ -9,33 +9,40 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from dilocoxd.answers.alerts import StandingAlert
+from dilocoxd.answers.status import Status
+from dilocoxd.api.responses.encoding import encoded
 from dilocoxd.cli.client import client_for
-from dilocoxd.cli.status import in_bytes, status
+from dilocoxd.cli.status import status
 from dilocoxd.errors import PeerError
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
 
-STATUS: dict[str, Any] = {
-    "peer_id": "QmSelf",
-    "run_id": "demo-0123456789abcdef",
-    "state": "training",
-    "waiting_for": "2 of 3 peers are not ready",
-    "height": 7,
-    "chain_head": "ab" * 32,
-    "anchor_sha256": "cd" * 32,
-    "phase": {"phase": 9, "inner_step": 12, "inner_steps": 20},
-    "round": {"round": 7, "attempt": 1, "state": "exchanging"},
-    "totals": {"tokens": 123456, "bytes_sent": 2048, "bytes_received": 10, "idle_s": 1.0, "train_s": 99.0,
-               "contributions": 6, "rounds_committed": 7},
-    "losses": {"inner": 3.2, "validation": None},
-    "peers": {"known": 3, "live": 2, "took_part_last_round": 2, "missed_last_round": 1},
-    "join_address": "/ip4/10.0.0.1/tcp/1/p2p/QmSelf",
-    "alerts": [{"code": "clock_skew", "text": "clock is off by 12 s", "remedy": "start NTP"}],
-}  # fmt: skip
-PEERS = [{"peer_id": "QmOther", "is_live": True, "took_part_last_round": False, "height": 6, "last_seen_s": 2.0}]
+VIEW = FakeView(7)
+ALERT = StandingAlert(code="clock_skew", severity="warning", text="clock is off by 12 s", remedy="start NTP", since=1.0)
+STATUS: dict[str, Any] = json.loads(
+    encoded(
+        changed(
+            VIEW.status(), peer_id="QmSelf", run_id="demo-0123456789abcdef", state="training",
+            waiting_for="2 of 3 peers are not ready", phase__phase=9, phase__inner_step=12, round__attempt=1,
+            losses__validation=None, totals__idle_s=1.0, totals__train_s=99.0, peers__known=3, peers__live=2,
+            peers__took_part_last_round=2, peers__missed_last_round=1,
+            join_address="/ip4/10.0.0.1/tcp/1/p2p/QmSelf",
+            admission="open",
+            alerts=(ALERT,),
+        )
+    )
+)  # fmt: skip
+PEERS = json.loads(encoded([changed(VIEW.peers()[0], peer_id="QmOther", name="other", took_part_last_round=False)]))
+NEWER = {**STATUS, "mood": "fine"}
+OLDER = {name: value for name, value in STATUS.items() if name != "totals"}
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = {"/v1/status": STATUS, "/v1/peers": PEERS, "/other/v1/status": [1]}.get(self.path)
+        body = {"/v1/status": STATUS, "/v1/peers": PEERS, "/other/v1/status": [1],
+                "/newer/v1/status": NEWER, "/newer/v1/peers": PEERS, "/older/v1/status": OLDER,
+                }.get(self.path)  # fmt: skip
         data = json.dumps(body).encode() if body is not None else b"<html>"
         self.send_response(200)
         self.end_headers()
@@ -59,15 +66,16 @@ def test_status_shows_what_matters(url: str) -> None:
     done = CliRunner().invoke(status, [url], env={"COLUMNS": "160"}, catch_exceptions=False)
     for part in (
         "demo-0123456789abcdef",
-        "2 of 3 peers are not ready",
-        "9: 12 of 20 inner steps",
-        "7: exchanging, attempt 1",
-        "inner 3.200, validation -",
-        "1.0% of the time",
-        "3 known, 2 live, 2 in the last round (2 of 3: a smaller step)",
-        "dilocoxd join /ip4/10.0.0.1/tcp/1/p2p/QmSelf",
-        "QmOther",
-        "alert clock_skew: clock is off by 12 s -> start NTP",
+        "waits for  2 of 3 peers are not ready",
+        "phase      step 12 of 20",
+        "7 exchanging, attempt 1, 2 of 3 sites in the one before (a smaller step)",
+        "3.200 here, shared model not measured yet",
+        "waited 1.0% of the time",
+        "\njoin with: dilocoxd join /ip4/10.0.0.1/tcp/1/p2p/QmSelf\n",
+        "alpha  QmSelf",
+        "alpha (here)",
+        "other",
+        "alert clock_skew (warning): clock is off by 12 s; start NTP",
     ):
         assert part in done.output
 
@@ -79,9 +87,15 @@ def test_json_is_what_the_api_says(url: str) -> None:
 
 def test_other_programs_on_the_port_are_told_apart(url: str) -> None:
     with pytest.raises(PeerError, match="does not answer"):
-        client_for(url).ask("/page")
+        client_for(url).ask("/page", Status)
     with pytest.raises(PeerError, match="is not a dilocoxd daemon"):
         CliRunner().invoke(status, [url + "/other"], catch_exceptions=False)
+
+
+def test_daemon_of_another_version_is_read_as_far_as_it_can_be(url: str) -> None:
+    assert CliRunner().invoke(status, [url + "/newer"], catch_exceptions=False).exit_code == 0
+    with pytest.raises(PeerError, match=r"another version \(totals: "):
+        CliRunner().invoke(status, [url + "/older"], catch_exceptions=False)
 
 
 def test_nobody_there_says_what_to_check() -> None:
@@ -93,13 +107,3 @@ def test_target_may_be_left_out_or_lack_the_scheme() -> None:
     assert client_for(None).url == "http://127.0.0.1:8080"
     assert client_for("host:1/").url == "http://host:1"
     assert client_for("https://host/").url == "https://host"
-
-
-def test_bytes_for_people() -> None:
-    assert [in_bytes(n) for n in (0, 1023, 1024, 5 << 20, 3 << 40)] == [
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "5.0 MiB",
-        "3.0 TiB",
-    ]

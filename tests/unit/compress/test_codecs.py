@@ -1,4 +1,5 @@
-"""Every wire codec keeps its contract: length formula, error bound, zero, idempotence, refusal of bad values (I10)."""
+"""Every wire codec keeps its contract: length formula, error bound, zero, idempotence, refusal of bad values
+(ALGORITHMS I10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Low rank: exact where it can be, same bits in any order of summation, hostile factors (I8-I10, I16)."""
+"""Low rank: exact where it can be, same bits in any order of summation, hostile factors
+(ALGORITHMS I8-I10, I16)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from dilocoxd.compress.columns import ColumnInt, PartsCodec, spread_for
 from dilocoxd.compress.lowrank import LowRank, exact_product, orthonormal
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass
 from dilocoxd.wire.layout import Layout, ParamSpec, make_layout
+from tests.reference.engine import Engine, Recipe
 
 SITES = ("a", "b", "c")
 

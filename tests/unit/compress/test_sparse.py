@@ -9,12 +9,12 @@ from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.tables import tree_sum
-from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.wire.layout import Layout, ParamSpec, make_layout
+from tests.reference.engine import Engine, Recipe
 
 
 def layout_of(numel: int) -> Layout:
@@ -98,7 +98,7 @@ def test_mask_positions_are_known_everywhere_and_change_every_round() -> None:
 def test_sparse_with_feedback_delivers_everything_in_the_end(kind: str) -> None:
     layout = layout_of(9000)
     transform: Transform = (
-        Identity(layout, codec_from_name("topk", k=512))
+        NoTransform(layout, codec_from_name("topk", k=512))
         if kind == "topk"
         else RandomMask(layout, codec_from_name("int8"), 8)
     )

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def refusal(**changes: Any) -> str:
 def test_unknown_field_names_the_one_that_was_meant() -> None:
     assert refusal(outer__learning_rate=0.5).endswith("; remove it, known here: optimizer, lr, momentum")
     assert "unknown field strategy.inner_step; did you mean strategy.inner_steps?" in refusal(strategy__inner_step=3)
-    with pytest.raises(ConfigError, match=r"unknown field strategie; did you mean strategy\?"):
+    with pytest.raises(ConfigError, match=r"unknown section strategie; did you mean strategy\?"):
         manifest_from_tables(tables() | {"strategie": {}}, source="run.toml")
 
 
@@ -74,7 +75,8 @@ def test_wrong_value_is_named_with_its_remedy(changes: dict[str, Any], sentence:
         ),
         ({"model__num_kv_heads": 3}, "model.num_heads = 2 is not a multiple of model.num_kv_heads = 3"),
         ({"model__hidden_size": 34, "model__num_heads": 2}, "is odd, but rotary positions need an even head size"),
-        ({"model__extra": {"a": 1}}, "means nothing to model.kind = 'native'"),
+        ({"model__extra": {"mlp_bias": True}}, "means nothing to model.kind = 'native'"),
+        ({"inner__batch_sequences_max": 3}, "inner.batch_sequences_max = 3 is below inner.batch_sequences = 4"),
         ({"inner__microbatches": 3}, "inner.batch_sequences = 4 is not a multiple of inner.microbatches = 3"),
         ({"inner__warmup_steps": 2000}, "inner.warmup_steps = 2000 leaves nothing of inner.total_steps = 2000"),
         ({"outer__optimizer": "sgd"}, "outer.momentum = 0.6 means nothing to outer.optimizer = 'sgd'"),
@@ -150,11 +152,40 @@ def test_run_id_ends_with_the_hash_of_bytes_that_depend_on_values_only() -> None
     assert one.run_id != manifest.run_id
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"reduction__owner_feedback": "kept"}, "a sum holds what only its owner knows; set owner_feedback to 'none'"),
+        ({"reduction__reducer": "gather"}, "every site sums all itself"),
+        ({"strategy__transform": "lowrank", "strategy__lowrank_r": 4}, "they are encoded later; set verify to 'none'"),
+        (
+            {"strategy__transform": "mask", "strategy__mask_keep_one_in": 4},
+            "they are encoded later; set verify to 'none'",
+        ),
+        ({"reduction__verify_fraction": 0}, "reduction.verify_fraction = 0"),
+        ({"reduction__verify_fraction": 1.5}, "reduction.verify_fraction = 1.5"),
+    ],
+)
+@pytest.mark.parametrize("verify", ["after", "before_vote"])
+def test_sums_that_nobody_can_check_are_not_to_be_checked(verify: str, changes: dict[str, Any], sentence: str) -> None:
+    settings = {"reduction__verify": verify, "reduction__owner_feedback": "none"} | changes
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        manifest_from_tables(tables(**settings), source="x")
+
+
+def test_run_that_checks_no_sums_has_the_id_that_it_had_before_there_were_audits() -> None:
+    plain, asked = tables(), tables(reduction__verify="none", reduction__verify_fraction=0.1)
+    assert b"verify" not in manifest_from_tables(plain, source="x").canonical_bytes()
+    assert manifest_from_tables(plain, source="x").run_id == manifest_from_tables(asked, source="x").run_id
+    checked = tables(reduction__verify="after", reduction__owner_feedback="none")
+    assert b'"verify":"after"' in manifest_from_tables(checked, source="x").canonical_bytes()
+
+
 def test_canonical_bytes_have_one_form() -> None:
     data = manifest_from_tables(tables(), source="x").canonical_bytes()
     assert data.isascii()
     assert b" " not in data
-    assert data.startswith(b'{"data":{"chars_max":')
+    assert data.startswith(b'{"aggregation":{"centered_clip":')
     assert json.loads(data)["inner"]["lr"] == 0.003
 
 

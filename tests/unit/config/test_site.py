@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.config.loading import validated
-from dilocoxd.config.site import SiteConfig, address_problem, load_site
+from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 
 PEER = "/ip4/10.0.0.1/tcp/31337/p2p/QmPeer"
@@ -35,13 +35,26 @@ def test_lists_come_back_as_they_were(tmp_path: Path) -> None:
         ("network", {"port": 0}, "network.port = 0 is wrong: give a value of at least 1"),
         ("network", {"prot": 1}, r"unknown field network.prot; did you mean network.port\?"),
         ("network", {"bootstrap": "x"}, "network.bootstrap = 'x' is wrong: give a list in brackets"),
-        ("network", {"bootstrap": ["10.0.0.1"]}, "must look like /ip4/"),
-        ("network", {"bootstrap": ["host:0"]}, "port '0' is not between 1 and 65535"),
+        (
+            "network",
+            {"bootstrap": ["10.0.0"]},
+            "'10.0.0' is neither an IP address nor the name of a machine",
+        ),
+        ("network", {"bootstrap": ["host:0"]}, "port 0, not 1 to 65535"),
+        ("network", {"host": "/ip4/1.2.3.4"}, "network.host = '/ip4/1.2.3.4' is neither an IP address nor"),
+        ("network", {"announce": ["/ip4/host/tcp/1"]}, "says ip4, but 'host' is something else"),
+        ("network", {"announce": ["/ip4/1.2.3.4/tcp/1/p2p/QmA/p2p-circuit"]}, "no peer id"),
         ("network", {"relays": ["/ip4/10.0.0.1/tcp/31337"]}, "names no peer; append /p2p/"),
-        ("network", {"announce": ["/ip4/10.0.0.1/udp/1"]}, "only tcp is supported, not udp"),
-        ("network", {"announce": ["/ip4/10.0.0.1/tcp/99999"]}, "port '99999' is not between 1 and 65535"),
+        ("network", {"announce": ["/ip4/10.0.0.1/udp/1"]}, "is not TCP, the only transport used here"),
+        ("network", {"announce": ["/ip4/10.0.0.1/tcp/99999"]}, "has port 99999, not 1 to 65535"),
         ("parallel", {"backend": "nccl"}, "use gloo with cpu, nccl with cuda"),
-        ("parallel", {"stages": "2"}, "parallel.stages = '2' is wrong: give a whole number"),
+        (
+            "parallel",
+            {"pipeline": 2, "stages": 1},
+            "stages = 1 and parallel.pipeline = 2 are one field",
+        ),
+        ("parallel", {"replicate": 8, "shard": 1024}, "= 8192 processes are more than 4096"),
+        ("parallel", {"stages": "2"}, "parallel.pipeline = '2' is wrong: give a whole number"),
     ],
 )
 def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, object], sentence: str) -> None:
@@ -49,6 +62,37 @@ def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, obj
         validated(SiteConfig, {section: values}, source="site.toml")
 
 
-def test_addresses_that_can_be_used() -> None:
-    for text in (PEER, "/ip6/::1/tcp/1", "/dns4/host.example/tcp/65535/p2p/Qm", "host:1/Qm", "[::1]:31337"):
-        assert address_problem(text) is None
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("203.0.113.7", "/ip4/203.0.113.7/tcp/4000"),
+        ("203.0.113.7:31337", "/ip4/203.0.113.7/tcp/31337"),
+        ("head.example", "/dns/head.example/tcp/4000"),
+        ("head.example:5", "/dns/head.example/tcp/5"),
+        ("2001:db8::1", "/ip6/2001:db8::1/tcp/4000"),
+        ("[2001:db8::1]:5", "/ip6/2001:db8::1/tcp/5"),
+        ("/dns4/head.example/tcp/6/p2p/QmA", "/dns4/head.example/tcp/6"),
+    ],
+)
+def test_announced_addresses_may_be_written_as_people_do(typed: str, meant: str) -> None:
+    site = validated(SiteConfig, {"network": {"announce": [typed], "port": 4000}}, source="site.toml")
+    assert site.network.announced == (meant,)
+
+
+def test_stages_is_another_name_of_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text("[parallel]\nstages = 2\n")
+    assert load_site(path).parallel.pipeline == load_site(path).parallel.stages == 2
+    assert "pipeline = 2" in load_site(path).to_toml()
+    monkeypatch.setenv("DILOCOXD_PARALLEL__PIPELINE", "3")
+    assert load_site(path).parallel.pipeline == 3
+    monkeypatch.delenv("DILOCOXD_PARALLEL__PIPELINE")
+    monkeypatch.setenv("DILOCOXD_PARALLEL__STAGES", "4")
+    assert load_site(path).parallel.pipeline == 4
+
+
+def test_batch_is_cut_for_a_pipeline_and_where_somebody_asks() -> None:
+    def pieces(**fields: object) -> int:
+        return validated(SiteConfig, {"parallel": fields}, source="site.toml").parallel.pieces(8)
+
+    assert [pieces(), pieces(shard=2), pieces(pipeline=2), pieces(microbatches=4)] == [1, 1, 8, 4]

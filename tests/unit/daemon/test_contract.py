@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.answers.history import SiteSpan
 from dilocoxd.api.server import serve_api
 from dilocoxd.config.api import ApiSection
-from dilocoxd.daemon.others_timeline import OtherSpan
 from tests.unit.daemon.test_operator_side import PEER, Recorded
 
 TOKEN = "0123456789abcdef0123"
@@ -24,13 +24,13 @@ def fill(world: Recorded) -> None:
     """Something of everything."""
     journal = world.daemon.journal
     for index in range(30):
-        journal.row(index).add_failure("attempt 0: nobody")
+        journal.add_failure(index, "attempt 0: nobody")
         journal.add_inner_loss(index, 5.0 - index / 10)
         journal.add_validation_loss(index, float("nan") if index == 3 else 5.5)
         journal.add_span("compute", 10.0 * index, 10.0 * index + 9, index)
-        journal.phases.append(OtherSpan("phase", 10.0 * index, 10.0 * index + 9, index))
+        journal.phases.append(SiteSpan("phase", 10.0 * index, 10.0 * index + 9, index))
         journal.others.look(PEER, "training", 10.0 * index)
-    world.daemon.alert("disk_low", "1 GB left", "free space")
+    world.daemon.alerts.alert("disk_low", "1 GB left", "free space")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,28 +9,28 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
-from pydantic import TypeAdapter
 
 from dilocoxd.api.endpoints import ENDPOINTS
+from dilocoxd.api.responses.encoding import encoded
 from dilocoxd.cli.main import cli
-from dilocoxd.daemon import reach
-from dilocoxd.daemon.alert_driver import AlertDriver
-from dilocoxd.daemon.alert_watch import Seen
-from dilocoxd.daemon.api_view import masked
+from dilocoxd.daemon.assembly import Daemon
+from dilocoxd.daemon.chain.pauses import Pauses
 from dilocoxd.daemon.control import DaemonControl
-from dilocoxd.daemon.opened import Opened
-from dilocoxd.daemon.parts import Daemon
-from dilocoxd.daemon.pauses import Pauses
-from dilocoxd.daemon.reach import DialBack, ask_peers
-from dilocoxd.daemon.token import load_or_create_token
+from dilocoxd.daemon.observe.alert_rules import Seen
+from dilocoxd.daemon.peers import dial_back as reach
+from dilocoxd.daemon.peers.dial_back import DialBack, ask_peers
+from dilocoxd.daemon.process.open_run import Opened
+from dilocoxd.daemon.process.token import load_or_create_token
 from dilocoxd.errors import CommandRefused, ConfigError, PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.swarm.identity import load_or_create
+from dilocoxd.swarm.discovery.identity import load_or_create
 from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.masking import masked
 from dilocoxd.wire.entry import genesis_hash
-from tests.harness.fake_site import FakeSite
+from tests.harness.shapes import assert_shape
+from tests.harness.synthetic.fake_site import FakeSite
 
 PEER = PeerId("QmPeer")
 
@@ -39,8 +38,8 @@ PEER = PeerId("QmPeer")
 class Recorded:
     """The daemon and the events it tells."""
 
-    def __init__(self, folder: Path) -> None:
-        done = CliRunner().invoke(cli, ["init", "tiny", "--dir", str(folder)], standalone_mode=False)
+    def __init__(self, folder: Path, *options: str) -> None:
+        done = CliRunner().invoke(cli, ["init", "tiny", "--dir", str(folder), *options], standalone_mode=False)
         assert done.exception is None, done.output
         run_dir = open_run_dir(folder)
         manifest, config = run_dir.load()
@@ -51,7 +50,7 @@ class Recorded:
         log = EntryLog(run_dir.log, manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
         self.daemon = Daemon(opened, log, FakeSite)
         self.stopped: list[str] = []
-        self.control = DaemonControl(self.daemon, self.stopped.append)
+        self.control = DaemonControl(self.daemon.control_parts(), self.stopped.append)
 
     def told(self) -> list[object]:
         return [record["event"] for record in self.records]
@@ -64,12 +63,12 @@ async def world(tmp_path: Path) -> AsyncIterator[Recorded]:
 
 async def test_every_answer_has_its_documented_shape(world: Recorded) -> None:
     view = world.daemon.view
-    world.daemon.journal.row(0).add_failure("attempt 0: nobody")
+    world.daemon.journal.add_failure(0, "attempt 0: nobody")
     world.daemon.journal.add_inner_loss(1, 5.0)
     world.daemon.journal.add_validation_loss(0, 5.5)
     world.daemon.journal.add_span("compute", 1.0, 2.0, 0)
     world.daemon.journal.others.look(PEER, "training", 10.0)
-    world.daemon.alert("disk_low", "1 GB left", "free space")
+    world.daemon.alerts.alert("disk_low", "1 GB left", "free space")
     found: dict[str, Any] = {
         "status": view.status(),
         "peers": view.peers(),
@@ -82,12 +81,14 @@ async def test_every_answer_has_its_documented_shape(world: Recorded) -> None:
         "log": await view.log(None, 10),
         "snapshots": await view.snapshots(),
         "config": view.config(),
+        "past_alerts": view.past_alerts(),
+        "recent_events": view.recent_events(10),
     }
     by_name = {endpoint.name: endpoint for endpoint in ENDPOINTS}
     for name, value in found.items():
-        TypeAdapter(by_name[name].answer).validate_json(json.dumps(value))
-    assert found["status"]["state"] == "starting" and found["alerts"][0]["code"] == "disk_low"
-    assert [site["peer_id"] for site in found["sites_timeline"]["sites"]] == [world.daemon.me, PEER]
+        assert_shape(by_name[name].answer, encoded(value))
+    assert found["status"].state == "starting" and found["alerts"][0].code == "disk_low"
+    assert [site.peer_id for site in found["sites_timeline"].sites] == [world.daemon.me, PEER]
     assert await view.log_entry(0) is None and view.round(9) is None
     assert "dilocoxd_height 0" in view.metrics()
 
@@ -98,7 +99,7 @@ async def test_pause_and_resume_reach_the_site_and_the_others(world: Recorded) -
     await daemon.site.begin(daemon_chain())
     assert daemon.view.is_ready
     world.control.pause("a disk is exchanged")
-    assert (daemon.lifecycle.state, daemon.lifecycle.record_state) == ("paused", "joining")
+    assert (daemon.lifecycle.state, daemon.lifecycle.record_state) == ("paused", "paused")
     assert not daemon.site.status().is_training and not daemon.view.is_ready
     daemon.ledger.pause("catching up")
     daemon.ledger.resume()
@@ -112,10 +113,9 @@ async def test_pause_and_resume_reach_the_site_and_the_others(world: Recorded) -
 
 def daemon_chain() -> Any:
     """A chain without own contributions."""
-    from dilocoxd.daemon.site_interface import ChainView
-    from dilocoxd.ids import RoundIndex
+    from dilocoxd.machines.phase.settings import StartingPoint
 
-    return ChainView(RoundIndex(0), None)
+    return StartingPoint()
 
 
 async def test_pause_before_training_holds_until_resume(world: Recorded) -> None:
@@ -143,7 +143,7 @@ async def test_other_commands(world: Recorded) -> None:
 
 
 async def test_alerts_are_raised_once_and_cleared(world: Recorded) -> None:
-    driver, daemon = AlertDriver(world.daemon), world.daemon
+    driver, daemon = world.daemon.alert_driver, world.daemon
     status = daemon.view.status()
     full = Seen(status, [], 10, 1000, 0)
     driver.settle(full, 100.0)
@@ -203,15 +203,33 @@ async def test_dial_back_tries_only_the_askers_own_addresses() -> None:
     port = server.sockets[0].getsockname()[1]
     now = [0.0]
     records = {PEER: [f"/ip4/127.0.0.1/tcp/{port}", "/ip4/127.0.0.1/tcp/1"] + ["/ip4/127.0.0.1/tcp/2"] * 9}
-    dial_back = DialBack(lambda peer: records.get(peer, []), lambda: now[0])
+
+    async def talks_from(peer: PeerId) -> tuple[str, ...]:
+        return ("127.0.0.1", "192.0.2.7")
+
+    dial_back = DialBack(lambda peer: records.get(peer, []), talks_from, lambda: now[0])
     rows = reach.checked(await dial_back.answer(PEER))
-    assert [row["ok"] for row in rows] == [True, False, False, False]
-    assert reach.checked(await dial_back.answer(PeerId("QmOther"))) == []
+    assert [row.ok for row in rows] == [True, False, False, False]
+    assert reach.checked(await dial_back.answer(PeerId("QmOther"))) == ()
     with pytest.raises(WireError, match="one try per"):
         await dial_back.answer(PEER)
     now[0] += reach.EVERY_S
     assert await dial_back.answer(PEER)
     server.close()
+
+
+@pytest.mark.parametrize("host", ["/ip4/127.0.0.1", "/ip4/10.0.0.1", "/ip6/::1", "/dns4/localhost"])
+async def test_dial_back_says_nothing_about_places_that_the_asker_does_not_talk_from(host: str) -> None:
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        async def talks_from(peer: PeerId) -> tuple[str, ...]:
+            return ("192.0.2.7",)
+
+        asked = DialBack(lambda _peer: [f"{host}/tcp/{port}", f"{host}/tcp/1"], talks_from, lambda: 0.0)
+        open_port, closed_port = reach.checked(await asked.answer(PEER))
+    assert not open_port.ok
+    assert open_port.error == closed_port.error == reach.OTHER_PLACE
 
 
 async def test_answers_of_peers_may_be_anything() -> None:

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.site_record import FILE_NAME, load_record, save_record
+from dilocoxd.daemon.site.record import FILE_NAME, load_record, note_durably, save_record
+from dilocoxd.daemon.site.saved_feedback import read_saved
 from dilocoxd.errors import StoreError
-from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.rounds.phase_events import SiteRecord
+from dilocoxd.ids import Digest, PhaseId
+from dilocoxd.machines.phase.outputs import ForgetWork, PersistRecord
+from dilocoxd.machines.phase.settings import SavedFeedback, SiteRecord
+from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, work_directory
+from dilocoxd.store.tensor_header import encode_header
 
-RECORD = SiteRecord(7, PhaseId(3), PhaseId(2), PhaseId(4), PhaseId(5), RoundIndex(6))
+RECORD = SiteRecord(7, PhaseId(3))
 
 
 def test_a_new_run_starts_with_phase_zero(tmp_path: Path) -> None:
@@ -32,12 +36,9 @@ def test_saved_is_loaded(tmp_path: Path, record: SiteRecord) -> None:
         "{}",
         json.dumps({"phases_reserved": 1}),
         json.dumps({"phases_reserved": None}),
-        '{"phases_reserved": "7", "last_settled": null, "saved_phase": null, "saved_in_flight": null,'
-        ' "formed_phase": null, "formed_round": null}',
-        '{"phases_reserved": -1, "last_settled": null, "saved_phase": null, "saved_in_flight": null,'
-        ' "formed_phase": null, "formed_round": null}',
-        '{"phases_reserved": 1, "last_settled": true, "saved_phase": null, "saved_in_flight": null,'
-        ' "formed_phase": null, "formed_round": null}',
+        '{"phases_reserved": "7", "last_settled": null}',
+        '{"phases_reserved": -1, "last_settled": null}',
+        '{"phases_reserved": 1, "last_settled": true}',
     ],
 )
 def test_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
@@ -52,3 +53,25 @@ def test_record_that_cannot_be_written_is_a_store_error_and_the_old_one_stays(tm
     with pytest.raises((StoreError, OSError)):
         save_record(tmp_path, SiteRecord(99))
     assert load_record(tmp_path) == RECORD
+
+
+def test_work_that_is_not_owed_is_forgotten_durably(tmp_path: Path) -> None:
+    kept = KeptWorkStore(work_directory(tmp_path))
+    for phase in (1, 2):
+        kept.keep(KeptWork(PhaseId(phase), 3, Digest(bytes(32)), content=((PhaseId(phase), 1),)), [])
+    note_durably(tmp_path, ForgetWork(PhaseId(1)))
+    note_durably(tmp_path, ForgetWork(PhaseId(7)))
+    assert kept.contents() == {2: {2: 1}}
+    note_durably(tmp_path, PersistRecord(RECORD))
+    assert load_record(tmp_path) == RECORD
+
+
+@pytest.mark.parametrize("content", ["", "3:1 5:-1"])
+def test_feedback_file_says_what_it_holds(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "feedback.safetensors"
+    assert read_saved(path) is None
+    path.write_bytes(encode_header([], {"phase": "7", "in_flight": "-1", "content": content}))
+    expected = {PhaseId(3): 1, PhaseId(5): -1} if content else {}
+    assert read_saved(path) == SavedFeedback(PhaseId(7), None, expected)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert read_saved(path) is None

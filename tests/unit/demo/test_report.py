@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.demo import plot
+from tests.demo.__main__ import parsed
 from tests.demo.history import SiteHistory
-from tests.demo.report import Report, evaluate
+from tests.demo.report import Report, evaluate, in_a_sentence
 from tests.demo.scenario import Facts, Options
 
 ENTROPY = 5.5
@@ -120,6 +121,61 @@ def test_killed_site_that_never_contributed_again_is_found() -> None:
     assert "the killed site never contributed again" in judged(good_histories(), with_faults=True, facts=facts).failures
 
 
+def liar(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "D",
+        "peer_id": "QmD",
+        "lie": "times -1e6",
+        "alert": "contrary_contribution",
+        "alert_text": "D: 100% left out of entry 1, against the others",
+        "named_by": "B",
+        "rounds_until_named": 1,
+        "status_names_it": True,
+        "evicted": "D is evicted; the others are told",
+        "out_since": 1,
+        "clipped_in": [0, 1],
+        "rounds": [0, 1],
+    } | changes
+
+
+def judged_with_liar(in_rounds: tuple[int, ...] = (0, 1), **changes: Any) -> Report:
+    histories = good_histories()
+    for history in histories.values():
+        for k in in_rounds:
+            history.rounds[k]["contributors"].append({"peer": "QmD", "phase": k})
+    facts = Facts(exit_codes={"A": 0, "B": 0}, liar=liar(**changes))
+    return judged(histories, facts=facts, liar="huge")
+
+
+def test_liar_that_was_named_clipped_and_evicted_passes_and_is_told() -> None:
+    report = judged_with_liar()
+    assert report.failures == []
+    assert report.values["rounds"][1]["contributors"] == ["A", "B", "D"]
+    told = in_a_sentence(report.values["liar"])
+    assert "D lied (times -1e6) in 2 outer steps" in told
+    assert "named by B after 1" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rounds_until_named": 0}, "named before it had lied"),
+        ({"alert_text": "B: 100% left out"}, "does not name the liar"),
+        ({"status_names_it": False}, "`dilocoxd status` does not name the liar"),
+        ({"evicted": "there is no site D"}, "`dilocoxd evict` said: there is no site D"),
+        ({"clipped_in": [0]}, "counted whole in outer steps [1]"),
+        ({"in_rounds": (0, 1, 2)}, "the liar is in entries [2], though it was evicted"),
+        ({"out_since": 2}, "no round was committed after the eviction"),
+    ],
+)
+def test_liar_that_got_away_is_found(changes: dict[str, Any], sentence: str) -> None:
+    assert any(sentence in failure for failure in judged_with_liar(**changes).failures)
+
+
+def test_liar_that_never_came_is_found() -> None:
+    assert "nobody lied" in judged(good_histories(), liar="huge").failures
+
+
 def test_counters_go_on_over_a_restart() -> None:
     history = SiteHistory("A")
     history.take_status({"uptime_s": 10.0, "totals": {"tokens": 100}})
@@ -137,6 +193,28 @@ def test_rounds_known_from_the_log_alone_do_not_replace_measured_ones() -> None:
     report = judged(histories)
     assert report.values["bytes_per_round_per_site"] == 1000
     assert report.values["rounds"][1]["attempts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sites", "lie"),
+    [
+        ([], 3, "huge"),
+        (["--liar", "flipped"], 3, "flipped"),
+        (["--liar", "none"], 3, ""),
+        (["--no-faults"], 3, ""),
+        (["--sites", "1"], 1, ""),
+        (["--sites", "2", "--no-faults", "--liar", "huge"], 2, "huge"),
+    ],
+)
+def test_who_lies_follows_from_the_options(arguments: list[str], sites: int, lie: str) -> None:
+    chosen = parsed(arguments)
+    assert (chosen.num_sites, chosen.liar) == (sites, lie)
+
+
+def test_liar_among_too_few_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(["--sites", "1", "--liar", "huge"])
+    assert "needs --sites 2 or more" in capsys.readouterr().err
 
 
 def test_plot_is_a_picture(tmp_path: Path) -> None:

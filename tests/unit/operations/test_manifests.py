@@ -18,7 +18,7 @@ UNITS = ("dilocoxd.service", "dilocoxd@.service")
 
 def unit(name: str) -> dict[str, str]:
     """Last value of every key."""
-    lines = (ROOT / "systemd" / name).read_text().splitlines()
+    lines = (ROOT / "dilocoxd" / "shipped" / "systemd" / name).read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 

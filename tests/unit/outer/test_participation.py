@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity
-from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.compress.transform import NoTransform
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.outer.rounding import participation
+from tests.reference.engine import Engine, Recipe
 from tests.unit.outer.toys import flat_layout, nesterov
 
 SITES = ("a", "b", "c", "d")
@@ -21,7 +21,10 @@ SGD = outer_from_name("sgd", 1.0)
 
 def start(rounds: int, optimizer: OuterOptimizer = SGD) -> Engine:
     recipe = Recipe(
-        Identity(flat_layout(NUMEL), codec_from_name("fp32")), optimizer, ErrorFeedback(), participation_rounds=rounds
+        NoTransform(flat_layout(NUMEL), codec_from_name("fp32")),
+        optimizer,
+        ErrorFeedback(),
+        participation_rounds=rounds,
     )
     return Engine.start(recipe, torch.zeros(NUMEL), SITES)
 

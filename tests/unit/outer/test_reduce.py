@@ -45,7 +45,7 @@ def test_late_shares_are_scaled_by_age_and_nobody_gains_from_it() -> None:
     assert age_factor(0, 0.5, 0) == age_factor(1, 0.5, 1) == age_factor(0, 0.5, 1) == 1.0
     assert age_factor(3, 0.5, 1) == 0.25
     assert age_factor(8, 1.0, 0) == 1.0
-    assert mean_weights([100, 300], [1.0, 0.25]) == [0.25, 0.1875]
+    assert mean_weights([150, 150], [1.0, 0.25]) == [0.5, 0.125]
     assert mean_weights([7], [0.5]) == [0.5], "a late site alone does not move the model all the way either"
 
 

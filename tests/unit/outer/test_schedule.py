@@ -1,4 +1,4 @@
-"""Schedules: AdaGradCmp (I13), per-site H (I14), QSR (I15), weight by age."""
+"""Schedules: AdaGradCmp, per-site H, QSR, weight by age (ALGORITHMS I13 to I15)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from hypothesis import given, strategies as st
 from dilocoxd.compress.lowrank import LowRank, pivoted_rank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import ConfigError
-from dilocoxd.outer.adaptive import AdaptiveRank
-from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.schedule import (
     Adaptive,
@@ -22,12 +20,12 @@ from dilocoxd.outer.schedule import (
     RankMeter,
     cosine_rate,
     effective_rank,
-    inner_steps_in_time,
     measured_rank,
     qsr_inner_steps,
-    straggler_inner_steps,
 )
 from dilocoxd.wire.layout import ParamSpec, make_layout
+from tests.reference.adaptive import AdaptiveRank
+from tests.reference.engine import Engine, Recipe
 
 
 def test_i13_start_values_until_the_window_is_full_then_the_mean() -> None:
@@ -114,16 +112,6 @@ def test_effective_rank_by_hand() -> None:
     assert effective_rank([1.0, 3.0, 0.0], 0.05) == 2
     assert effective_rank([0.0, 0.0], 0.1) == 0
     assert RankMeter(8).fraction() == 1.0
-
-
-def test_i14_published_straggler_steps() -> None:
-    """GASLoC figures 2 and 3: at 10% bandwidth 15 steps with one peer and 1 with two, of 30."""
-    exchange = 5 / 3
-    assert straggler_inner_steps(30, 1, 1.0, exchange) == 30
-    assert straggler_inner_steps(30, 1, 0.1, exchange) == 15
-    assert straggler_inner_steps(30, 2, 0.1, exchange) == 1
-    assert inner_steps_in_time(cycle_s=60.0, exchange_s=30.0, step_s=2.0) == 15
-    assert inner_steps_in_time(cycle_s=10.0, exchange_s=30.0, step_s=2.0) == 1
 
 
 def test_i15_qsr_floor_and_monotony() -> None:

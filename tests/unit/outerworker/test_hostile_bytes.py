@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from dilocoxd.outerworker.plan import make_plan
-from dilocoxd.wire import local
-from dilocoxd.wire.local import ApplyEntry, CopyBase, LoadState, PreparePass, Reduce, Share, StateReady, WorkerFailed
-from tests.harness.inner_worker import InnerWorker
-from tests.harness.outer_daemon import tiny_manifest
-from tests.harness.outer_swarm import Site, form
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import ApplyResult, CopyBase, LoadState, PreparePass, Reduce, Share, StateReady
+from dilocoxd.wire.local.worker import WorkerFailed
+from tests.harness.outer_worker.daemon_end import tiny_manifest
+from tests.harness.outer_worker.in_process import InnerWorker
+from tests.harness.outer_worker.swarm import Site, form
 
 TRIALS = 40
 REFUSALS = ("bad_payload", "bad_result")
@@ -54,10 +55,12 @@ def test_hostile_payloads_never_end_the_worker(name: str) -> None:
     num_passes = len(worker.described.payload_bytes)
     state_round = 0
     for _ in range(TRIALS):
-        worker.write(local.INBOX, hostile(rng, total))
-        worker.write(local.RESULT, hostile(rng, total))
+        worker.write(local_buffers.INBOX, hostile(rng, total))
+        worker.write(local_buffers.RESULT, hostile(rng, total))
         if num_passes > 1:
-            worker.write(local.RESULT, bytes(len(plan.segments)))  # announcements that pass, so that the rest is read
+            worker.write(
+                local_buffers.RESULT, bytes(len(plan.segments))
+            )  # announcements that pass, so that the rest is read
         for pass_index in range(num_passes):
             segment = rng.randrange(len(plan.segments))
             answer = worker.ask(Reduce, pass_index, segment, (Share(-1, 10), Share(0, 2**40)), lowrank_r)
@@ -65,11 +68,11 @@ def test_hostile_payloads_never_end_the_worker(name: str) -> None:
         for pass_index in range(1, num_passes + 1):
             answer = worker.ask(PreparePass, pass_index, lowrank_r)
             assert not isinstance(answer, WorkerFailed) or answer.kind in REFUSALS, answer
-        before = worker.read(local.ANCHOR)
-        answer = worker.ask(ApplyEntry, state_round, "", 0, lowrank_r)
+        before = worker.read(local_buffers.ANCHOR)
+        answer = worker.ask(ApplyResult, state_round, "", 0, lowrank_r)
         if isinstance(answer, StateReady):
             state_round += 1
-            assert worker.floats(local.ANCHOR).isfinite().all()
+            assert worker.floats(local_buffers.ANCHOR).isfinite().all()
         else:
             assert answer.kind in REFUSALS
-            assert worker.read(local.ANCHOR) == before
+            assert worker.read(local_buffers.ANCHOR) == before

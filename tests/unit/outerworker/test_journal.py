@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.outerworker.journal import JOURNAL_BYTES, Journal, JournalState, Operation, Saved
+from dilocoxd.outerworker.journal import JOURNAL_BYTES, JournalState, Saved, Update, UpdateJournal
 
 PLAN = b"p" * 32
 
@@ -26,7 +26,7 @@ class TornWindow:
 
 
 def test_fresh_buffer_is_the_empty_state() -> None:
-    assert Journal(TornWindow(bytearray(JOURNAL_BYTES)), PLAN).state == JournalState()
+    assert UpdateJournal(TornWindow(bytearray(JOURNAL_BYTES)), PLAN).state == JournalState()
 
 
 def test_every_field_survives() -> None:
@@ -36,7 +36,7 @@ def test_every_field_survives() -> None:
         "round": 2**63 - 1,
         "anchor_sha256": b"a" * 32,
         "state_digest": b"b" * 32,
-        "operation": Operation.SETTLE,
+        "operation": Update.SETTLE,
         "position": 5,
         "saved": Saved.OWNER_FEEDBACK,
         "saved_segment": 77,
@@ -51,26 +51,26 @@ def test_every_field_survives() -> None:
         "partial_residual_square": 3.5,
         "path": "/some/where",
     }
-    Journal(window, PLAN).write(**fields)
-    assert Journal(window, PLAN).state == JournalState(plan_sha256=PLAN, **fields)  # type: ignore[arg-type]
+    UpdateJournal(window, PLAN).write(**fields)
+    assert UpdateJournal(window, PLAN).state == JournalState(plan_sha256=PLAN, **fields)  # type: ignore[arg-type]
 
 
 def test_write_torn_at_any_byte_leaves_the_state_before_or_after() -> None:
     window = TornWindow(bytearray(JOURNAL_BYTES))
-    journal = Journal(window, PLAN)
+    journal = UpdateJournal(window, PLAN)
     for number in range(1, 4):
         journal.write(round=number)
     whole = bytes(window.data)
     for stop in range(0, JOURNAL_BYTES // 2, 13):
         torn = TornWindow(bytearray(whole))
-        journal = Journal(torn, PLAN)
+        journal = UpdateJournal(torn, PLAN)
         torn.stop_after = stop
         journal.write(round=4, path="x" * 1000)
-        assert Journal(torn, PLAN).state.round in ((3,) if stop < 1000 else (3, 4))
+        assert UpdateJournal(torn, PLAN).state.round in ((3,) if stop < 1000 else (3, 4))
 
 
 def test_buffers_of_another_run_are_refused() -> None:
     window = TornWindow(bytearray(JOURNAL_BYTES))
-    Journal(window, PLAN).write(round=1)
+    UpdateJournal(window, PLAN).write(round=1)
     with pytest.raises(WorkerError, match="another run"):
-        Journal(window, b"q" * 32)
+        UpdateJournal(window, b"q" * 32)

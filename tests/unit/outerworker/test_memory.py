@@ -10,16 +10,24 @@ import pytest
 import torch
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.outerworker.buffers import Buffers
-from dilocoxd.outerworker.memory import decode_header
+from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.outerworker.progress import Reporter
-from dilocoxd.outerworker.worker import Worker
-from dilocoxd.wire import local
-from dilocoxd.wire.local import ApplyEntry, CopyBase, LoadState, OpenState, Settle, SnapshotWritten, WriteSnapshot
-from tests.harness.inner_worker import InnerWorker
-from tests.harness.outer_daemon import tiny_manifest
-from tests.harness.outer_swarm import Site, commit, exchange, form
+from dilocoxd.outerworker.requests import Worker
+from dilocoxd.outerworker.schedule_memory import decode_header
+from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from dilocoxd.wire.local.outer_worker import (
+    ApplyResult,
+    CopyBase,
+    LoadState,
+    OpenState,
+    Settle,
+    SnapshotSaved,
+    WriteSnapshot,
+)
+from tests.harness.outer_worker.daemon_end import tiny_manifest
+from tests.harness.outer_worker.in_process import InnerWorker
+from tests.harness.outer_worker.swarm import Site, commit, exchange, form
 
 ADAPTIVE = {
     "strategy": {"transform": "lowrank", "lowrank_r": 8, "codec": "int4"},
@@ -60,13 +68,13 @@ class FragileWorker(InnerWorker):
 
     def __init__(self) -> None:
         super().__init__(make_plan(tiny_manifest(**ADAPTIVE)))
-        self.journal = CuttingWindow(self._maps[local.JOURNAL])
+        self.journal = CuttingWindow(self._maps[local_buffers.JOURNAL])
         self.revive()
 
     def revive(self) -> None:
         plan = make_plan(tiny_manifest(**ADAPTIVE))
-        maps: dict[str, Any] = {**self._maps, local.JOURNAL: self.journal}
-        self._worker = Worker(plan, Buffers(plan, maps, {}), Reporter(_Sent(self._sent)))
+        maps: dict[str, Any] = {**self._maps, local_buffers.JOURNAL: self.journal}
+        self._worker = Worker(plan, MappedBuffers(plan, maps, {}), Reporter(_Sent(self._sent)))
 
 
 class _Sent:
@@ -121,13 +129,13 @@ def test_a_cut_at_any_journal_write_of_an_update_changes_nothing(is_after: bool)
         lowrank_r = worker.do(OpenState).lowrank_r
         worker.journal.left, worker.journal.is_after = number, is_after
         try:
-            ready = worker.do(ApplyEntry, ROUNDS - 1, "", 0, lowrank_r)
+            ready = worker.do(ApplyResult, ROUNDS - 1, "", 0, lowrank_r)
         except PowerCut:
             cuts += 1
             worker.revive()
             ready = worker.do(OpenState)
             if ready.round == ROUNDS - 1:
-                ready = worker.do(ApplyEntry, ROUNDS - 1, "", 0, lowrank_r)
+                ready = worker.do(ApplyResult, ROUNDS - 1, "", 0, lowrank_r)
             assert essence(ready) == expected[-1], number
         else:
             assert essence(ready) == expected[-1]
@@ -138,11 +146,11 @@ def test_a_cut_at_any_journal_write_of_an_update_changes_nothing(is_after: bool)
 def test_who_starts_from_a_snapshot_offers_and_decides_the_same(tmp_path: Path) -> None:
     old, new = calm_worker(), calm_worker()
     history(old, 0, ROUNDS)
-    assert isinstance(snapshot(old, tmp_path / "4"), SnapshotWritten)
+    assert isinstance(snapshot(old, tmp_path / "4"), SnapshotSaved)
     assert essence(new.do(LoadState, str(tmp_path / "4"))) == essence(old.do(OpenState))
     new.do(CopyBase)
-    new.write(local.FEEDBACK, old.read(local.FEEDBACK))
-    new.write(local.OWNER_FEEDBACK, old.read(local.OWNER_FEEDBACK))
+    new.write(local_buffers.FEEDBACK, old.read(local_buffers.FEEDBACK))
+    new.write(local_buffers.OWNER_FEEDBACK, old.read(local_buffers.OWNER_FEEDBACK))
     later = [[essence(ready) for ready in history(worker, ROUNDS, ROUNDS + 3)] for worker in (old, new)]
     assert later[0] == later[1]
 
@@ -157,16 +165,16 @@ def snapshot(worker: InnerWorker, directory: Path) -> Any:
 def test_damaged_memory_of_a_snapshot_is_refused_as_another_state(tmp_path: Path) -> None:
     old = calm_worker()
     history(old, 0, 2)
-    memory = bytearray(old.read(local.MEMORY))
+    memory = bytearray(old.read(local_buffers.MEMORY))
     memory[-200] ^= 1
-    old.write(local.MEMORY, bytes(memory))
+    old.write(local_buffers.MEMORY, bytes(memory))
     snapshot(old, tmp_path / "2")
     assert calm_worker().ask(LoadState, str(tmp_path / "2")).kind == "corrupt_snapshot"
 
 
 def test_entry_with_a_low_rank_that_the_state_does_not_say_is_refused() -> None:
     worker = calm_worker()
-    assert worker.ask(ApplyEntry, 0, "", 0, 7).kind == "bad_request"
+    assert worker.ask(ApplyResult, 0, "", 0, 7).kind == "bad_request"
     assert worker.do(OpenState).round == 0
 
 

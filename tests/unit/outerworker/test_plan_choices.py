@@ -10,7 +10,7 @@ from dilocoxd.compress.registry import codec_names
 from dilocoxd.config.agreement import OuterSection, StrategySection
 from dilocoxd.errors import ConfigError
 from dilocoxd.outerworker.plan import make_plan
-from tests.harness.outer_daemon import tiny_manifest
+from tests.harness.outer_worker.daemon_end import tiny_manifest
 
 CODECS = get_args(StrategySection.model_fields["codec"].annotation)
 OPTIMIZERS = get_args(OuterSection.model_fields["optimizer"].annotation)
@@ -26,8 +26,9 @@ def test_every_codec_and_transform_makes_a_plan(codec: str, lowrank_r: int) -> N
     transform = "lowrank" if lowrank_r else "identity"
     plan = make_plan(tiny_manifest(strategy={"codec": codec, "transform": transform, "lowrank_r": lowrank_r}))
     assert plan.num_passes == (3 if lowrank_r else 1)
-    assert all(size >= 1 for row in plan.payload_bytes for size in row)
-    assert plan.payload_total == sum(map(sum, plan.transform.payload_table()))
+    assert all(size >= 1 for row in plan.payload_bytes_at(lowrank_r) for size in row)
+    assert plan.payload_total == sum(map(sum, plan.transform.payload_table())) + len(plan.segments) * plan.record_bytes
+    assert plan.record_bytes == 2 * (1 + plan.manifest.round.peers_max)
 
 
 def test_topk_takes_its_number_from_the_manifest() -> None:
@@ -71,7 +72,8 @@ def test_contradictions_are_config_errors(section: str, fields: dict[str, object
 
 def test_every_round_of_streaming_costs_an_equal_part_of_the_bytes() -> None:
     fields = {"delay": "streaming", "codec": "e3m0", "error_feedback": "none"}
-    one, four = (make_plan(tiny_manifest(strategy={**fields, "fragments": n})) for n in (1, 4))
+    unclipped = {"norm_clip": False}
+    one, four = (make_plan(tiny_manifest(strategy={**fields, "fragments": n}, aggregation=unclipped)) for n in (1, 4))
     assert four.payload_total == pytest.approx(one.payload_total / 4, rel=0.02)
     assert (one.age_expected, four.age_expected) == (0, 3), "in between its fragment's anchor does not move"
 
@@ -92,7 +94,7 @@ def test_adaptive_runs_know_the_payloads_of_every_low_rank_they_may_use() -> Non
     assert plan.payload_total == totals[-1]
     assert [each.lowrank_r for each in plan.described().payloads] == [3, 4, 5, 6, 7, 8]
     assert plan.has_memory
-    assert not make_plan(tiny_manifest()).has_memory
+    assert not make_plan(tiny_manifest(aggregation={"norm_clip": False})).has_memory
 
 
 def test_coarse_codecs_without_feedback_are_warned_about() -> None:

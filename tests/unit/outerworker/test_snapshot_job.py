@@ -11,19 +11,21 @@ import torch
 from safetensors import safe_open
 
 from dilocoxd.outerworker import progress
-from dilocoxd.outerworker.buffers import Buffers
-from dilocoxd.outerworker.core import Core
+from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.failure import RequestFailed
-from dilocoxd.outerworker.journal import Journal
+from dilocoxd.outerworker.journal import UpdateJournal
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.outerworker.progress import Reporter
-from dilocoxd.outerworker.shared_state import Digests
+from dilocoxd.outerworker.shared_state import leaf_in
 from dilocoxd.outerworker.snapshot import SnapshotWriter
-from dilocoxd.outerworker.tensor_file import TensorEntry, encode_header, read_header
+from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store import snapshots
 from dilocoxd.store.durable import Corrupt
-from dilocoxd.wire.local import SnapshotWritten, WorkerAlive, WorkerFailed, WriteSnapshot
-from tests.harness.outer_daemon import tiny_manifest
+from dilocoxd.store.tensor_header import TensorEntry, encode_header, read_header
+from dilocoxd.wire.local.outer_worker import SnapshotSaved, WriteSnapshot
+from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
+from dilocoxd.wire.state_digest import root_of
+from tests.harness.outer_worker.daemon_end import tiny_manifest
 
 
 class Recorder:
@@ -36,63 +38,56 @@ class Recorder:
         self.sent.append(message)
 
 
-def make_core(recorder: Recorder) -> Core:
-    """A core on anonymous memory with a random state 3."""
+def make_workspace(recorder: Recorder) -> Workspace:
+    """A workspace on anonymous memory with a random state 3."""
     plan = make_plan(tiny_manifest())
-    buffers = Buffers(plan, {buffer.name: mmap.mmap(-1, buffer.size) for buffer in plan.described().buffers}, {})
-    core = Core(plan, buffers, Journal(buffers.journal, plan.sha256), Reporter(recorder))
+    buffers = MappedBuffers(plan, {buffer.name: mmap.mmap(-1, buffer.size) for buffer in plan.described().buffers}, {})
+    workspace = Workspace(plan, buffers, UpdateJournal(buffers.journal, plan.sha256), Reporter(recorder))
     generator = torch.Generator().manual_seed(1)
     buffers.anchor.copy_(torch.randn(buffers.anchor.numel(), generator=generator))
     buffers.momentum.copy_(torch.randn(buffers.momentum.numel(), generator=generator))
-    anchor, digest = digests(core)
-    core.journal.write(is_loaded=True, round=3, anchor_sha256=anchor, state_digest=digest)
-    return core
-
-
-def digests(core: Core) -> tuple[bytes, bytes]:
-    running = Digests()
-    for segment in core.plan.segments:
-        running.add(core, segment)
-    return running.finish()
+    root = root_of(3, b"", [leaf_in(workspace, segment, None) for segment in workspace.plan.segments])
+    workspace.journal.write(is_loaded=True, round=3, **root._asdict())
+    return workspace
 
 
 @pytest.mark.parametrize("order", ["updates first", "snapshot first", "between"])
 def test_segment_is_copied_before_it_changes(tmp_path: Path, order: str) -> None:
     recorder = Recorder()
-    core = make_core(recorder)
-    writer = SnapshotWriter(core)
-    before = core.state.state_digest
+    workspace = make_workspace(recorder)
+    writer = SnapshotWriter(workspace)
+    before = workspace.state.state_digest
     writer.start(WriteSnapshot(9, str(tmp_path / "3")))
     if order == "snapshot first":
         writer.finish()
-    for segment in core.plan.segments:
+    for segment in workspace.plan.segments:
         if order == "between" and segment.index == 2:
             writer.finish()
         writer.before_change(segment)
-        core.anchor_of(segment).zero_()
-        core.buffers.momentum_of(segment).zero_()
+        workspace.anchor_of(segment).zero_()
+        workspace.buffers.momentum_of(segment).zero_()
     writer.finish()
     (answer,) = recorder.sent
-    assert isinstance(answer, SnapshotWritten)
+    assert isinstance(answer, SnapshotSaved)
     index = snapshots.verify(tmp_path / "3")
     assert index.state_digest == before.hex()
     with safe_open(tmp_path / "3" / snapshots.ANCHOR_NAME, "pt") as file:
         assert not any(bool((file.get_tensor(name) == 0).all()) for name in file.keys())  # noqa: SIM118
-        assert file.metadata() == {"run_id": core.plan.run_id, "round": "3"}
+        assert file.metadata() == {"run_id": workspace.plan.run_id, "round": "3"}
 
 
 def test_write_error_of_an_update_ends_the_snapshot_only(tmp_path: Path) -> None:
     recorder = Recorder()
-    core = make_core(recorder)
-    writer = SnapshotWriter(core)
+    workspace = make_workspace(recorder)
+    writer = SnapshotWriter(workspace)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RequestFailed, match="preparing a snapshot"):
         writer.start(WriteSnapshot(9, str(tmp_path / "file" / "3")))
-    writer.before_change(core.plan.segments[0])
+    writer.before_change(workspace.plan.segments[0])
     assert recorder.sent == []
     writer.start(WriteSnapshot(10, str(tmp_path / "3")))
     writer.finish()
-    assert isinstance(recorder.sent[0], SnapshotWritten)
+    assert isinstance(recorder.sent[0], SnapshotSaved)
     assert not any(isinstance(message, WorkerFailed) for message in recorder.sent)
 
 

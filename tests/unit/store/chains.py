@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.store.log import EntryLog, Source
-from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, SignedVote, entry_hash
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry, SignedVote, entry_hash
 
 RUN = RunId("run-0123456789abcdef")
 GENESIS = Digest(hashlib.sha256(b"genesis").digest())
@@ -32,17 +32,18 @@ def signed(index: int, parent: Digest, lengths: tuple[int, ...] = LENGTHS, salt:
     root = hashlib.sha256(b"payload" + salt).digest()
     contribution = Contribution(PeerId("QmA"), PhaseId(index), RoundIndex(index), 10, 100, root)
     digest = hashlib.sha256(b"state" + bytes([index % 256])).digest()
-    entry = Entry(RUN, RoundIndex(index), parent, digest, (contribution,), tuple(hashes), 0, 0, 10)
-    return SignedEntry(entry, (SignedVote(PeerId("QmA"), b"key", b"signature"),), 1)
+    entry = Entry(RUN, RoundIndex(index), parent, digest, (contribution,), tuple(hashes), 0, 0, 10, (), ())
+    signature = Signature(b"key", b"signature")
+    return SignedEntry(entry, (signature,), (SignedVote(PeerId("QmA"), Attempt(0), 1, signature),))
 
 
 @contextmanager
-def payload_file(index: int, prefix: bytes = b"", lengths: tuple[int, ...] = LENGTHS) -> Iterator[Source]:
+def payload_file(index: int, prefix: bytes = b"", lengths: tuple[int, ...] = LENGTHS) -> Iterator[PayloadSource]:
     """A descriptor that holds the payload behind `prefix`, as the RESULT buffer does."""
     fd = os.memfd_create("payload")
     try:
         os.write(fd, prefix + payload_of(index, lengths))
-        yield Source(fd, len(prefix), lengths)
+        yield PayloadSource(fd, len(prefix), lengths)
     finally:
         os.close(fd)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.store.aside import Aside
+from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog
 from tests.unit.store.chains import GENESIS, RUN, new_log
 from tests.unit.store.test_snapshots import make

@@ -7,12 +7,12 @@ import pytest
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PhaseId
-from dilocoxd.store.own_work import KeptWork, OwnWork, Piece, check_work, work_path
+from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece, check_work, work_path
 
 BODY = bytes(range(256)) * 10
 
 
-def keep(kept: OwnWork, phase: int, round_index: int, body: bytes = BODY) -> None:
+def keep(kept: KeptWorkStore, phase: int, round_index: int, body: bytes = BODY) -> None:
     fd = os.memfd_create("payload")
     try:
         os.pwrite(fd, b"##" + body, 0)
@@ -24,7 +24,7 @@ def keep(kept: OwnWork, phase: int, round_index: int, body: bytes = BODY) -> Non
 
 
 def test_kept_work_is_found_whole(tmp_path: Path) -> None:
-    kept = OwnWork(tmp_path / "work")
+    kept = KeptWorkStore(tmp_path / "work")
     assert kept.find(PhaseId(7)) is None and kept.total_bytes() == 0
     keep(kept, 7, 3)
     path = work_path(tmp_path / "work", PhaseId(7))
@@ -37,7 +37,7 @@ def test_kept_work_is_found_whole(tmp_path: Path) -> None:
 
 
 def test_old_and_broken_files_are_dropped(tmp_path: Path) -> None:
-    kept = OwnWork(tmp_path)
+    kept = KeptWorkStore(tmp_path)
     for phase in range(5):
         keep(kept, phase, 10 + phase)
     work_path(tmp_path, PhaseId(4)).write_bytes(b"torn")
@@ -48,8 +48,31 @@ def test_old_and_broken_files_are_dropped(tmp_path: Path) -> None:
     assert kept.total_bytes() < 3 * len(BODY)
 
 
+def test_a_file_says_whose_work_it_carries(tmp_path: Path) -> None:
+    kept = KeptWorkStore(tmp_path)
+    content = ((PhaseId(2), -1), (PhaseId(5), 1))
+    kept.keep(KeptWork(PhaseId(5), 1, Digest(bytes(32)), content=content), [])
+    assert check_work(work_path(tmp_path, PhaseId(5))).content == content
+    assert kept.contents() == {5: {2: -1, 5: 1}}
+    kept.forget(PhaseId(5))
+    kept.forget(PhaseId(5))
+    assert kept.contents() == {}
+
+
+def test_a_file_stays_as_long_as_that_of_a_phase_that_it_carries(tmp_path: Path) -> None:
+    """Without it nothing would say that the chain has that work."""
+    kept = KeptWorkStore(tmp_path)
+    for phase, round_index, carried in ((1, 20, (1,)), (2, 5, (1, 2)), (3, 6, (3,))):
+        content = tuple((PhaseId(number), 1) for number in carried)
+        kept.keep(KeptWork(PhaseId(phase), round_index, Digest(bytes(32)), content=content), [])
+    kept.drop_below(10)
+    assert kept.contents().keys() == {1, 2}
+    kept.drop_below(21)
+    assert kept.contents() == {}
+
+
 def test_a_payload_that_ends_too_early_is_an_error_and_leaves_the_old_file(tmp_path: Path) -> None:
-    kept = OwnWork(tmp_path)
+    kept = KeptWorkStore(tmp_path)
     keep(kept, 1, 1)
     fd = os.memfd_create("short")
     try:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.errors import StoreError
+from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest, RunId
-from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.store.log import EntryLog, PayloadSource
 from tests.unit.store.chains import (
     GENESIS,
     LENGTHS,
@@ -119,14 +119,14 @@ def test_foreign_or_unlinked_entries_are_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be number 2"):
             log.append(signed(3, log.head), source)
         with pytest.raises(StoreError, match="names 3 result segments, the payload has 2"):
-            log.append(signed(2, log.head), Source(source.fd, 0, LENGTHS[:2]))
+            log.append(signed(2, log.head), PayloadSource(source.fd, 0, LENGTHS[:2]))
         with pytest.raises(StoreError, match="segment 0 does not have the hash"):
-            log.append(signed(2, log.head), Source(source.fd, 1, LENGTHS))
+            log.append(signed(2, log.head), PayloadSource(source.fd, 1, LENGTHS))
         with pytest.raises(StoreError, match="ends inside result segment 2"):
-            log.append(signed(2, log.head, (*LENGTHS[:2], 9999)), Source(source.fd, 0, (*LENGTHS[:2], 9999)))
+            log.append(signed(2, log.head, (*LENGTHS[:2], 9999)), PayloadSource(source.fd, 0, (*LENGTHS[:2], 9999)))
     assert snapshot_of(tmp_path) == before
     assert log.height == 2
-    with pytest.raises(StoreError, match="belongs to run"):
+    with pytest.raises(ConfigError, match="was changed, and the description of a run is fixed; undo"):
         EntryLog(tmp_path, RunId("other"), GENESIS)
     with pytest.raises(StoreError, match="continues"):
         EntryLog(tmp_path, RUN, Digest(bytes(32)))
@@ -187,7 +187,7 @@ for limit in (10, 300, 2000, 6000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     source_fd = os.open(sys.argv[2], os.O_RDONLY)
     try:
-        log.append(signed(2, log.head), Source(source_fd, 0, LENGTHS))
+        log.append(signed(2, log.head), PayloadSource(source_fd, 0, LENGTHS))
     except DiskFull as error:
         assert "free space" in str(error), error
     else:

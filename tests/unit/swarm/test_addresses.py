@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.swarm.addresses import can_reach_others, multiaddr, multiaddr_bytes, parse_address
-from dilocoxd.swarm.relays import status_of
+from dilocoxd.swarm.p2pd.addresses import can_reach_others, multiaddr_bytes, parse_address
+from dilocoxd.swarm.p2pd.connections import ip_of
+from dilocoxd.swarm.p2pd.relays import status_of
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 
@@ -21,6 +22,8 @@ PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
         (f"203.0.113.7:31337/{PEER}", "203.0.113.7", 31337, PEER),
         ("head.example.org:31337", "head.example.org", 31337, None),
         ("[2001:db8::1]:31337", "2001:db8::1", 31337, None),
+        ("head.example.org", "head.example.org", 31337, None),
+        ("203.0.113.7", "203.0.113.7", 31337, None),
     ],
 )
 def test_every_usual_form_is_understood(text: str, host: str, port: int, peer: str | None) -> None:
@@ -32,7 +35,8 @@ def test_every_usual_form_is_understood(text: str, host: str, port: int, peer: s
     ("text", "hint"),
     [
         ("", "cannot be understood"),
-        ("head.example.org", "cannot be understood"),
+        ("head example.org", "cannot be understood"),
+        ("10.0.0", "neither an IP address nor the name"),
         ("http://head.example.org:80", "cannot be understood"),
         ("host:99999", "port 99999"),
         ("host:0", "port 0"),
@@ -53,9 +57,7 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
         assert 1 <= parse_address(text).port <= 65535
 
 
-def test_multiaddr_forms_and_what_other_machines_can_use() -> None:
-    assert multiaddr("10.0.0.1", 5) == "/ip4/10.0.0.1/tcp/5"
-    assert multiaddr("::1", 5) == "/ip6/::1/tcp/5"
+def test_what_other_machines_can_use() -> None:
     assert can_reach_others("/ip4/10.0.0.1/tcp/5")
     assert can_reach_others("/dns4/head.example.org/tcp/5")
     assert not can_reach_others("/ip4/127.0.0.1/tcp/5")
@@ -98,3 +100,17 @@ def test_status_of_a_relay(message: str, status: int) -> None:
 def test_broken_answer_of_a_relay(message: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         status_of(bytes.fromhex(message))
+
+
+@pytest.mark.parametrize(
+    ("text", "ip"),
+    [
+        ("/ip4/203.0.113.7/tcp/31337", "203.0.113.7"),
+        ("/ip6/2001:db8::1/tcp/31337", "2001:db8::1"),
+        ("/dns4/head.example.org/tcp/80", ""),
+        (f"/ip4/203.0.113.7/tcp/31337/p2p/{PEER}/p2p-circuit", ""),
+    ],
+)
+def test_ip_of_a_connection_is_that_of_a_direct_one(text: str, ip: str) -> None:
+    assert ip_of(multiaddr_bytes(text)) == ip
+    assert ip_of(multiaddr_bytes("/ip4/203.0.113.7/tcp/1")[:5] + bytes([0x91, 0x02, 0, 1])) == "", "UDP"

@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.guard import BAN_S, PEERS_TRACKED_MAX, STREAMS_PER_PEER_MAX, STRIKES_MAX, Guard
-from dilocoxd.swarm.peers_file import PeersFile
-from dilocoxd.swarm.pieces import PieceSet, Region
-from dilocoxd.swarm.throttle import SERVING_PAUSE_MAX_S, ServingLimit, TokenBucket
+from dilocoxd.swarm.discovery.peers_file import PeersFile
+from dilocoxd.swarm.streams.guard import BAN_S, PEERS_TRACKED_MAX, STRIKES_MAX, PeerGuard
+from dilocoxd.swarm.streams.pieces import PieceSet, Region
+from dilocoxd.swarm.streams.throttle import SERVING_PAUSE_MAX_S, ServingLimit, TokenBucket
 from dilocoxd.wire.frames import PIECE_BYTES
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
@@ -30,49 +30,37 @@ class Clock:
 
 def test_ban_comes_after_enough_bad_input_and_ends() -> None:
     clock = Clock()
-    guard = Guard(clock)
+    guard = PeerGuard(clock)
     for _ in range(STRIKES_MAX):
-        guard.enter(PEER)
-        guard.leave(PEER)
+        guard.admit(PEER)
         guard.count(PEER, "bad_hash")
     with pytest.raises(WireError, match="banned"):
-        guard.enter(PEER)
+        guard.admit(PEER)
     clock.now += BAN_S + 1
-    guard.enter(PEER)
+    guard.admit(PEER)
     assert guard.bad_input() == {PEER: {"bad_hash": STRIKES_MAX}}
 
 
 def test_crashes_and_slow_mistakes_never_ban() -> None:
     clock = Clock()
-    guard = Guard(clock)
+    guard = PeerGuard(clock)
     for _ in range(10 * STRIKES_MAX):
         guard.count(PEER, "truncated")
     for _ in range(10 * STRIKES_MAX):
         clock.now += BAN_S / (STRIKES_MAX - 2)
         guard.count(PEER, "malformed")
-    assert not guard.is_banned(PEER)
+    guard.admit(PEER)
 
 
-def test_streams_of_one_peer_are_limited() -> None:
-    guard = Guard(Clock())
-    for _ in range(STREAMS_PER_PEER_MAX):
-        guard.enter(PEER)
-    with pytest.raises(WireError, match="too_many_streams"):
-        guard.enter(PEER)
-    guard.leave(PEER)
-    guard.enter(PEER)
-
-
-def test_memory_of_the_guard_is_bounded_and_never_forgets_open_streams() -> None:
-    guard = Guard(Clock())
-    guard.enter(PEER)
+def test_memory_of_the_guard_is_bounded_and_a_ban_outlasts_new_ids() -> None:
+    guard = PeerGuard(Clock())
+    for _ in range(STRIKES_MAX):
+        guard.count(PEER, "bad_hash")
     for number in range(3 * PEERS_TRACKED_MAX):
         guard.count(f"peer{number}", "malformed")
-    assert len(guard.bad_input()) <= PEERS_TRACKED_MAX
-    for _ in range(STREAMS_PER_PEER_MAX - 1):
-        guard.enter(PEER)
-    with pytest.raises(WireError, match="too_many_streams"):
-        guard.enter(PEER)
+    assert len(guard._peers) == PEERS_TRACKED_MAX
+    with pytest.raises(WireError, match="banned"):
+        guard.admit(PEER)
 
 
 @given(st.integers(0, 300), st.data())

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.swarm import identity
+from dilocoxd.swarm.discovery import identity
 
-TEXT = b"dilocoxd/1/test\0hello"
+TEXT = b"dilocoxd/2/test\0hello"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_peer_id_is_the_hash_of_the_libp2p_public_key(mine: identity.Identity) -
 
 
 def test_hivemind_reads_the_same_peer_id_from_the_file(mine: identity.Identity) -> None:
-    from dilocoxd.swarm.kademlia import PeerID
+    from dilocoxd.swarm.p2pd.node import PeerID
 
     assert PeerID.from_identity(mine.path.read_bytes()).to_base58() == mine.peer_id
 
@@ -45,7 +45,7 @@ def test_signature_is_bound_to_text_and_key(mine: identity.Identity, tmp_path: P
     for key, text, signed in [
         (other.public_key_der, TEXT, signature),
         (mine.public_key_der, TEXT + b"!", signature),
-        (mine.public_key_der, b"dilocoxd/1/vote\0hello", signature),
+        (mine.public_key_der, b"dilocoxd/2/vote\0hello", signature),
         (mine.public_key_der, TEXT, signature[:-1] + bytes([signature[-1] ^ 1])),
     ]:
         with pytest.raises(WireError, match="bad_signature"):

@@ -9,8 +9,9 @@ from hypothesis import given, strategies as st
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm import identity
-from dilocoxd.swarm.records import CLOCK_SKEW_MAX_MS, RecordBook, sign_record, verify_record
+from dilocoxd.swarm.discovery import identity
+from dilocoxd.swarm.discovery.records import CLOCK_SKEW_MAX_MS, RecordBook, sign_record, verify_record
+from dilocoxd.wire.messages import PROTOCOL_MAJOR
 from dilocoxd.wire.records import (
     EMPTY_DIGEST,
     PeerRecord,
@@ -38,8 +39,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> identity.Identity:
 
 def record_of(peer: PeerId, /, **changes: object) -> PeerRecord:
     record = PeerRecord(
-        peer, RUN, 1, 0, 1, 1, NOW_MS, 30_000, "training", ("/ip4/10.0.0.1/tcp/31337",), EMPTY_DIGEST, 0, 0,
-        EMPTY_DIGEST, -1, 1500, 100, 0,
+        peer, RUN, PROTOCOL_MAJOR, 0, 1, 1, NOW_MS, 30_000, "training", ("/ip4/10.0.0.1/tcp/31337",), EMPTY_DIGEST,
+        0, 0, EMPTY_DIGEST, -1, 1500, 100, 0,
     )  # fmt: skip
     return dataclasses.replace(record, **changes)  # type: ignore[arg-type]
 
@@ -103,7 +104,7 @@ def test_signature_of_another_domain_is_no_record(mine: identity.Identity) -> No
 def test_other_run_other_version_and_oversize_have_their_own_codes(mine: identity.Identity) -> None:
     for changes, code in [
         ({"run_id": RunId("x-0123456789abcdef")}, "wrong_run"),
-        ({"protocol_major": 2}, "wrong_protocol"),
+        ({"protocol_major": PROTOCOL_MAJOR + 1}, "wrong_protocol"),
     ]:
         with pytest.raises(WireError) as refused:
             verify_record(sign_record(mine, record_of(mine.peer_id, **changes)), RUN)

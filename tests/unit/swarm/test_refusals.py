@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm import streams
-from dilocoxd.swarm.guard import Guard
-from dilocoxd.swarm.streams import FrameStream, StreamGate
+from dilocoxd.swarm.streams import streams
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.streams import FrameStream, StreamGate
 from dilocoxd.wire.messages import Hello
 
 STRANGER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
@@ -52,7 +52,7 @@ class Knock:
 @pytest.fixture
 def gate() -> StreamGate:
     node: Any = None
-    return StreamGate(node, RunId("test-0123456789abcdef"), Guard(lambda: 0.0, allowed=frozenset()))
+    return StreamGate(node, RunId("test-0123456789abcdef"), PeerGuard(lambda: 0.0, allowed=frozenset()))
 
 
 async def test_refused_stream_is_closed_when_its_opener_has_closed(gate: StreamGate) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.errors import StoreError
-from dilocoxd.telemetry.catalogue import PhaseStarted, RoundCommitted, WorkerDied, event_types
+from dilocoxd.telemetry.catalogue import AlertRaised, PeerLost, PhaseStarted, RoundCommitted, WorkerDied
 from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.kinds import event_types
 
 DIED = WorkerDied(worker="outer", pid=7, reason="signal 9", restarts_left=3)
 
@@ -88,3 +89,58 @@ def test_full_disk_is_told_once_and_events_go_on(tmp_path: Path) -> None:
     log.emit(DIED)
     assert stream.getvalue().count("events are no longer written") == 1
     assert stream.getvalue().count("worker.died") == 2
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("code", "mark"), [("stop_list", ""), ("left_out", "WARNING "), ("disk_low", "ERROR ")])
+def test_alert_is_shown_with_its_own_severity(code: str, mark: str) -> None:
+    stream = Screen()
+    seen: list[dict[str, object]] = []
+    log = EventLog(None, stream=stream)
+    log.listen(seen.append)
+    log.emit(AlertRaised(code=code, text="text", remedy="remedy"))
+    assert f" {mark}alert {code}: text; remedy\n" in stream.getvalue()
+    assert seen[0]["level"] == {"": "info", "WARNING ": "warning", "ERROR ": "error"}[mark]
+
+
+COMMITTED = RoundCommitted(
+    round=1, attempt=0, entry_hash="ab" * 32, contributors=("a", "b"), bytes_sent=1, bytes_received=2, exchange_s=0.5
+)
+LOST = PeerLost(peer="attic", reason="connection broke", silent_s=12.0)
+
+
+def test_details_of_a_round_are_debug_for_people_and_whole_in_the_file(tmp_path: Path) -> None:
+    """Four lines a round of equal weight drowned what mattered; the line of the round says the same."""
+    screen = Screen()
+    log = EventLog(tmp_path / "events.jsonl", stream=screen)
+    log.emit(COMMITTED)
+    assert screen.getvalue() == ""
+    assert json.loads((tmp_path / "events.jsonl").read_text())["level"] == "info"
+    log.level = "debug"
+    log.emit(COMMITTED)
+    assert "round.committed round=1" in screen.getvalue()
+
+
+def test_a_terminal_gets_the_time_and_a_journal_date_and_level() -> None:
+    screen, file = Screen(), io.StringIO()
+    for stream in (screen, file):
+        log = EventLog(None, stream=stream, clock=lambda: 1_790_000_000.0)
+        log.emit(LOST)
+        log.say("round 1  2/2 sites")
+    said = "attic does not answer any more, for 12 s: connection broke"
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d WARNING {said}\n\d\d:\d\d:\d\d round 1  2/2 sites\n", screen.getvalue())
+    day = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(rf"{day} WARNING {said}\n{day} INFO round 1  2/2 sites\n", file.getvalue())
+
+
+def test_lines_of_how_it_goes_are_info() -> None:
+    screen = Screen()
+    log = EventLog(None, stream=screen, level="warning")
+    log.say("round 1  2/2 sites")
+    assert screen.getvalue() == ""

@@ -47,8 +47,8 @@ def test_event_arrives_with_all_its_fields(tmp_path: Path, journal: socket.socke
     assert found["PRIORITY"] == "4" and found["SYSLOG_IDENTIFIER"] == "dilocoxd"
     assert found["DILOCOXD_EVENT"] == "round.abandoned" and found["DILOCOXD_ROUND"] == "7"
     assert found["DILOCOXD_REASON"] == "peer lost:\nno answer"
-    assert found["MESSAGE"].startswith("WARNING round.abandoned round=7")
-    assert parsed(journal.recv(65536))["PRIORITY"] == "6"
+    assert found["MESSAGE"] == "round 7: attempt 1 was given up: peer lost:\nno answer"
+    assert parsed(journal.recv(65536))["PRIORITY"] == "7", "a detail"
     assert stream.getvalue() == "", "not on the stream as well"
     journal.close()
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from dilocoxd.answers.rounds import RoundTimes
 from dilocoxd.telemetry.alerts import KINDS
 from dilocoxd.telemetry.metrics import LABELLED, PLAIN, Metrics
 from tests.architecture.operations import PANELS
-from tests.harness.fake_view import FakeView
+from tests.harness.synthetic.fake_view import FakeView
 
 ROOT = Path(__file__).resolve().parents[3]
-OPERATIONS = ROOT / "docs" / "operations"
+OPERATIONS = ROOT / "dilocoxd" / "shipped" / "monitoring"
 STABLE = Path(__file__).with_name("metric_names.txt")
 
 
@@ -27,7 +28,7 @@ def promtool(*arguments: str, text: str | None = None) -> str:
 def exposition() -> str:
     view = FakeView(5)
     metrics = Metrics(view.status, view.peers)
-    metrics.observe_round({"exchange_s": 1.0})
+    metrics.observe_round(RoundTimes(exchange_s=1.0))
     return metrics.exposition().decode()
 
 

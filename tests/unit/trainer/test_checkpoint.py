@@ -10,13 +10,14 @@ from torch import nn
 from dilocoxd.trainer.checkpoint import (
     CheckpointWriter,
     Progress,
+    Rows,
     copy_moments,
     load_moments,
-    moment_shapes,
+    moment_pieces,
     newest_complete,
     read_moments,
 )
-from dilocoxd.trainer.optimizer import InnerOptimizer, OptimizerConfig, make_adamw
+from dilocoxd.trainer.optimizer import AdamW, InnerOptimizer, Muon, OptimizerConfig, make_adamw
 
 
 def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
@@ -29,8 +30,8 @@ def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
     return optimizer, named
 
 
-def adamw_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.{moment}": shape for name, shape in shapes.items() for moment in ("exp_avg", "exp_avg_sq")}
+def adamw_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, Rows]:
+    return {f"{name}.{moment}": Rows(shape) for name, shape in shapes.items() for moment in ("exp_avg", "exp_avg_sq")}
 
 
 def write(directory: Path, stage: int, num_ranks: int, progress: Progress, names: str) -> None:
@@ -84,8 +85,8 @@ def test_muon_steps_block_matrices_only_and_with_orthogonal_directions() -> None
     before = {name: param.detach().clone() for name, param in named.items()}
     optimizer = InnerOptimizer(named, OptimizerConfig(kind="muon", weight_decay=0.0))
     assert {type(part): sorted(held) for part, held in optimizer.parts} == {
-        torch.optim.AdamW: ["model.embed_tokens.weight", "model.layers.0.n", "model.layers.1.n"],
-        torch.optim.Muon: ["model.layers.0.w", "model.layers.1.w"],
+        AdamW: ["model.embed_tokens.weight", "model.layers.0.n", "model.layers.1.n"],
+        Muon: ["model.layers.0.w", "model.layers.1.w"],
     }
     step(optimizer, named, 1)
     moved = {name: (param.detach() - before[name]) / 0.01 for name, param in named.items()}
@@ -119,7 +120,7 @@ def test_muon_continues_bit_for_bit_from_a_checkpoint_and_adamw_does_not_take_it
     assert folder is not None
     fresh_named = {name: nn.Parameter(param.detach().clone()) for name, param in named.items()}
     fresh = InnerOptimizer(fresh_named, MUON)
-    found = read_moments(folder, {k: v for part in fresh.parts for k, v in moment_shapes(*part).items()})
+    found = read_moments(folder, {k: v for part in fresh.parts for k, v in moment_pieces(*part).items()})
     assert found is not None
     for part in fresh.parts:
         load_moments(*part, found[1], 3)
@@ -127,7 +128,7 @@ def test_muon_continues_bit_for_bit_from_a_checkpoint_and_adamw_does_not_take_it
     step(fresh, fresh_named, 9)
     assert all(torch.equal(named[name], fresh_named[name]) for name in named)
     adamw = InnerOptimizer(named, OptimizerConfig())
-    assert read_moments(folder, {k: v for part in adamw.parts for k, v in moment_shapes(*part).items()}) is None
+    assert read_moments(folder, {k: v for part in adamw.parts for k, v in moment_pieces(*part).items()}) is None
 
 
 def test_only_complete_sets_count_and_old_ones_go(tmp_path: Path) -> None:

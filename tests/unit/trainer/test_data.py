@@ -13,12 +13,13 @@ import torch
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.data import DataConfig, PreparedData, TokenizerConfig, prepare
-from dilocoxd.trainer.data.bpe import tokenizer_digest, train_tokenizer
+from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus
 from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.data.prepare import token_dtype, unigram_entropy
+from dilocoxd.trainer.data.prepare import unigram_entropy
 from dilocoxd.trainer.data.split import chunks_of, hold_out
 from dilocoxd.trainer.prepare import main
+from dilocoxd.trainer.tokens.vocabulary import token_dtype, tokenizer_digest
 
 SENTENCES = [f"The {a} of a {b} number {i} is known to {c}.\n" for i in range(60) for a in ("sum", "root", "size")
              for b in ("prime", "large") for c in ("all", "few people", "nobody at all")]  # fmt: skip
@@ -55,7 +56,7 @@ def test_two_machines_prepare_the_same_bytes(corpus: Path, tmp_path: Path) -> No
 
 def test_tokenizer_does_not_depend_on_the_number_of_threads() -> None:
     script = (
-        "from dilocoxd.trainer.data.bpe import *; import sys; "
+        "from dilocoxd.trainer.data.bpe import *; from dilocoxd.trainer.tokens.vocabulary import *; import sys; "
         "print(tokenizer_digest(train_tokenizer(sys.stdin.read().splitlines(keepends=True), 300)))"
     )
     digests = set()
@@ -218,7 +219,7 @@ def test_english_without_package_tools_is_the_standard_library(tmp_path: Path, m
 
 @pytest.mark.parametrize("size", [100, 5000])
 def test_impossible_vocabulary_is_refused(size: int) -> None:
-    with pytest.raises(ConfigError, match=r"tokenizer\.vocab_size"):
+    with pytest.raises(ConfigError, match=r"model\.vocab_size"):
         train_tokenizer(["a few words only"], size)
 
 

@@ -6,11 +6,11 @@ from torch import Tensor, nn
 from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.fragments import Fragments, stretch
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.feedback import ErrorFeedback
-from dilocoxd.outer.streaming import Streaming, StreamingSettings
-from dilocoxd.trainer.mixing import MixedParameters
+from dilocoxd.trainer.parameters.mixing import MixedParameters
 from dilocoxd.wire.layout import ParamSpec, make_layout
+from tests.reference.engine import Engine, Recipe
+from tests.reference.streaming import Streaming, StreamingSettings
 from tests.unit.outer.toys import nesterov
 
 LAYOUT = make_layout([ParamSpec("model.layers.0.w", (90, 50)), ParamSpec("model.norm.weight", (4,))], 4096)

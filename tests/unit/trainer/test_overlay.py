@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from dilocoxd.outer.phases import Phases
-from dilocoxd.trainer.overlay import EagerParameters
+from dilocoxd.trainer.parameters.overlay import EagerParameters
 from dilocoxd.wire.layout import ParamSpec, make_layout
+from tests.reference.phases import Phases
 from tests.unit.outer.toys import engine, nesterov
 
 LAYOUT = make_layout([ParamSpec("model.layers.0.w", (6, 5)), ParamSpec("model.norm.weight", (4,))], 4096)

@@ -14,7 +14,6 @@ from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.models import ModelConfig, init_parameter, param_specs
 from dilocoxd.trainer.data import DataConfig, PreparedData, TokenizerConfig, prepare
 from dilocoxd.trainer.evaluate import validation_loss
-from dilocoxd.trainer.flat import FlatParameters
 from dilocoxd.trainer.generate import generate_lines, load_anchor, main, newest_snapshot
 from dilocoxd.trainer.optimizer import (
     OptimizerConfig,
@@ -23,6 +22,7 @@ from dilocoxd.trainer.optimizer import (
     make_adamw,
     scale_gradients,
 )
+from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.pipeline import PipelineConfig
 from dilocoxd.trainer.settings import load_settings, make_settings
 from dilocoxd.wire.layout import ParamSpec, make_layout

@@ -3,24 +3,44 @@
 import hashlib
 from types import MappingProxyType
 
-from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import VoteKeys
-from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, SignedVote, entry_hash, genesis_hash, vote_text
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.limits import VoteKeys
+from dilocoxd.wire.entry import (
+    Contribution,
+    Entry,
+    Signature,
+    SignedEntry,
+    SignedVote,
+    VoteFor,
+    entry_hash,
+    genesis_hash,
+    offer_text,
+    vote_text,
+    voted_for,
+)
 
 RUN = RunId("test-0123456789abcdef")
 GENESIS = genesis_hash(RUN, b"\1" * 32)
 LENGTHS = (5, 3)
+UNIX_MS = 1_760_000_000_000
 
 
-def sign(peer: PeerId, text: bytes) -> SignedVote:
-    """A stand-in signature: the hash of peer and text."""
-    return SignedVote(peer, b"key", hashlib.sha256(peer.encode() + text).digest())
+def signature_of(peer: PeerId, text: bytes) -> Signature:
+    """A stand-in: the hash of peer and text."""
+    return Signature(b"key", hashlib.sha256(peer.encode() + text).digest())
+
+
+def sign(peer: PeerId, what: VoteFor, unix_ms: int | None = None) -> SignedVote:
+    """The vote of this peer, a second after that for the entry before."""
+    at = UNIX_MS + 1000 * what.round if unix_ms is None else unix_ms
+    return SignedVote(peer, what.attempt, at, signature_of(peer, vote_text(GENESIS, what, at)))
 
 
 KEYS = VoteKeys(
-    sign=lambda text: sign(PeerId("A"), text),
-    verify=lambda vote, text: vote.signature == sign(vote.peer, text).signature,
+    run=GENESIS,
+    sign=lambda what: sign(PeerId("A"), what),
+    verify=lambda peer, signature, text: signature == signature_of(peer, text),
 )
 
 
@@ -40,6 +60,7 @@ def chain(
 ) -> list[SignedEntry]:  # fmt: skip
     """Entries start..start+length-1 after `parent`; every peer contributes its phase = round to each."""
     found = []
+    voters: tuple[PeerId, ...] = tuple(sorted(map(PeerId, peers))) if start else ()
     for index in range(start, start + length):
         payload = payload_of(index, salt)
         parts = (payload[: LENGTHS[0]], payload[LENGTHS[0] :])
@@ -48,9 +69,15 @@ def chain(
         )
         entry = Entry(
             RUN, RoundIndex(index), parent, bytes(32), contributions,
-            tuple(hashlib.sha256(part).digest() for part in parts), 0, 0, 1,
+            tuple(hashlib.sha256(part).digest() for part in parts), 0, 0, 1, voters, (),
         )  # fmt: skip
-        parent = entry_hash(entry)
-        votes = tuple(sign(PeerId(p), vote_text(RUN, parent)) for p in peers)
-        found.append(SignedEntry(entry, votes, 0))
+        parent, voters = entry_hash(entry), tuple(sorted(map(PeerId, peers)))
+        found.append(signed_by_all(entry))
     return found
+
+
+def signed_by_all(entry: Entry) -> SignedEntry:
+    """With the offers and votes of its contributors."""
+    what = voted_for(entry, entry_hash(entry), Attempt(0))
+    offers = tuple(signature_of(c.peer, offer_text(GENESIS, c)) for c in entry.contributions)
+    return SignedEntry(entry, offers, tuple(sign(c.peer, what) for c in entry.contributions))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.ledger import FinishedDownload, Ledger, genesis_view
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.site_interface import SiteSettings
+from dilocoxd.daemon.chain.ledger import FinishedDownload, Ledger, genesis_view
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PeerId, RoundIndex
-from dilocoxd.rounds.commands import SettleContribution
-from dilocoxd.store.log import EntryLog, Source
+from dilocoxd.machines.round.outputs import Settlement
+from dilocoxd.store.log import EntryLog, PayloadSource
 from dilocoxd.wire.entry import SignedEntry, entry_hash
-from tests.harness import fake_site
-from tests.unit.daemon.chain_maker import GENESIS, RUN, chain
+from tests.harness.synthetic import fake_site
+from tests.unit.daemon.chain.chain_maker import GENESIS, RUN, chain
 
 ME = PeerId("A")
 
@@ -44,7 +44,7 @@ def append(log: EntryLog, entries: list[SignedEntry]) -> None:
     for signed in entries:
         fd = os.memfd_create("payload")
         os.pwrite(fd, payload(signed.entry.round), 0)
-        log.append(signed, Source(fd, 0, fake_site.LENGTHS))
+        log.append(signed, PayloadSource(fd, 0, fake_site.LENGTHS))
         os.close(fd)
 
 
@@ -67,7 +67,7 @@ async def test_state_is_replayed_from_the_log(tmp_path: Path) -> None:
     assert ledger.chain.height == 4
     assert ledger.chain.head == entry_hash(entries[-1].entry)
     assert ledger.own_rounds == [0, 1, 2, 3]
-    assert ledger.newest_own_phase() == 3
+    assert max(await ledger.own_phases()) == 3
 
 
 async def test_empty_log_is_the_genesis_state(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_entry_voted_on_other_bits_is_not_applied(tmp_path: Path) -> None:
     data = payload(0)
     parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
     wrong = replace(entries[0].entry, result_hashes=tuple(hashlib.sha256(part).digest() for part in parts))
-    ledger.log.append(replace(entries[0], entry=wrong), Source(fd, 0, fake_site.LENGTHS))
+    ledger.log.append(replace(entries[0], entry=wrong), PayloadSource(fd, 0, fake_site.LENGTHS))
     os.close(fd)
     with pytest.raises(StoreError, match="voted for on a state"):
         await ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), [])
@@ -93,7 +93,7 @@ async def test_applying_moves_the_view_and_settles(tmp_path: Path) -> None:
     entries = true_chain(2)
     ledger, _ = await opened(tmp_path, entries[:1])
     append(ledger.log, entries[1:])
-    settle = SettleContribution(entries[1].entry.contributions[0].phase, RoundIndex(1), True, ())
+    settle = Settlement(entries[1].entry.contributions[0].phase, ())
     await ledger.apply_logged(RoundIndex(1), settle)
     assert ledger.chain.height == 2
     assert ledger.chain.weight == 40
@@ -129,7 +129,7 @@ async def test_contribution_that_a_snapshot_skips_is_settled_only_once_the_snaps
     ledger, site = await opened(tmp_path, [])
     site.snapshots["good"] = (RoundIndex(3), Digest(entries[3].entry.state_digest))
     site.snapshots["bad"] = (RoundIndex(3), Digest(b"x" * 32))
-    settle = SettleContribution(entries[1].entry.contributions[0].phase, RoundIndex(1), True, ())
+    settle = Settlement(entries[1].entry.contributions[0].phase, ())
     settled: list[tuple[int, int]] = []
     load = site.load_state
 

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.promises import PromiseFile
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
-from dilocoxd.rounds.commands import Promise
-from tests.unit.daemon.chain_maker import GENESIS, LENGTHS, chain, payload_of
+from dilocoxd.machines.round.outputs import Promise
+from dilocoxd.wire.entry import Signature
+from tests.unit.daemon.chain.chain_maker import GENESIS, LENGTHS, chain, payload_of
+
+OFFERS = (Signature(b"key", b"one"), Signature(b"key", b"two"))
 
 MAP = PayloadMaps({0: (LENGTHS,)})
 
@@ -22,7 +25,7 @@ def memfd(data: bytes) -> int:
 
 
 async def test_promise_without_a_vote_comes_back(tmp_path: Path) -> None:
-    promise = Promise(RoundIndex(3), GENESIS, Attempt(2), Attempt(0), None, ())
+    promise = Promise(RoundIndex(3), GENESIS, Attempt(2), Attempt(0), None, (), ())
     result = memfd(bytes(8))
     await PromiseFile(tmp_path).save(promise, result, MAP)
     kept = await PromiseFile(tmp_path).load(result, MAP)
@@ -33,7 +36,7 @@ async def test_promise_without_a_vote_comes_back(tmp_path: Path) -> None:
 
 async def test_vote_comes_back_with_its_payload_in_result(tmp_path: Path) -> None:
     entry = chain(1)[0].entry
-    promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")))
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")), OFFERS)
     await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP)
     empty = memfd(bytes(8))
     kept = await PromiseFile(tmp_path).load(empty, MAP)
@@ -45,7 +48,7 @@ async def test_vote_comes_back_with_its_payload_in_result(tmp_path: Path) -> Non
 
 async def test_payload_that_is_not_the_one_voted_for_is_not_held(tmp_path: Path) -> None:
     entry = chain(1)[0].entry
-    promise = Promise(RoundIndex(0), GENESIS, Attempt(0), Attempt(0), entry, (PeerId("A"),))
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(0), Attempt(0), entry, (PeerId("A"),), OFFERS[:1])
     await PromiseFile(tmp_path).save(promise, memfd(payload_of(0, b"other")), MAP)
     kept = await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
     assert kept is not None

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from dilocoxd.daemon.snapshot_keeper import PAYLOAD_ROUNDS_MIN, Retention, payloads_needed_from, usable_snapshots
+from dilocoxd.daemon.chain.snapshots import PAYLOAD_ROUNDS_MIN, Retention, payloads_needed_from, usable_snapshots
 from dilocoxd.ids import Digest, RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotFile, SnapshotIndex, publish

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.alert_watch import EXPIRE_S, AlertWatch, Seen
+from dilocoxd.answers.alerts import StandingAlert
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.status import WorkerProcess
+from dilocoxd.daemon.observe.alert_rules import EXPIRE_S, AlertWatch, Seen
 from dilocoxd.telemetry.alerts import BY_CODE, CLEARED_BY, KINDS, kind_of
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 GB = 10**9
 
 
@@ -20,22 +25,23 @@ class World:
     def __init__(self) -> None:
         self.watch = AlertWatch()
         self.now = 1000.0
-        self.peers: list[dict[str, Any]] = []
+        self.peers: list[Peer] = []
         self.disk = (500 * GB, 1000 * GB, 0)
         self.dropped = 0
-        self.status: dict[str, Any] = {
-            "state": "training", "waiting_for": "", "height": 10,
-            "totals": {"contributions": 10, "idle_s": 0.0, "train_s": 0.0},
-            "round": {"round": 10, "attempt": 0, "waiting_for": "site B"},
-            "losses": {"inner": 3.0}, "peers": {"known": 2, "live": 2}, "bad_input": {},
-            "workers": {"p2pd": {"state": "running"}},
-        }  # fmt: skip
+        self.texts: dict[str, str] = {}
+        self.status = changed(
+            FakeView(10).status(), state="training", waiting_for="", round__waiting_for="site B",
+            totals__idle_s=0.0, totals__train_s=0.0, bad_input={}, alerts=(),
+        )  # fmt: skip
+
+    def change(self, **fields: Any) -> None:
+        self.status = changed(self.status, **fields)
 
     def look(self) -> set[str]:
         self.now += 5.0
         free, total, snapshot = self.disk
         seen = Seen(self.status, self.peers, free, total, snapshot, self.dropped)
-        found = self.watch.look(seen, self.now)
+        self.texts = found = self.watch.look(seen, self.now)
         assert set(found) <= set(BY_CODE)
         return {code for code, text in found.items() if text}
 
@@ -46,14 +52,15 @@ class World:
         return found
 
     def commit(self, *, is_own: bool) -> None:
-        self.status["height"] += 1
-        self.status["totals"]["contributions"] += is_own
+        contributions = self.status.totals.contributions + is_own
+        self.change(height=self.status.height + 1, totals__contributions=contributions)
 
     def work(self, seconds: float, idle_share: float) -> set[str]:
         found: set[str] = set()
         for _ in range(int(seconds // 5)):
-            self.status["totals"]["idle_s"] += 5 * idle_share
-            self.status["totals"]["train_s"] += 5 * (1 - idle_share)
+            totals = self.status.totals
+            self.change(totals__idle_s=totals.idle_s + 5 * idle_share)
+            self.change(totals__train_s=totals.train_s + 5 * (1 - idle_share))
             found = self.look()
         return found
 
@@ -67,12 +74,12 @@ def test_healthy_site_has_no_alerts() -> None:
 
 def test_alone_after_a_while_and_only_if_somebody_was_known() -> None:
     world = World()
-    world.status["peers"]["live"] = 0
+    world.change(peers__live=0)
     assert world.wait(100) == set()
     assert world.wait(30) == {"alone"}
-    world.status["peers"]["live"] = 1
+    world.change(peers__live=1)
     assert world.look() == set()
-    world.status["peers"], world.status["state"] = {"known": 0, "live": 0}, "joining"
+    world.change(peers__known=0, peers__live=0, state="joining")
     assert world.wait(500) == set()
 
 
@@ -86,7 +93,7 @@ def test_stall_is_measured_against_usual_rounds() -> None:
     assert world.wait(200) == {"round_stalled"}
     world.commit(is_own=True)
     assert world.look() == set()
-    world.status["state"] = "paused"
+    world.change(state="paused")
     assert world.wait(5000) == set()
 
 
@@ -113,9 +120,9 @@ def test_left_out_after_five_entries_without_us() -> None:
 
 def test_what_a_newcomer_caught_up_with_was_not_missed() -> None:
     world = World()
-    world.status.update(state="catching_up", height=0)
+    world.change(state="catching_up", height=0)
     world.look()
-    world.status.update(state="training", height=158)
+    world.change(state="training", height=158)
     assert world.look() == set()
     for _ in range(4):
         world.commit(is_own=False)
@@ -124,18 +131,29 @@ def test_what_a_newcomer_caught_up_with_was_not_missed() -> None:
     assert world.look() == {"left_out"}
 
 
+def test_site_whose_trainers_prepare_the_text_is_not_left_out() -> None:
+    world = World()
+    world.change(phase__phase=None)
+    for _ in range(9):
+        world.commit(is_own=False)
+        assert world.look() == set()
+    world.change(phase__phase=1)
+    assert world.look() == set(), "what went by meanwhile was not missed"
+
+
 def test_behind_a_live_peer() -> None:
     world = World()
-    world.peers = [{"peer_id": "B", "is_live": True, "height": 14}, {"peer_id": "C", "is_live": False, "height": 99}]
+    live, dead = FakeView(14).peers()
+    world.peers = [live, changed(dead, is_live=False, height=99)]
     assert world.wait(100) == set()
     assert world.wait(50) == {"behind"}
-    world.peers[0]["height"] = 12
+    world.peers[0] = changed(live, height=12)
     assert world.look() == set()
 
 
 def test_idle_trainers_with_a_gap_between_raising_and_clearing() -> None:
     world = World()
-    world.status["state"] = "joining"  # rounds do not matter here
+    world.change(state="joining")  # rounds do not matter here
     assert world.work(100, 0.5) == set()
     assert world.work(60, 0.5) == {"trainer_idle"}
     assert world.work(600, 0.07) == {"trainer_idle"}
@@ -145,25 +163,40 @@ def test_idle_trainers_with_a_gap_between_raising_and_clearing() -> None:
 
 def test_failing_attempts_bad_losses_and_p2pd() -> None:
     world = World()
-    world.status["round"]["attempt"] = 5
-    world.status["losses"]["inner"] = math.nan
-    world.status["workers"]["p2pd"]["state"] = "lost"
+    world.change(round__attempt=5)
+    world.change(losses__inner=math.nan)
+    world.change(workers={"p2pd": WorkerProcess(state="lost", restarts=0, pid=1)})
     assert world.look() == {"attempts_failing", "loss_not_finite", "worker_p2pd_lost"}
-    world.status["round"]["attempt"] = 4
-    world.status["losses"]["inner"] = None
-    world.status["workers"]["p2pd"]["state"] = "running"
+    world.change(round__attempt=4)
+    world.change(losses__inner=None)
+    world.change(workers={"p2pd": WorkerProcess(state="running", restarts=0, pid=1)})
     assert world.look() == set()
+
+
+def test_a_loss_that_is_no_number_is_told_with_the_site_that_another_alert_names() -> None:
+    world = World()
+    world.change(losses__inner=math.nan)
+    world.look()
+    assert world.texts["loss_not_finite"] == "the newest inner loss is nan"
+    named = StandingAlert(
+        code="contrary_contribution", severity="warning", text="D: 100% left out of entry 7", remedy="ask", since=1.0
+    )
+    other = changed(named, code="alone", text="nobody is there")
+    world.change(alerts=(other, named))
+    world.look()
+    told = world.texts["loss_not_finite"]
+    assert told == "the newest inner loss is nan; the likely cause is a contribution (D: 100% left out of entry 7)"
 
 
 def test_bad_input_counts_what_is_new() -> None:
     world = World()
-    world.status["state"] = "joining"  # rounds do not matter here
-    world.status["bad_input"] = {"B": {"malformed": 20}}
+    world.change(state="joining")  # rounds do not matter here
+    world.change(bad_input={"B": {"malformed": 20}})
     assert world.wait(700) == set()
-    world.status["bad_input"] = {"B": {"malformed": 30, "bad_hash": 15}}
+    world.change(bad_input={"B": {"malformed": 30, "bad_hash": 15}})
     assert world.look() == {"bad_input"}
     assert world.wait(700) == set()
-    world.status["bad_input"] |= {"C": {"malformed": 21}}
+    world.change(bad_input={**world.status.bad_input, "C": {"malformed": 21}})
     assert world.look() == {"bad_input"}
 
 
@@ -220,7 +253,7 @@ def test_every_code_that_the_program_names_is_in_the_table() -> None:
     assert len(found) > 10
     for code in found:
         assert kind_of(code).summary
-    assert {f"worker_{role}_lost" for role in ("outer", "trainer", "p2pd")} <= set(BY_CODE)
+    assert {f"worker_{role}_lost" for role in ("fork_server", "outer", "trainer", "p2pd")} <= set(BY_CODE)
 
 
 def test_table_is_whole() -> None:

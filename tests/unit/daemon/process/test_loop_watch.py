@@ -3,10 +3,11 @@
 import asyncio
 import time
 
-from dilocoxd.daemon.loop_watch import watch_loop_lag
-from dilocoxd.daemon.site_history import LAG_ALERT_S, SiteHistory
-from dilocoxd.daemon.site_interface import LoopLagged
-from dilocoxd.daemon.state import Journal
+from dilocoxd.daemon.observe.journal import Journal
+from dilocoxd.daemon.observe.site import LAG_ALERT_S, SiteHistory
+from dilocoxd.daemon.process.loop_watch import watch_loop_lag
+from dilocoxd.daemon.site.interface import LoopLagged
+from dilocoxd.daemon.workers.kills import KillReader
 from dilocoxd.ids import UnixTime
 from dilocoxd.telemetry.events import EventLog
 
@@ -38,7 +39,7 @@ def test_long_absence_is_an_alert_and_a_short_one_an_event() -> None:
     events = EventLog(None, level="error")
     seen: list[dict[str, object]] = []
     events.listen(seen.append)
-    history = SiteHistory(Journal(lambda: UnixTime(0.0)), events, lambda: 0, lambda idle: None)
+    history = SiteHistory(Journal(lambda: UnixTime(0.0)), events, lambda: 0, lambda idle: None, KillReader(0))
     history.note(LoopLagged(1.5, "wheel.py:3 turn"))
     history.note(LoopLagged(LAG_ALERT_S, ""))
     assert [e["event"] for e in seen] == ["loop.blocked", "loop.blocked", "alert.raised"]

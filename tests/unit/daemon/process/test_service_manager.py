@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.service_manager import BLOCK_VARIABLE, ProgressWatch, ServiceManager, status_line
+from dilocoxd.daemon.process.service_manager import BLOCK_VARIABLE, ProgressWatch, ServiceManager, status_line
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
 
-STATUS: dict[str, Any] = {
-    "state": "training",
-    "height": 7,
-    "losses": {"inner": 3.25},
-    "peers": {"live": 2},
-    "waiting_for": "the others\nto arrive",
-}
+STATUS = changed(
+    FakeView(7).status(), state="training", losses__inner=3.25, peers__live=2, waiting_for="the others\nto arrive"
+)
 WAIT_S = 30.0
 
 
@@ -154,5 +152,5 @@ def test_a_part_that_does_not_run_yet_is_not_stuck() -> None:
 
 @pytest.mark.parametrize("state", ["starting", "leaving"])
 def test_status_line_without_a_loss(state: str) -> None:
-    status = {**STATUS, "state": state, "losses": {"inner": None}, "waiting_for": ""}
+    status = changed(STATUS, state=state, losses__inner=None, waiting_for="")
     assert status_line(status) == f"{state}, outer step 7, 2 other sites live"

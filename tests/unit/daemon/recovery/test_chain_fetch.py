@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.chain_fetch import check_payload, fetch_entries
-from dilocoxd.daemon.library import Library, parse_chain, write_chain
+from dilocoxd.daemon.peers.serving import Library, parse_chain, write_chain
+from dilocoxd.daemon.recovery.chain_fetch import check_payload, fetch_entries
 from dilocoxd.errors import WireError
-from dilocoxd.ids import PeerId
-from dilocoxd.rounds.branch_search import BranchSearch
-from dilocoxd.rounds.limits import RoundLimits
-from dilocoxd.rounds.recovery import Branch, check_branch, is_better
-from dilocoxd.store.log import EntryLog, Source
-from dilocoxd.swarm.pieces import Region
+from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.machines.limits import RoundLimits
+from dilocoxd.machines.recovery.branch import Branch, check_branch, is_better
+from dilocoxd.machines.recovery.branch_search import BranchSearch
+from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.entry import SignedEntry, entry_hash
-from tests.unit.daemon.chain_maker import GENESIS, KEYS, LENGTHS, RUN, base_view, chain, payload_of
+from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, LENGTHS, RUN, base_view, chain, payload_of, signed_by_all
 
 LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
 
@@ -44,7 +44,7 @@ def log_of(path: Path, entries: list[SignedEntry], salt: bytes = b"") -> EntryLo
     for signed in entries:
         fd = os.memfd_create("payload")
         os.pwrite(fd, payload_of(signed.entry.round, salt), 0)
-        log.append(signed, Source(fd, 0, LENGTHS))
+        log.append(signed, PayloadSource(fd, 0, LENGTHS))
         os.close(fd)
     return log
 
@@ -79,6 +79,20 @@ def test_vote_of_an_outsider_is_refused() -> None:
 def test_claim_over_the_cap_is_refused() -> None:
     with pytest.raises(WireError, match="over the caps"):
         check_branch(Branch(0, tuple(chain(1, tokens=101))), base_view(), LIMITS, KEYS)
+
+
+@pytest.mark.parametrize(("age", "is_refused"), [(LIMITS.contribution_age_max, False), (9, True)])
+def test_base_that_is_too_old_is_refused(age: int, is_refused: bool) -> None:
+    entries = chain(10)
+    entry = entries[9].entry
+    aged = tuple(replace(c, base_round=RoundIndex(9 - age)) for c in entry.contributions)
+    entries[9] = signed_by_all(replace(entry, contributions=aged))
+    try:
+        check_branch(Branch(0, tuple(entries)), base_view(), LIMITS, KEYS)
+        found = ""
+    except WireError as error:
+        found = str(error)
+    assert bool(found) == is_refused and ("rounds old" in found) == is_refused, found
 
 
 def test_contribution_counted_twice_is_refused() -> None:
@@ -125,7 +139,7 @@ async def test_branch_behind_us_in_front_of_us_and_beside_us(tmp_path: Path) -> 
     for signed in theirs[20:]:
         fd = os.memfd_create("payload")
         os.pwrite(fd, payload_of(signed.entry.round, b"x"), 0)
-        salted.append(signed, Source(fd, 0, LENGTHS))
+        salted.append(signed, PayloadSource(fd, 0, LENGTHS))
         os.close(fd)
     client = LibraryClient(Library(b"manifest", salted, tmp_path / "snapshots"))
     behind = log_of(tmp_path / "behind", common[:15])
@@ -160,7 +174,8 @@ def test_payload_is_bound_by_the_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x", "chain/", "chain/-1", "payload/1/2", "snapshot/1/../../run.toml", "snapshot/1/a.key"]
+    "name",
+    ["", "x", "chain/", "chain/-1", "chain/\u0663", "payload/1/2", "snapshot/1/../../run.toml", "snapshot/1/a.key"],
 )
 async def test_library_serves_nothing_else(tmp_path: Path, name: str) -> None:
     library = Library(b"manifest", EntryLog(tmp_path / "log", RUN, GENESIS), tmp_path)
@@ -189,3 +204,23 @@ async def test_a_file_is_hashed_once_for_all_who_ask_at_once(tmp_path: Path, mon
         one.close()
     assert len(hashed) == 1
     assert {one.sha256 for one in served} == {hashlib.sha256(file.read_bytes()).digest()}
+
+
+def test_branch_that_goes_on_after_the_end_of_the_run_is_refused() -> None:
+    limits = replace(LIMITS, stop_after_tokens=40)
+    check_branch(Branch(0, tuple(chain(2))), base_view(), limits, KEYS)
+    with pytest.raises(WireError, match=r"entry 2 comes after the end of the run \(R24\)"):
+        check_branch(Branch(0, tuple(chain(3))), base_view(), limits, KEYS)
+
+
+def test_chain_must_contain_the_checkpoint_of_the_link() -> None:
+    entries = chain(4)
+    head = entry_hash(entries[1].entry)
+    limits = replace(LIMITS, checkpoint=(2, head))
+    check_branch(Branch(0, tuple(entries)), base_view(), limits, KEYS)
+    check_branch(Branch(0, tuple(entries[:2])), base_view(), limits, KEYS)
+    with pytest.raises(WireError, match="the chain ends before entry 2, which the join link names"):
+        check_branch(Branch(0, tuple(entries[:1])), base_view(), limits, KEYS)
+    other = replace(LIMITS, checkpoint=(2, Digest(bytes(32))))
+    with pytest.raises(WireError, match="at height 2 this is not the chain that the join link names"):
+        check_branch(Branch(0, tuple(entries)), base_view(), other, KEYS)

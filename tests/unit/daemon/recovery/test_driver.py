@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.ledger import Ledger, genesis_view
-from dilocoxd.daemon.library import Library
-from dilocoxd.daemon.own_books import OwnBooks
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts
-from dilocoxd.daemon.site_interface import SiteSettings
-from dilocoxd.daemon.snapshot_keeper import usable_snapshots
+from dilocoxd.daemon.chain.ledger import Ledger, genesis_view
+from dilocoxd.daemon.chain.owed_work import WorkKeeper
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.snapshots import usable_snapshots
+from dilocoxd.daemon.peers.serving import Library
+from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts
+from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
-from dilocoxd.rounds.commands import StartRecovery
-from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.rounds.limits import RoundLimits
-from dilocoxd.store.aside import Aside
-from dilocoxd.store.log import EntryLog, Source
-from dilocoxd.store.own_work import OwnWork
+from dilocoxd.machines.limits import RoundLimits
+from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWorkStore
+from dilocoxd.store.log import EntryLog, PayloadSource
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish, stamp_chain_head, verify
-from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.swarm.pieces import Region
+from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.events import EventLog
-from dilocoxd.wire.entry import SignedEntry, entry_hash, vote_text
-from dilocoxd.wire.local import StateReady
-from tests.harness import fake_site
-from tests.unit.daemon.chain_maker import GENESIS, KEYS, RUN, chain, sign
+from dilocoxd.wire.entry import SignedEntry, entry_hash
+from dilocoxd.wire.local.outer_worker import StateReady
+from tests.harness.synthetic import fake_site
+from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, RUN, chain, signed_by_all
 
 ME, DONOR = PeerId("A"), PeerId("D")
 LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
@@ -90,8 +90,7 @@ class Branch:
             parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
             hashes = tuple(hashlib.sha256(part).digest() for part in parts)
             entry = replace(signed.entry, state_digest=made.digests[-1], result_hashes=hashes)
-            votes = tuple(sign(PeerId(p), vote_text(RUN, entry_hash(entry))) for p in peers)
-            made.entries.append(SignedEntry(entry, votes, 0))
+            made.entries.append(signed_by_all(entry))
             made.payloads.append(data)
             made.digests.append(Digest(hashlib.sha256(made.digests[-1] + data).digest()))
         return made
@@ -101,7 +100,7 @@ class Branch:
         for signed, data in zip(self.entries, self.payloads, strict=True):
             fd = os.memfd_create("payload")
             os.pwrite(fd, data, 0)
-            log.append(signed, Source(fd, 0, fake_site.LENGTHS))
+            log.append(signed, PayloadSource(fd, 0, fake_site.LENGTHS))
             os.close(fd)
 
     def write_snapshot(self, root: Path, number: int, state: bytes = b"") -> None:
@@ -143,10 +142,10 @@ class World:
     async def recover(self) -> Event:
         """One ordered recovery."""
         events = EventLog(self.folder / "events.jsonl", level="error")
-        books = OwnBooks(ME, self.site, OwnWork(self.folder / "own"), events)
+        work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), events)
         parts = RecoveryParts(
-            books, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None, lambda signed: None,
-            Aside(self.folder / "aside"),
+            work_keeper, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None,
+            lambda signed: None, Aside(self.folder / "aside"),
         )  # fmt: skip
         order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", False, None)
         return await RecoveryDriver(parts)._recover(order)

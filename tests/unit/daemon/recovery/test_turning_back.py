@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.library import Library
-from dilocoxd.daemon.outer_worker import RequestRefused
-from dilocoxd.daemon.own_books import OwnBooks
-from dilocoxd.daemon.recovery_driver import RecoveryDriver, RecoveryParts, finish_turn_back
+from dilocoxd.daemon.chain.owed_work import WorkKeeper
+from dilocoxd.daemon.peers.serving import Library
+from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts, finish_turn_back
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import PeerError
 from dilocoxd.ids import Digest, PeerId, RoundIndex
-from dilocoxd.rounds.commands import StartRecovery
-from dilocoxd.rounds.events import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.rounds.limits import RoundLimits
-from dilocoxd.rounds.recovery import Choice
-from dilocoxd.store.aside import Aside
-from dilocoxd.store.log import EntryLog, Source
-from dilocoxd.store.own_work import OwnWork
-from dilocoxd.swarm.pieces import Region
+from dilocoxd.machines.limits import RoundLimits
+from dilocoxd.machines.recovery.rollback import Choice
+from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWorkStore
+from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.events import EventLog
-from dilocoxd.wire.entry import SignedEntry, entry_hash, vote_text
-from tests.harness import fake_site
-from tests.unit.daemon.chain_maker import GENESIS, KEYS, RUN, chain, sign
-from tests.unit.daemon.test_ledger import ME, opened
+from dilocoxd.wire.entry import SignedEntry, entry_hash
+from tests.harness.synthetic import fake_site
+from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, RUN, chain, signed_by_all
+from tests.unit.daemon.chain.test_ledger import ME, opened
 
 OTHER = PeerId("B")
 
@@ -37,8 +37,11 @@ def data_of(index: int, salt: bytes) -> bytes:
     return (hashlib.sha256(index.to_bytes(8, "big") + salt).digest() * 125)[: fake_site.TOTAL]
 
 
-def branch(length: int, salt: bytes = b"", *, tokens: int = 10, lies_at: int | None = None) -> list[SignedEntry]:
-    """A chain on the fake site's bits; entry `lies_at` is voted for on a state that never was."""
+def branch(
+    length: int, salt: bytes = b"", *, tokens: int = 10, lies_at: int | None = None, steers_at: int | None = None
+) -> list[SignedEntry]:
+    """A chain on the fake site's bits; entry `lies_at` is voted for on a state that never was, entry `steers_at`
+    announces another H than the schedule wants."""
     digest, parent, entries = fake_site.GENESIS, GENESIS, []
     own, other = chain(length), chain(length, tokens=tokens, peers=("B",))
     for signed in [own[0], *(other if salt else own)[1:]]:
@@ -48,9 +51,9 @@ def branch(length: int, salt: bytes = b"", *, tokens: int = 10, lies_at: int | N
         hashes = tuple(hashlib.sha256(part).digest() for part in parts)
         said = Digest(b"x" * 32) if index == lies_at else digest
         entry = replace(signed.entry, parent=parent, state_digest=said, result_hashes=hashes)
+        entry = replace(entry, next_inner_steps=7) if index == steers_at else entry
         parent, digest = entry_hash(entry), Digest(hashlib.sha256(digest + data).digest())
-        votes = tuple(sign(c.peer, vote_text(RUN, parent)) for c in entry.contributions)
-        entries.append(SignedEntry(entry, votes, 0))
+        entries.append(signed_by_all(entry))
     return entries
 
 
@@ -58,7 +61,7 @@ def write(log: EntryLog, entries: list[SignedEntry], salt: bytes) -> None:
     for signed in entries:
         fd = os.memfd_create("payload")
         os.pwrite(fd, data_of(signed.entry.round, salt if signed.entry.round else b""), 0)
-        log.append(signed, Source(fd, 0, fake_site.LENGTHS))
+        log.append(signed, PayloadSource(fd, 0, fake_site.LENGTHS))
         os.close(fd)
 
 
@@ -107,7 +110,7 @@ class Bench:
         self.aside = Aside(self.folder / "aside")
         self.driver = RecoveryDriver(
             RecoveryParts(
-                books=OwnBooks(ME, self.site, OwnWork(self.folder / "work"), events),
+                work_keeper=WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "work"), events),
                 ledger=self.ledger,
                 client=Client({OTHER: Library(b"", log, self.folder / "none")}, missing),  # type: ignore[arg-type]
                 keys=KEYS,
@@ -172,6 +175,15 @@ async def test_branch_on_a_state_that_never_was_is_left_again(tmp_path: Path, li
     await bench.start(branch(4, b"fork", tokens=15, lies_at=lies_at))
     assert isinstance(await bench.recover(), RecoveryFailed)
     assert bench.is_own()
+
+
+@pytest.mark.parametrize("steers_at", [1, 2])
+async def test_branch_that_announces_what_no_schedule_wants_is_left_again(tmp_path: Path, steers_at: int) -> None:
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=15, steers_at=steers_at))
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFailed) and event.unconfirmed == (OTHER,)
+    assert bench.is_own(), "one liar's entry would else end every daemon, and again at each start"
 
 
 async def test_branch_that_does_not_decode_is_left_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,42 +8,56 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dilocoxd.daemon import snapshot_keeper
-from dilocoxd.daemon.ledger import Ledger, genesis_view
-from dilocoxd.daemon.own_books import OwnBooks, StartBooks
-from dilocoxd.daemon.payload_map import PayloadMaps
-from dilocoxd.daemon.recovery_driver import finish_turn_back
-from dilocoxd.daemon.site_interface import SiteSettings, SiteStatus
-from dilocoxd.daemon.site_record import load_record, save_record
-from dilocoxd.daemon.snapshot_keeper import Retention, SnapshotKeeper, usable_snapshots
+from dilocoxd.daemon.chain import snapshots as snapshot_keeper
+from dilocoxd.daemon.chain.ledger import Ledger, genesis_view
+from dilocoxd.daemon.chain.owed_work import WorkKeeper, tell_choice
+from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.snapshots import Retention, SnapshotKeeper, usable_snapshots
+from dilocoxd.daemon.recovery.driver import finish_turn_back
+from dilocoxd.daemon.site.interface import SiteSettings, SiteStatus
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
-from dilocoxd.rounds.commands import SettleContribution
-from dilocoxd.rounds.events import RecoveryFailed, RecoveryFinished
-from dilocoxd.rounds.phase_events import SiteRecord
-from dilocoxd.store.aside import Aside
+from dilocoxd.machines.phase.owed_work import OwedWork
+from dilocoxd.machines.round.inputs import RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.round.outputs import Settlement
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWork, KeptWorkStore
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.own_work import KeptWork, OwnWork
 from dilocoxd.store.snapshots import list_rounds, remove_leftovers
 from dilocoxd.telemetry.catalogue import AlertRaised, Event
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import entry_hash
-from dilocoxd.wire.local import SnapshotWritten
-from tests.harness import fake_site
-from tests.unit.daemon.chain_maker import GENESIS, RUN
-from tests.unit.daemon.test_recovery_driver import ME, Branch, DiskSite, World
+from dilocoxd.wire.local.outer_worker import SnapshotSaved
+from tests.harness.synthetic import fake_site
+from tests.unit.daemon.chain.chain_maker import GENESIS, RUN
+from tests.unit.daemon.recovery.test_driver import ME, Branch, DiskSite, World
 
 STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 """What changes the disk for good; a process that dies does so before one of them."""
 FORK, NUMBER, HEIGHT = 3, 5, 6
 GIVEN = range(9)
 """Our phases in both branches; what only theirs has was given to it before an earlier fork, and is owed at first."""
+
+
+@pytest.fixture(autouse=True)
+def _buffers_end_with_the_test() -> Iterator[None]:
+    """What a killed process leaves open ends with it; here it is our process, and select() takes 1024 descriptors."""
+    before = memory_files()
+    yield
+    for number in memory_files() - before:
+        os.close(number)
+
+
+def memory_files() -> set[int]:
+    """Descriptors of this process that are memory: buffers of sites."""
+    folder = Path("/proc/self/fd")
+    return {int(link.name) for link in folder.iterdir() if link.is_symlink() and "memfd" in str(link.readlink())}
 
 
 class Killed(BaseException):
@@ -90,8 +104,8 @@ def world_of(folder: Path, kind: str) -> World:
 async def started(folder: Path) -> Ledger:
     """As a daemon starts on what the last one left."""
     log = EntryLog(folder / "log", RUN, GENESIS)
-    books = StartBooks(ME, folder, OwnWork(folder / "own"), EventLog(None))
-    finish_turn_back(log, Aside(folder / "aside"), folder / "snapshots", books.note)
+    tell = functools.partial(tell_choice, ME, KeptWorkStore(folder / "own"), EventLog(None))
+    finish_turn_back(log, Aside(folder / "aside"), folder / "snapshots", tell)
     remove_leftovers(folder / "snapshots")
     site = DiskSite(SiteSettings(folder, "arrival", 1, 1, 0), lambda event: None)
     ledger = Ledger(site, log, genesis_view(RUN, GENESIS, inner_steps=1, lowrank_r=0), ME)
@@ -136,22 +150,14 @@ def died(run: Callable[[], Any], patch: pytest.MonkeyPatch, last: int) -> bool:
         return life.is_over
 
 
-async def move_work(folder: Path, phase: PhaseId, *, is_withdrawn: bool) -> bool:
-    """The books that a real site keeps (rounds/phase_returned.py)."""
-    record = load_record(folder)
-    owed = dict(record.returned)
-    if (phase in owed) != is_withdrawn:
-        return False
-    owed = {**owed, phase: PhaseId(phase + 1)} if not is_withdrawn else {p: c for p, c in owed.items() if p != phase}
-    save_record(folder, replace(record, returned=tuple(owed.items())))
-    return True
-
-
 def gave(world: World) -> None:
-    """What it gave is kept; some of it is owed."""
+    """What it gave is kept."""
     for phase in map(PhaseId, GIVEN):
-        OwnWork(world.folder / "own").keep(KeptWork(phase, int(phase), Digest(bytes(32))), [])
-    save_record(world.folder, SiteRecord(returned=tuple((PhaseId(p), PhaseId(9)) for p in GIVEN[HEIGHT:])))
+        kept_of(world.folder).keep(KeptWork(phase, int(phase), Digest(bytes(32)), content=((phase, 1),)), [])
+
+
+def kept_of(folder: Path) -> KeptWorkStore:
+    return KeptWorkStore(folder / "own")
 
 
 @pytest.mark.parametrize("kind", ["false", "withheld", "true"])
@@ -167,7 +173,6 @@ def test_process_that_dies_at_any_step_starts_on_a_whole_branch(
         folder = tmp_path / str(last)
         world = asyncio.run(opened(folder, kind))
         gave(world)
-        monkeypatch.setattr(world.site, "move_work", functools.partial(move_work, folder))
         is_going_on = died(world.recover, monkeypatch, last)
         died(lambda folder=folder: started(folder), monkeypatch, 1 + last * 5 % 17)  # type: ignore[misc]
         ledger = asyncio.run(started(folder))
@@ -175,20 +180,20 @@ def test_process_that_dies_at_any_step_starts_on_a_whole_branch(
         assert ledger.chain.head == entry_hash(chain.entries[ledger.chain.height - 1].entry)
         assert chain is not world.own or ledger.chain.height == HEIGHT, "entries of our own branch are lost"
         inside = {c.phase for s in ledger.log.entries() for c in s.entry.contributions if c.peer == ME}
-        assert inside | dict(load_record(folder).returned).keys() == set(GIVEN)
+        owed = OwedWork()
+        owed.begin(inside, kept_of(folder).contents())
+        assert owed.difference({}).keys() == set(GIVEN) - inside
         found.add(chain is world.own)
     assert last > 20 and found == ({True, False} if kind == "true" else {True})
 
 
-@pytest.mark.parametrize(
-    ("settle", "moved"), [(None, [(5, True)]), (SettleContribution(PhaseId(5), RoundIndex(5), True, ()), [])]
-)
+@pytest.mark.parametrize(("settle", "moved"), [(None, [(5, True)]), (Settlement(PhaseId(5), ()), [])])
 async def test_entry_that_is_finished_after_a_restart_is_owed_no_more(
-    tmp_path: Path, settle: SettleContribution | None, moved: list[tuple[int, bool]]
+    tmp_path: Path, settle: Settlement | None, moved: list[tuple[int, bool]]
 ) -> None:
     world = world_of(tmp_path / "site", "true")
-    books = OwnBooks(ME, world.site, OwnWork(tmp_path / "own"), EventLog(None))
-    await books.commit(world.own.entries[5].entry, settle)
+    work_keeper = WorkKeeper(ME, world.site, KeptWorkStore(tmp_path / "own"), EventLog(None))
+    await work_keeper.commit(world.own.entries[5].entry, settle)
     assert world.site.moved_work == moved
 
 
@@ -204,18 +209,18 @@ class WritingSite(DiskSite):
     def status(self) -> SiteStatus:
         return replace(super().status(), work_needed=self._needed)
 
-    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotSaved:
         self._meanwhile()
         made = Path(directory).parent.parent / "worker"
         self._branch.write_snapshot(made, HEIGHT)
         (made / str(HEIGHT)).rename(directory)
-        return SnapshotWritten(0, RoundIndex(HEIGHT), directory, 0, 0.0)
+        return SnapshotSaved(0, RoundIndex(HEIGHT), directory, 0, 0.0)
 
 
 async def kept(world: World, meanwhile: Callable[[], None], needed: frozenset[PhaseId] = frozenset()) -> None:
     """A snapshot of the newest own state is due; the keeper does what it does about it."""
     told: list[Event] = []
-    aside, work = Aside(world.folder / "aside"), OwnWork(world.folder / "work")
+    aside, work = Aside(world.folder / "aside"), KeptWorkStore(world.folder / "work")
     keeper = SnapshotKeeper(world.snapshots, Retention(1, 1, 1000), lambda: [HEIGHT], work, aside, told.append)
     site = WritingSite(world.folder, world.own, meanwhile, needed)
     await keeper._write(HEIGHT, site, world.ledger.log)
@@ -257,7 +262,7 @@ async def test_work_that_the_feedback_has_still_to_get_back_is_kept_however_old_
     """A fork may drop dozens of our entries; they are put back one by one, beside rounds and snapshots of the chain."""
     monkeypatch.setattr(snapshot_keeper, "PAYLOAD_ROUNDS_MIN", 1)
     world = await opened(tmp_path / "site", "true")
-    work = OwnWork(world.folder / "work")
+    work = KeptWorkStore(world.folder / "work")
     for phase in (1, 2):
         work.keep(KeptWork(PhaseId(phase), 0, Digest(bytes(32))), [])
     await kept(world, lambda: None, needed=frozenset({PhaseId(2)}))

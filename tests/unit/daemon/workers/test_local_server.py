@@ -13,15 +13,21 @@ from typing import Any
 import pytest
 import uvloop
 
-from dilocoxd.daemon import local_server
-from dilocoxd.daemon.buffers import Buffers
-from dilocoxd.daemon.local_server import Connection, LocalServer
+from dilocoxd.daemon.workers import local_server
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.local_server import Connection, LocalServer
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.ipc.client import Connection as Worker, DaemonGone
-from dilocoxd.wire import local
+from dilocoxd.ipc.client import DaemonConnection as Worker, DaemonGone
+from dilocoxd.wire.local import (
+    buffers as local_buffers,
+    outer_worker as local,
+    registry,
+    trainer as local_trainer,
+    worker as local_worker,
+)
 
 WAIT_S = 20.0
-HELLO = local.WorkerHello("outer", os.getpid(), 1, 0, 1)
+HELLO = local_worker.WorkerHello("outer", os.getpid(), 1, 0, 1)
 
 
 class Owner:
@@ -33,7 +39,7 @@ class Owner:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def on_message(self, message: Any) -> None:
-        if isinstance(message, local.Stop):
+        if isinstance(message, local_worker.Stop):
             raise WireError("unknown_message", "workers do not order us to stop")
         self.heard.put_nowait(message)
 
@@ -48,14 +54,14 @@ class Site:
         self.owners: asyncio.Queue[Owner] = asyncio.Queue()
         self.server = LocalServer(folder / "sock", self._admit)
 
-    def _admit(self, hello: local.WorkerHello, connection: Connection) -> Owner | None:
+    def _admit(self, hello: local_worker.WorkerHello, connection: Connection) -> Owner | None:
         if hello.generation != 1:
             return None
         owner = Owner(connection)
         self.owners.put_nowait(owner)
         return owner
 
-    async def join(self, hello: local.WorkerHello = HELLO) -> tuple[Worker, Owner]:
+    async def join(self, hello: local_worker.WorkerHello = HELLO) -> tuple[Worker, Owner]:
         worker = await asyncio.to_thread(Worker, str(self.server.path))
         worker.send(hello)
         return worker, await self.owners.get()
@@ -79,7 +85,7 @@ def run_on_uvloop(scenario: Callable[[Path], Awaitable[None]], folder: Path) -> 
 
 async def exchange(folder: Path) -> None:
     buffers = Buffers()
-    buffers.provide([local.Buffer(f"b{i}", 4096 + i) for i in range(10)])
+    buffers.provide([local_buffers.Buffer(f"b{i}", 4096 + i) for i in range(10)])
     async with running(folder) as site:
         assert stat.S_IMODE(site.server.path.stat().st_mode) == 0o600
         worker, owner = await site.join()
@@ -87,14 +93,14 @@ async def exchange(folder: Path) -> None:
         descriptors, sizes = buffers.descriptors(names)
         buffers.write("b9", 0, b"nine")
         for _ in range(3):
-            owner.connection.send(local.Pause())
-        owner.connection.send(local.Attach(names, tuple(sizes)), descriptors)
-        owner.connection.send(local.Resume())
+            owner.connection.send(local_trainer.Pause())
+        owner.connection.send(local_worker.Attach(names, tuple(sizes)), descriptors)
+        owner.connection.send(local_trainer.Resume())
         received = [await asyncio.to_thread(worker.receive, WAIT_S) for _ in range(5)]
         assert [type(m).__name__ for m in received] == ["Pause", "Pause", "Pause", "Attach", "Resume"]
         assert worker.buffers["b9"][:4] == b"nine" and len(worker.buffers["b9"]) == 4105
         for number in range(100):
-            worker.send(local.WorkerAlive("x", number))
+            worker.send(local_worker.WorkerAlive("x", number))
         assert [(await owner.heard.get()).per_mille for _ in range(100)] == list(range(100))
         worker.close()
         assert await owner.ended == "it closed its socket"
@@ -141,9 +147,9 @@ async def test_bad_input_ends_the_connection_with_a_reason(tmp_path: Path, name:
 
 
 STRANGERS = {
-    "says something else first": local.WorkerAlive("x", 1),
-    "lies about its pid": local.WorkerHello("outer", 1, 1, 0, 1),
-    "belongs to another generation": local.WorkerHello("outer", os.getpid(), 2, 0, 1),
+    "says something else first": local_worker.WorkerAlive("x", 1),
+    "lies about its pid": local_worker.WorkerHello("outer", 1, 1, 0, 1),
+    "belongs to another generation": local_worker.WorkerHello("outer", os.getpid(), 2, 0, 1),
 }
 
 
@@ -180,11 +186,11 @@ async def test_worker_that_does_not_read_is_ended_and_sending_never_blocks(tmp_p
 async def test_message_in_many_pieces_is_put_together(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         worker, owner = await site.join()
-        body = local.LOCAL_MESSAGES.encode(local.WorkerAlive("pieces", 7))
+        body = registry.LOCAL_MESSAGES.encode(local_worker.WorkerAlive("pieces", 7))
         for byte in struct.pack("<I", len(body)) + body:
             os.write(worker.fileno(), bytes([byte]))
             await asyncio.sleep(0)
-        assert await owner.heard.get() == local.WorkerAlive("pieces", 7)
+        assert await owner.heard.get() == local_worker.WorkerAlive("pieces", 7)
         worker.close()
 
 

@@ -1,4 +1,4 @@
-"""Restart budgets, process trees that end as a whole, and the reaper."""
+"""Process trees that end as a whole, and the reaper."""
 
 import asyncio
 import os
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.supervisor import Child, Launch, RestartBudget, keep_reaper
+from dilocoxd.daemon.workers.supervisor import Child, Launch, describe_exit, keep_reaper
 from dilocoxd.errors import WorkerError
-from dilocoxd.ids import Monotonic
 from dilocoxd.ipc.process_tree import find_tree, is_descendant
 
 WAIT_S = 60.0
@@ -47,14 +46,6 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_budget_backs_off_forgets_and_ends() -> None:
-    budget = RestartBudget(4, window_s=100.0, backoff_first_s=1.0, backoff_max_s=3.0)
-    assert [budget.next_delay(Monotonic(t)) for t in (0.0, 10.0, 20.0, 30.0, 40.0)] == [1.0, 2.0, 3.0, 3.0, None]
-    assert budget.next_delay(Monotonic(100.0)) == 3.0, "the first one is forgotten"
-    assert budget.next_delay(Monotonic(101.0)) is None
-    assert budget.total == 5
-
-
 async def test_end_kills_the_whole_tree_also_in_other_sessions(tmp_path: Path) -> None:
     mark = f"test-{os.getpid()}-tree"
     child = await Child.start(launch(tmp_path, mark, GRANDCHILD_IN_OWN_SESSION + "time.sleep(600)"))
@@ -62,7 +53,6 @@ async def test_end_kills_the_whole_tree_also_in_other_sessions(tmp_path: Path) -
     grandchild = next(pid for pid in pids if pid != child.pid)
     assert is_descendant(grandchild, os.getpid()) and is_descendant(grandchild, child.pid)
     assert not is_descendant(child.pid, grandchild)
-    assert set(await child.pids()) == set(pids)
     assert find_tree(mark[:-1]) == [], "a mark is no prefix of another"
     assert await child.end(grace_s=0.0) == -signal.SIGKILL
     assert find_tree(mark) == []
@@ -85,10 +75,17 @@ async def test_child_that_leaves_by_itself_keeps_its_exit_status_and_log(tmp_pat
     assert (tmp_path / "logs" / "child.log").read_text() == "said this\n"
 
 
-async def test_command_that_does_not_exist_is_told_by_its_status(tmp_path: Path) -> None:
-    child = await Child.start(Launch(("/no/such/program",), {}, tmp_path / "log", f"test-{os.getpid()}-missing"))
-    assert await child.wait() != 0
-    assert "FileNotFoundError" in (tmp_path / "log").read_text()
+async def test_command_that_does_not_exist_is_a_worker_error(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match="cannot start /no/such/program"):
+        await Child.start(Launch(("/no/such/program",), {}, tmp_path / "log", f"test-{os.getpid()}-missing"))
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(0, "exit status 0"), (78, "exit status 78"), (-9, "killed by SIGKILL"), (-99, "killed by signal 99")],
+)
+def test_exit_is_described_in_words(status: int, text: str) -> None:
+    assert describe_exit(status) == text
 
 
 async def test_log_that_cannot_be_written_is_a_worker_error(tmp_path: Path) -> None:

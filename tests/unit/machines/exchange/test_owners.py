@@ -3,7 +3,7 @@
 import random
 
 from dilocoxd.ids import PeerId
-from dilocoxd.rounds.coordinator import assign_owners, lasting_owners
+from dilocoxd.machines.exchange.owners import assign_owners, lasting_owners
 
 SIZES = [1000] * 95 + [400]
 

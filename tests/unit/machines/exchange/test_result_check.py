@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.parts import vote_keys
+from dilocoxd.daemon.assembly import vote_keys
 from dilocoxd.ids import Digest, Monotonic, RoundIndex
-from dilocoxd.rounds import commands as c, events as e
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import RoundLimits, Site
-from dilocoxd.rounds.round import RoundMachine
-from dilocoxd.swarm.identity import Identity
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.facts import PassPrepared, ReduceFailed
+from dilocoxd.machines.exchange.orders import OrderPass
+from dilocoxd.machines.limits import Ourselves, RoundLimits
+from dilocoxd.machines.round import inputs as e, outputs as c
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.wire.messages import Vote
 from tests.conformance.test_round_vectors import GENESIS, LOADED, RUN_ID, SHAPE, event_of, identities
 
@@ -20,9 +22,9 @@ TRANSCRIPT = next(
 )
 
 
-def until_check(identity: Identity) -> tuple[RoundMachine, c.OrderPass, float]:
+def until_check(identity: Identity) -> tuple[RoundMachine, OrderPass, float]:
     """The coordinator of two, in the moment in which it holds all results."""
-    site = Site(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity))
+    site = Ourselves(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity, GENESIS))
     state = Digest(bytes.fromhex(LOADED["state_digest"]))
     chain = ChainView(RUN_ID, RoundIndex(0), GENESIS, state, inner_steps=LOADED["inner_steps"])
     machine = RoundMachine(site, SHAPE, RoundLimits(**LOADED["caps"]), chain)
@@ -30,7 +32,7 @@ def until_check(identity: Identity) -> tuple[RoundMachine, c.OrderPass, float]:
         commands = machine.handle(event_of(step["event"]), now=Monotonic(number / 100))
         assert not votes(commands), "voted for results that nobody has checked"
         for command in commands:
-            if isinstance(command, c.OrderPass):
+            if isinstance(command, OrderPass):
                 return machine, command, number / 100
     raise AssertionError("the results were never checked")
 
@@ -41,15 +43,15 @@ def votes(commands: list[c.Command]) -> list[Any]:
     return [m for m in sent if isinstance(m, Vote)] + [p for p in promises if p.promise.entry is not None]
 
 
-def answer(check: c.OrderPass, segment: int | None) -> e.Event:
+def answer(check: OrderPass, segment: int | None) -> e.Event:
     where = (check.round, check.attempt, check.pass_index)
-    return e.ReduceFailed(*where, None, None, "a scale is NaN", segment)
+    return ReduceFailed(*where, None, None, "a scale is NaN", segment)
 
 
 def test_sound_results_are_voted_for(identities: dict[str, Identity]) -> None:
     machine, check, now = until_check(identities[TRANSCRIPT["subject"]])
     assert check.pass_index == SHAPE.num_passes
-    sound = e.PassPrepared(check.round, check.attempt, check.pass_index, ())
+    sound = PassPrepared(check.round, check.attempt, check.pass_index, ())
     assert len(votes(machine.handle(sound, now=Monotonic(now)))) == 2
 
 
@@ -59,7 +61,7 @@ def test_a_result_that_does_not_decode_fails_the_attempt_and_names_its_owner(
 ) -> None:
     me = identities[TRANSCRIPT["subject"]].peer_id
     machine, check, now = until_check(identities[TRANSCRIPT["subject"]])
-    exchange = machine._core.exchange
+    exchange = machine.height.attempt.exchange
     assert exchange is not None
     mine = exchange.owners.index(me)
     segment = {"other": 1 - mine, "own": mine, "unknown": None}[whose]

@@ -2,13 +2,14 @@
 
 import pytest
 
-from dilocoxd.daemon.parts import vote_keys
+from dilocoxd.daemon.assembly import vote_keys
 from dilocoxd.ids import Digest, Monotonic, RoundIndex
-from dilocoxd.rounds import commands as c
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.limits import RoundLimits, Site
-from dilocoxd.rounds.round import RoundMachine
-from dilocoxd.swarm.identity import Identity
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce
+from dilocoxd.machines.limits import Ourselves, RoundLimits
+from dilocoxd.machines.round import outputs as c
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.swarm.discovery.identity import Identity
 from tests.conformance.test_round_vectors import GENESIS, LOADED, RUN_ID, SHAPE, event_of, identities
 
 __all__ = ["identities"]
@@ -22,7 +23,7 @@ def test_owner_is_told_how_many_are_missing(
     identities: dict[str, Identity], turnout: tuple[int, ...], missing: int
 ) -> None:
     identity = identities[OF_TWO["subject"]]
-    site = Site(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity))
+    site = Ourselves(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity, GENESIS))
     state = Digest(bytes.fromhex(LOADED["state_digest"]))
     chain = ChainView(
         RUN_ID,
@@ -37,8 +38,8 @@ def test_owner_is_told_how_many_are_missing(
     commands: list[c.Command] = []
     for number, step in enumerate(OF_TWO["steps"]):
         commands += machine.handle(event_of(step["event"]), now=Monotonic(number / 100))
-        if any(isinstance(command, c.OrderPass) for command in commands):
+        if any(isinstance(command, OrderPass) for command in commands):
             break
-    orders = [command for command in commands if isinstance(command, c.OrderReduce)]
+    orders = [command for command in commands if isinstance(command, OrderReduce)]
     assert orders
     assert {(len(order.shares), share.missing) for order in orders for share in order.shares} == {(2, missing)}

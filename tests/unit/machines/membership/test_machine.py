@@ -3,8 +3,18 @@
 from dataclasses import replace
 
 from dilocoxd.ids import Monotonic, PeerId, RunId
-from dilocoxd.rounds.membership import DEAD, LEFT, LIVE_S, SUSPECT, SUSPECT_S, UNREACHABLE_LIVE_S, Membership
-from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
+from dilocoxd.machines.membership.machine import (
+    DEAD,
+    LEFT,
+    LIVE_S,
+    PEERS_MAX,
+    SUSPECT,
+    SUSPECT_S,
+    UNREACHABLE_LIVE_S,
+    Membership,
+)
+from dilocoxd.wire.messages import PROTOCOL_MAJOR
+from dilocoxd.wire.records import EMPTY_DIGEST, PEER_STATES, PeerRecord
 
 ME, OTHER = PeerId("QmMe"), PeerId("QmOther")
 
@@ -13,7 +23,7 @@ def record(**changes: object) -> PeerRecord:
     base = PeerRecord(
         peer=OTHER,
         run_id=RunId("run-0123456789abcdef"),
-        protocol_major=1,
+        protocol_major=PROTOCOL_MAJOR,
         protocol_minor=0,
         incarnation=1,
         sequence=1,
@@ -50,6 +60,32 @@ def test_record_from_disk_says_nothing_about_the_present() -> None:
     assert not table.seen(record(), now=at(0), is_news=False)
     assert table.known() == [OTHER]
     assert table.live(now=at(0)) == []
+
+
+def test_hearsay_makes_nobody_live_however_new_it_is() -> None:
+    table = Membership(ME)
+    assert not table.seen(record(), now=at(0), is_news=False)
+    assert not table.seen(record(sequence=2), now=at(1), is_news=False)
+    assert table.views(now=at(1))[0].is_live is False
+    assert table.heard(OTHER, now=at(2)), "it answers us itself"
+    assert table.live(now=at(2)) == [OTHER]
+    assert not table.heard(OTHER, now=at(3)), "that is no news"
+
+
+def test_names_without_end_push_nobody_out_who_is_there() -> None:
+    table = Membership(ME)
+    table.seen(record(), now=at(0), is_news=True)
+    table.seen(record(peer=PeerId("QmSilent")), now=at(0), is_news=True)
+    for number in range(2 * PEERS_MAX):
+        table.seen(record(peer=PeerId(f"QmGhost{number}")), now=at(10), is_news=False)
+    assert len(table.known()) == PEERS_MAX
+    assert {OTHER, PeerId("QmSilent")} < set(table.known())
+    for number in range(PEERS_MAX):
+        table.heard(OTHER, now=at(20))
+        table.seen(record(peer=PeerId(f"QmSybil{number}")), now=at(20), is_news=True)
+    assert OTHER in table.known()
+    assert len(table.known()) == PEERS_MAX
+    assert not table.seen(record(peer=PeerId("QmLate")), now=at(20), is_news=True), "all that are known live"
 
 
 def test_old_news_does_not_end_the_life_that_fresh_news_showed() -> None:
@@ -143,3 +179,14 @@ def test_when_everybody_falls_silent_at_once_we_are_patient() -> None:
     for second in range(12):
         table.tick(now=at(second))
     assert len(table.live(now=at(LIVE_S + 1))) == 2
+
+
+def test_only_a_training_peer_is_expected_to_contribute() -> None:
+    """I11: nobody waits for the contribution of a site that is paused, prepares or catches up."""
+    expected = {}
+    for state in PEER_STATES:
+        table = Membership(ME)
+        table.seen(record(state=state), now=at(0), is_news=True)
+        (view,) = table.views(now=at(1))
+        expected[state] = view.is_training and view.is_live
+    assert [state for state, is_due in expected.items() if is_due] == ["training"]

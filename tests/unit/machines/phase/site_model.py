@@ -5,14 +5,18 @@ the units since the last closed boundary. What the real buffers would silently g
 """
 
 import hashlib
-from collections import deque
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
-from dilocoxd.rounds import phase_events as ev
-from dilocoxd.rounds.phases import PhaseMachine
-from dilocoxd.wire import local
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd
+from dilocoxd.machines.phase.machine import PhaseMachine
+from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback, SiteRecord, StartingPoint
+from dilocoxd.machines.phase.vocabulary import OuterAnswer, OuterRequest, TrainerCommand
+from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
+from tests.unit.machines.trainer_model import Buffers, TrainerModel
 
 
 def digest(index: int) -> bytes:
@@ -24,111 +28,11 @@ def state_ready(request: int, index: int, *, is_loaded: bool = True) -> local.St
 
 
 @dataclass
-class Buffers:
-    """What survives workers: ANCHOR and PHASE."""
-
-    anchor: int | None = None
-    phase: tuple[Any, ...] = ("free",)
-
-
-@dataclass
-class TrainerModel:
-    """One generation of the trainers. `inbox` holds commands not read yet."""
-
-    buffers: Buffers
-    generation: int
-    inbox: deque[ev.TrainerCommand] = field(default_factory=deque)
-    outbox: deque[ev.TrainerMessage] = field(default_factory=deque)
-    phase: int = -1
-    step: int = 0
-    steps: int = 0
-    base: int = -1
-    units: list[tuple[int, int]] = field(default_factory=list)
-    kept: int = 0
-    """Number of leading units that the last closed boundary has offered."""
-    mode: str = "idle"
-    is_paused: bool = False
-    closing: local.CloseBoundary | None = None
-    work: int = 0
-
-    def _replace(self) -> None:
-        assert self.buffers.anchor is not None
-        self.base, self.units, self.kept = self.buffers.anchor, [], 0
-
-    def _take(self, how: str) -> None:
-        assert self.buffers.anchor is not None
-        if how in ("merge", "mix"):
-            self.base, self.units, self.kept = self.buffers.anchor, self.units[self.kept :], 0
-        else:
-            self._replace()
-
-    def _close(self, message: local.CloseBoundary) -> None:
-        assert self.buffers.phase == ("base", self.base), (self.buffers.phase, self.base)
-        self.buffers.phase = ("u", self.phase, tuple(self.units), self.base)
-        self.kept = len(self.units)
-        if message.then == "replace":
-            self._replace()
-        self.outbox.append(
-            local.BoundaryClosed(
-                PhaseId(self.phase), self.step, 10 * self.step, 1.0, message.then == "replace", message.round
-            )
-        )
-        self.phase, self.step, self.steps = message.next_phase, 0, message.inner_steps
-        self.mode = "waiting" if message.then == "wait" else "training"
-
-    def can_step(self) -> bool:
-        """Something to do: a command to read, or an inner step."""
-        return bool(self.inbox) or (self.mode == "training" and not self.is_paused)
-
-    def run_once(self) -> None:
-        """Read one command if there is one, else train one inner step."""
-        if self.inbox:
-            self._read(self.inbox.popleft())
-            return
-        self.step += 1
-        self.units.append((self.phase, self.step))
-        self.outbox.append(local.StepDone(PhaseId(self.phase), self.step, 0, 1.0, 10, 0.1, 0.0))
-        if self.step >= self.steps:
-            self.mode = "due"
-            self.outbox.append(local.BoundaryDue(PhaseId(self.phase), self.step))
-
-    def _read(self, message: ev.TrainerCommand) -> None:
-        match message:
-            case local.StartTraining():
-                assert self.mode == "idle"
-                self._replace()
-                self.phase, self.steps, self.mode = message.phase, message.inner_steps, "training"
-                self.outbox.append(local.AnchorTaken(message.round, "start", message.phase, 0))
-            case local.Extend(steps):
-                assert self.mode == "due"
-                self.steps, self.mode = self.steps + steps, "training"
-            case local.CloseBoundary():
-                assert self.mode == "due"
-                self._close(message)
-            case local.TakeAnchor(round_index, how):
-                assert self.mode in ("training", "due", "waiting")
-                assert self.buffers.anchor == round_index, "told to take an anchor that is not there"
-                self._take(how)
-                self.mode = "training" if self.mode == "waiting" else self.mode
-                self.outbox.append(local.AnchorTaken(round_index, how, PhaseId(self.phase), self.step))
-            case local.Evaluate(round_index):
-                assert self.buffers.anchor == round_index
-                self.outbox.append(local.Evaluated(round_index, 1.0, 0.1))
-            case local.Pause():
-                self.is_paused = True
-            case local.Resume():
-                self.is_paused = False
-            case local.StopTraining():
-                self.outbox.append(local.TrainerStopped(PhaseId(max(0, self.phase)), self.step))
-                self.mode = "stopped"
-
-
-@dataclass
 class SiteModel:
     """The machine with its surroundings. Every command is carried out in order; every event is followed by check()."""
 
-    settings: ev.PhaseSettings
-    record: ev.SiteRecord = field(default_factory=ev.SiteRecord)
+    settings: PhaseSettings
+    record: SiteRecord = field(default_factory=SiteRecord)
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -136,31 +40,37 @@ class SiteModel:
         self.buffers = Buffers()
         self.trainer: TrainerModel | None = None
         self.generation = 0
-        self.outer_task: ev.RunOuter | None = None
+        self.outer_task: cmd.RunOuter | None = None
         self.outer_is_up = False
         self.outer_in_place: int | None = None
         self.durable = self.record
         self.formed: dict[int, tuple[Any, ...]] = {}
         self.offered: int | None = None
-        self.offers: list[ev.OfferContribution] = []
-        self.dropped: list[ev.DropContribution] = []
+        self.offers: list[cmd.OfferContribution] = []
+        self.dropped: list[cmd.DropContribution] = []
         self.settled: list[tuple[int, bool]] = []
-        self.books: set[int] = set()
-        """Phases that FEEDBACK has again after a fork, or after a vote in vain."""
-        self.voted_in_vain: set[int] = set()
-        self.file: tuple[int, ...] | None = None
-        """Those that the saved feedback has."""
+        self.feedback: Counter[int] = Counter()
+        """What FEEDBACK really contains, by phase."""
+        self.contents: dict[int, Counter[int]] = {}
+        """Phase -> what its contribution brings, by phase."""
+        self.chain: set[int] = set()
+        """Our phases in the chain."""
+        self.flying: int | None = None
+        """Formed and not settled."""
+        self.saved: SavedFeedback | None = None
+        """The feedback file."""
         self.returned_number = 0
         self.dropped_by_fork: set[int] = set()
-        """What `books` must come to, with what was voted for in vain."""
-        self.orders: dict[int, ev.FinishOrder | ev.RefuseOrder | None] = {}
+        """What FEEDBACK must have besides, with what was voted for in vain."""
+        self.forgotten: list[int] = []
+        self.orders: dict[int, cmd.FinishOrder | cmd.RefuseOrder | None] = {}
         self.started: list[int] = []
         self.included_round: int | None = None
         """Newest entry that took what was offered, until its anchor is mixed."""
         self.failure = ""
         self.has_left = False
-        self.said: list[ev.TrainerCommand] = []
-        self.outer_done: list[ev.OuterRequest] = []
+        self.said: list[TrainerCommand] = []
+        self.outer_done: list[OuterRequest] = []
 
     # --- events in, commands out ---
 
@@ -170,40 +80,42 @@ class SiteModel:
         self.machine.check()
         assert isinstance(self.machine.waiting_for, str)
 
-    def _execute(self, command: ev.PhaseCommand) -> None:
+    def _execute(self, command: cmd.PhaseCommand) -> None:
         match command:
-            case ev.RunOuter():
+            case cmd.RunOuter():
                 assert self.outer_is_up and (self.outer_task is None or self.outer_task == command)
                 self.outer_task = command
-            case ev.TellTrainer(message):
+            case cmd.TellTrainer(message):
                 self._tell(message)
-            case ev.PersistRecord(record):
+            case cmd.PersistRecord(record):
                 self.durable = record
-            case ev.OfferContribution():
-                assert self.offered is None and self.durable.formed_phase == command.phase
+            case cmd.OfferContribution():
+                assert self.offered is None and command.phase < self.durable.phases_reserved
                 self.offered = command.phase
                 self.offers.append(command)
-            case ev.DropContribution():
+            case cmd.DropContribution():
                 self.dropped.append(command)
-            case ev.FinishOrder(order) | ev.RefuseOrder(order):
+            case cmd.ForgetWork(phase):
+                self.forgotten.append(phase)
+            case cmd.FinishOrder(order) | cmd.RefuseOrder(order):
                 assert self.orders[order] is None
                 self.orders[order] = command
-            case ev.RestartTrainer():
+            case cmd.RestartTrainer():
                 self.trainer = None
-            case ev.FailSite(reason):
+            case cmd.FailSite(reason):
                 self.failure = reason
-            case ev.FinishLeaving():
+            case cmd.FinishLeaving():
                 self.has_left = True
 
-    def _tell(self, message: ev.TrainerCommand) -> None:
+    def _tell(self, message: TrainerCommand) -> None:
         self.said.append(message)
-        if isinstance(message, local.TakeAnchor) and message.mixed_round is not None:
+        if isinstance(message, local_trainer.TakeAnchor) and message.mixed_round is not None:
             assert message.how == "mix" and self.settled[-1][1], "nothing of ours came in"
             assert message.mixed_round == self.included_round, "not the entry that took it, or mixed twice"
             self.included_round = None
-        if isinstance(message, local.StartTraining):
+        if isinstance(message, local_trainer.StartTraining):
             self._use_number(message.phase)
-        if isinstance(message, local.CloseBoundary):
+        if isinstance(message, local_trainer.CloseBoundary):
             self._use_number(message.next_phase)
         if self.trainer is not None:
             self.trainer.inbox.append(message)
@@ -239,14 +151,15 @@ class SiteModel:
         self.outer_task = None
         self.send(ev.OperationDone(task.number, answer))
 
-    def _effect(self, task: ev.RunOuter) -> ev.OuterAnswer:
+    def _effect(self, task: cmd.RunOuter) -> OuterAnswer:
         request, number, buffers = task.request, task.number, self.buffers
         self.outer_done.append(request)
+        self._count(task)
         match request:
             case local.LoadState(_, directory):
                 buffers.anchor = int(directory or 0)
                 return state_ready(number, buffers.anchor)
-            case local.ApplyEntry():
+            case local.ApplyResult():
                 assert buffers.anchor == request.round, "applied to the wrong state, or twice"
                 buffers.anchor = request.round + 1
                 return state_ready(number, buffers.anchor)
@@ -259,27 +172,60 @@ class SiteModel:
                 if (request.phase, request.is_included) not in self.settled:
                     assert all(phase < request.phase for phase, _ in self.settled), "settled twice or out of order"
                     self.settled.append((request.phase, request.is_included))
-                    self.books |= self.voted_in_vain & {request.phase}
                 self.offered = None
                 return local.Settled(number, request.phase)
-            case local.ReturnWork(_, phase, _, is_withdrawn):
-                if number != self.returned_number:
-                    assert (phase in self.books) == is_withdrawn, "the feedback gets or loses it twice"
-                    self.books ^= {phase}
-                    self.returned_number = number
+            case local.ReturnWork(_, phase):
                 return local.WorkReturned(number, phase)
             case local.SaveSite():
-                assert set(request.returned) == self.books, "the file does not say what it has"
-                self.file = request.returned
                 return local.SiteDone(number, False, "")
-            case local.RestoreSite(_, _, phase):
-                if self.file is None:
-                    self.books = set(self.durable.carried)
-                    return local.SiteDone(number, False, "no file")
-                flying = self.record.saved_in_flight
-                in_vain = {flying} if flying is not None and flying != phase else set()
-                self.books = set(self.file) | in_vain
-                return local.SiteDone(number, True, "", tuple(PhaseId(item) for item in self.file))
+            case local.RestoreSite():
+                return self._restore(number, request)
+
+    def _count(self, task: cmd.RunOuter) -> None:
+        """What an operation does to FEEDBACK; done again it does nothing."""
+        match task.request:
+            case local.FormContribution(_, phase) if phase not in self.contents:
+                self.feedback[phase] += 1
+                self.contents[phase], self.flying = Counter(self.feedback), phase
+            case local.Settle() as settle if self.flying == settle.phase:
+                if settle.is_included:
+                    self.feedback.subtract(self.contents[settle.phase])
+                    self.chain.add(settle.phase)
+                elif self.settings.delay == "streaming":
+                    self.feedback.clear()
+                self.flying = None
+            case local.ReturnWork(_, phase, _, is_withdrawn) if task.number != self.returned_number:
+                change = self.feedback.subtract if is_withdrawn else self.feedback.update
+                change(self.contents[phase])
+                self.returned_number = task.number
+            case local.SaveSite(_, _, phase, content):
+                told = {item.phase: item.times for item in content}
+                assert told == self.held, "the file does not say what it has"
+                flying = PhaseId(self.flying) if self.flying is not None else None
+                self.saved = SavedFeedback(phase, flying, told)
+
+    def _restore(self, number: int, request: local.RestoreSite) -> local.SiteDone:
+        """As outerworker/feedback_file.py does it."""
+        saved = self.saved
+        self.feedback, self.flying = Counter(), None
+        if saved is None or request.phase not in (saved.phase, saved.in_flight):
+            return local.SiteDone(number, False, "no file")
+        self.feedback = Counter(dict(saved.content))
+        if request.phase == saved.in_flight:
+            self.feedback.subtract(self.contents[saved.in_flight])
+        return local.SiteDone(number, True, "")
+
+    @property
+    def held(self) -> dict[int, int]:
+        """What FEEDBACK contains, without zeros."""
+        return {phase: times for phase, times in self.feedback.items() if times}
+
+    def counted(self) -> Counter[int]:
+        """How often each phase is in FEEDBACK and chain."""
+        total = Counter(self.feedback)
+        for phase in self.chain:
+            total.update(self.contents[phase])
+        return total
 
     def _form(self, number: int, request: local.FormContribution) -> local.ContributionFormed:
         if request.phase not in self.formed:
@@ -296,7 +242,7 @@ class SiteModel:
 
     def lose_trainer(self) -> None:
         assert self.trainer is not None
-        if self.trainer.inbox and isinstance(self.trainer.inbox[0], local.CloseBoundary):
+        if self.trainer.inbox and isinstance(self.trainer.inbox[0], local_trainer.CloseBoundary):
             self.buffers.phase = ("torn",)
         self.trainer = None
         self.send(ev.TrainerLost(self.generation))
@@ -304,7 +250,7 @@ class SiteModel:
     def hear_trainer(self) -> None:
         assert self.trainer is not None
         message, generation = self.trainer.outbox.popleft(), self.generation
-        if isinstance(message, local.TrainerStopped):
+        if isinstance(message, local_trainer.TrainerStopped):
             self.trainer = None
         self.send(ev.TrainerSaid(generation, message))
 
@@ -319,9 +265,12 @@ class SiteModel:
             self.included_round = expected if is_included else None
         self.send(
             ev.EntryCommitted(
-                order, expected, 0, self.settings.inner_steps, 0,
-                settles=PhaseId(settles) if settles is not None else None,
-                is_included=is_included and settles is not None,
+                order,
+                ev.CommittedEntry(
+                    expected, 0, self.settings.inner_steps, 0,
+                    settles=PhaseId(settles) if settles is not None else None,
+                    is_included=is_included and settles is not None,
+                ),
             )
         )  # fmt: skip
         return order
@@ -332,7 +281,6 @@ class SiteModel:
         assert phase is not None
         self.offered = None
         if is_voted and self.settings.delay != "streaming":
-            self.voted_in_vain.add(phase)
             self.dropped_by_fork.add(phase)
         self.send(ev.ContributionAbandoned(order, PhaseId(phase), is_voted))
         return order
@@ -345,20 +293,15 @@ class SiteModel:
 
     def move(self, phase: int, *, is_withdrawn: bool) -> None:
         """A fork drops the entry with this phase, or brings it back."""
+        (self.chain.add if is_withdrawn else self.chain.discard)(phase)
         self.send(ev.WorkMoved(self.order(), PhaseId(phase), is_withdrawn))
 
-    def begin(
-        self,
-        height: int = 0,
-        newest_own_phase: int | None = None,
-        own_phases: tuple[int, ...] = (),
-        kept_phases: tuple[int, ...] = (),
-    ) -> None:
-        newest = PhaseId(newest_own_phase) if newest_own_phase is not None else None
-        own, kept = (frozenset(PhaseId(phase) for phase in phases) for phases in (own_phases, kept_phases))
-        self.send(ev.TrainingBegun(self.order(), RoundIndex(height), newest, own, kept))
-        if self.outer_task is None or not isinstance(self.outer_task.request, local.RestoreSite):
-            self.books = set(self.durable.carried)
+    def begin(self, own_phases: Iterable[int] = (), kept: Iterable[int] = ()) -> None:
+        """Caught up: these phases of ours are in the chain, the work of these is kept."""
+        own, self.feedback, self.flying = frozenset(map(PhaseId, own_phases)), Counter(), None
+        self.chain = set(own)
+        contents = {PhaseId(p): {PhaseId(q): n for q, n in self.contents[p].items() if n} for p in kept}
+        self.send(ev.TrainingBegun(self.order(), StartingPoint(own, contents), self.saved))
 
     def settle_down(self, *, until_due: bool = False, steps_max: int = 2000) -> None:
         """Let everything that can happen by itself happen, in a fixed order."""

@@ -1,7 +1,8 @@
 """Crashes, forks and branches that come and go: what error feedback and chain hold of each phase is one in all.
 
-The site model knows what FEEDBACK really contains: a contribution carries all that was there when it was formed, with a
-codec that loses nothing. What is kept of it is removed as soon as `work_needed` allows.
+The site model knows what FEEDBACK really contains: a contribution has all that was there when it was formed, with a
+codec that loses nothing. What is kept of it is removed as soon as `work_needed` allows. A life ends with a crash, or in
+an orderly way, perhaps with a contribution in flight.
 """
 
 from __future__ import annotations
@@ -12,79 +13,45 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.rounds import phase_events as ev
-from dilocoxd.rounds.phase_returned import work_needed
-from dilocoxd.wire import local
-from tests.unit.rounds.site_model import SiteModel
-from tests.unit.rounds.test_phases_random import ACTIONS, act
+from dilocoxd.config.agreement import Delay
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd
+from dilocoxd.machines.phase.repayment import work_needed
+from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback, SiteRecord
+from dilocoxd.machines.phase.vocabulary import OuterAnswer
+from dilocoxd.wire.local import outer_worker as local
+from tests.unit.machines.phase.site_model import SiteModel
+from tests.unit.machines.phase.test_random_schedules import ACTIONS, act
 
 LIVES = 6
 NAMES, WEIGHTS = zip(*[action for action in ACTIONS if action[0] not in ("fork", "unfork", "load")], strict=True)
 
 
 class Disk:
-    """What outlives the daemon: kept work, saved feedback, and what others have: the chain."""
+    """What outlives the daemon: kept work, the feedback file, and what others have: the chain."""
 
     def __init__(self) -> None:
         self.work: set[int] = set()
         self.chain: set[int] = set()
         self.branches: list[set[int]] = []
         """Chains that were ours once, as sets of our phases."""
-        self.carries: dict[int, Counter[int]] = {}
-        """Phase -> what its contribution brings, by phase."""
-        self.saved: tuple[int, int | None, Counter[int]] | None = None
-        self.file: tuple[int, ...] | None = None
+        self.contents: dict[int, Counter[int]] = {}
+        self.saved: SavedFeedback | None = None
         self.height = 0
 
 
 class Life(SiteModel):
     """One life of the daemon."""
 
-    def __init__(self, settings: ev.PhaseSettings, record: ev.SiteRecord, disk: Disk, rng: random.Random) -> None:
+    def __init__(self, settings: PhaseSettings, record: SiteRecord, disk: Disk, rng: random.Random) -> None:
         super().__init__(settings, record)
-        self.disk, self.rng, self.file = disk, rng, disk.file
-        self.feedback: Counter[int] = Counter()
-        self.flying: int | None = None
+        self.disk, self.rng, self.saved, self.contents = disk, rng, disk.saved, disk.contents
 
-    def _effect(self, task: ev.RunOuter) -> ev.OuterAnswer:
-        answer = self._take_back(task) if isinstance(task.request, local.RestoreSite) else None
-        if answer is not None:
-            return answer
-        self._count(task)
+    def _effect(self, task: cmd.RunOuter) -> OuterAnswer:
+        if isinstance(task.request, local.ReturnWork):
+            assert task.request.phase in self.disk.work, f"the work of phase {task.request.phase} was removed too early"
         answer = super()._effect(task)
-        self.disk.file = self.file
+        self.disk.saved = self.saved
         return answer
-
-    def _count(self, task: ev.RunOuter) -> None:
-        disk = self.disk
-        match task.request:
-            case local.FormContribution(_, phase) if phase not in disk.carries:
-                self.feedback[phase] += 1
-                disk.carries[phase], self.flying = Counter(self.feedback), phase
-            case local.Settle() as settle if self.flying == settle.phase:
-                if settle.is_included:
-                    self.feedback.subtract(disk.carries[settle.phase])
-                self.flying = None
-            case local.ReturnWork(_, phase, _, is_withdrawn):
-                assert phase in disk.work, f"the work of phase {phase} was removed too early"
-                if task.number != self.returned_number:
-                    change = self.feedback.subtract if is_withdrawn else self.feedback.update
-                    change(disk.carries[phase])
-            case local.SaveSite(_, _, phase):
-                disk.saved = (phase, self.flying, Counter(self.feedback))
-
-    def _take_back(self, task: ev.RunOuter) -> local.SiteDone | None:
-        """RestoreSite, as outerworker/site_file.py does it."""
-        request, saved = task.request, self.disk.saved
-        assert isinstance(request, local.RestoreSite)
-        self.feedback, self.flying = Counter(), None
-        if saved is None or request.phase not in saved[:2]:
-            self.books = set(self.machine.state.record.carried)
-            return local.SiteDone(task.number, False, "the file belongs to another phase")
-        self.feedback = Counter(saved[2])
-        if request.phase == saved[1]:
-            self.feedback.subtract(self.disk.carries[request.phase])
-        return None
 
     def boot(self, *, leave: int, may_switch: bool) -> bool:
         """Catch up, which may drop our newest phases or bring another branch; then the feedback is put in place.
@@ -105,9 +72,19 @@ class Life(SiteModel):
             disk.height += 1
         if self.rng.random() < 0.1:
             return False  # and it dies again before the feedback is in place
-        self.begin(disk.height, max(disk.chain, default=None), tuple(disk.chain), tuple(disk.work))
+        self.begin(disk.chain, disk.work)
         self.settle_down()
         return True
+
+    def end(self) -> None:
+        """It leaves in an orderly way: the feedback file is written with what is in flight."""
+        self.send(ev.ResumeOrdered())
+        self.send(ev.LeaveOrdered())
+        if not self.outer_is_up:
+            self.settle_down(until_due=True)
+            self.start_outer()
+        self.settle_down(until_due=True)
+        assert self.has_left
 
     def drop(self, count: int) -> None:
         """A fork takes our newest phases out of the chain."""
@@ -161,33 +138,36 @@ class Life(SiteModel):
 
     def check(self, must: set[int], when: str) -> None:
         """Nothing is there twice, and nothing is missing that was not in flight or in a lost feedback alone."""
-        total = Counter(self.feedback)
-        for phase in self.disk.chain:
-            total.update(self.disk.carries[phase])
+        self.chain = set(self.disk.chain)
+        total = self.counted()
         assert not {phase: count for phase, count in total.items() if count not in (0, 1)}, when
         assert not {phase for phase in must if total[phase] != 1}, when
 
 
-def safe_phases(site: Life) -> set[int]:
-    """What a crash must not lose: all that the chain has, and all that is owed."""
+def safe_phases(site: Life, *, has_left: bool) -> set[int]:
+    """What an end must not lose: all that the chain has, all that is kept; after an orderly one, all there is."""
     disk = site.disk
-    owed = {phase for phase, _ in site.durable.returned}
-    carried: list[Any] = [disk.carries.get(phase, Counter({phase: 1})) for phase in disk.chain | owed]
+    carried: list[Any] = [disk.contents.get(phase, Counter({phase: 1})) for phase in disk.chain | disk.work]
+    # Before the first contribution is settled there is no number that a feedback file could be named after.
+    carried += [site.feedback] if has_left and site.durable.last_settled is not None else []
     return {phase for counter in carried for phase, count in counter.items() if count > 0}
 
 
-def run_history(seed: int, delay: ev.Delay) -> None:
-    """Some lives, each ended by a crash."""
+def run_history(seed: int, delay: Delay) -> None:
+    """Some lives, each ended by a crash or in an orderly way."""
     rng = random.Random(seed)
-    settings = ev.PhaseSettings(delay, 4, 3, 2)
+    settings = PhaseSettings(delay, 4, 3, 2)
     disk = Disk()
-    site = Life(settings, ev.SiteRecord(), disk, rng)
+    site = Life(settings, SiteRecord(), disk, rng)
     while not site.boot(leave=0, may_switch=False):
         site = Life(settings, site.durable, disk, rng)
     for _ in range(LIVES):
         site.start_trainer()
         site.live(rng.randrange(20, 200))
-        must, late = safe_phases(site), site.offered if rng.random() < 0.5 else None
+        has_left = rng.random() < 0.3
+        if has_left:
+            site.end()
+        must, late = safe_phases(site, has_left=has_left), site.offered if rng.random() < 0.5 else None
         if late is not None:
             disk.work.add(late)  # it had our vote, so it was kept
             if rng.random() < 0.5 and late > max(disk.chain, default=-1):
@@ -205,7 +185,7 @@ def run_history(seed: int, delay: ev.Delay) -> None:
 
 
 @pytest.mark.parametrize("delay", ["none", "phase", "arrival"])
-def test_no_work_is_lost_or_counted_twice_by_crashes_and_forks(delay: ev.Delay) -> None:
+def test_no_work_is_lost_or_counted_twice_by_crashes_and_forks(delay: Delay) -> None:
     for seed in range(250):
         try:
             run_history(seed, delay)

@@ -4,15 +4,18 @@ import dataclasses
 
 import pytest
 
+from dilocoxd.config.agreement import Delay
 from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.rounds import phase_events as ev
-from dilocoxd.wire import local
-from tests.unit.rounds.site_model import SiteModel, digest, state_ready
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd
+from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback
+from dilocoxd.machines.phase.vocabulary import TrainerCommand
+from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
+from tests.unit.machines.phase.site_model import SiteModel, digest, state_ready
 
 
-def training_site(delay: ev.Delay, **changes: object) -> SiteModel:
+def training_site(delay: Delay, **changes: object) -> SiteModel:
     """A site at state 0 whose trainers train phase 0."""
-    settings = dataclasses.replace(ev.PhaseSettings(delay, 4, 2, 0, save_every_rounds=0), **changes)
+    settings = dataclasses.replace(PhaseSettings(delay, 4, 2, 0, save_every_rounds=0), **changes)
     site = SiteModel(settings)
     site.start_outer()
     site.load(0)
@@ -25,8 +28,8 @@ def training_site(delay: ev.Delay, **changes: object) -> SiteModel:
     return site
 
 
-def names(messages: list[ev.TrainerCommand]) -> list[str]:
-    return [type(m).__name__ + (f":{m.how}" if isinstance(m, local.TakeAnchor) else "") for m in messages]
+def names(messages: list[TrainerCommand]) -> list[str]:
+    return [type(m).__name__ + (f":{m.how}" if isinstance(m, local_trainer.TakeAnchor) else "") for m in messages]
 
 
 def close_first_boundary(site: SiteModel) -> None:
@@ -42,7 +45,7 @@ def close_first_boundary(site: SiteModel) -> None:
 def test_none_waits_at_the_boundary_and_goes_on_from_the_result() -> None:
     site = training_site("none")
     close_first_boundary(site)
-    assert site.machine.waiting_for == "Waiting for the contribution of phase 0 to be committed."
+    assert site.machine.waiting_for == "the contribution of phase 0 to be committed"
     assert site.trainer is not None and site.trainer.mode == "waiting"
     site.commit(is_included=True)
     site.settle_down()
@@ -68,8 +71,8 @@ def test_phase_extends_up_to_the_limit_and_then_waits_with_a_reason() -> None:
     close_first_boundary(site)
     assert names(site.said) == [], "phase 1 trains on"
     site.settle_down(until_due=True)
-    assert site.machine.waiting_for == "Waiting for the contribution of phase 0 to be committed."
-    assert site.machine.state.trainer.inner_step == 6
+    assert site.machine.waiting_for == "the contribution of phase 0 to be committed"
+    assert site.machine.state.trainer.present_phase.inner_step == 6
     site.commit(is_included=True)
     site.settle_down(until_due=True)
     assert site.offers[1].inner_steps == 6 and site.offers[1].tokens == 60
@@ -78,7 +81,7 @@ def test_phase_extends_up_to_the_limit_and_then_waits_with_a_reason() -> None:
 def test_extensions_come_in_pieces_so_that_a_late_entry_is_taken_soon() -> None:
     site = training_site("phase", inner_steps=100, extend_steps_max=12)
     site.settle_down(until_due=True)
-    extends = [m.inner_steps for m in site.said if isinstance(m, local.Extend)]
+    extends = [m.inner_steps for m in site.said if isinstance(m, local_trainer.Extend)]
     assert extends == [5, 5, 2]
 
 
@@ -87,7 +90,7 @@ def test_arrival_goes_on_and_merges_only_what_is_settled() -> None:
     close_first_boundary(site)
     site.commit(is_included=False)
     order = site.order()
-    entry = ev.EntryCommitted(order, RoundIndex(1), 0, 4, 0)
+    entry = ev.EntryCommitted(order, ev.CommittedEntry(RoundIndex(1), 0, 4, 0))
     site.send(entry)
     site.settle_down()
     assert names(site.said) == ["TakeAnchor:merge"]
@@ -99,7 +102,7 @@ def test_arrival_goes_on_and_merges_only_what_is_settled() -> None:
 def test_arrival_does_not_merge_an_entry_that_decides_nothing_about_us() -> None:
     site = training_site("arrival")
     close_first_boundary(site)
-    site.send(ev.EntryCommitted(site.order(), RoundIndex(0), 0, 4, 0, settles=None))
+    site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(0), 0, 4, 0, settles=None)))
     site.settle_down()
     assert site.buffers.anchor == 1
     assert names(site.said) == [] and site.settled == []
@@ -110,10 +113,10 @@ def test_streaming_mixes_what_the_entry_with_our_contribution_moved(is_included:
     site = training_site("streaming")
     close_first_boundary(site)
     site.commit(is_included=is_included)
-    site.send(ev.EntryCommitted(site.order(), RoundIndex(1), 0, 4, 0))
+    site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(1), 0, 4, 0)))
     site.settle_down()
     (take,) = site.said
-    assert isinstance(take, local.TakeAnchor)
+    assert isinstance(take, local_trainer.TakeAnchor)
     assert (take.how, take.round, take.mixed_round) == ("mix", 2, mixed)
     assert site.buffers.phase == ("base", 2)
 
@@ -134,7 +137,7 @@ def test_arrival_given_up_merges_the_unchanged_anchor() -> None:
     site.settle_down()
     assert names(site.said) == ["TakeAnchor:merge"]
     assert site.settled == [(0, False)] and site.buffers.phase == ("base", 0)
-    assert site.orders[order] == ev.FinishOrder(order, None)
+    assert site.orders[order] == cmd.FinishOrder(order, None)
 
 
 def test_a_contribution_is_settled_once_whatever_is_said_about_it_afterwards() -> None:
@@ -144,9 +147,7 @@ def test_a_contribution_is_settled_once_whatever_is_said_about_it_afterwards() -
     order = site.order()
     site.send(ev.ContributionAbandoned(order, PhaseId(0)))
     assert site.orders[order] is None, "it ends when the settlement is done"
-    site.send(
-        ev.EntryCommitted(site.order(), RoundIndex(1), 0, 4, 0, settles=PhaseId(0), is_included=False)
-    )  # fmt: skip
+    site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(1), 0, 4, 0, settles=PhaseId(0))))
     site.settle_down()
     assert site.settled == [(0, True)] and site.orders[order] is not None
     assert site.durable.last_settled == 0
@@ -158,26 +159,26 @@ def test_settle_comes_before_apply_of_the_same_round() -> None:
     site.commit(is_included=True)
     assert isinstance(site.outer_task and site.outer_task.request, local.Settle)
     site.run_outer()
-    assert isinstance(site.outer_task and site.outer_task.request, local.ApplyEntry)
+    assert isinstance(site.outer_task and site.outer_task.request, local.ApplyResult)
 
 
 def test_entries_out_of_order_are_refused() -> None:
     site = training_site("phase")
     for wrong in (1, 5):
         order = site.order()
-        site.send(ev.EntryCommitted(order, RoundIndex(wrong), 0, 4, 0))
+        site.send(ev.EntryCommitted(order, ev.CommittedEntry(RoundIndex(wrong), 0, 4, 0)))
         answer = site.orders[order]
-        assert isinstance(answer, ev.RefuseOrder) and answer.kind == "out_of_order"
+        assert isinstance(answer, cmd.RefuseOrder) and answer.kind == "out_of_order"
 
 
 def test_trainer_lost_in_a_phase_abandons_it_but_not_the_contribution_in_flight() -> None:
     site = training_site("phase")
     close_first_boundary(site)
     site.lose_trainer()
-    assert site.machine.waiting_for == "Waiting for the trainers to start."
+    assert site.machine.waiting_for == "the trainers to start"
     site.start_trainer()
     site.settle_down()
-    assert [m.phase for m in site.said if isinstance(m, local.StartTraining)] == [2], "1 is abandoned"
+    assert [m.phase for m in site.said if isinstance(m, local_trainer.StartTraining)] == [2], "1 is abandoned"
     site.commit(is_included=True)
     site.settle_down(until_due=True)
     assert site.settled == [(0, True)]
@@ -192,7 +193,7 @@ def test_trainer_that_dies_while_it_closes_offers_nothing() -> None:
             site.hear_trainer()
         else:
             site.trainer.run_once()
-    assert isinstance(site.trainer.inbox[0], local.CloseBoundary)
+    assert isinstance(site.trainer.inbox[0], local_trainer.CloseBoundary)
     site.lose_trainer()
     assert site.buffers.phase == ("torn",)
     site.settle_down()
@@ -220,22 +221,22 @@ def test_words_of_a_dead_generation_are_ignored() -> None:
     site.lose_trainer()
     site.start_trainer()
     site.settle_down()
-    phase = site.machine.state.trainer.phase
-    site.send(ev.TrainerSaid(1, local.BoundaryDue(phase, 4)))
+    phase = site.machine.state.trainer.present_phase.number
+    site.send(ev.TrainerSaid(1, local_trainer.BoundaryDue(phase, 4)))
     site.send(ev.TrainerLost(1))
     assert site.machine.waiting_for == ""
-    assert not [m for m in site.said if isinstance(m, local.CloseBoundary)]
+    assert not [m for m in site.said if isinstance(m, local_trainer.CloseBoundary)]
 
 
 def test_outer_worker_that_died_after_applying_is_not_asked_again() -> None:
     site = training_site("phase")
     order = site.commit(is_included=False)
     site.lose_outer(after_effect=True)
-    assert site.machine.waiting_for == "Waiting for the outer worker to start."
+    assert site.machine.waiting_for == "the outer worker to start"
     site.start_outer()
     assert site.outer_task is None
     answer = site.orders[order]
-    assert isinstance(answer, ev.FinishOrder) and isinstance(answer.answer, local.StateReady)
+    assert isinstance(answer, cmd.FinishOrder) and isinstance(answer.answer, local.StateReady)
     assert answer.answer.round == 1
 
 
@@ -273,7 +274,7 @@ def test_state_replaced_at_the_boundary_leaves_nothing_to_offer() -> None:
 
 
 @pytest.mark.parametrize("delay", ["none", "phase", "arrival"])
-def test_pseudo_gradient_that_is_not_finite_is_dropped_and_training_goes_on(delay: ev.Delay) -> None:
+def test_pseudo_gradient_that_is_not_finite_is_dropped_and_training_goes_on(delay: Delay) -> None:
     site = training_site(delay)
     while not isinstance(site.outer_task and site.outer_task.request, local.FormContribution):
         assert site.trainer is not None
@@ -296,41 +297,13 @@ def test_pseudo_gradient_that_is_not_finite_is_dropped_and_training_goes_on(dela
     assert [o.phase for o in site.offers] == [1]
 
 
-def test_silent_trainers_are_restarted_only_if_they_owe_something() -> None:
-    site = training_site("none", silence_min_s=50.0)
-    deadline = site.machine.next_deadline()
-    assert deadline == 50.0
-    site.now = 49.0
-    site.send(ev.DeadlineReached())
-    assert site.trainer is not None
-    site.now = 50.0
-    site.send(ev.DeadlineReached())
-    assert site.trainer is None
-    site.start_trainer()
-    site.settle_down(until_due=True)
-    assert site.trainer is not None and site.trainer.mode == "waiting"
-    assert site.machine.next_deadline() is None, "it is they who wait"
-
-
-def test_silence_does_not_count_while_we_stood_still_ourselves() -> None:
-    site = training_site("none", silence_min_s=50.0)
-    site.now = 200.0
-    site.send(ev.TimeLost(150.0))
-    site.send(ev.DeadlineReached())
-    assert site.trainer is None, "50 s of silence are real"
-    site = training_site("none", silence_min_s=50.0)
-    site.now = 200.0
-    site.send(ev.TimeLost(160.0))
-    assert site.machine.next_deadline() == 210.0
-
-
 def test_pause_stops_the_trainers_and_entries_still_come_in() -> None:
     site = training_site("arrival")
     close_first_boundary(site)
     site.send(ev.PauseOrdered("disk is full"))
     site.commit(is_included=True)
     site.settle_down(until_due=True)
-    assert site.machine.waiting_for == "Paused: disk is full."
+    assert site.machine.waiting_for == "the end of a pause (disk is full)"
     assert site.buffers.anchor == 1 and names(site.said) == ["Pause"]
     assert site.machine.next_deadline() is None
     site.send(ev.ResumeOrdered())
@@ -345,7 +318,7 @@ def test_evaluation_follows_every_nth_state_and_holds_the_anchor() -> None:
         site.settle_down(until_due=True)
         site.commit(is_included=True)
         site.settle_down()
-        evaluated = [m.round for m in site.said if isinstance(m, local.Evaluate)]
+        evaluated = [m.round for m in site.said if isinstance(m, local_trainer.Evaluate)]
     assert evaluated == [2, 4]
 
 
@@ -357,7 +330,7 @@ def test_leaving_saves_the_feedback_under_the_last_settled_phase() -> None:
     site.send(ev.LeaveOrdered())
     site.settle_down(until_due=True)
     assert site.has_left and names(site.said)[-1] == "StopTraining"
-    assert (site.durable.saved_phase, site.durable.last_settled) == (0, 0)
+    assert site.saved == SavedFeedback(PhaseId(0), None, {}) and site.durable.last_settled == 0
 
 
 def test_leaving_with_a_contribution_of_unknown_fate_saves_it_too() -> None:
@@ -369,7 +342,7 @@ def test_leaving_with_a_contribution_of_unknown_fate_saves_it_too() -> None:
     site.send(ev.LeaveOrdered())
     site.settle_down(until_due=True)
     assert site.has_left
-    assert (site.durable.saved_phase, site.durable.saved_in_flight) == (0, 1)
+    assert site.saved == SavedFeedback(PhaseId(0), PhaseId(1), {PhaseId(1): 1})
 
 
 def test_load_that_failed_leaves_no_state_until_another_succeeds() -> None:
@@ -378,10 +351,10 @@ def test_load_that_failed_leaves_no_state_until_another_succeeds() -> None:
     task, site.outer_task = site.outer_task, None
     assert task is not None
     site.send(ev.OperationRefused(task.number, "corrupt_snapshot", "cut off"))
-    assert isinstance(site.orders[order], ev.RefuseOrder)
+    assert isinstance(site.orders[order], cmd.RefuseOrder)
     site.settle_down(until_due=True)
-    assert site.machine.waiting_for == "Waiting for the shared state to be loaded."
-    assert site.said[-1] == local.Extend(1)
+    assert site.machine.waiting_for == "the shared state to be loaded"
+    assert site.said[-1] == local_trainer.Extend(1)
     site.load(3)
     site.settle_down(until_due=True)
     assert "TakeAnchor:replace" in names(site.said) and site.offers[-1].base_round == 3

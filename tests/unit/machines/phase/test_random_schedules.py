@@ -5,15 +5,11 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dilocoxd.rounds.phase_events import (
-    Delay,
-    LeaveOrdered,
-    PauseOrdered,
-    PhaseSettings,
-    ResumeOrdered,
-)
-from dilocoxd.wire import local
-from tests.unit.rounds.site_model import SiteModel
+from dilocoxd.config.agreement import Delay
+from dilocoxd.machines.phase.inputs import LeaveOrdered, PauseOrdered, ResumeOrdered
+from dilocoxd.machines.phase.settings import PhaseSettings
+from dilocoxd.wire.local import outer_worker as local
+from tests.unit.machines.phase.site_model import SiteModel
 
 DELAYS: tuple[Delay, ...] = ("none", "phase", "arrival", "streaming")
 ACTIONS = (
@@ -85,7 +81,11 @@ def calm_down(site: SiteModel) -> None:
 def check_history(site: SiteModel) -> None:
     """What must hold at the end of every history."""
     assert not site.failure
-    assert site.books == site.dropped_by_fork, "what forks dropped is not what the feedback has"
+    assert not site.machine.state.owed.difference(site.held), "FEEDBACK does not have what it must"
+    assert site.machine.state.owed.feedback == site.held, "the machine is wrong about FEEDBACK"
+    total = site.counted()
+    assert all(times in (0, 1) for times in total.values()), "work counts twice"
+    assert all(total[phase] == 1 for phase in site.chain | site.dropped_by_fork), "work is lost"
     settled = [phase for phase, _ in site.settled]
     assert settled == sorted(set(settled))
     offered = [offer.phase for offer in site.offers]
@@ -147,7 +147,7 @@ def test_leaving_in_any_state_comes_to_an_end(delay: Delay) -> None:
         site.settle_down(until_due=True)
         assert site.has_left, f"delay {delay}, seed {seed}: {site.machine.waiting_for}"
         if site.offered is None and site.settled:
-            assert site.durable.saved_phase == site.durable.last_settled
+            assert site.saved is not None and site.saved.phase == site.durable.last_settled
 
 
 @pytest.mark.parametrize("delay", DELAYS)
@@ -165,6 +165,6 @@ def test_after_a_crash_of_the_daemon_no_phase_number_comes_again(delay: Delay) -
         site.start_outer()
         site.load(0)
         site.settle_down()
-        site.begin(height=1000)
+        site.begin()
         site.start_trainer()
     assert len(used) > 30

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
-from dilocoxd.rounds import recovery_events as r
-from dilocoxd.rounds.chain import view_of
-from dilocoxd.rounds.commands import InFlight, StartRecovery
-from dilocoxd.rounds.recovery_machine import RecoveryMachine
-from dilocoxd.wire.entry import SignedEntry, entry_hash, vote_text
-from tests.unit.daemon.chain_maker import GENESIS, RUN, base_view, chain, sign
+from dilocoxd.machines.chain import view_of
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.machine import RecoveryMachine
+from dilocoxd.machines.round.outputs import InFlight, StartRecovery
+from dilocoxd.wire.entry import SignedEntry, entry_hash
+from tests.unit.daemon.chain.chain_maker import GENESIS, base_view, chain, signed_by_all
 
 NUM_CHUNKS = 7
 STATE_0 = Digest(hashlib.sha256(b"state 0").digest())
@@ -38,8 +38,7 @@ def grown(
         (signed,) = chain(1, start=index, parent=parent, salt=salt, tokens=tokens)
         said = Digest(hashlib.sha256(b"never was").digest()) if index == lies_at else digest
         entry = replace(signed.entry, state_digest=said)
-        votes = tuple(sign(c.peer, vote_text(RUN, entry_hash(entry))) for c in entry.contributions)
-        made.append(SignedEntry(entry, votes, 0))
+        made.append(signed_by_all(entry))
         digest = applied(digest, made[-1])
     return made
 

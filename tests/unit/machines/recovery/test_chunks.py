@@ -3,8 +3,8 @@
 from hypothesis import given, settings, strategies as st
 
 from dilocoxd.ids import Monotonic, PeerId
-from dilocoxd.rounds.chunks import ChunkPool
-from dilocoxd.rounds.recovery_events import RecoveryLimits
+from dilocoxd.machines.recovery.chunks import ChunkPool
+from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
 
 A, B, C = PeerId("A"), PeerId("B"), PeerId("C")
 LIMITS = RecoveryLimits()

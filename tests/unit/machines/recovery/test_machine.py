@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dilocoxd.rounds import recovery_events as r
-from dilocoxd.rounds.commands import InFlight
-from dilocoxd.rounds.recovery import Branch, is_better
+from dilocoxd.ids import Monotonic
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, is_better
+from dilocoxd.machines.round.outputs import InFlight
 from dilocoxd.wire.entry import SignedEntry
-from tests.unit.rounds.recovery_world import NUM_CHUNKS, Donor, World, grown
+from tests.unit.machines.recovery.recovery_world import NUM_CHUNKS, Donor, World, grown
 
 COMMON = grown([], 4, b"common")
 AHEAD_1 = grown(COMMON, 1, b"x")
@@ -164,13 +165,28 @@ def test_contribution_in_flight_is_settled_once_by_whatever_brings_its_entry(ind
 def test_failure_says_whose_branch_is_false_and_whose_broke_off() -> None:
     false, silent = Donor(FALSE_AT_ONCE), Donor(FAR, is_silent=True)
     done = World(COMMON, {"D": false, "E": silent}).run()
-    assert done.failure and done.refuted == ("D",) and done.broken == ("E",)
+    assert done.failure and done.unconfirmed == ("D",) and done.unavailable == ("E",)
     done = World(COMMON, {"D": Donor(AHEAD_3, 6)}).run()
-    assert done.failure and done.refuted == () and done.broken == ("D",), "honest peers drop payloads too"
+    assert done.failure and done.unconfirmed == () and done.unavailable == ("D",), "honest peers drop payloads too"
     world = World(COMMON, {"D": Donor(AHEAD_3)})
     world.twist = lambda question, answer: None if isinstance(question, r.AskPayload) else answer
     done = world.run()
-    assert done.failure and done.refuted == () and done.broken == ("D",)
+    assert done.failure and done.unconfirmed == () and done.unavailable == ("D",)
+
+
+def test_whose_branch_came_in_part_is_told_apart_from_whose_gave_nothing() -> None:
+    """R22.2: the first one may be asked again and again, the other one is given up after a few times."""
+    silent = Donor(FAR, is_silent=True)
+    world = World(COMMON, {"D": silent, "E": Donor(AHEAD_3)})
+    world.twist = lambda ask, answer: (
+        r.AskFailed(ask.request, "not_found", is_final=True)
+        if isinstance(ask, r.AskPayload) and ask.signed.entry.round > len(COMMON)
+        else answer
+    )
+    done = world.run()
+    assert not done.failure and done.unavailable == ("D", "E") and done.in_part == "E"
+    done = World(COMMON, {"D": silent, "E": Donor(AHEAD_1)}).run()
+    assert done.unavailable == ("D",) and done.in_part is None, "E moved us, D gave nothing"
 
 
 def test_late_and_doubled_answers_change_nothing() -> None:
@@ -226,3 +242,17 @@ def test_good_source_is_enough() -> None:
         world = World(COMMON, {**dict(zip("ABC", bad, strict=True)), "D": Donor(FAR_FORK, 10, (12, 20))})
         world.run()
         assert world.log != COMMON, f"seed {seed}: {world.machine.status.problems}"
+
+
+def test_r18_nobody_has_failed_us_while_we_stood_still() -> None:
+    world = World(COMMON, {"D": Donor(AHEAD_1)})
+    machine = world.machine
+    (question,) = machine.start(now=world.now)
+    deadline = machine.next_deadline()
+    assert isinstance(question, r.AskEntries) and deadline is not None
+    still_s = 500.0
+    awake = Monotonic(deadline + still_s)
+    assert machine.handle(r.Tick(), now=awake) == [], "its answer may be here, unread"
+    after = machine.next_deadline()
+    assert after is not None and awake < after < awake + 5.0
+    assert any(isinstance(effect, r.Cancel) for effect in machine.handle(r.Tick(), now=after)), "but it has an end"

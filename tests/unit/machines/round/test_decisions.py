@@ -1,10 +1,15 @@
 """Pure decisions of a round: coordinator order, groups with reasons, owners, locks, claims of other tips."""
 
+import dataclasses
+
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.coordinator import (
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.owners import assign_owners
+from dilocoxd.machines.limits import PayloadShape, RoundLimits
+from dilocoxd.machines.peers.record import PeerRecords
+from dilocoxd.machines.peers.tips import AHEAD, BEHIND, FORK, SAME, UNAVAILABLE_MAX, Tips, relation
+from dilocoxd.machines.round.grouping import (
     Gathered,
-    assign_owners,
     contribution_problem,
     coordinator_order,
     decide_group,
@@ -12,10 +17,8 @@ from dilocoxd.rounds.coordinator import (
     proposal_problem,
     without_conflicts,
 )
-from dilocoxd.rounds.drift import AHEAD, BEHIND, BROKEN_MAX, FORK, SAME, Drift, relation
-from dilocoxd.rounds.limits import PayloadShape, RoundLimits
-from dilocoxd.rounds.votes import resolve_locks
-from dilocoxd.wire.entry import Contribution
+from dilocoxd.machines.round.locks import resolve_locks
+from dilocoxd.wire.entry import Contribution, Signature
 from dilocoxd.wire.messages import Lock, Propose
 
 RUN = RunId("run-0123456789abcdef")
@@ -75,7 +78,7 @@ def test_group_waits_longer_for_live_peers_that_may_be_in_another_attempt() -> N
 
 
 def test_nobody_ready_is_a_reason_and_no_group() -> None:
-    assert peers_of(gathered(), 99.0) == (None, "no live peer has a contribution yet")
+    assert peers_of(gathered(), 99.0) == (None, "a site to finish its phase")
 
 
 def test_who_complains_about_everybody_goes_alone() -> None:
@@ -87,6 +90,7 @@ def test_who_complains_about_everybody_goes_alone() -> None:
 def test_majority_counts_those_who_contributed_lately() -> None:
     assert missing_majority({A, B}, {A, B, C}) == ""
     assert "1 of 3" in missing_majority({A, D}, {A, B, C})
+    assert "1 of 2" in missing_majority({A}, {A, B}), "half is not more than half: the other half could commit too"
     assert missing_majority({A}, set()) == "", "a young run has no recent contributors"
 
 
@@ -109,6 +113,15 @@ def test_contribution_must_be_new_bounded_and_not_too_old() -> None:
     assert "rounds old" in contribution_problem(contribution(A, phase=5, base=0), chain, LIMITS)
     assert "not exist yet" in contribution_problem(contribution(A, phase=5, base=10), chain, LIMITS)
     assert contribution_problem(contribution(A, phase=5, base=9), chain, LIMITS) == ""
+
+
+def test_nothing_goes_into_an_entry_on_a_complete_chain() -> None:
+    limits = dataclasses.replace(LIMITS, stop_after_tokens=100)
+    for weight, is_complete in ((99, False), (100, True), (101, True)):
+        chain = ChainView(RUN, RoundIndex(9), HEAD, HEAD, weight=weight)
+        problem = contribution_problem(contribution(A, phase=5, base=9), chain, limits)
+        assert ("R24" in problem) is is_complete
+    assert not LIMITS.is_complete(2**62), "without a limit there is no end"
 
 
 def lock(attempt: int, *voters: PeerId, held: bool = True, entry: bytes = b"e") -> Lock:
@@ -159,66 +172,73 @@ def chain_of(height: int) -> ChainView:
 
 
 def test_peer_that_went_on_while_we_recovered_is_followed_and_not_taken_for_a_liar() -> None:
-    drift = Drift(LIMITS)
-    drift.note(chain_of(3), B, RoundIndex(5), HEADS[4], Monotonic(10.0))
-    asked = drift.due(Monotonic(11.0))
+    records = PeerRecords()
+    tips = Tips(LIMITS, records)
+    tips.hear(chain_of(3), B, RoundIndex(5), HEADS[4], Monotonic(10.0))
+    asked = tips.due(Monotonic(11.0))
     assert list(asked) == [B]
-    drift.note(chain_of(3), B, RoundIndex(6), HEADS[5], Monotonic(11.1))
-    drift.finished(chain_of(5), asked, Monotonic(11.3), has_moved=True)
-    assert not drift.refuted, "or B would not count as present, and we would commit round 5 alone: a fork"
-    assert drift.claims[B].height == 6
-    assert list(drift.due(Monotonic(11.3))) == [B], "at once: the next round takes no longer than a recovery"
-    drift.finished(chain_of(6), drift.due(Monotonic(11.3)), Monotonic(11.5), has_moved=True)
-    assert not drift.claims and not drift.refuted
+    tips.hear(chain_of(3), B, RoundIndex(6), HEADS[5], Monotonic(11.1))
+    tips.review(chain_of(5))
+    tips.finished(chain_of(5), asked, Monotonic(11.3), has_moved=True)
+    assert not tips.unconfirmed, "or B would not count as present, and we would commit round 5 alone: a fork"
+    assert tips.claims[B].height == 6
+    assert list(tips.due(Monotonic(11.3))) == [B], "at once: the next round takes no longer than a recovery"
+    tips.review(chain_of(6))
+    tips.finished(chain_of(6), tips.due(Monotonic(11.3)), Monotonic(11.5), has_moved=True)
+    assert not tips.claims and not tips.unconfirmed
 
 
 def test_claim_that_recovery_could_not_confirm_is_ignored_for_longer_and_longer() -> None:
-    drift, now, chain = Drift(LIMITS), 10.0, chain_of(3)
+    records = PeerRecords()
+    tips, now, chain = Tips(LIMITS, records), 10.0, chain_of(3)
     for length in (2, 4, 8):
-        drift.note(chain, B, RoundIndex(7), HEAD, Monotonic(now))
-        asked = drift.due(Monotonic(now + 1.0))
-        drift.note(chain, B, RoundIndex(8), HEAD, Monotonic(now + 1.0))  # lying on does not help
-        drift.finished(chain, asked, Monotonic(now + 1.0), has_moved=False)
-        assert not drift.claims
-        assert drift.ignored[B][0] == now + 1.0 + length * LIMITS.recovery_retry_s
-        now = drift.ignored[B][0]
-    drift.note(chain, B, RoundIndex(3), HEADS[2], Monotonic(now))
-    assert not drift.refuted
+        tips.hear(chain, B, RoundIndex(7), HEAD, Monotonic(now))
+        asked = tips.due(Monotonic(now + 1.0))
+        tips.hear(chain, B, RoundIndex(8), HEAD, Monotonic(now + 1.0))  # lying on does not help
+        tips.finished(chain, asked, Monotonic(now + 1.0), has_moved=False)
+        assert not tips.claims
+        assert records[B].tip.backoff_until == now + 1.0 + length * LIMITS.recovery_retry_s
+        now = records[B].tip.backoff_until
+    tips.hear(chain, B, RoundIndex(3), HEADS[2], Monotonic(now))
+    assert not tips.unconfirmed
 
 
 def test_claim_of_a_branch_that_could_not_be_had_is_not_waited_for_for_ever() -> None:
-    drift, now, chain = Drift(LIMITS), 10.0, chain_of(3)
+    records = PeerRecords()
+    tips, now, chain = Tips(LIMITS, records), 10.0, chain_of(3)
     for peer in (A, B):
-        drift.note(chain, peer, RoundIndex(7), HEAD, Monotonic(now))
-    drift.failed([A], [B], Monotonic(now))
-    assert list(drift.claims) == [B], "a stream that broke is no reason to take B for a liar"
-    assert drift.refuted == {A} and drift.ignored[A][0] == now + 2 * LIMITS.recovery_retry_s
-    for _ in range(BROKEN_MAX - 1):
-        assert drift.claims
-        drift.failed([], [B], Monotonic(now))
-    assert not drift.claims and drift.refuted == {A, B}
-    later = drift.ignored[B][0]
-    drift.note(chain, B, RoundIndex(5), HEADS[4], later)
-    drift.finished(chain_of(5), drift.due(Monotonic(later + 10.0)), Monotonic(later + 11.0), has_moved=True)
-    assert drift.refuted == {A}, "or the next round would be committed without B"
+        tips.hear(chain, peer, RoundIndex(7), HEAD, Monotonic(now))
+    tips.failed([A], [B], Monotonic(now))
+    assert list(tips.claims) == [B], "a stream that broke is no reason to take B for a liar"
+    assert tips.unconfirmed == {A} and records[A].tip.backoff_until == now + 2 * LIMITS.recovery_retry_s
+    for _ in range(UNAVAILABLE_MAX - 1):
+        assert tips.claims
+        tips.failed([], [B], Monotonic(now))
+    assert not tips.claims and tips.unconfirmed == {A, B}
+    later = records[B].tip.backoff_until
+    tips.hear(chain, B, RoundIndex(5), HEADS[4], later)
+    tips.finished(chain_of(5), tips.due(Monotonic(later + 10.0)), Monotonic(later + 11.0), has_moved=True)
+    assert tips.unconfirmed == {A}, "or the next round would be committed without B"
 
 
 def test_claim_of_which_only_a_part_came_stays_and_is_followed_at_once() -> None:
-    drift = Drift(LIMITS)
-    drift.note(chain_of(3), B, RoundIndex(7), HEAD, Monotonic(10.0))
-    asked = drift.due(Monotonic(11.0))
-    drift.finished(chain_of(4), asked, Monotonic(12.0), has_moved=True, broken=(B,))
-    assert not drift.refuted, "or we would go on alone beside it: a fork"
-    assert list(drift.due(Monotonic(12.0))) == [B]
+    records = PeerRecords()
+    tips = Tips(LIMITS, records)
+    tips.hear(chain_of(3), B, RoundIndex(7), HEAD, Monotonic(10.0))
+    asked = tips.due(Monotonic(11.0))
+    tips.finished(chain_of(4), asked, Monotonic(12.0), has_moved=True, unavailable=(B,), in_part=B)
+    assert not tips.unconfirmed, "or we would go on alone beside it: a fork"
+    assert list(tips.due(Monotonic(12.0))) == [B]
 
 
 def test_an_overtaken_message_does_not_take_back_a_claim() -> None:
     chain = ChainView(RUN, RoundIndex(6), HEAD, Digest(bytes(32)), heads=(HEAD,))
-    drift = Drift(LIMITS)
+    records = PeerRecords()
+    tips = Tips(LIMITS, records)
 
     def says(height: int, at: float, *, is_late: bool = False) -> list[PeerId]:
-        drift.note(chain, A, RoundIndex(height), HEAD, Monotonic(at), is_late=is_late)
-        return list(drift.claims)
+        tips.hear(chain, A, RoundIndex(height), HEAD, Monotonic(at), is_late=is_late)
+        return list(tips.claims)
 
     assert says(7, 10.0) == [A]
     assert says(6, 10.0 + LIMITS.behind_grace_s / 2) == [A], "sent before the claim, or its peer would say more"
@@ -237,8 +257,9 @@ def test_proposal_must_announce_what_the_schedule_of_the_state_wants() -> None:
     def problem(lowrank_r: int, next_lowrank_r: int, next_inner_steps: int) -> str:
         propose = Propose(
             round=RoundIndex(0), attempt=Attempt(0), parent=HEAD, state_digest=bytes(32),
-            contributions=(contribution(A),), observers=(), owners=(0, 0),
+            contributions=(contribution(A),), offers=(Signature(b"k", b"s"),), observers=(), owners=(0, 0),
             lowrank_r=lowrank_r, next_lowrank_r=next_lowrank_r, next_inner_steps=next_inner_steps,
+            parent_voters=(), evidence=(),
         )  # fmt: skip
         return proposal_problem(propose, chain, shape, LIMITS)
 
@@ -246,3 +267,13 @@ def test_proposal_must_announce_what_the_schedule_of_the_state_wants() -> None:
     for wrong in ((12, 12, 40), (16, 16, 40), (16, 12, 50)):
         assert "what the" in problem(*wrong)
     assert ChainView(RUN, RoundIndex(0), HEAD, HEAD, lowrank_r=4, inner_steps=9).announced == (4, 9)
+
+
+def test_who_said_meanwhile_that_it_is_here_is_here_after_a_recovery_that_moved_nothing() -> None:
+    chain = ChainView(RUN, RoundIndex(5), HEAD, HEAD, heads=(HEAD,))
+    tips = Tips(LIMITS, PeerRecords())
+    tips.hear(chain, B, RoundIndex(6), Digest(b"x" * 32), Monotonic(0.0))
+    asked = dict(tips.claims)
+    tips.hear(chain, C, RoundIndex(5), HEAD, Monotonic(1.0))
+    tips.finished(chain, asked, Monotonic(2.0), has_moved=False)
+    assert C in tips.here()

@@ -8,23 +8,24 @@ import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli.replay import replay
-from dilocoxd.daemon.parts import vote_keys
-from dilocoxd.daemon.recorder import Recorder
+from dilocoxd.daemon.assembly import vote_keys
+from dilocoxd.daemon.round.recorder import Recorder
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Attempt, Digest, Monotonic, RoundIndex
-from dilocoxd.rounds import events as e
-from dilocoxd.rounds.chain import ChainView
-from dilocoxd.rounds.commands import KeptPromise, Promise
-from dilocoxd.rounds.limits import RoundLimits, Site
-from dilocoxd.rounds.transcript import FORMAT, Input, Opening, Outcome, Player, decode, encode
+from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.exchange.facts import PassPrepared
+from dilocoxd.machines.limits import Ourselves, RoundLimits
+from dilocoxd.machines.round import inputs as e
+from dilocoxd.machines.round.outputs import KeptPromise, Promise
+from dilocoxd.machines.transcript import FORMAT, Input, Opening, Outcome, Player, decode, encode
 from dilocoxd.store.recording import FILES_KEPT, Recording, read_records, recordings
-from dilocoxd.swarm.identity import Identity, is_signed_by_its_peer
+from dilocoxd.swarm.discovery.identity import Identity, is_signed_by
 from tests.conformance.test_round_vectors import GENESIS, LOADED, RUN_ID, SHAPE, event_of, identities
 
 __all__ = ["identities"]
 
 ROW = LOADED["transcripts"][0]
-SOUND = e.PassPrepared(RoundIndex(0), Attempt(0), SHAPE.num_passes, ())
+SOUND = PassPrepared(RoundIndex(0), Attempt(0), SHAPE.num_passes, ())
 """The own worker's word on the results; golden transcripts leave it out."""
 EVENTS = [
     given
@@ -40,12 +41,12 @@ def recorded(directory: Path, identities: dict[str, Identity], bytes_max: int = 
     chain = ChainView(RUN_ID, RoundIndex(0), GENESIS, state, inner_steps=LOADED["inner_steps"])
     recording = Recording(directory, bytes_max)
     recorder = Recorder(recording)
-    site = Site(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity))
+    site = Ourselves(identity.peer_id, RUN_ID, GENESIS, vote_keys(identity, GENESIS))
     recorder.open_machine(site, SHAPE, RoundLimits(**LOADED["caps"]), chain, None)
     for number, given in enumerate(EVENTS):
         recorder.handle(given, Monotonic(number / 100))
     if dies:
-        with pytest.raises(AssertionError, match="started twice"):
+        with pytest.raises(AssertionError, match="Started while"):
             recorder.handle(e.Started(), Monotonic(99.0))
     recorder.close()
     return recording.path
@@ -53,7 +54,7 @@ def recorded(directory: Path, identities: dict[str, Identity], bytes_max: int = 
 
 def test_everything_that_goes_into_a_machine_survives_the_way(identities: dict[str, Identity]) -> None:
     chain = ChainView(RUN_ID, RoundIndex(0), GENESIS, GENESIS)
-    promise = Promise(RoundIndex(3), GENESIS, 1, 0, None, ("a", "b"))  # type: ignore[arg-type]
+    promise = Promise(RoundIndex(3), GENESIS, 1, 0, None, ("a", "b"), ())  # type: ignore[arg-type]
     opening = Opening(FORMAT, "1", "QmA", RUN_ID, GENESIS, SHAPE, RoundLimits(), chain, KeptPromise(promise, True))  # type: ignore[arg-type]
     assert decode(encode(opening)) == opening
     for number, step in enumerate(step for row in LOADED["transcripts"] for step in row["steps"]):
@@ -74,13 +75,13 @@ def test_recorded_life_is_played_again_with_the_same_commands(tmp_path: Path, id
 
 def test_event_that_broke_the_machine_is_in_the_recording(tmp_path: Path, identities: dict[str, Identity]) -> None:
     path = recorded(tmp_path / "logs", identities, dies=True)
-    with pytest.raises(AssertionError, match="started twice"):
+    with pytest.raises(AssertionError, match="Started while"):
         CliRunner().invoke(replay, [str(path)], standalone_mode=False, catch_exceptions=False)
 
 
 def test_other_commands_than_recorded_are_noticed(tmp_path: Path, identities: dict[str, Identity]) -> None:
     records = [decode(data) for data in read_records(recorded(tmp_path / "logs", identities))]
-    player = Player(records[0], is_signed_by_its_peer)  # type: ignore[arg-type]
+    player = Player(records[0], is_signed_by)  # type: ignore[arg-type]
     verdicts = []
     for given, outcome in zip(records[1::2], records[2::2], strict=True):
         assert isinstance(given, Input) and isinstance(outcome, Outcome)
@@ -110,7 +111,7 @@ def test_recordings_are_limited_in_size_and_number(tmp_path: Path, identities: d
         assert path.stat().st_size < 1500 + 4096
     assert len(recordings(tmp_path / "logs")) == FILES_KEPT
     assert recordings(tmp_path / "logs")[-1].stem == "000005"
-    Player(decode(next(read_records(path))), is_signed_by_its_peer)  # type: ignore[arg-type]
+    Player(decode(next(read_records(path))), is_signed_by)  # type: ignore[arg-type]
 
 
 def test_missing_recording_is_one_sentence(tmp_path: Path) -> None:

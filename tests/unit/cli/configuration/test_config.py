@@ -1,0 +1,167 @@
+"""`config show|set`, and site.toml under options and variables: what is written, what stays, what is refused."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.configuration.editing import with_values
+from dilocoxd.cli.joining.join import joined_run_dir
+from dilocoxd.cli.joining.newcomer import Newcomer, Target
+from dilocoxd.cli.main import cli
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.ids import PeerId
+from dilocoxd.store.rundir import create_run_dir, open_run_dir
+
+PORT = "DILOCOXD_NETWORK__PORT"
+BOOTSTRAP = "/ip4/127.0.0.1/tcp/2/p2p/QmNobody"
+OWN = """# my notes about this machine
+[network]   # the cable modem
+port = 31337 # forwarded by the router since May
+announce = [
+    "192.0.2.1:31337", # the office
+]
+
+[paths]
+[paths.corpora]
+books = "/data/books"
+
+[log]
+level = "info"
+"""
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = create_run_dir(tmp_path / "run", new_manifest("tiny", {"run": {"created": "x"}}), SiteConfig()).path
+    (path / "site.toml").write_text(OWN)
+    return path
+
+
+def no_comment(section: str, field: str) -> list[str]:
+    return []
+
+
+def test_set_changes_values_and_leaves_every_other_line(run: Path) -> None:
+    invoke("config", "set", str(run), "network.port=31338", "log.level=debug")
+    wanted = OWN.replace("port = 31337 #", "port = 31338 #").replace('"info"', '"debug"')
+    assert (run / "site.toml").read_text() == wanted
+
+
+def test_set_keeps_the_name_that_a_field_has_in_the_file(run: Path) -> None:
+    (run / "site.toml").write_text(OWN + "\n[parallel]\nstages = 1 # one GPU\n")
+    invoke("config", "set", str(run), "parallel.pipeline=2")
+    assert "stages = 2 # one GPU\n" in (run / "site.toml").read_text()
+    assert open_run_dir(run).load()[1].parallel.pipeline == 2
+
+
+def test_set_adds_a_field_that_was_not_there_with_its_meaning(run: Path) -> None:
+    invoke("config", "set", str(run), "network.host=127.0.0.1", "site.name=attic")
+    text = (run / "site.toml").read_text()
+    assert tomllib.loads(text)["network"]["host"] == "127.0.0.1" and tomllib.loads(text)["site"]["name"] == "attic"
+    assert "# Address the daemon listens on for other sites" in text
+    for line in OWN.splitlines():
+        assert line in text.splitlines(), "nothing of what was there is lost"
+
+
+def test_lists_over_several_lines_and_tables_are_replaced_whole(run: Path) -> None:
+    invoke("config", "set", str(run), 'network.announce=["192.0.2.7:5"]', 'paths.corpora={"maps" = "/data/maps"}')
+    tables = tomllib.loads((run / "site.toml").read_text())
+    assert tables["network"]["announce"] == ["192.0.2.7:5"]
+    assert tables["paths"]["corpora"] == {"maps": "/data/maps"}
+    assert tables["log"] == {"level": "info"}
+
+
+def test_what_cannot_be_changed_in_place_is_left_alone() -> None:
+    text = "network = { port = 1 }\n"
+    with pytest.raises(ConfigError, match=r"site.toml: network.port cannot be changed in place.*by hand"):
+        with_values(text, {"network": {"port": 2}}, source="site.toml", comment=no_comment)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("model.seq_len=64", "belongs to run.toml, which is the same.*start --from .*run --set model.seq_len"),
+        ("network.prot=1", r"unknown field network.prot; did you mean network.port\?"),
+        ("netwrk.port=1", r"unknown section netwrk; did you mean network\?"),
+        ("network.port=many", "network.port = 'many' is wrong: give a whole number without quotes"),
+        ("parallel.stages=99", "99 pipeline stages do not fit a model of"),
+    ],
+)  # fmt: skip
+def test_set_refuses_what_the_daemon_would_refuse(assignment: str, sentence: str, run: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        invoke("config", "set", str(run), assignment)
+    assert (run / "site.toml").read_text() == OWN
+
+
+def test_show_tells_value_and_origin(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PORT, "31400")
+    lines = invoke("config", "show", str(run)).output.splitlines()
+    assert f"network.port = 31400    # {PORT} (site.toml: 31337)" in lines
+    assert 'log.level = "info"    # site.toml' in lines
+    assert 'network.host = "0.0.0.0"    # default' in lines
+    assert 'run.name = "tiny"    # run.toml' in lines
+    changed = invoke("config", "show", str(run), "network", "log.level", "--changed").output
+    assert [line.partition(" ")[0] for line in changed.splitlines()] == ["network.port", "network.announce"]
+    (row,) = json.loads(invoke("config", "show", str(run), "network.port", "--json").output)
+    assert row == {"name": "network.port", "value": 31400, "origin": PORT, "hidden": 31337}
+    with pytest.raises(ConfigError, match="there is no section and no field netwrk"):
+        invoke("config", "show", str(run), "netwrk")
+
+
+def test_set_says_when_a_variable_hides_the_value(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PORT, "31400")
+    result = invoke("config", "set", str(run), "network.port=5")
+    assert f"{PORT} is in the environment here, and wins over network.port" in result.stderr
+    assert tomllib.loads((run / "site.toml").read_text())["network"]["port"] == 5
+
+
+def test_variables_hold_for_start_but_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run"
+    monkeypatch.setenv(PORT, "31400")
+    monkeypatch.setenv("DILOCOXD_PATHS__IDENTITY", "keys.key")
+    done = invoke("start", "tiny", "--no-run", "--dir", str(path), "--host", "127.0.0.1")
+    assert "/tcp/31400/p2p/" in done.output
+    tables = tomllib.loads((path / "site.toml").read_text())
+    assert (tables["network"]["port"], tables["network"]["host"]) == (31337, "127.0.0.1")
+    assert tables["paths"]["identity"] == "identity.key"
+    assert (path / "keys.key").exists(), "the key is where the daemon will look for it"
+
+
+def test_joining_again_does_not_write_variables_nor_lose_comments(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DILOCOXD_NETWORK__BOOTSTRAP", f'["{BOOTSTRAP}"]')
+    monkeypatch.setenv(PORT, "31400")
+    manifest = new_manifest("tiny", {"run": {"created": "x"}})
+    seen: list[SiteConfig] = []
+    other = BOOTSTRAP.replace("/2/", "/3/")
+    key = run.parent / "fresh.key"
+    key.write_bytes(b"made before the run directory is known")
+    who = Newcomer(Target((other,), None), key, PeerId("QmMe"), None, open_run_dir(run))
+    joined_run_dir(manifest, {"network": {"bootstrap": [other]}, "api": {"port": 8081}}, str(run), seen.append, who)
+    text = (run / "site.toml").read_text()
+    assert seen[0].network.port == 31400, "checked is what will hold"
+    tables = tomllib.loads(text)
+    assert (tables["network"]["port"], tables["network"]["bootstrap"]) == (31337, [other])
+    assert "# forwarded by the router since May" in text
+    assert open_run_dir(run).load()[1].api.port == 8081
+
+
+def test_option_that_a_variable_hides_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PORT, "31400")
+    with pytest.raises(ConfigError, match=f"network.port = 5 was asked for, but {PORT}=31400 is in the environment"):
+        invoke("run", str(run), "--port", "5")
+    assert (run / "site.toml").read_text() == OWN
+
+
+def test_the_other_name_of_a_field_hides_nothing_in_silence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DILOCOXD_PARALLEL__STAGES", "4")
+    with pytest.raises(ConfigError, match=r"parallel\.pipeline = 2 was asked for, but DILOCOXD_PARALLEL__STAGES=4"):
+        invoke("run", str(run), "--stages", "2")

@@ -1,0 +1,126 @@
+"""What commands print, as whole screens: readable at 80 columns, everything in a pipe, no borders, nothing cut."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from dilocoxd.answers.alerts import StandingAlert
+from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.rounds import RoundRow
+from dilocoxd.answers.status import Status
+from dilocoxd.cli.screens.peers import peers_screen
+from dilocoxd.cli.screens.rounds import rounds_screen
+from dilocoxd.cli.screens.status import status_screen
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
+
+VIEW = FakeView(7)
+ALERT = StandingAlert(code="clock_skew", severity="warning", text="clock is off by 12 s", remedy="start NTP", since=1.0)
+ID = "QmV3nFQT4Rz4oTBvXxPZrp8RV3iQWbyZAgNPJX42n7s"
+
+
+def status() -> Status:
+    found = changed(
+        VIEW.status(), name="home", peer_id=ID, state="training", waiting_for="", uptime_s=3700.0,
+        addresses=("/ip4/10.0.0.1/tcp/31337",), progress__steps_done=120, progress__steps_total=20_000,
+        progress__eta_s=7500.0, progress__round_s=41.7, progress__tokens_per_s=1240.4,
+        progress__swarm_tokens_per_s=7240.4, progress__swarm_tokens=1_234_567, progress__learning_rate=0.0003,
+        progress__gradient_norm=0.913, progress__memory_bytes=1_250_000_000,
+        progress__sites={"training": 2, "dead": 1}, totals__idle_s=1.0, totals__train_s=99.0,
+        peers__took_part_last_round=2, peers__missed_last_round=1, alerts=(ALERT,),
+    )  # fmt: skip
+    assert isinstance(found, Status)
+    return found
+
+
+def sites() -> list[Peer]:
+    one, two = VIEW.peers()
+    return [
+        replace(one, name="attic", tokens_per_s=6000, last_seen_s=0.4),
+        replace(two, name="garage~r581Vz", state="dead", is_live=False, tokens_per_s=None, last_seen_s=90.0,
+                took_part_last_round=False, addresses=()),
+    ]  # fmt: skip
+
+
+def test_status_is_in_the_words_of_an_operator() -> None:
+    assert status_screen(status(), [], 80).splitlines() == [
+        "run        fake-0123456789abcdef",
+        f"site       home  {ID}",
+        "state      training",
+        "waits for  nothing",
+        "progress   step 120 of 20,000 (0.6%), 2 h 5 min left; outer step 7",
+        "speed      1,240 tok/s here, 7,240 tok/s together, 1.2 s a step, 42 s a round",
+        "loss       3.200 here, shared model 3.400 at round 7, perplexity 30.0",
+        "learning   rate 0.0003, gradient norm 0.91",
+        "round      7 exchanging, attempt 0, 2 of 3 sites in the one before (a smaller",
+        "           step)",
+        "phase      step 7 of 20",
+        "swarm      2 training, 1 dead; 1,234,567 tokens in the model",
+        "given      7 rounds of 7, 1,146,880 tokens since the start",
+        "traffic    7.0 MB up, 10.5 MB down since the start",
+        "audits     21 sums made again, 0 false, 280.0 kB; 1 not compared",
+        "trainers   waited 1.0% of the time",
+        "model      10,000,000 parameters, 400.0 kB an exchange (100 x less than fp32)",
+        "memory     1.2 GB",
+        "up         1 h 1 min, version 0.1.0",
+        "",
+        "alert clock_skew (warning): clock is off by 12 s; start NTP",
+    ]
+
+
+def test_status_of_a_site_that_has_not_begun_says_what_is_not_known() -> None:
+    young = changed(
+        status(), state="preparing", waiting_for="the trainers to start (data: tokenised 64 of 502 chunks)",
+        phase__phase=None, phase__step_seconds=0.0, losses__inner=None, losses__validation=None, payload=None,
+        progress__steps_done=None, progress__tokens_per_s=None, progress__swarm_tokens_per_s=None,
+        progress__round_s=None, progress__learning_rate=None, progress__memory_bytes=None, totals__idle_s=0.0,
+        totals__train_s=0.0, alerts=(), peers__missed_last_round=0,
+    )  # fmt: skip
+    assert status_screen(young, [], 80).splitlines()[2:9] == [
+        "state      preparing",
+        "waits for  the trainers to start (data: tokenised 64 of 502 chunks)",
+        "progress   outer step 7",
+        "speed      - here, - together",
+        "loss       - here, shared model not measured yet",
+        "round      7 exchanging, attempt 0, 2 sites in the one before",
+        "swarm      2 training, 1 dead; 1,234,567 tokens in the model",
+    ]
+
+
+def test_peers_begin_with_this_site_and_fit_a_terminal() -> None:
+    assert peers_screen(status(), sites(), 80).splitlines() == [
+        "site           state     outer step  behind  last round  seen            tok/s",
+        "home (here)    training           7       -  -           -               1,240",
+        "attic          training           7       -  yes         0.4 s ago       6,000",
+        "garage~r581Vz  dead               6       1  no          1 min 30 s ago      -",
+        "(with --wide: step, link, by, address, peer id)",
+    ]
+
+
+def test_a_pipe_gets_every_column_whole_and_a_narrow_terminal_what_matters() -> None:
+    wide = peers_screen(status(), sites(), None)
+    assert ID in wide and "/ip4/10.0.0.1/tcp/31337" in wide and "2.5 MB/s" in wide and "(with" not in wide
+    assert all(not line.endswith(" ") for line in wide.splitlines())
+    narrow = peers_screen(status(), sites(), 30).splitlines()
+    assert narrow[:2] == ["site           state     tok/s", "home (here)    training  1,240"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_table_is_wider_than_its_terminal(width: int) -> None:
+    rows = list(reversed(VIEW.rounds(0, 7)))
+    for text in (peers_screen(status(), sites(), width), rounds_screen(rows, width)):
+        assert max(len(line) for line in text.splitlines() if not line.startswith(("    ", "(with"))) <= width
+        assert not set(text) & set("\u2502\u2503\u2500\u2501\u2026~") - {"~"}
+
+
+def test_rounds_at_80_columns() -> None:
+    at = time.mktime((2026, 11, 22, 14, 6, 2, 0, 0, -1))
+    row = replace(VIEW.rounds(5, 1)[0], committed_at=at, failures=("attempt 0: attic did not answer",))
+    assert rounds_screen([row, RoundRow(round=6)], 80).splitlines() == [
+        "round  committed  sites  we   attempts  gather  exchange      up    down   idle",
+        "    5  14:06:02       3  yes         1   2.0 s      14 s  1.0 MB  1.5 MB  0.2 s",
+        "    attempt 0: attic did not answer",
+        "    6  -              -  no          -       -         -       -       -      -",
+        "(with --wide: apply)",
+    ]

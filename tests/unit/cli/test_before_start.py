@@ -1,0 +1,159 @@
+"""What `start`, `join` and `run` refuse before anything is written or started, all of it at once, and how to go on."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.doctor import machine as doctor_machine
+from dilocoxd.cli.doctor.before_start import check_before_start
+from dilocoxd.cli.main import cli
+from dilocoxd.config.footprint import model_bytes
+from dilocoxd.config.loading import validated
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import site_problems
+from dilocoxd.errors import ConfigError
+from dilocoxd.ipc.machine_memory import MachineMemory, machine_memory
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.trainer.settings import threads_that_fit
+from tests.harness.running.run_directories import free_port
+
+HUGE = {"hidden_size": 8192, "intermediate_size": 32768, "num_layers": 48}
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of this machine that somebody else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def site(**parallel: object) -> SiteConfig:
+    tables = {"network": {"host": "127.0.0.1", "port": free_port()}, "api": {"port": free_port()}, "parallel": parallel}
+    return validated(SiteConfig, tables, source="test")
+
+
+def huge() -> Manifest:
+    """Some 50 billion parameters."""
+    return new_manifest("tiny", {"model": dict(HUGE)})
+
+
+def test_both_ports_are_told_at_once_with_their_options(tmp_path: Path, taken: int) -> None:
+    folder = tmp_path / "run"
+    options = ["--dir", str(folder), "--host", "127.0.0.1", "--port", str(taken), "--api-port", str(taken)]
+    with pytest.raises(ConfigError, match=r"port \d+ cannot be .* --port .* Also: .*port \d+ cannot be .* --api-port"):
+        invoke("start", "tiny", *options)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("192.0.2.1", "192.0.2.1 is no address of this machine"),
+        ("no.such.invalid", "the name 'no.such.invalid' has no"),
+    ],
+)
+def test_host_that_is_not_here_is_told_apart_from_a_taken_port(host: str, sentence: str, tmp_path: Path) -> None:
+    tables = {"network": {"host": host, "port": free_port()}, "api": {"port": 0}}
+    with pytest.raises(ConfigError, match=f"{sentence}.* Give one with --host") as refused:
+        check_before_start(
+            new_manifest("tiny", {}), validated(SiteConfig, tables, source="test"), tmp_path, is_forced=False
+        )
+    assert "other program" not in str(refused.value)
+
+
+def test_nothing_is_saved_when_the_options_of_run_cannot_work(tmp_path: Path, taken: int) -> None:
+    folder = tmp_path / "run"
+    invoke("init", "tiny", "--dir", str(folder), "--host", "127.0.0.1", "--port", str(free_port()))
+    before = (folder / "site.toml").read_text()
+    with pytest.raises(ConfigError, match="give another port with --api-port"):
+        invoke("run", str(folder), "--api-port", str(taken))
+    with pytest.raises(ConfigError, match="belongs to the run, which is fixed already"):
+        invoke("run", str(folder), "--set", "outer.lr=1")
+    assert (folder / "site.toml").read_text() == before
+
+
+def test_too_little_memory_is_refused_and_can_be_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = r"GB available, about \d{4}\.\d GB wanted .*; --force starts anyway"
+    with pytest.raises(ConfigError, match=wanted):
+        check_before_start(huge(), site(), tmp_path, is_forced=False)
+    check_before_start(huge(), site(), tmp_path, is_forced=True)
+    assert "warning: memory: " in capsys.readouterr().err
+    settings = [part for name, value in HUGE.items() for part in ("--set", f"model.{name}={value}")]
+    with pytest.raises(ConfigError, match=wanted):
+        invoke("start", "tiny", *settings, "--dir", str(tmp_path / "run"), "--port", "0", "--api-port", "0")
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_is_only_tight_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = {}
+    for available in (0, 1 << 30, 100 << 30):
+        found = MachineMemory(100 << 30, available)
+        monkeypatch.setattr(doctor_machine, "machine_memory", lambda found=found: found)
+        levels[available >> 30] = doctor_machine.memory_finding(new_manifest("tiny", {}), site()).level
+    assert levels == {0: "error", 1: "warning", 100: "ok"}
+
+
+def test_copies_on_the_gpu_want_no_main_memory() -> None:
+    assert model_bytes(huge(), site(device="cuda", backend="nccl")) < model_bytes(huge(), site())
+
+
+@pytest.mark.parametrize(
+    ("parallel", "sentence"),
+    [
+        ({"stages": 3}, "3 pipeline stages do not fit a model of 2 layers; give --stages at most 2"),
+        ({"stages": 2, "microbatches": 1}, "1 microbatches cannot fill 2 pipeline stages; give --stages at most 1"),
+        ({"microbatches": 5}, "does not divide into 5 microbatches"),
+        ({"batch_sequences": 2}, "this run has 4 at every site"),
+        ({"shard": 3}, "does not divide among 3 processes of a stage"),
+        ({"replicate": 2, "shard": 2, "microbatches": 3}, "of 1 sequences for each process does not divide into 3"),
+    ],
+)
+def test_cut_that_does_not_fit_the_model_is_refused_before_anything_is_written(
+    parallel: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    settings = [part for item in parallel.items() for part in ("--set", f"parallel.{item[0]}={item[1]}")]
+    for command in (["init", "tiny"], ["start", "tiny", "--no-run"]):
+        with pytest.raises(ConfigError, match=sentence):
+            invoke(*command, *settings, "--dir", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=sentence):
+        check_before_start(new_manifest("tiny", {}), site(**parallel), tmp_path, is_forced=True)
+
+
+def test_site_chooses_its_batch_up_to_what_the_run_allows() -> None:
+    run = new_manifest("tiny", {"inner": {"batch_sequences_max": 8}})
+    found = {chosen: site_problems(run, site(batch_sequences=chosen)) for chosen in (0, 2, 8, 9)}
+    assert [bool(problems) for problems in found.values()] == [False, False, False, True]
+    assert "this run has at most 8" in found[9][0]
+    assert run.claimed_tokens_max == 2 * new_manifest("tiny", {}).claimed_tokens_max
+
+
+def test_check_config_looks_at_both_files_together(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    invoke("init", "tiny", "--dir", str(folder))
+    text = (folder / "site.toml").read_text()
+    (folder / "site.toml").write_text(text.replace("pipeline = 1", "stages = 3", 1))
+    done = invoke("check-config", str(folder))
+    assert done.return_value == ConfigError.exit_code and "3 pipeline stages do not fit" in done.output
+
+
+def test_threads_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
+    invoke("init", "tiny", "--dir", str(tmp_path / "run"))
+    assert open_run_dir(tmp_path / "run").load()[1].parallel.threads_per_rank == 0
+    assert threads_that_fit(1) >= threads_that_fit(2) >= threads_that_fit(10_000) == 1
+    finding = doctor_machine.threads_finding(site(stages=2, threads_per_rank=512))
+    assert finding.level == "warning" and "cores / stages" in finding.remedy
+
+
+def test_memory_of_this_machine_is_known() -> None:
+    found = machine_memory()
+    assert 0 < found.available <= found.total

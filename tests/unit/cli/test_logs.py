@@ -1,0 +1,74 @@
+"""`dilocoxd logs`: events of a run directory as lines for people, also while the file grows and is turned over."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dilocoxd.cli.logs import coming, shown
+from dilocoxd.cli.main import cli
+from dilocoxd.errors import ConfigError
+from dilocoxd.telemetry.catalogue import DaemonStopped, PeerLeft, RoundCommitted
+from dilocoxd.telemetry.events import EventLog
+
+ALICE = "QmV3nFQT4Rz4oTBvXxPZrp8RV3iQWbyZAgNPJXaLiCe1"
+COMMITTED = RoundCommitted(
+    round=1, attempt=0, entry_hash="ab", contributors=(ALICE,), bytes_sent=1, bytes_received=2, exchange_s=0.5
+)
+
+
+@pytest.fixture
+def run_directory(tmp_path: Path) -> Path:
+    done = CliRunner().invoke(cli, ["init", "tiny", "--dir", str(tmp_path / "run"), "--port", "0", "--api-port", "0"])
+    assert done.exception is None or done.exit_code == 0, done.output
+    return tmp_path / "run"
+
+
+def events(run_directory: Path) -> EventLog:
+    return EventLog(run_directory / "logs" / "events.jsonl", level="error", clock=lambda: 1_790_000_000.0)
+
+
+def run(*arguments: str) -> list[str]:
+    done = CliRunner().invoke(cli, ["logs", *arguments], standalone_mode=False, catch_exceptions=False)
+    return [line[20:] for line in done.output.splitlines()]
+
+
+def test_events_are_told_as_on_the_terminal_and_details_only_when_asked(run_directory: Path) -> None:
+    log = events(run_directory)
+    log.emit(COMMITTED)
+    log.emit(PeerLeft(peer=ALICE, reason="left"))
+    log.emit(DaemonStopped(reason="SIGINT", exit_code=0))
+    with (run_directory / "logs" / "events.jsonl").open("a") as file:
+        file.write('{"time": 1790000000.0, "event": "moon.risen", "level": "warning", "phase": 3}\n{"time": 17')
+    assert run(str(run_directory)) == [
+        "INFO ~aLiCe1 said goodbye",
+        "INFO daemon.stopped reason=SIGINT exit_code=0",
+        "WARNING moon.risen phase=3",
+    ]
+    assert run(str(run_directory), "--level", "debug", "-n", "4")[0].startswith("DEBUG round.committed round=1 ")
+    assert run(str(run_directory), "-n", "1") == ["WARNING moon.risen phase=3"]
+
+
+def test_a_run_that_never_started_has_no_log(run_directory: Path) -> None:
+    with pytest.raises(ConfigError, match="never started here"):
+        run(str(run_directory))
+
+
+def test_following_sees_what_comes_and_survives_a_turned_over_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"old": 1}\n')
+    lines = coming(path)
+    writer = "import sys, pathlib; p = pathlib.Path(sys.argv[1]); p.open('a').write('{\"new\": 1}\\n')"
+    with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(0.3); {writer}", str(path)]):
+        assert next(lines) == '{"new": 1}\n'
+    path.replace(tmp_path / "events.jsonl.1")
+    path.write_text('{"newer": 1}\n')
+    began = time.monotonic()
+    assert next(lines) == '{"newer": 1}\n' and time.monotonic() - began < 30
+
+
+def test_what_is_no_event_is_left_out() -> None:
+    assert list(shown(iter(["", "[]", "{}", '{"level": "info"}', "nonsense"]), "debug", str)) == []

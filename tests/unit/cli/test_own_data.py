@@ -1,0 +1,94 @@
+"""`--data`: what a run calls its text, and what it says of token stores."""
+
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.commands import new_manifest, own_text
+from dilocoxd.cli.corpus import have_text, name_of, named_paths
+from dilocoxd.config.manifest import Manifest, manifest_from_canonical
+from dilocoxd.config.sections.paths import PathsSection
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.discovery.bootstrap import Access
+from dilocoxd.trainer.tokens.store import INDEX, ShardInfo, StoreIndex
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "My Notes.txt"
+    path.write_text("text\n")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "books"
+    path.mkdir()
+    shards = (ShardInfo("train-00000", 900, 3, "0" * 64, "0" * 64), ShardInfo("held-00000", 90, 1, "0" * 64, "0" * 64))
+    (path / INDEX).write_bytes(StoreIndex("uint16", 300, None, "", shards).canonical_bytes())
+    return path
+
+
+def test_path_becomes_a_name_and_all_of_the_text_is_used(notes: Path) -> None:
+    tiny = new_manifest("tiny", {})
+    given, where = own_text(tiny, {"data": (str(notes),)})
+    assert (given.data.corpus, where, given.data.chars_max) == ("my-notes", {"my-notes": str(notes)}, 0)
+    asked, _ = own_text(new_manifest("tiny", {"data": {"chars_max": 500}}), {"data": (f"n={notes}",)})
+    assert (asked.data.corpus, asked.data.chars_max) == ("n", 500)
+    by_field, where = own_text(new_manifest("tiny", {"data": {"corpus": f"text:{notes}"}}), {})
+    assert (by_field.data.corpus, where) == ("my-notes", {"my-notes": str(notes)})
+    assert own_text(tiny, {}) == (tiny, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/a/Some Text!.txt", "some-text"), ("/a/...", "text"), ("/x/english", "text")]
+)
+def test_names_are_plain(path: str, name: str) -> None:
+    assert name_of(path) == name
+
+
+def test_wrong_choices_are_told_in_one_sentence(notes: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no .*give the path"):
+        named_paths([str(tmp_path / "none")])
+    with pytest.raises(ConfigError, match="choose another name"):
+        named_paths([f"english={notes}"])
+    with pytest.raises(ConfigError, match="put them into one folder"):
+        own_text(new_manifest("tiny", {}), {"data": (f"a={notes}", f"b={notes}")})
+
+
+def test_store_becomes_a_source_by_its_hash(store: Path) -> None:
+    tiny = new_manifest("tiny", {})
+    manifest, where = own_text(tiny, {"data": (f"books={store}",)})
+    (source,) = manifest.data.sources
+    assert (source.name, source.num_tokens, source.weight, len(source.sha256)) == ("books", 900, 900.0, 64)
+    assert where == {"books": str(store)}
+    assert manifest_from_canonical(manifest.canonical_bytes(), source="test") == manifest
+    assert manifest.run_id != tiny.run_id
+    small = tiny.model_copy(update={"model": tiny.model.model_copy(update={"vocab_size": 290})})
+    with pytest.raises(ConfigError, match=r"--set model\.vocab_size=300"):
+        own_text(small, {"data": (f"books={store}",)})
+
+
+def refusal(manifest: Manifest, **corpora: str) -> str:
+    """Why a site with these paths cannot join."""
+    with pytest.raises(ConfigError) as caught:
+        have_text(manifest, SiteConfig(paths=PathsSection(corpora=corpora)), Access(("unused",), 1.0, print))
+    return str(caught.value)
+
+
+def test_joiner_needs_the_runs_stores(store: Path, notes: Path, tmp_path: Path) -> None:
+    manifest, _ = own_text(new_manifest("tiny", {}), {"data": (f"books={store}",)})
+    have_text(manifest, SiteConfig(paths=PathsSection(corpora={"books": str(store)})), Access(("unused",), 1.0, print))
+    assert "copy it from another site, and say where it is with --data books=PATH" in refusal(manifest)
+    assert "is no token store" in refusal(manifest, books=str(notes))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / INDEX).write_bytes((store / INDEX).read_bytes().replace(b"900", b"901"))
+    assert "its hash is" in refusal(manifest, books=str(other))
+
+
+def test_path_in_somebody_elses_manifest_is_never_read(notes: Path) -> None:
+    manifest = new_manifest("tiny", {"data": {"corpus": str(notes)}})
+    assert "a path from somebody else is never read" in refusal(manifest)
+    assert "the run's text is called english" in refusal(new_manifest("tiny", {}), notes=str(notes))

@@ -1,0 +1,55 @@
+"""Wrong input in the words of who typed it: a folder that is not there, a section that does not exist, silence."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.client import client_for
+from dilocoxd.cli.shell.step_announcer import StepAnnouncer
+from dilocoxd.config.loading import validated
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.streams.streams import other_protocols
+
+
+def test_a_missing_folder_is_not_taken_for_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked over HTTP: `http://mistyped-dir/v1/status does not answer (Name or service not known)`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny-0123").mkdir()
+    (tmp_path / "tiny-0123" / "run.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"^tiny-0132: there is no such run directory; did you mean tiny-0123\?$"):
+        client_for("tiny-0132")
+    with pytest.raises(ConfigError, match=r"runs/x: there is no such run directory; give a run directory"):
+        client_for("runs/x")
+    assert client_for("localhost:8080").url == "http://localhost:8080"
+
+
+def test_an_unknown_section_is_called_a_section() -> None:
+    with pytest.raises(ConfigError, match=r"unknown section netwrk; did you mean network\?"):
+        validated(SiteConfig, {"netwrk": {"port": 1}}, source="options")
+    with pytest.raises(ConfigError, match=r"unknown section foo; remove it, known here: site, network, "):
+        validated(SiteConfig, {"foo": {"bar": 1}}, source="options")
+    with pytest.raises(ConfigError, match=r"unknown field network.prt; did you mean network.port\?"):
+        validated(SiteConfig, {"network": {"prt": 1}}, source="options")
+
+
+def test_versions_that_differ_are_told_alike_to_both_sides() -> None:
+    assert other_protocols(asked=1, asking=2) == (
+        "the site that was asked speaks protocol 1, the one that asks 2; update dilocoxd on the older one"
+    )
+
+
+def test_a_long_step_is_never_silent() -> None:
+    said: list[str] = []
+    repeated = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("tokenising (for"):
+            repeated.set()
+
+    with StepAnnouncer(say, "looking", every_s=0.02) as heart:
+        heart.note("tokenising")
+        assert repeated.wait(30)
+    assert said[0] == "looking" and "tokenising" in said and not heart._thread.is_alive()

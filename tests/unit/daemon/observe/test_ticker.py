@@ -1,0 +1,90 @@
+"""The lines for somebody who watches the terminal: their text, and that it is never silent for long."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from dilocoxd.answers.rounds import Contributor, RoundRow
+from dilocoxd.answers.status import Status
+from dilocoxd.daemon.observe.ticker import LINE_EVERY_S, Ticker, round_line, step_line, wait_line
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import PEERS, FakeView
+
+
+def status(**changes: Any) -> Status:
+    base: dict[str, Any] = {
+        "state": "training", "waiting_for": "", "height": 13, "phase__inner_step": 12, "phase__inner_steps": 34,
+        "phase__step_seconds": 2.0, "losses__inner": 3.412, "losses__validation": 3.4, "peers__missed_last_round": 1,
+        "peers__took_part_last_round": 2, "progress__tokens_per_s": 1240.4, "progress__round_s": 41.7,
+        "progress__eta_s": 7500.0,
+    }  # fmt: skip
+    found = changed(FakeView(13).status(), **{**base, **changes})
+    assert isinstance(found, Status)
+    return found
+
+
+def row(number: int, *, is_ours: bool = True) -> RoundRow:
+    who = [Contributor(peer=peer, phase=1, tokens=1, inner_steps=1, base_round=0) for peer in PEERS[:2]]
+    return RoundRow(
+        round=number, contributors=tuple(who), is_contributor=is_ours, bytes_sent=312_000, bytes_received=600_000,
+        committed_at=1.0,
+    )  # fmt: skip
+
+
+def test_a_round_is_one_line_with_all_that_people_ask() -> None:
+    assert round_line(status(), row(12)) == (
+        "round 12  2/3 sites  loss 3.41 (val 3.40)  1,240 tok/s  312.0 kB up, 600.0 kB down  next in ~42 s"
+        "  2 h 5 min left"
+    )
+    bare = status(losses__inner=None, losses__validation=None, progress__round_s=None, progress__eta_s=None)
+    assert round_line(bare, row(12, is_ours=False)) == (
+        "round 12  2/3 sites  1,240 tok/s  312.0 kB up, 600.0 kB down  without us"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "round 13  step 12/34  loss 3.41 (val 3.40)  1,240 tok/s  exchange in ~44 s  2 h 5 min left"),
+        (
+            {"waiting_for": "segments of attic", "phase__inner_step": 34, "progress__eta_s": 0.0},
+            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s  schedule done  waits for segments of attic",
+        ),
+        ({"phase__inner_step": 0, "waiting_for": "the validation loss (evaluate 42 %)"},
+         "training: waits for the validation loss (evaluate 42 %)"),
+    ],
+)  # fmt: skip
+def test_within_a_round_the_steps_are_told(changes: dict[str, Any], line: str) -> None:
+    assert step_line(status(**changes)) == line
+
+
+def test_before_it_trains_the_line_says_what_is_waited_for_and_how_far_it_is() -> None:
+    doing = "the trainers to start (data: tokenised 64 of 502 chunks)"
+    assert wait_line(status(state="preparing", waiting_for=doing)) == f"preparing: waits for {doing}"
+    assert wait_line(status(state="catching_up", waiting_for="")) == "catching up"
+
+
+def told(looks: list[tuple[float, Status, RoundRow | None]]) -> list[tuple[float, str]]:
+    ticker = Ticker()
+    return [(at, line) for at, seen, newest in looks if (line := ticker.look(seen, newest, at))]
+
+
+def test_something_moves_at_once_and_silence_is_never_longer_than_ten_seconds() -> None:
+    starting = status(state="starting", waiting_for="p2pd to start")
+    preparing = [status(state="preparing", waiting_for=f"the trainers to start (data: {n})") for n in range(31)]
+    lines = told([(0.0, starting, None), *((1.0 + n, seen, None) for n, seen in enumerate(preparing))])
+    assert [at for at, _ in lines] == [0.0, 2.0, 12.0, 22.0]
+    assert lines[0][1] == "starting: waits for p2pd to start"
+    assert lines[2][1].endswith("(data: 11)")
+    times = [at for at, _ in told([(float(n), status(), row(12)) for n in range(61)])]
+    assert max(b - a for a, b in itertools.pairwise(times)) <= LINE_EVERY_S and times[0] == 0.0
+
+
+def test_rounds_faster_than_a_second_share_a_line_and_old_ones_are_not_told() -> None:
+    looks: list[tuple[float, Status, RoundRow | None]] = [(0.25 * n, status(), row(5 + n)) for n in range(9)]
+    assert [line.split("  ")[:2] for _, line in told(looks)] == [
+        ["round 13", "step 12/34"],
+        ["round 9", "2/3 sites"],
+        ["round 13", "2/3 sites"],
+    ]

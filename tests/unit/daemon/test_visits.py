@@ -1,0 +1,55 @@
+"""Commands about one other site: which one is meant, and which way it is reached."""
+
+import pytest
+
+from dilocoxd.daemon.observe.names import SiteNames
+from dilocoxd.daemon.peers.visits import Visits
+from dilocoxd.errors import CommandRefused
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.p2pd.addresses import multiaddr_bytes
+from dilocoxd.swarm.p2pd.connections import address_text, is_relayed
+from tests.unit.daemon.test_site_names import ALICE, BOB
+
+CAROL = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+
+
+def visits(**names: str) -> Visits:
+    people = {"alice": ALICE, "bob": BOB, "carol": CAROL}
+    book = SiteNames("QmMe", "home")
+    for person, name in names.items():
+        book.learn(people[person], name)
+    return Visits(None, book, lambda: [people[person] for person in names], lambda: 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("site", "peer"), [("attic", ALICE), (BOB, BOB), ("~r581Vz", BOB), ("garage~Wjhx5N", CAROL), ("Garage~r581Vz", BOB)]
+)
+def test_a_site_is_meant_by_its_name_or_id(site: str, peer: str) -> None:
+    assert visits(alice="attic", bob="Garage", carol="garage")._peer(site) == peer
+
+
+def test_who_is_not_one_site_is_told_the_choices() -> None:
+    with pytest.raises(CommandRefused, match=r"no other site is called 'cellar'; known: attic, ~r581Vz$"):
+        visits(alice="attic", bob="")._peer("cellar")
+    with pytest.raises(CommandRefused, match=r"2 sites are called 'garage': say which of garage~Wjhx5N, garage~r581Vz"):
+        visits(bob="garage", carol="garage")._peer("garage")
+    with pytest.raises(CommandRefused, match=r"known: none"):
+        visits()._peer("attic")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_through_another"),
+    [
+        ("/ip4/10.0.0.1/tcp/31337", False),
+        ("/ip6/2001:db8::7/tcp/80", False),
+        ("/dns4/site.example.org/tcp/31337", False),
+        (f"/ip4/10.0.0.9/tcp/31337/p2p/{ALICE}/p2p-circuit", True),
+    ],
+)
+def test_connections_are_read_as_p2pd_writes_them(address: str, is_through_another: bool) -> None:
+    assert address_text(multiaddr_bytes(address)) == address
+    assert is_relayed(address) is is_through_another
+
+
+def test_what_is_of_another_protocol_is_read_as_far_as_it_goes() -> None:
+    assert address_text(multiaddr_bytes("/ip4/10.0.0.1/tcp/1") + bytes([0xCC, 0x03])) == "/ip4/10.0.0.1/tcp/1/..."

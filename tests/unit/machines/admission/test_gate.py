@@ -1,0 +1,83 @@
+"""Who is let in: time, uses, evictions (machines/admission/gate.py; protocol M3, M4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
+from dilocoxd.machines.admission.gate import CLOCK_SLACK_MS, AdmissionBook
+from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.wire.admission import InviteTerms, MembershipProof, Revocation, RevocationTerms
+
+NOW = 1_000_000
+RUN = bytes(range(32))
+AUTHORITY, INVITE = SigningKey(b"a" * 32), SigningKey(b"i" * 32)
+AUTHORITIES = Authorities(RUN, (AUTHORITY.public,))
+A, B, C = PeerId("A"), PeerId("B"), PeerId("C")
+
+
+def membership(peer: PeerId, *, serial: int = 7, uses: int = 2, not_after_ms: int = NOW) -> MembershipProof:
+    terms = InviteTerms(RUN, serial, INVITE.public, not_after_ms, uses, "contribute")
+    return admit(certified(terms, AUTHORITIES, {0: AUTHORITY}), INVITE, peer)
+
+
+def revocation(peer: PeerId, serial: int = 7) -> Revocation:
+    return revoked(RevocationTerms(RUN, peer, serial), AUTHORITIES, {0: AUTHORITY})
+
+
+def refusal(book: AdmissionBook, found: MembershipProof, peer: PeerId, now_ms: int = NOW) -> str:
+    with pytest.raises(WireError) as caught:
+        book.take_in(found, peer, now_ms)
+    return caught.value.code
+
+
+def test_time_and_uses_bind_only_who_is_new() -> None:
+    book = AdmissionBook(AUTHORITIES)
+    assert book.take_in(membership(A), A, NOW) and not book.take_in(membership(A), A, NOW)
+    late = NOW + CLOCK_SLACK_MS + 1
+    assert refusal(book, membership(B), B, late) == "invite_expired"
+    assert book.take_in(membership(B), B, NOW + CLOCK_SLACK_MS)
+    assert refusal(book, membership(C), C) == "invite_used_up"
+    assert not book.take_in(membership(A), A, late) and book.is_member(A)
+
+
+def test_member_may_change_its_invite() -> None:
+    book = AdmissionBook(AUTHORITIES)
+    book.take_in(membership(A, uses=1), A, NOW)
+    assert book.take_in(membership(A, serial=8), A, NOW)
+    assert (book.num_uses(7), book.num_uses(8)) == (0, 1)
+
+
+def test_forged_membership_changes_nothing() -> None:
+    book = AdmissionBook(AUTHORITIES)
+    stranger = SigningKey(b"s" * 32)
+    terms = InviteTerms(RUN, 7, INVITE.public, NOW, 2, "contribute")
+    forged = admit(certified(terms, AUTHORITIES, {0: stranger}), INVITE, A)
+    assert refusal(book, forged, A) == "bad_certificate"
+    assert refusal(book, membership(A), B) == "bad_membership"
+    assert not book.members
+
+
+def test_who_was_evicted_does_not_come_back_by_the_same_invite() -> None:
+    book = AdmissionBook(AUTHORITIES)
+    book.take_in(membership(A), A, NOW)
+    book.take_in(membership(B, serial=8), B, NOW)
+    assert book.revoke(revocation(A)) and not book.revoke(revocation(A))
+    assert not book.is_member(A) and book.is_member(B)
+    assert refusal(book, membership(A), A) == "evicted"
+    assert refusal(book, membership(C), C) == "invite_used_up"  # A has its key, and could call itself C
+    assert book.take_in(membership(A, serial=9), A, NOW)
+
+
+def test_revocation_of_an_older_membership_leaves_the_newer_one() -> None:
+    book = AdmissionBook(AUTHORITIES)
+    book.take_in(membership(A, serial=9), A, NOW)
+    assert book.revoke(revocation(A, serial=7)) and book.is_member(A)
+
+
+def test_revocation_needs_the_authorities() -> None:
+    book = AdmissionBook(Authorities(RUN, (AUTHORITY.public, INVITE.public), threshold=2))
+    with pytest.raises(WireError, match="signed by 1 authorities, the run asks for 2"):
+        book.revoke(revocation(A))

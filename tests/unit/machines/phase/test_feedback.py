@@ -1,0 +1,64 @@
+"""Error feedback on disk: restored only when nothing of it can be in the chain already, and before training."""
+
+import pytest
+
+from dilocoxd.ids import PhaseId
+from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback, SiteRecord
+from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
+from tests.unit.machines.phase.site_model import SiteModel
+
+
+def saved(at: int, in_flight: int | None = None) -> SavedFeedback:
+    """Feedback saved when phase `at` was the last that was settled."""
+    return SavedFeedback(PhaseId(at), PhaseId(in_flight) if in_flight is not None else None, {})
+
+
+def at_start(file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int, ...]) -> SiteModel:
+    site = SiteModel(PhaseSettings("phase", 4, 2, 0), record=SiteRecord(6, PhaseId(3)))
+    site.saved = file
+    site.contents = {phase: site.feedback + type(site.feedback)([phase]) for phase in range(9)}
+    site.start_outer()
+    site.load(0)
+    site.settle_down()
+    site.start_trainer()
+    site.settle_down()
+    assert site.machine.waiting_for == "the run to be caught up with, before training starts"
+    site.begin(chain, kept)
+    return site
+
+
+@pytest.mark.parametrize(
+    ("file", "chain", "kept", "restored"),
+    [
+        (None, (), (), None),
+        (saved(3), (3,), (3,), 3),
+        (saved(3), (2,), (), 3),
+        (saved(3), (3, 4), (4,), None),
+        (saved(3), (3,), (4,), None),
+        (saved(3, in_flight=4), (3, 4), (4,), 4),
+        (saved(3, in_flight=4), (3,), (4,), 3),
+        (saved(3, in_flight=4), (3,), (), 3),
+        (saved(3, in_flight=4), (3, 4, 5), (5,), None),
+        (saved(3, in_flight=4), (3, 4), (4, 5), None),
+        (saved(3, in_flight=4), (3,), (4, 5), None),
+    ],
+)
+def test_feedback_on_disk_is_used_only_if_nothing_can_be_counted_twice(
+    file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int, ...], restored: int | None
+) -> None:
+    site = at_start(file, chain, kept)
+    request = site.outer_task and site.outer_task.request
+    assert (request.phase if isinstance(request, local.RestoreSite) else None) == restored
+
+
+def test_saved_feedback_is_restored_before_the_first_phase() -> None:
+    site = at_start(saved(3), (3,), ())
+    assert site.said == []
+    site.settle_down()
+    assert isinstance(site.said[0], local_trainer.StartTraining) and site.said[0].phase == 6
+
+
+def test_a_record_that_was_lost_with_its_disk_uses_no_number_of_the_chain_again() -> None:
+    site = at_start(None, (3, 7), ())
+    site.settle_down()
+    assert isinstance(site.said[0], local_trainer.StartTraining) and site.said[0].phase == 8

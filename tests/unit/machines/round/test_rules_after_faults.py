@@ -1,0 +1,234 @@
+"""Rules of protocol/06-rounds.md as faults of others try them: who falls back, leaves, decides elsewhere, proves a lock
+void. Each was broken once; schedules of the simulator found them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.exchange.facts import SegmentReceived
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, SegmentKey
+from dilocoxd.machines.peers.view import PeerView
+from dilocoxd.machines.round.inputs import EntryPersisted, PeersChanged
+from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, PersistEntry, PersistPromise, Send
+from dilocoxd.wire.messages import Abandon, Accept, Committed, Leaving, ProposeCommit, Ready
+from tests.unit.machines.round.test_rules import OTHER_HEAD, Contributor, proposal_of
+from tests.unit.machines.round.test_waiting import (
+    GENESIS,
+    LIMITS,
+    ME,
+    STATE,
+    B,
+    C,
+    Desk,
+    contribution,
+    members,
+    next_proposal_after,
+    ready,
+)
+
+HIGH = 3
+
+
+def high_desk() -> Desk:
+    """We stand at height 3, and so do B and C by their heartbeats."""
+    desk = Desk(height=HIGH)
+    desk.runs(LIMITS.behind_grace_s + 0.5)
+    return desk
+
+
+def said_at(height: int, head: Digest, attempt: int = 0) -> Ready:
+    return Ready(RoundIndex(height), Attempt(attempt), head, STATE, None, None, None, 0)
+
+
+# --- R6
+
+
+def test_r6_who_says_that_it_stands_further_down_is_at_our_head_no_more_whatever_heartbeats_said() -> None:
+    desk = high_desk()
+    desk.hears(B, said_at(HIGH, GENESIS))
+    desk.hears(C, said_at(HIGH, GENESIS))
+    desk.runs(desk.now + LIMITS.behind_grace_s + 0.5)
+    assert C in desk.machine.height.candidates()
+    desk.hears(C, said_at(0, OTHER_HEAD))
+    views = tuple(PeerView(p, True, True, RoundIndex(HIGH), GENESIS) for p in (B, C))
+    desk.tell(PeersChanged(views, is_training=True))
+    assert C not in desk.machine.height.candidates(), "the heartbeat is the one of before"
+    moved = replace(views[1], height=RoundIndex(HIGH - 1))
+    desk.tell(PeersChanged((views[0], moved), is_training=True))
+    desk.tell(PeersChanged(views, is_training=True))
+    assert C in desk.machine.height.candidates(), "this one is newer than its word"
+
+
+def test_r6_a_word_from_further_down_that_was_overtaken_takes_nothing_back() -> None:
+    desk = high_desk()
+    desk.hears(C, said_at(HIGH, GENESIS))
+    desk.hears(C, said_at(0, OTHER_HEAD))
+    assert C in desk.machine.height.candidates()
+
+
+def test_r6_who_was_silent_and_comes_back_from_further_down_is_waited_for_again() -> None:
+    desk = Desk()
+    desk.hears(B, ready(contribution(B)))
+    desk.offers()
+    desk.runs(LIMITS.progress_timeout_s + 1.0)
+    assert desk.machine.height.book.records[C].has_missed_join
+    waited, _ = next_proposal_after(desk)
+    assert waited < LIMITS.progress_timeout_s / 2
+    high = high_desk()
+    high.machine.height.book.waited_in_vain(joining=[C])
+    high.hears(C, said_at(0, OTHER_HEAD))
+    assert not high.machine.height.book.records[C].has_missed_join, "it answers, and may arrive here soon"
+
+
+# --- R17
+
+
+def test_r17_what_was_said_early_by_who_left_meanwhile_does_not_bring_it_back() -> None:
+    desk = Contributor()
+    desk.round_with(0, phase=0)
+    for peer in (B, C):
+        desk.hears(peer, Accept(RoundIndex(0), Attempt(0), ME))
+    while (order := desk._next_order()) is not None:
+        if isinstance(order, EntryPersisted):
+            desk.hears(C, said_at(1, OTHER_HEAD))
+            desk.hears(C, Leaving(RoundIndex(1), "leaves on request"))
+        desk.tell(order)
+    assert desk.machine.chain.height == 1
+    assert C not in desk.machine.height.book.live()
+
+
+# --- R19
+
+
+def test_r19_a_heartbeat_of_before_does_not_take_back_what_its_peer_says_since() -> None:
+    desk = high_desk()
+    views = tuple(PeerView(p, True, True, RoundIndex(HIGH), GENESIS) for p in (B, C))
+    desk.hears(C, Committed(RoundIndex(HIGH - 1), OTHER_HEAD))
+    desk.tell(PeersChanged(views, is_training=True))
+    assert "stand elsewhere" in desk.machine.waiting_for
+    desk.hears(C, said_at(HIGH, GENESIS))
+    assert "stand elsewhere" not in desk.machine.waiting_for, "its own word does"
+
+
+def voted_with_nobody_accepting(claimed: Digest | None) -> Contributor:
+    """All votes are here; B and C observe and have not accepted. B says what it has committed, if anything."""
+    desk = Contributor()
+    views = tuple(PeerView(p, True, False, RoundIndex(0), GENESIS) for p in (B, C))
+    desk.tell(PeersChanged(views, is_training=True))
+    desk.round_with(0, phase=0)
+    desk.answers()
+    assert desk.machine.status.state == "voting"
+    desk.runs(desk.now + LIMITS.vote_timeout_s - LIMITS.behind_grace_s / 2)
+    if claimed is not None:
+        desk.hears(B, Committed(RoundIndex(0), claimed))
+    desk.runs(desk.now + LIMITS.behind_grace_s / 2 + 0.1)
+    return desk
+
+
+def is_committing(desk: Desk) -> bool:
+    return any(isinstance(command, PersistEntry) for _, command in desk.sent)
+
+
+def test_r19_nothing_is_committed_while_somebody_says_that_another_entry_was() -> None:
+    desk = voted_with_nobody_accepting(OTHER_HEAD)
+    assert desk.machine.status.state == "voting" and not is_committing(desk), "a fork that we know of"
+    desk.runs(desk.now + LIMITS.behind_grace_s)
+    assert desk.machine.status.state == "catching_up"
+
+
+def test_r19_a_claim_of_the_very_entry_that_is_voted_on_keeps_nobody_from_committing_it() -> None:
+    assert is_committing(voted_with_nobody_accepting(None))
+    voted_on = voted_with_nobody_accepting(None).machine.height.attempt.voted_on
+    assert voted_on is not None
+    assert is_committing(voted_with_nobody_accepting(voted_on.entry_hash))
+
+
+# --- R13
+
+
+def readies_of(desk: Desk) -> Sequence[Ready]:
+    said = [command.message for _, command in desk.sent if isinstance(command, Broadcast)]
+    return [message for message in said if isinstance(message, Ready)]
+
+
+def exchanged_with(desk: Contributor, *others: PeerId) -> None:
+    """All their segments arrive."""
+    for peer in others:
+        for segment in (0, 1):
+            attempt = desk.machine.status.attempt
+            for kind, phase in ((KIND_CONTRIBUTION, PhaseId(0)), (KIND_RESULT, None)):
+                key = SegmentKey(kind, RoundIndex(0), attempt, 0, segment, phase)
+                desk.tell(SegmentReceived(peer, key, Digest(bytes([segment + 1]) * 32)))
+            desk.answers()
+
+
+def test_r13_a_lock_that_was_proved_void_is_not_kept_by_who_takes_part_in_another_entry() -> None:
+    desk = Contributor(replace(LIMITS, has_majority_quorum=True))
+    views = tuple(PeerView(p, True, p == B, RoundIndex(0), GENESIS) for p in (B, C))
+    desk.tell(PeersChanged(views, is_training=True))
+    for peer in (B, C):
+        desk.hears(peer, ready(contribution(B) if peer == B else None))
+    desk.offers()
+    exchanged_with(desk, B)
+    assert desk.machine.height.lock is not None, "we voted, B did not"
+    desk.hears(B, ready(contribution(B), attempt=1))
+    desk.hears(C, ready(None, attempt=1))
+    assert desk.machine.status.attempt == 1 and readies_of(desk)[-1].lock is not None
+    assert desk.machine.status.state == "exchanging", "B proved the lock void: a new group"
+    desk.hears(B, Abandon(RoundIndex(0), Attempt(1), "x", ()))
+    assert desk.machine.status.attempt == 2
+    assert readies_of(desk)[-1].lock is None, "nobody else remembers the proof"
+    desk.answers()  # the order of the attempt that was given up
+    desk.tell(PeersChanged(views[1:], is_training=True))
+    desk.hears(C, ready(None, attempt=2))
+    desk.runs(desk.now + LIMITS.grace_max_s + 1.0)
+    assert not any(isinstance(getattr(c, "message", None), ProposeCommit) for _, c in desk.sent)
+    assert [members(p) for _, p in desk.proposals()][-1] == {ME, C}, "the round goes on without B"
+
+
+# --- R8
+
+
+def test_r8_what_is_accepted_as_an_observer_is_on_disk_before_it_is_said() -> None:
+    desk = Desk()
+    desk.hears(B, ready(contribution(B)))
+    desk.hears(C, proposal_of(B, C, observers=(ME,)))
+    desk.runs(LIMITS.coordinator_patience_s)
+    kinds = [type(command.message if isinstance(command, Send) else command) for _, command in desk.sent]
+    assert Accept in kinds and PersistPromise in kinds[: kinds.index(Accept)]
+
+
+def test_r8_a_restarted_observer_takes_part_in_no_other_proposal_of_the_attempt_that_it_accepted() -> None:
+    desk = Desk()
+    desk.hears(B, ready(contribution(B)))
+    desk.hears(C, proposal_of(B, C, observers=(ME,)))
+    desk.runs(LIMITS.coordinator_patience_s)
+    [kept] = [command.promise for _, command in desk.sent if isinstance(command, PersistPromise)]
+    again = Desk(kept=KeptPromise(kept, results_held=False))
+    assert again.machine.status.attempt == 1
+
+
+def test_r8_one_peer_alone_that_says_that_a_round_goes_on_without_us_does_not_stop_us_for_ever() -> None:
+    desk = Desk()
+    desk.offers()
+    alone_s = LIMITS.progress_timeout_s + LIMITS.vote_timeout_s
+    while desk.now < 2 * alone_s and not desk.proposals():
+        attempt = int(desk.machine.status.attempt)
+        desk.hears(C, proposal_of(B, C, attempt=attempt))
+        for peer in (B, C):
+            desk.hears(peer, ready(contribution(peer), attempt=attempt))
+        desk.runs(desk.now + 1.0)
+    [(at, proposal)] = desk.proposals()
+    assert members(proposal) == {ME, B, C}
+    assert alone_s <= at < alone_s + 5.0, "it is believed once"
+
+
+def test_r8_two_peers_that_say_that_a_round_goes_on_without_us_are_believed_as_long_as_they_say_so() -> None:
+    desk = Desk()
+    desk.offers()
+    for _ in range(60):
+        for peer in (B, C):
+            desk.hears(peer, ready(contribution(peer)))
+            desk.hears(peer, proposal_of(B, C))
+        desk.runs(desk.now + 1.0)
+    assert not desk.proposals() and desk.machine.status.attempt == 0

@@ -1,0 +1,143 @@
+"""A height and its attempt: what lives as long as they do, what is taken over, and what is answered from it."""
+
+from dataclasses import replace
+
+from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
+from dilocoxd.machines.round.attempt import RunningAttempt
+from dilocoxd.machines.round.height import Height
+from dilocoxd.machines.round.joining import on_ready
+from dilocoxd.machines.round.outcomes import GATHERING, Violation
+from dilocoxd.machines.round.timers import Mark
+from tests.unit.machines.round_world import (
+    HEAD,
+    LIMITS,
+    ME,
+    START,
+    B,
+    C,
+    D,
+    begin_exchange,
+    chain_at,
+    height_of,
+    held_of,
+    offer,
+    proposal,
+    ready,
+    view,
+    vote_for,
+)
+
+
+def next_height(height: Height) -> Height:
+    chain = replace(chain_at(4), head=HEAD)
+    return Height(height.terms, height.own, height.book, chain, Monotonic(200.0), height)
+
+
+def test_nothing_that_was_said_at_a_height_is_left_at_the_next_one() -> None:
+    height = height_of(B)
+    offer(height)
+    height.say(B, ready(B, attempt=2), START)
+    height.words.claim(B, Attempt(2))
+    height.words.gave_up(B, Attempt(1))
+    height.votes.add(vote_for(B, held_of(ME, B)))
+    height.accepts.add(B, Attempt(0), ME)
+    height.lock = held_of(ME, B)
+    height.attempt.note_left_out(B, START)
+    later = next_height(height)
+    assert later.words.readies() == {} and later.words.known_attempt(ME, Attempt(0)) == 0
+    assert later.words.left(B) is None and not later.votes.votes and not later.accepts.accepted
+    assert later.lock is None and not later.attempt.is_left_out and later.timers.since(Mark.CONTRIBUTION) is None
+    assert later.own.offer is height.own.offer, "our contribution is still offered"
+
+
+def test_ready_of_the_next_height_is_kept_and_taken_out_there_once() -> None:
+    height = height_of(B, C)
+    soon, far = replace(ready(), round=RoundIndex(4)), replace(ready(), round=RoundIndex(5))
+    height.buffered.update({B: soon, C: far})
+    assert not height.arrived()
+    later = next_height(height)
+    assert later.arrived() == {B: soon} and not later.arrived()
+    assert later.buffered == {C: far}
+
+
+def test_crowd_of_strangers_keeps_no_peer_that_membership_knows_out_of_the_next_height() -> None:
+    """Seed 907075: p4 proposed without p5, whose Ready had found no room among those of peers p4 did not know yet."""
+    height = height_of(B, C)
+    soon = replace(ready(), round=RoundIndex(4))
+    crowd = [PeerId(f"x{index}") for index in range(8)]
+    for peer in (*crowd, B, C):
+        on_ready(height, peer, soon, GATHERING, START)
+    assert height.buffered.keys() == {B, C, *crowd[:3]}
+
+
+def test_owners_of_the_newest_round_with_an_exchange_are_remembered() -> None:
+    height = height_of(B)
+    height.owners = (ME, B)
+    later = next_height(height)
+    assert later.owners == () and later.owners_before == (ME, B)
+    assert next_height(later).owners_before == (ME, B), "a round without an exchange forgets nothing"
+
+
+def test_parties_are_voters_else_the_group_else_nobody() -> None:
+    height = height_of(B, C)
+    assert height.attempt.parties == frozenset()
+    begin_exchange(height, ME, B, observers=(C,))
+    assert height.attempt.parties == {ME, B}
+    height.attempt.vote_on(held_of(ME), START)
+    assert height.attempt.parties == {ME}
+    assert RunningAttempt(Attempt(1), START).parties == frozenset(), "a new attempt knows nothing of it"
+
+
+def test_an_observer_is_needed_until_it_has_accepted_our_proposal() -> None:
+    height = height_of(B, C, D)
+    begin_exchange(height, ME, B, observers=(C,))
+    assert height.needs(B) and height.needs(C) and not height.needs(D)
+    height.accepts.add(C, Attempt(0), B)
+    assert height.needs(C), "it accepted another one"
+    height = height_of(B, C)
+    begin_exchange(height, ME, B, observers=(C,))
+    height.accepts.add(C, Attempt(0), ME)
+    assert not height.needs(C)
+
+
+def test_who_stands_here_may_coordinate_whatever_its_heartbeat_says() -> None:
+    height = height_of(B, C)
+    height.book.see([view(B), view(C, height=2, head=chain_at(2).heads[0])], height.chain, START)
+    assert set(height.candidates()) == {ME, B}
+    height.say(C, ready(), START)
+    assert set(height.candidates()) == {ME, B, C}
+
+
+def test_attempt_far_beyond_all_others_is_not_believed_but_by_the_only_other_one() -> None:
+    height = height_of(B, C)
+    far = Attempt(LIMITS.attempt_jump_max + 1)
+    found = height.hear_attempt(B, far)
+    assert isinstance(found, Violation) and found.rule == "attempt_jump"
+    assert height.hear_attempt(C, far) is None, "a second peer claims one as far"
+    assert height_of(B).hear_attempt(B, far) is None
+
+
+def test_proposal_without_us_says_that_a_round_goes_on_outside() -> None:
+    height = height_of(B, C)
+    height.keep(B, proposal(B, C), START)
+    assert height.attempt.is_left_out and height.attempt.left_out_by == {B} and not height.attempt.proposals
+    height.keep(C, proposal(ME, C), START)
+    assert list(height.attempt.proposals) == [C]
+
+
+def test_standing_still_moves_every_moment_of_height_and_attempt() -> None:
+    height = height_of(B)
+    offer(height)
+    height.keep(B, proposal(ME, B), START)
+    begin_exchange(height, ME, B)
+    height.stood_still(60.0)
+    moments = (height.timers.since(Mark.CONTRIBUTION), height.attempt.since, height.attempt.timers.since(Mark.PROGRESS))
+    assert (*moments, height.attempt.timers.since(Mark.PROPOSAL, B)) == (START + 60.0,) * 4
+
+
+def test_peer_behind_gets_our_vote_of_its_round_and_where_we_stand() -> None:
+    height = height_of(B)
+    height.own.vote = vote_for(ME, held_of(ME, B))
+    told = [send.message for send in height.help_for(B, RoundIndex(3))]
+    assert told[0] is height.own.vote and len(told) == 2
+    assert len(height.help_for(B, RoundIndex(1))) == 1, "a vote of another round would not help"

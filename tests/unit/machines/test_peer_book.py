@@ -1,0 +1,159 @@
+"""The book of peers: who is waited for and believed, what ends that, and what a new height leaves of it."""
+
+import pytest
+
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.peers.conflicts import Conflicts
+from dilocoxd.machines.peers.readiness import Readiness, merged
+from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
+from dilocoxd.machines.peers.standing import SUSPICION_KEPT, SUSPICION_MAX, PeerBook
+from tests.unit.machines.round_world import BITS, LIMITS, ME, START, B, C, chain_at, ready, view
+
+CHAIN = chain_at()
+
+
+def book_of(*others: PeerId) -> PeerBook:
+    book = PeerBook(ME, LIMITS)
+    book.see([view(peer) for peer in others], CHAIN, START)
+    return book
+
+
+def test_goodbye_holds_until_its_peer_says_anything_or_membership_saw_it_come_back() -> None:
+    book = book_of(B, C)
+    for peer in (B, C):
+        book.goodbye(peer, has_departed=True)
+    book.see([view(B), view(C)], CHAIN, START)
+    assert book.live() == {ME}, "membership does not know of the goodbye yet"
+    book.goodbye(B, has_departed=False)
+    assert book.live() == {ME, B}
+    book.see([view(B), view(C, is_live=False)], CHAIN, START)
+    book.see([view(B), view(C)], CHAIN, START)
+    assert book.live() == {ME, B, C}
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "dead", "is_wrong"),
+    [
+        (3, {}, {}, False),
+        (3, {"x": 1, "y": 1, "z": 1}, {}, False),
+        (3, {"x": 2, "y": 2}, {}, False),
+        (2, {"x": 2}, {}, True),
+        (2, {"x": 3, "y": 1}, {}, True),
+        (2, {"x": 1}, {"x": 2}, False),
+        (1, {}, {"x": 4}, False),
+    ],
+)
+def test_r23_our_bits_are_wrong_unless_more_live_peers_hold_them_than_any_other_ones(
+    ours: int, others: dict[str, int], dead: dict[str, int], is_wrong: bool
+) -> None:
+    """`ours`: peers that hold our bits, ourselves included; `others`, `dead`: live and dead peers that hold these."""
+    held = {PeerId(f"same{index}"): BITS for index in range(ours - 1)}
+    for prefix, counts in (("live", others), ("dead", dead)):
+        for bits, count in counts.items():
+            held |= {PeerId(f"{prefix}{bits}{index}"): Digest(bits.encode() * 32) for index in range(count)}
+    book = book_of(*held)
+    for peer, digest in held.items():
+        book.tips.holds_bits(peer, digest)
+    book.see([view(peer, is_live=not peer.startswith("dead")) for peer in held], CHAIN, START)
+    assert book.tips.has_wrong_bits(CHAIN) is is_wrong
+
+
+def test_each_wait_in_vain_ends_with_what_was_waited_for_and_with_nothing_else() -> None:
+    book = book_of(B)
+    for ended_by, flag in (
+        (book.joined, "has_missed_join"),
+        (book.accepted, "has_missed_accept"),
+        (book.contributed, "is_straggler"),
+    ):
+        book.waited_in_vain(joining=[B], accepting=[B], offering=[B])
+        ended_by(B)
+        still = [
+            name for name in ("has_missed_join", "has_missed_accept", "is_straggler") if getattr(book.records[B], name)
+        ]
+        assert len(still) == 2 and flag not in still
+
+
+def test_who_is_alone_in_later_attempts_too_often_is_not_followed_and_half_is_forgotten_at_a_height() -> None:
+    book = book_of(B)
+    for _ in range(SUSPICION_MAX):
+        book.raised(B)
+    assert not book.is_suspected(B)
+    for _ in range(2 * SUSPICION_KEPT):
+        book.raised(B)
+    assert book.is_suspected(B) and book.records[B].suspicion == SUSPICION_KEPT
+    book.reach(CHAIN)
+    book.reach(CHAIN)
+    assert not book.is_suspected(B)
+
+
+def test_claim_of_a_peer_that_is_no_longer_live_is_dropped() -> None:
+    book = book_of(B)
+    book.tips.hear(CHAIN, B, RoundIndex(9), view(B).head, START)
+    assert book.tips.pressing() == [B]
+    book.see([view(B, is_live=False)], CHAIN, START)
+    assert not book.tips.pressing()
+
+
+def test_who_claims_what_could_not_be_confirmed_is_not_present() -> None:
+    book = book_of(B, C)
+    book.tips.hear(CHAIN, B, RoundIndex(9), view(B).head, START)
+    book.tips.failed([B], [], START)
+    assert book.present() == {ME, C} and book.is_live(B)
+    book.tips.hear(CHAIN, B, CHAIN.height, CHAIN.head, START)
+    assert book.present() == {ME, B, C}
+
+
+def test_a_conflict_ends_after_its_rounds() -> None:
+    conflicts = Conflicts()
+    conflicts.blame(B, [C, B], RoundIndex(3))
+    assert conflicts.pairs(RoundIndex(6)) == {(B, C)}, "nobody complains about itself"
+    assert not conflicts.pairs(RoundIndex(7))
+    assert conflicts.pairs(RoundIndex(6)), "a fork took us back to a round in which it counts"
+
+
+def test_conflicts_that_are_over_make_room_for_new_ones() -> None:
+    conflicts = Conflicts()
+    for index in range(PEERS_MAX):
+        conflicts.blame(B, [PeerId(f"p{index}")], RoundIndex(3))
+    conflicts.blame(B, [C], RoundIndex(4))
+    assert (B, C) not in conflicts.pairs(RoundIndex(4)), "none is over"
+    conflicts.blame(B, [C], RoundIndex(9))
+    assert conflicts.pairs(RoundIndex(9)) == {(B, C)}
+
+
+def test_reading_an_unknown_peer_keeps_nothing_and_strangers_have_a_limit() -> None:
+    records = PeerRecords()
+    assert not records[B].has_departed and not records
+    for index in range(PEERS_MAX + 5):
+        records.of(PeerId(f"p{index}")).has_departed = True
+    assert len(records) == PEERS_MAX
+    records.put(B)
+    assert B in records, "whom membership knows always has a record"
+
+
+@pytest.mark.parametrize("seconds", [60.0])
+def test_standing_still_moves_claims_and_is_no_phase_time(seconds: float) -> None:
+    book = book_of(B)
+    book.pace.contributed(B, PhaseId(0), START)
+    book.tips.hear(CHAIN, B, RoundIndex(9), view(B).head, START)
+    due_at = book.tips.next_due()
+    assert due_at is not None
+    book.stood_still(seconds)
+    assert book.tips.next_due() == due_at + seconds
+    assert book.records[B].phases.still_s == seconds
+
+
+def test_attempt_to_be_in_is_the_latest_but_of_the_restless_the_latest_of_two() -> None:
+    words = Readiness()
+    words.say(B, ready(attempt=7))
+    assert words.latest_attempt({B, C}, Attempt(0), frozenset()) == 7
+    assert words.latest_attempt({B, C}, Attempt(0), {B}) == 0
+    words.say(C, ready(attempt=5))
+    assert words.latest_attempt({B, C}, Attempt(0), {B, C}) == 5
+    assert words.latest_attempt({C}, Attempt(0), frozenset()) == 5, "who is not live is not followed"
+
+
+def test_moment_of_a_message_does_not_matter_for_what_counts_of_two() -> None:
+    rich, poor = ready(B), ready()
+    assert merged(rich, poor) == merged(poor, rich) == rich
+    assert merged(ready(attempt=2), rich).attempt == merged(rich, ready(attempt=2)).attempt == 2

@@ -1,0 +1,192 @@
+"""A plan of real presets: the payload is that of the workers, advice is better, what cannot work is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dilocoxd.cli.main import cli
+from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes, parameters
+from dilocoxd.config.manifest import Manifest, manifest_from_tables
+from dilocoxd.config.presets import preset_tables
+from dilocoxd.errors import ConfigError
+from dilocoxd.machines.exchange.cost import Link
+from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.planner.advice import better_settings
+from dilocoxd.planner.footprint import Footprint, SiteShape, footprint
+from dilocoxd.planner.plan import Compute, Deployment, plan_run
+from dilocoxd.planner.refusals import Machine, refusals
+from dilocoxd.wire.limits import RESULT_HASHES_MAX, SEGMENTS_MAX
+from dilocoxd.wire.messages import PEER_MESSAGES, ResultHashes
+
+
+def run_of(preset: str, **sections: dict[str, Any]) -> Manifest:
+    tables = preset_tables(preset)
+    for section, fields in sections.items():
+        tables[section] = {**tables.get(section, {}), **fields}
+    return manifest_from_tables(tables, source=preset)
+
+
+def place(bit_per_s: float = 1e8, step_s: float = 0.5, sites: int = 4) -> Deployment:
+    return Deployment(Link(bit_per_s, bit_per_s, 0.08), SiteShape(1, 0, sites), Compute(1e12, step_s))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "demo", "small", "demo:dilocox", "small:sparseloco", "demo:streaming"])
+def test_payload_is_that_of_the_outer_worker(preset: str) -> None:
+    manifest = run_of(preset)
+    plan, weight = make_plan(manifest), footprint(manifest, SiteShape(1, 0, 4))
+    assert weight.payload_bytes == plan.payload_total
+    assert weight.parameters == plan.layout.numel
+
+
+def test_memory_of_the_outer_worker_is_what_was_measured() -> None:
+    """docs/benchmarks.md: 4.67 and 4.81 copies of the parameters with two sites, without the process itself."""
+    weight = footprint(run_of("small", strategy={"codec": "int4"}), SiteShape(1, 0, 2))
+    empty = footprint(run_of("tiny"), SiteShape(1, 0, 2)).outer_worker_bytes
+    assert (weight.outer_worker_bytes - empty) / (4 * weight.parameters) == pytest.approx(4.75, abs=0.1)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "demo", "small", "demo:dilocox", "small:sparseloco", "demo:streaming"])
+def test_what_is_told_before_torch_is_loaded_is_near_the_plan(preset: str) -> None:
+    """doctor, join and the daemon use config/footprint.py: nearly the plan's parameters, and never less memory."""
+    manifest = run_of(preset)
+    weight = footprint(manifest, SiteShape(1, 0, 2))
+    assert parameters(manifest) == pytest.approx(weight.parameters, rel=0.005)
+    assert 1.0 <= (model_bytes(manifest, None) + PROCESSES_BYTES) / weight.node_bytes <= 1.5
+
+
+def test_stages_share_the_trainers_memory() -> None:
+    whole, half = (footprint(run_of("small"), SiteShape(stages, 0, 4)) for stages in (1, 2))
+    assert half.trainer_bytes < 0.75 * whole.trainer_bytes
+    assert half.node_bytes > whole.node_bytes - whole.trainer_bytes
+
+
+def test_advice_is_better_and_never_worse() -> None:
+    manifest = run_of("demo:diloco")
+    plan = plan_run(manifest, place())
+    found = better_settings(manifest, place(), plan)
+    assert len(found) == 2
+    for one in found:
+        gains = one.plan.tokens_per_s / plan.tokens_per_s, plan.loss_gap_percent - one.plan.loss_gap_percent
+        assert gains[0] >= 0.995
+        assert gains[1] >= -0.05
+        assert gains[0] >= 1.02 or gains[1] >= 0.1 or one.plan.bytes_per_hour <= 0.75 * plan.bytes_per_hour
+    assert len({one.field for one in found}) == 2
+
+
+def test_what_is_advised_can_be_run() -> None:
+    manifest = run_of("small:dilocox")
+    for one in better_settings(manifest, place(2e6), plan_run(manifest, place(2e6))):
+        section, _, field = one.field.partition(".")
+        value = int(one.after) if one.after.isdecimal() else one.after
+        plan = plan_run(run_of("small:dilocox", **{section: {field: value}}), place(2e6))
+        assert plan == one.plan
+
+
+def test_low_rank_that_factors_too_little_is_refused_with_the_share() -> None:
+    fields = {"transform": "lowrank", "lowrank_r": 256, "segment_elements_max": 65536}
+    weight = footprint(run_of("small", strategy=fields), SiteShape(1, 0, 2))
+    assert weight.factored_share < 0.5
+    (text,) = refusals(run_of("small", strategy=fields), weight, Machine(), "cpu")
+    assert f"factors only {weight.factored_share:.0%}" in text
+    larger = run_of("small", strategy={**fields, "lowrank_r": 64, "segment_elements_max": 1 << 22})
+    assert not list(refusals(larger, footprint(larger, SiteShape(1, 0, 2)), Machine(), "cpu"))
+
+
+def test_memory_is_refused_only_where_it_is_known_and_too_small() -> None:
+    manifest = run_of("small")
+    weight = footprint(manifest, SiteShape(1, 0, 2))
+    assert not list(refusals(manifest, weight, Machine(weight.node_bytes, 0), "cpu"))
+    (text,) = refusals(manifest, weight, Machine(weight.node_bytes - 1, 0), "cpu")
+    assert "the site needs about 2.0 GiB" in text
+    (text,) = refusals(manifest, weight, Machine(1 << 40, weight.trainer_bytes - 1), "cuda")
+    assert "a GPU has" in text
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="3 pipeline stages do not fit a model of 2 layers"):
+        footprint(run_of("tiny"), SiteShape(3, 0, 2))
+
+
+def large(layers: int, **strategy: Any) -> Manifest:
+    """7B for each 32 layers, in segments of 4096 elements unless `strategy` says otherwise."""
+    sizes = {"hidden_size": 4096, "num_layers": layers, "num_heads": 32, "num_kv_heads": 8, "intermediate_size": 14336}
+    return run_of("tiny", model={**sizes, "vocab_size": 32000}, strategy=strategy)
+
+
+def test_segments_that_no_message_can_name_are_refused_before_the_first_round() -> None:
+    with pytest.raises(ConfigError, match=r"make 110\d+ segments in 1 passes, but .* raise strategy.segment"):
+        make_plan(large(32, segment_elements_max=1 << 16))
+    assert len(make_plan(large(32, segment_elements_max=1 << 18)).segments) < RESULT_HASHES_MAX
+
+
+def test_each_pass_counts_for_the_messages() -> None:
+    assert len(make_plan(large(32, segment_elements_max=1 << 18)).segments) > RESULT_HASHES_MAX // 3
+    with pytest.raises(ConfigError, match="segments in 3 passes"):
+        make_plan(large(32, segment_elements_max=1 << 18, transform="lowrank", lowrank_r=8))
+
+
+def test_the_limit_is_what_the_decoder_takes() -> None:
+    fits = ResultHashes(round=2**40, attempt=2**20, hashes=(bytes(32),) * RESULT_HASHES_MAX)
+    assert PEER_MESSAGES.decode(PEER_MESSAGES.encode(fits)) == fits
+    assert RESULT_HASHES_MAX <= SEGMENTS_MAX
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["plan", *arguments], standalone_mode=False, catch_exceptions=False)
+
+
+def test_command_names_every_part() -> None:
+    done = invoke("small", "--link", "100M", "--rtt", "80ms", "--sites", "32", "--gpus", "8xA100")
+    names = [line.split()[0] for line in done.output.splitlines()]
+    for name in ("payload", "exchange", "round", "trainers", "speed", "traffic", "memory", "disk", "loss", "better"):
+        assert name in names
+    assert "8.5 MB" in done.output
+    assert "nobody has shown that it holds for your model" in done.output
+
+
+def test_command_answers_in_json_and_takes_changes() -> None:
+    changes = ("--step-time", "1s", "--set", "strategy.inner_steps=50")
+    done = invoke("small", "--link", "1G", "--sites", "2", *changes, "--json")
+    found = json.loads(done.output)
+    assert found["pace"]["steps"] == 50
+    assert found["tokens_per_s"] == pytest.approx(2 * 16 * 256)
+    assert found["exchange"]["total_s"] < 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("small", "--link", "quick", "--sites", "2"), "--link 'quick' cannot be read"),
+        (("small", "--link", "1G", "--rtt", "80", "--sites", "2"), "--rtt '80' cannot be read"),
+        (("huge", "--link", "1G", "--sites", "2"), "there is no preset and no file 'huge'"),
+        (("small", "--link", "1G", "--sites", "2", "--set", "api.port=1"), "belongs to site.toml"),
+        (("tiny", "--link", "1G", "--sites", "2", "--stages", "9"), "9 pipeline stages do not fit"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        invoke(*arguments)
+    assert caught.value.exit_code == 78
+
+
+def test_footprint_is_plain_data() -> None:
+    assert all(isinstance(value, int | float) for value in vars_of(footprint(run_of("tiny"), SiteShape(1, 0, 2))))
+
+
+def vars_of(weight: Footprint) -> list[object]:
+    return [getattr(weight, name) for name in Footprint.__dataclass_fields__]
+
+
+def test_shards_divide_what_a_trainer_holds_and_replicas_do_not() -> None:
+    manifest = run_of("small", inner={"optimizer": "adamw", "batch_sequences": 16, "microbatches": 4})
+    one, shards, copies = (
+        footprint(manifest, SiteShape(1, 1, 2, shard=shard, replicate=copies))
+        for shard, copies in ((1, 1), (4, 1), (1, 4))
+    )
+    # Both compute a quarter of the batch and gather alike; shards hold a quarter of 24 bytes a parameter.
+    assert copies.trainer_bytes - shards.trainer_bytes == pytest.approx(18 * one.parameters, rel=1e-6)
+    assert copies.node_bytes > shards.node_bytes
+    again = footprint(manifest, SiteShape(1, 1, 2, is_checkpointed=True))
+    assert again.trainer_bytes < one.trainer_bytes

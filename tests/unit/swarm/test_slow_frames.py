@@ -1,0 +1,72 @@
+"""A frame ends within a time that its length gives; half of one is counted; messages beyond a budget wait (S3, S10)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dilocoxd.errors import PeerError
+from dilocoxd.ids import PeerId, RoundIndex, RunId
+from dilocoxd.swarm.streams import messages, streams
+from dilocoxd.swarm.streams.budget import Rate
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.messages import MessageChannel
+from dilocoxd.swarm.streams.room import StreamRoom
+from dilocoxd.swarm.streams.streams import FrameStream, StreamGate
+from dilocoxd.wire.frames import FrameKind, encode_prelude
+from dilocoxd.wire.messages import PEER_MESSAGES, Leaving
+from tests.unit.swarm.test_refusals import Writer
+
+PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+TICK_S = 0.02
+
+
+def a_stream(**settings: Any) -> tuple[FrameStream, asyncio.StreamReader]:
+    reader, writer = asyncio.StreamReader(), Writer()
+    return FrameStream(PEER, reader, writer, **settings), reader  # type: ignore[arg-type]
+
+
+async def test_frame_that_trickles_is_given_up_though_each_byte_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "FRAME_BYTES_PER_S_MIN", 100_000)
+    stream, reader = a_stream(progress_timeout_s=10 * TICK_S)
+    room = StreamRoom()
+    stream.take_place(room, room.enter(PEER, "", stream.close))
+    body = bytes(20_000)
+    reading = asyncio.create_task(stream.read(FrameKind.MESSAGE))
+    began = asyncio.get_running_loop().time()
+    reader.feed_data(encode_prelude(FrameKind.MESSAGE, [body]))
+    most = 0
+    while not reading.done():
+        reader.feed_data(b"x")
+        await asyncio.sleep(TICK_S)
+        most = max(most, room.num_bytes)
+    with pytest.raises(PeerError, match=r"of 20000 bytes within"):
+        await reading
+    assert asyncio.get_running_loop().time() - began < 60.0
+    assert most > 0, "half of a frame is counted"
+    assert room.num_bytes == 0
+    stream.close()
+    assert room.num_streams == 0
+
+
+async def test_message_beyond_the_budget_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "EACH", Rate(per_s=40 * 1024.0, burst=4 * 1024.0))
+    monkeypatch.setattr(messages, "BUDGET_POLL_S", 0.001)
+    node: Any = None
+    told: list[Any] = []
+
+    async def note(peer: PeerId, message: Any) -> None:
+        told.append(message)
+
+    channel = MessageChannel(StreamGate(node, RunId("test-0123456789abcdef"), PeerGuard(lambda: 0.0)), note, note)
+    stream, reader = a_stream()
+    data = PEER_MESSAGES.encode(Leaving(RoundIndex(1), "x"))
+    began = asyncio.get_running_loop().time()
+    for _ in range(6):
+        reader.feed_data(encode_prelude(FrameKind.MESSAGE, [data]) + data)
+    reader.feed_eof()
+    with pytest.raises(PeerError, match="ended the stream"):
+        await channel.serve_messages(stream, None)  # type: ignore[arg-type]
+    assert len(told) == 6, "nothing is lost"
+    assert channel.counts["messages_delayed"] > 0
+    assert asyncio.get_running_loop().time() - began >= 2 / 40 - 0.01, "four at once, two at their rate"

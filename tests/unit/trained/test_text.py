@@ -1,0 +1,122 @@
+"""`dilocoxd generate` and `evaluate`: the cache changes nothing but the time, texts end where they shall."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from dilocoxd.cli.main import cli
+from dilocoxd.errors import ConfigError
+from dilocoxd.models import ModelConfig, StageModule
+from dilocoxd.trained.measure import total_loss
+from dilocoxd.trainer.generate import Sampling, sampled
+from dilocoxd.trainer.whole import whole_model
+from tests.harness.outer_worker.run_on_disk import TEXT, VOCAB, RunOnDisk, make_run
+
+PROMPT = "Number 7"
+ROUNDING = 1e-4
+"""Of logits in float32: a cache changes the order of sums."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
+    return make_run(tmp_path_factory.mktemp("text"), rounds=1, snapshots_at=(0, 1))
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+
+
+def model_of(kind: str, folder: Path) -> StageModule:
+    made = make_run(folder, rounds=1, snapshots_at=(), model={"kind": kind})
+    # Untrained logits are nearly equal: steeper weights make a wrong cache visible.
+    return whole_model(ModelConfig.from_section(made.manifest.model), made.anchors[1] * 8)
+
+
+@pytest.mark.parametrize("kind", ["native", "qwen3"])
+def test_a_cache_gives_the_logits_of_the_whole_text(tmp_path: Path, kind: str) -> None:
+    model = model_of(kind, tmp_path)
+    ids = torch.randint(0, VOCAB, (1, 12), generator=torch.Generator().manual_seed(1))
+    cache = model.new_cache()
+    with torch.no_grad():
+        parts = [model.extend(ids[:, :5], cache)]
+        parts += [model.extend(ids[:, place : place + 1], cache) for place in range(5, 12)]
+        expected = model(ids)
+    assert torch.allclose(torch.cat(parts, dim=1), expected, atol=ROUNDING)
+    assert expected.std() > 100 * ROUNDING
+
+
+def test_a_text_may_be_longer_than_the_window(tmp_path: Path) -> None:
+    model = model_of("native", tmp_path)
+    tokens = list(sampled(model, [1, 2, 3], 16, Sampling(70, seed=3)))
+    assert len(tokens) == 70
+    assert tokens == list(sampled(model, [1, 2, 3], 16, Sampling(70, seed=3)))
+    assert tokens != list(sampled(model, [1, 2, 3], 16, Sampling(70, seed=4)))
+
+
+def test_the_likeliest_token_is_the_same_with_and_without_cache(tmp_path: Path) -> None:
+    model = model_of("native", tmp_path)
+    ids = [5, 6, 7]
+    found = list(sampled(model, ids, 16, Sampling(10, temperature=0.0)))
+    with torch.no_grad():
+        for token in found:
+            assert int(model(torch.tensor([ids]))[0, -1].argmax()) == token
+            ids.append(token)
+
+
+def test_a_stop_token_ends_the_text_and_is_not_part_of_it(tmp_path: Path) -> None:
+    model = model_of("native", tmp_path)
+    free = list(sampled(model, [1], 16, Sampling(10, seed=1)))
+    stop = free[4]
+    found = list(sampled(model, [1], 16, Sampling(10, seed=1, stop_ids=frozenset({stop}))))
+    assert found == free[: free.index(stop)]
+
+
+def test_generate_prints_prompts_and_what_follows(run: RunOnDisk) -> None:
+    arguments = ("generate", str(run.run_dir.path), "--prompt", PROMPT, "--prompt", "The", "--max-tokens", "12")
+    first = invoke(*arguments)
+    assert first.output.startswith(PROMPT)
+    assert "\nThe" in first.output
+    assert len(first.output) > len(PROMPT) + 12
+    assert invoke(*arguments).output == first.output
+
+
+def test_untrained_model_is_as_good_as_guessing_on_a_text(run: RunOnDisk, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(TEXT), encoding="utf-8")
+    result = invoke("evaluate", str(run.run_dir.path), "--round", "0", "--text", str(path), "--json")
+    found = json.loads(result.stdout)
+    assert found["loss"] == pytest.approx(math.log(VOCAB), abs=0.1)
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["bits_per_byte"] == pytest.approx(
+        found["loss"] * found["num_tokens"] / math.log(2) / path.stat().st_size
+    )
+
+
+def test_every_token_but_the_first_is_predicted_once(tmp_path: Path) -> None:
+    model = model_of("native", tmp_path)
+    ids = torch.randint(0, VOCAB, (45,), generator=torch.Generator().manual_seed(2)).tolist()
+    total, count = total_loss(model, ids, 16)
+    assert count == 44
+    expected = 0.0
+    with torch.no_grad():
+        for place in range(1, 45):
+            start = (place - 1) // 16 * 16
+            logits = model(torch.tensor([ids[start:place]]))[0, -1]
+            expected -= float(torch.log_softmax(logits.float(), 0)[ids[place]])
+    assert total == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("data", "words"), [(b"", "has 0 tokens"), (b"\xff\xfe", "cannot be read as UTF-8")])
+def test_a_file_that_is_no_text_is_named(run: RunOnDisk, tmp_path: Path, data: bytes, words: str) -> None:
+    (tmp_path / "text").write_bytes(data)
+    with pytest.raises(ConfigError, match=words):
+        invoke("evaluate", str(run.run_dir.path), "--text", str(tmp_path / "text"))
+
+
+def test_an_empty_prompt_is_refused(run: RunOnDisk) -> None:
+    with pytest.raises(ConfigError, match="no token"):
+        invoke("generate", str(run.run_dir.path), "--prompt", "")

@@ -1,0 +1,79 @@
+"""Batches from token stores: exactly the leased samples, the run's stores and no others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dilocoxd.errors import ConfigError, WorkerError
+from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
+from dilocoxd.trainer.data.sources import SourceOrder, TextSource
+from dilocoxd.trainer.data.targets import mean_over
+from dilocoxd.trainer.tokens.store import TokenStore
+from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
+
+SEQ_LEN = 16
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[TokenStore]:
+    write_tokenizer(tmp_path)
+    parts = {"first": DOCUMENTS[:200], "second": DOCUMENTS[200:]}
+    return [packed(tmp_path, [write_lines(tmp_path / f"{n}.jsonl", part)], name=n) for n, part in parts.items()]
+
+
+def sources(stores: list[TokenStore]) -> list[TextSource]:
+    return [TextSource(s.directory.name, 2.0 - n, s.index.sha256(), str(s.directory)) for n, s in enumerate(stores)]
+
+
+def order(stores: list[TokenStore]) -> SourceOrder:
+    return SourceOrder(sources(stores), SEQ_LEN, 301, seed=7)
+
+
+def test_phase_reads_the_windows_of_its_leased_samples(stores: list[TokenStore]) -> None:
+    sizes = [SourceSize(s.directory.name, 2.0 - n, s.train.num_samples(SEQ_LEN)) for n, s in enumerate(stores)]
+    samples = [5, 6, 7, 40, 41, 42]
+    which, windows = EpochOrder(sizes, 7).locate(np.array(samples))
+    expected = [stores[k].train.sample(int(w), SEQ_LEN) for k, w in zip(which, windows, strict=True)]
+    reader = order(stores)
+    reader.begin((5, 8, 40, 43))
+    rows = [reader.batch(position, 2) for position in (0, 100, 0)]
+    assert torch.equal(torch.cat([ids for ids, _ in rows]), torch.from_numpy(np.stack(expected))[:, :-1])
+    assert all(torch.equal(ids[:, 1:], targets[:, :-1]) for ids, targets in rows)
+    with pytest.raises(WorkerError, match="more than the 6 samples"):
+        reader.batch(6, 1)
+
+
+def test_validation_is_the_same_everywhere_and_from_every_source(stores: list[TokenStore]) -> None:
+    first, second = (order(stores).validation_batches(8, 4) for _ in range(2))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True))
+    rows = torch.cat([ids for ids, _ in first]).tolist()
+    for store in stores:
+        last = store.held.num_samples(SEQ_LEN) - 1
+        assert store.held.sample(last, SEQ_LEN)[:-1].tolist() in rows
+
+
+def test_validation_batches_belong_to_one_source_each(stores: list[TokenStore]) -> None:
+    found = order(stores).validation_by_source(8, 4)
+    assert len(found) == len(stores)
+    together = [batch for batches in found.values() for batch in batches]
+    for (ids, _), (again, _) in zip(together, order(stores).validation_batches(8, 4), strict=True):
+        assert torch.equal(ids, again)
+    losses = {name: (float(number), 10.0 * (number + 1)) for number, name in enumerate(found)}
+    weights = [weight for _, weight in losses.values()]
+    expected = sum(loss * weight for loss, weight in losses.values()) / sum(weights)
+    assert mean_over(losses) == pytest.approx(expected)
+
+
+def test_other_stores_than_the_runs_are_refused(stores: list[TokenStore], tmp_path: Path) -> None:
+    swapped = [TextSource("first", 1.0, "ab" * 32, str(stores[0].directory))]
+    with pytest.raises(ConfigError, match="is not the run's token store 'first'"):
+        SourceOrder(swapped, SEQ_LEN, 301, seed=7)
+    with pytest.raises(ConfigError, match=r"301 kinds of tokens, model\.vocab_size = 300"):
+        SourceOrder(sources(stores), SEQ_LEN, 300, seed=7)
+    with pytest.raises(ConfigError, match="is no token store"):
+        SourceOrder([TextSource("first", 1.0, "ab" * 32, str(tmp_path))], SEQ_LEN, 301, seed=7)
+    none_held = packed(tmp_path, [write_lines(tmp_path / "c.jsonl")], name="none", held=0.0)
+    with pytest.raises(ConfigError, match="pack with --held-out"):
+        order([none_held]).validation_batches(8, 4)

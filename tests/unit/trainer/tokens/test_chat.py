@@ -1,0 +1,145 @@
+"""Conversations to a token store with a loss mask: the mask is transformers' own, and only answers are trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.data.bpe import train_tokenizer
+from dilocoxd.trainer.data.sources import SourceOrder, TextSource
+from dilocoxd.trainer.data.targets import NOT_TRAINED, PartLoss, cross_entropy
+from dilocoxd.trainer.tokens.chat import ChatEncoder
+from dilocoxd.trainer.tokens.describe import check_hashes, describe
+from dilocoxd.trainer.tokens.pack import PackOptions, pack
+from dilocoxd.trainer.tokens.store import open_store
+
+PLAIN = (
+    "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}<|{{ m['role'] }}|>\n{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}"
+    "<|end|>\n{% endgeneration %}{% else %}{{ m['content'] }}<|end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+FORGETFUL = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{% if loop.last %}\n{{ m['content'] }}{% endif %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+CHATS = [
+    [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": f"What is {i} and one?"},
+        {"role": "assistant", "content": f"{i + 1}, naturally: {i} + 1."},
+        {"role": "user", "content": "Are you sure?\nReally?"},
+        {"role": "assistant", "content": "Yes \N{WHITE SMILING FACE} I am."},
+    ]
+    for i in range(60)
+]
+
+
+def save(folder: Path, template: str) -> Path:
+    tokenizer = train_tokenizer([json.dumps(CHATS)], 300)
+    tokenizer.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"])
+    library = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    library.chat_template = template or None
+    library.save_pretrained(folder)
+    return folder
+
+
+def write(path: Path, rows: list[object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def packed(folder: Path, template: str, rows: list[object]) -> Path:
+    options = PackOptions(save(folder / "tokenizer", template), "messages", held_fraction=0.2, is_chat=True)
+    pack([write(folder / "chats.jsonl", rows)], folder / "store", options, lambda _: None, lambda *_: None)
+    return folder / "store"
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["plain", "marked"])
+def test_the_mask_is_that_of_transformers(tmp_path: Path, template: str) -> None:
+    own = ChatEncoder(save(tmp_path / "own", template))
+    library = AutoTokenizer.from_pretrained(save(tmp_path / "marked", MARKED))
+    for chat in CHATS[:8]:
+        found = library.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+        mine = own.encode(chat, "here")
+        assert list(mine.ids) == list(found["input_ids"])
+        assert list(mine.answered) == list(found["assistant_masks"])
+        assert 0 < sum(mine.answered) < len(mine.answered)
+
+
+def test_a_store_of_conversations_trains_answers_only(tmp_path: Path) -> None:
+    store_at = packed(tmp_path, PLAIN, [{"messages": chat} for chat in CHATS])
+    store = open_store(store_at)
+    list(check_hashes(store))
+    assert describe(store, 16)["loss"] == "answers only"
+    assert store.index.eos is None
+    library = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    source = TextSource("chats", 1.0, store.index.sha256(), str(store_at))
+    order = SourceOrder([source], 16, store.index.vocab_size, seed=1)
+    order.begin([0, store.train.num_samples(16)])
+    ids, targets = order.batch(0, store.train.num_samples(16))
+    trained = targets != NOT_TRAINED
+    assert torch.equal(targets[:, :-1][trained[:, :-1]], ids[:, 1:][trained[:, :-1]])
+    said = library.decode(targets[trained])
+    assert "naturally" in said
+    assert "What is" not in said
+    assert "Be short" not in said
+    assert order.validation_batches(4, 2)
+
+
+def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
+    store_at = packed(tmp_path, PLAIN, [{"messages": chat} for chat in CHATS])
+    path = next(store_at.glob("train-*.mask"))
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(ConfigError, match="not what it was"):
+        list(check_hashes(open_store(store_at)))
+
+
+def test_stores_of_text_keep_their_hash(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One and one is two.\n" * 50)
+    options = PackOptions(save(tmp_path / "tokenizer", ""), held_fraction=0.0)
+    pack([tmp_path / "a.txt"], tmp_path / "store", options, lambda _: None, lambda *_: None)
+    assert b"mask" not in (tmp_path / "store" / "index.json").read_bytes()
+    assert not open_store(tmp_path / "store").train.has_mask
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "words"),
+    [
+        ("", {"messages": CHATS[0]}, "has no chat template"),
+        (PLAIN, {"text": "x"}, "line 1: field 'messages' is no list of messages"),
+        (PLAIN, {"messages": [{"role": "user"}]}, "no list of messages"),
+        (FORGETFUL, {"messages": CHATS[0]}, "writes earlier messages differently"),
+        (PLAIN + "{{ raise_exception('no') }}", {"messages": CHATS[0]}, "refuses this conversation"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, template: str, row: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        packed(tmp_path, template, [row])
+    assert not (tmp_path / "store" / "index.json").exists()
+
+
+def test_parts_with_few_answers_weigh_as_their_answers() -> None:
+    logits = torch.randn(4, 6, 11, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    targets = torch.randint(0, 11, (4, 6), generator=torch.Generator().manual_seed(1))
+    targets[0], targets[1, :5] = NOT_TRAINED, NOT_TRAINED
+    expected = cross_entropy(logits, targets)
+    (whole,) = torch.autograd.grad(expected, logits)
+    loss = PartLoss(4)
+    loss.begin(targets)
+    parts = [loss(logits[k : k + 1], targets[k : k + 1]) for k in range(4)]
+    (grad,) = torch.autograd.grad(torch.stack(parts).mean(), logits)
+    assert torch.allclose(torch.stack(parts).mean(), expected)
+    assert torch.allclose(grad, whole, atol=1e-8)
+    loss.begin(torch.full_like(targets, NOT_TRAINED))
+    assert float(loss(logits, torch.full_like(targets, NOT_TRAINED)).detach()) == 0.0
+    loss.begin(targets[2:])
+    plain = functional.cross_entropy(logits[2:].flatten(0, 1), targets[2:].flatten())
+    assert torch.equal(loss(logits[2:], targets[2:]), plain)

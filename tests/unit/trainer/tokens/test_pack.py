@@ -1,0 +1,167 @@
+"""Packing: every document is in the store once, whatever the kind of file, the processes, and the kills in between."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+from tokenizers import Tokenizer
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens import inputs
+from dilocoxd.trainer.tokens.encode import WORK, is_held_out
+from dilocoxd.trainer.tokens.inputs import cut, documents, list_inputs
+from dilocoxd.trainer.tokens.pack import PackOptions, pack
+from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore
+from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+def texts_of(store: TokenStore, part: str) -> list[str]:
+    """The documents of a part, decoded."""
+    tokenizer = Tokenizer.from_file(str(store.directory / "tokenizer.json"))
+    found = []
+    for shard in store.index.of_part(part):
+        start = 0
+        for end in store.ends(shard):
+            ids = store.mapped(shard).read(start, int(end) - start)
+            assert ids[-1] == store.index.eos
+            found.append(tokenizer.decode(ids[:-1].tolist()))
+            start = int(end)
+        assert start == shard.num_tokens
+    return found
+
+
+def test_every_document_is_there_once_and_ends_with_the_end_token(folder: Path) -> None:
+    store = packed(folder, [write_lines(folder / "a.jsonl")])
+    assert texts_of(store, TRAIN) == [text for text in DOCUMENTS if not is_held_out(text, 0.1)]
+    assert texts_of(store, HELD) == [text for text in DOCUMENTS if is_held_out(text, 0.1)]
+    assert 0.03 < len(texts_of(store, HELD)) / len(DOCUMENTS) < 0.2
+
+
+def write_parquet(path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": DOCUMENTS}), path, row_group_size=40)
+
+
+def write_arrow(path: Path) -> None:
+    table = pyarrow.table({"text": DOCUMENTS})
+    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+
+
+def write_gzip(path: Path) -> None:
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.parquet", write_parquet), ("data.arrow", write_arrow), ("a.jsonl.gz", write_gzip)]
+)
+def test_all_kinds_of_files_give_the_same_tokens(folder: Path, name: str, write: object) -> None:
+    (folder / "in").mkdir()
+    assert callable(write)
+    write(folder / "in" / name)
+    expected = packed(folder, [write_lines(folder / "a.jsonl")], name="lines")
+    store = packed(folder, [folder / "in"])
+    assert texts_of(store, TRAIN) == texts_of(expected, TRAIN)
+    assert texts_of(store, HELD) == texts_of(expected, HELD)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(inputs, "PIECE_BYTES", 3000)
+    yield
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_have_every_line_once(folder: Path) -> None:
+    pieces = cut(list_inputs([write_lines(folder / "a.jsonl")])[0])
+    assert len(pieces) > 10
+    assert [text for piece in pieces for text in documents(piece, "text")] == DOCUMENTS
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("text", ["".join(DOCUMENTS), "\N{EURO SIGN}" * 9000])
+def test_pieces_of_a_long_text_are_the_text(folder: Path, text: str) -> None:
+    (folder / "a.txt").write_text(text, encoding="utf-8")
+    pieces = cut(list_inputs([folder / "a.txt"])[0])
+    assert len(pieces) > 5
+    assert "".join(found for piece in pieces for found in documents(piece, "text")) == text
+
+
+def command(folder: Path, source: Path, out: str) -> list[str]:
+    tool = [sys.executable, "-m", "dilocoxd.trainer.tokens", "pack", "--tokenizer", str(folder / "tokenizer")]
+    return [*tool, "--processes", "2", str(source), str(folder / out)]
+
+
+@pytest.mark.slow
+def test_killed_packing_goes_on_and_gives_the_same_store(folder: Path) -> None:
+    source = folder / "in"
+    source.mkdir()
+    for number in range(24):
+        write_lines(source / f"{number:02d}.jsonl", DOCUMENTS * 3)
+    out = folder / "killed"
+    process = subprocess.Popen(command(folder, source, "killed"), start_new_session=True)
+    while not list((out / WORK).glob("0*.json")):
+        assert process.poll() is None, "it ended before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(list((out / WORK).glob("0*.json")))
+    assert 0 < done < 24
+    again = subprocess.run(command(folder, source, "killed"), capture_output=True, text=True, check=True)
+    assert "pieces were packed before" in again.stderr
+    whole = packed(folder, [source], name="whole", held=0.01)
+    assert json.loads(again.stdout.splitlines()[-1])["sha256"] == whole.index.sha256()
+
+
+def refused(folder: Path, paths: list[Path], **changes: object) -> str:
+    """The sentence with which packing is refused."""
+    options = PackOptions(**{"tokenizer": folder / "tokenizer", **changes})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as caught:
+        pack(paths, folder / "out", options, lambda text: None, lambda done, total: None)
+    return str(caught.value)
+
+
+def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
+    lines = write_lines(folder / "a.jsonl")
+    (folder / "bad.jsonl").write_text('{"text": "good"}\n{"text": \n')
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "a.png").write_bytes(b"PNG")
+    assert "choose with --field" in refused(folder, [lines], field="body")
+    assert "other inputs or options; repeat that command" in refused(folder, [lines])
+    (folder / "out" / WORK / "plan.json").unlink()
+    assert "bad.jsonl, line 2: not JSON" in refused(folder, [folder / "bad.jsonl"])
+    (folder / "out" / WORK / "plan.json").unlink()
+    assert "not UTF-8 near byte 3" in refused(folder, [folder / "latin.txt"])
+    assert "cannot be packed; give .txt" in refused(folder, [folder / "a.png"])
+    assert "cannot be read" in refused(folder, [folder / "none.txt"])
+    assert "no tokenizer" in refused(folder, [lines], tokenizer=folder / "a.png")
+    assert "no token '<end>'" in refused(folder, [lines], eos="<end>")
+
+
+def test_files_that_are_left_out_are_named(folder: Path) -> None:
+    (folder / "in").mkdir()
+    write_lines(folder / "in" / "a.jsonl")
+    (folder / "in" / "picture.png").write_bytes(b"PNG")
+    said: list[str] = []
+    pack([folder / "in"], folder / "out", PackOptions(folder / "tokenizer"), said.append, lambda done, total: None)
+    assert said == ["left out: 1 files *.png, which are no text that can be packed"]
+
+
+def test_finished_store_is_not_packed_over(folder: Path) -> None:
+    lines = write_lines(folder / "a.jsonl")
+    packed(folder, [lines], name="out")
+    assert "is a finished token store" in refused(folder, [lines])

@@ -1,0 +1,116 @@
+"""Reading a store: windows over all shards, damage refused, memory that does not grow with the store."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens.describe import check_hashes, describe, text_lines
+from dilocoxd.trainer.tokens.store import HELD, INDEX, TRAIN, ShardInfo, StoreIndex, TokenStore, open_store
+from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    write_tokenizer(tmp_path)
+    half = len(DOCUMENTS) // 2
+    files = [write_lines(tmp_path / "a.jsonl", DOCUMENTS[:half]), write_lines(tmp_path / "b.jsonl", DOCUMENTS[half:])]
+    return packed(tmp_path, files)
+
+
+def test_samples_cover_every_shard_once(store: TokenStore) -> None:
+    seq_len = 32
+    expected = []
+    for shard in store.index.of_part(TRAIN):
+        tokens = np.fromfile(store.place(shard).path, dtype=store.index.dtype)
+        expected += [tokens[start : start + seq_len + 1] for start in range(0, len(tokens) - seq_len, seq_len)]
+    assert len(store.index.of_part(TRAIN)) == 2
+    assert store.train.num_samples(seq_len) == len(expected)
+    for index, window in enumerate(expected):
+        assert np.array_equal(store.train.sample(index, seq_len), window)
+
+
+def test_damage_is_found_and_named(store: TokenStore) -> None:
+    shard = store.index.of_part(TRAIN)[0]
+    path = store.place(shard).path
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=f"{path.name} is not what it was"):
+        list(check_hashes(store))
+    path.write_bytes(data[:-2])
+    with pytest.raises(ConfigError, match="copy or pack it again"):
+        open_store(store.directory)
+    path.unlink()
+    with pytest.raises(ConfigError, match="is missing"):
+        open_store(store.directory)
+    (store.directory / INDEX).write_text("{}")
+    with pytest.raises(ConfigError, match="is damaged"):
+        open_store(store.directory)
+
+
+def test_description_counts_documents_and_lengths(store: TokenStore) -> None:
+    assert list(check_hashes(store))
+    found = describe(store, 32)
+    train, held = found[TRAIN], found[HELD]
+    lengths = found["lengths"]
+    assert isinstance(train, dict)
+    assert isinstance(held, dict)
+    assert isinstance(lengths, dict)
+    assert train["documents"] + held["documents"] == len(DOCUMENTS)
+    assert sum(lengths.values()) == train["documents"]
+    assert any(line.startswith("training") and "samples of 32" in line for line in text_lines(found))
+
+
+RSS = """
+import re, sys
+import numpy as np
+from pathlib import Path
+from dilocoxd.trainer.tokens import open_store
+
+def rss():
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\\s+(\\d+)", text)[1]) >> 10
+
+part = open_store(Path(sys.argv[1])).train
+num = part.num_samples(1024)
+rng = np.random.default_rng(1)
+part.sample(0, 1024)
+before, most = rss(), 0
+for index in rng.integers(0, num, 200_000):
+    part.sample(int(index), 1024)
+    most = max(most, rss()) if index % 1000 == 0 else most
+print(num, max(most, rss()) - before)
+"""
+GROWTH_MIB_MAX = 64
+"""Twice what is kept mapped at a time; the store is 2 GiB."""
+
+
+def write_sparse(folder: Path, num_tokens: int) -> None:
+    """A store of zeros that takes no disk space."""
+    folder.mkdir()
+    with (folder / "train-00000.bin").open("wb") as file:
+        file.truncate(2 * num_tokens)
+    np.asarray([num_tokens], dtype="<i8").tofile(folder / "train-00000.ends")
+    shard = ShardInfo("train-00000", num_tokens, 1, "0" * 64, "0" * 64)
+    (folder / INDEX).write_bytes(StoreIndex("uint16", 1000, None, "", (shard,)).canonical_bytes())
+
+
+def test_memory_stays_flat_over_two_gibibytes(tmp_path: Path) -> None:
+    write_sparse(tmp_path / "store", 1 << 30)
+    done = subprocess.run(
+        [sys.executable, "-c", RSS, str(tmp_path / "store")], capture_output=True, text=True, check=True
+    )
+    num_samples, growth_mib = map(int, done.stdout.split())
+    assert num_samples == (1 << 20) - 1
+    assert growth_mib < GROWTH_MIB_MAX
+
+
+def test_index_names_the_content(store: TokenStore) -> None:
+    tables = json.loads((store.directory / INDEX).read_bytes())
+    assert store.index.sha256() == open_store(store.directory).index.sha256()
+    assert tables["shards"][0]["name"] == "train-00000"
