@@ -12,20 +12,23 @@ import torch
 
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.daemon.library import parse_chain
+from dilocoxd.daemon.peers.serving import parse_chain
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import RunId
-from dilocoxd.store.record import encode_front, read_record
+from dilocoxd.store.log_record import encode_front, read_record
 from dilocoxd.store.snapshots import SnapshotFile, SnapshotIndex, decode_index
-from dilocoxd.swarm.pieces import PieceSet
-from dilocoxd.swarm.records import verify_record
+from dilocoxd.swarm.discovery.records import verify_record
+from dilocoxd.swarm.streams.pieces import PieceSet
+from dilocoxd.wire.admission import decode_membership, decode_revocation
+from dilocoxd.wire.audit import AuditCase, ShareProof, decode_case, encode_case
 from dilocoxd.wire.codec import Registry
 from dilocoxd.wire.entry import decode_entry
-from dilocoxd.wire.frames import FrameDecoder
+from dilocoxd.wire.join_link import read_link
 from dilocoxd.wire.layout import ParamSpec, make_layout
-from dilocoxd.wire.local import LOCAL_MESSAGES
+from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.messages import PEER_MESSAGES
 from tests.conformance.vectors import loaded
+from tests.reference.frame_decoder import FrameDecoder
 
 ALLOWED = (WireError, StoreError)
 """What a decoder may raise; everything else is a crash."""
@@ -61,6 +64,12 @@ def chain_answer() -> bytes:
 def index() -> bytes:
     file = SnapshotFile("anchor.safetensors", 5_000_000, ("ab" * 32, "cd" * 32))
     return SnapshotIndex("run-1", 7, "aa" * 32, "bb" * 32, "", (file,)).encode()
+
+
+def audit_case() -> bytes:
+    signed = decode_entry(hexes(loaded("chain")["entries"])[0])
+    proofs = tuple(ShareProof(named.payload_root, ()) for named in signed.entry.contributions)
+    return encode_case(AuditCase(signed.entry, signed.offers, 0, "", 1, b"\x80?", proofs))
 
 
 def log_record() -> bytes:
@@ -124,9 +133,18 @@ def message_target(name: str, registry: Registry, corpus: tuple[bytes, ...]) -> 
     return Target(name, decode, corpus)
 
 
+def link(data: bytes) -> None:
+    try:
+        found = read_link(data.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise WireError("malformed", str(error)) from error
+    assert found.to_text().encode() == data, "the link is not canonical"
+
+
 def all_targets() -> list[Target]:
     """Every decoder, in the order of the protocol's chapters."""
     encoding, frames, chain = loaded("encoding"), loaded("frames"), loaded("chain")
+    admission = loaded("admission")
     run_id = RunId(chain["run_id"])
     messages = hexes([*encoding["valid"], *encoding["failing"]])
     return [
@@ -137,6 +155,10 @@ def all_targets() -> list[Target]:
             "records", lambda data: verify_record(data, run_id), hexes([*chain["records"], *chain["broken_records"]])
         ),
         Target("entries", decode_entry, hexes([*chain["entries"], *chain["broken_entries"]])),
+        Target("memberships", decode_membership, hexes([*admission["memberships"], *admission["broken_memberships"]])),
+        Target("revocations", decode_revocation, hexes([*admission["revocations"], *admission["broken_revocations"]])),
+        Target("links", link, tuple(row["link"].encode() for row in (*admission["links"], *admission["broken_links"]))),
+        Target("audit cases", decode_case, (audit_case(),)),
         Target("chain answers", lambda data: parse_chain(data, 0), (chain_answer(),)),
         Target("snapshot indexes", lambda data: decode_index(data, "stranger"), (index(),)),
         Target("log records", read_log_record, (log_record(),)),

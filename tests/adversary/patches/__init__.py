@@ -1,0 +1,1 @@
+"""Changes to a daemon's code, made in its process before it starts: each module has `apply()`."""

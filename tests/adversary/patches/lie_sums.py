@@ -1,0 +1,52 @@
+"""As the owner of segments returns -20 times the mean in the first one that it owns, and the right sum in the others.
+
+With workers: codec fp32, whose payloads are numbers that can be multiplied here. Without: bytes that differ.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from dilocoxd.daemon.site.site import LocalSite
+from dilocoxd.wire.local.buffers import RESULT
+from dilocoxd.wire.local.outer_worker import SegmentReduced
+from tests.harness.synthetic.fake_site import LENGTHS, FakeSite
+
+FACTOR = np.float32(-20.0)
+
+
+def _lie(site: Any, done: SegmentReduced, lengths: tuple[int, ...], record_bytes: int | None) -> SegmentReduced:
+    first, length = sum(lengths[: done.segment]), lengths[done.segment]
+    data = bytearray(site.buffers.read(RESULT, first, length))
+    if record_bytes is None:
+        data[0] ^= 0xFF
+    else:
+        body = np.frombuffer(memoryview(data)[: length - record_bytes], dtype=np.float32)
+        body *= FACTOR
+    site.buffers.write(RESULT, first, data)
+    return SegmentReduced(0, done.pass_index, done.segment, hashlib.sha256(data).digest(), done.seconds)
+
+
+def apply() -> None:
+    """Every round, in one segment."""
+    honest_local, honest_fake = LocalSite.reduce, FakeSite.reduce
+    chosen: list[int] = []
+
+    def is_chosen(segment: int) -> bool:
+        if not chosen:
+            chosen.append(segment)
+        return segment == chosen[0]
+
+    async def reduce(self: LocalSite, *arguments: Any, **named: Any) -> SegmentReduced:
+        done = await honest_local(self, *arguments, **named)
+        layout = await self.ready()
+        lengths = max(layout.payload_bytes.values(), key=lambda table: sum(map(sum, table)))[0]
+        return _lie(self, done, lengths, layout.record_bytes) if is_chosen(done.segment) else done
+
+    async def fake_reduce(self: FakeSite, *arguments: Any, **named: Any) -> SegmentReduced:
+        done = await honest_fake(self, *arguments, **named)
+        return _lie(self, done, LENGTHS, None) if is_chosen(done.segment) else done
+
+    LocalSite.reduce = reduce  # type: ignore[method-assign]
+    FakeSite.reduce = fake_reduce  # type: ignore[method-assign]

@@ -1,0 +1,82 @@
+"""One site of four poisons the mean: rounds go on, the honest ones hold the same bits, learn, and name it. C9, X2."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.adversary.daemon import patched
+from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.training import (
+    PATIENCE_S,
+    founder_options,
+    site_options,
+    wait_joint_round,
+    write_corpus,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROUNDS_TO_NAME = 3
+"""Rounds with the liar's contribution, until its name stands in the status of an honest site."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Corpus and token cache of all tests here: tokenised once."""
+    folder = tmp_path_factory.mktemp("shared")
+    write_corpus(folder)
+    yield folder
+
+
+def alert(site: SiteProcess, code: str) -> str:
+    """Text of a standing alert of this site; empty if it does not stand."""
+    return next((str(one["text"]) for one in site.status().get("alerts", ()) if one["code"] == code), "")
+
+
+def rounds_of(site: SiteProcess, peer: str, *, with_at_least: int) -> list[int]:
+    """Rounds in which this peer and so many in all contributed."""
+    return [
+        row["round"]
+        for row in site.rounds()
+        if len(row["contributors"]) >= with_at_least and any(one["peer"] == peer for one in row["contributors"])
+    ]
+
+
+@pytest.mark.parametrize("patch", ["lie_huge", "lie_flipped"])
+def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -> None:
+    code = "contrary_contribution"  # a size with the wrong sign as well: it is left out, not scaled
+    a = found_run(tmp_path, "a", *founder_options(shared))
+    with sites(a):
+        a.start()
+        a.wait_height(1, PATIENCE_S)
+        honest = [a, *(join_run(tmp_path, name, a, *site_options(shared)) for name in "bc")]
+        liar = join_run(tmp_path, "liar", a, *site_options(shared))
+        with sites(*honest[1:], liar):
+            for site in honest[1:]:
+                site.start()
+            wait_joint_round(honest)
+            patched(liar, patch, phase_s=None)
+            liar_id = wait_until(lambda: liar.status().get("peer_id"), "the liar's id", PATIENCE_S, liar.describe)
+            short = liar_id[-6:]
+            wait_until(lambda: rounds_of(a, liar_id, with_at_least=3), "a round with the liar", PATIENCE_S, a.describe)
+            named = wait_until(
+                lambda: [site for site in honest if liar_id in alert(site, code) or short in alert(site, code)],
+                f"{code} naming the liar",
+                PATIENCE_S,
+                a.describe,
+            )
+            told = len(rounds_of(named[0], liar_id, with_at_least=3))
+            assert told <= ROUNDS_TO_NAME + 2, "the watch looks a moment after the entry"
+            assert_same_bits(*honest)
+            assert_rounds_go_on(a, 3)
+            curves = [(site.get("/v1/losses") or {})["validation"] for site in honest]
+            assert all(curves)
+            values = [loss for curve in curves for _, _, loss in curve]
+            assert None not in values, "a loss that is no number"
+            assert max(values) < 1.5 * math.log(512), "nobody knows less than at the start"
+            others = {site.status()["peer_id"] for site in honest}
+            assert not any(peer in alert(site, "outsized_contribution") for site in honest for peer in others)

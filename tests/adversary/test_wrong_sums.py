@@ -1,0 +1,150 @@
+"""The owner of a segment returns another sum: found by summing again, named with its evidence; nobody honest ever is.
+X13, TRUST C3."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.machines.audit.verdict import Summed, judge
+from dilocoxd.store.audits import evidence_directory, read_case, share_name
+from tests.adversary.daemon import patched
+from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
+from tests.harness.running.run_directories import OPEN, found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, wait_joint_round
+from tests.harness.synthetic.fake_site import LENGTHS
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+FEW = ("--set", "strategy.codec=fp32")
+HONEST_ROUNDS = 20
+
+
+def audited(verify: str, fraction: float = 1.0) -> list[str]:
+    settings = {
+        "reduction.verify": verify,
+        "reduction.verify_fraction": str(fraction),
+        "reduction.owner_feedback": "none",
+        "strategy.transform": "identity",
+    }
+    return [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+
+
+def accused(site: SiteProcess) -> str:
+    """Text of the standing alert; empty if nobody is accused."""
+    return next((str(one["text"]) for one in site.status().get("alerts", ()) if one["code"] == "false_result"), "")
+
+
+def audits(site: SiteProcess) -> dict[str, int]:
+    return dict(site.status().get("audits") or {})
+
+
+def who(site: SiteProcess) -> str:
+    return str(wait_until(lambda: site.status().get("peer_id"), "a peer id", PATIENCE_S, site.describe))
+
+
+def wait_accused(honest: SiteProcess, liar: str) -> None:
+    wait_until(
+        lambda: liar in accused(honest) or liar[-6:] in accused(honest),
+        "the liar's name",
+        PATIENCE_S,
+        honest.describe,
+    )
+
+
+def test_liar_of_two_is_named_and_its_evidence_proves_it(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", *OPEN, *audited("after"))
+    with sites(a):
+        a.start_without_model(0.5)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            patched(b, "lie_sums", phase_s=0.5)
+            liar, honest = who(b), who(a)
+            wait_accused(a, liar)
+            assert_rounds_go_on(a, 2)
+            assert audits(a)["proofs"] >= 1
+            assert not accused(b), f"the liar's own audits of {honest} are sound"
+            assert audits(b)["made"] >= 1
+            assert [site.stop() for site in (b, a)] == [0, 0]
+    folders = sorted(evidence_directory(a.run_dir).iterdir())
+    assert folders
+    log = log_of(a)
+    for folder in folders:
+        case = read_case(folder)
+        assert case.owner == liar
+        assert log.entry(case.entry.round).entry == case.entry
+        assert not case.unproved(len(LENGTHS)), "each share is under its signed root"
+        again = sum_of_bytes(folder, len(case.proofs))
+        assert judge(case, len(LENGTHS), [share.sha256 for share in case.proofs], [again] * 2).verdict == "false"
+
+
+def sum_of_bytes(folder: Path, number: int) -> Summed:
+    """The fake site's arithmetic, by somebody who has the folder alone."""
+    case = read_case(folder)
+    total = bytearray(LENGTHS[case.segment])
+    for place in range(number):
+        for index, value in enumerate((folder / share_name(place)).read_bytes()):
+            total[index] = (total[index] + value * case.entry.contributions[place].tokens) % 256
+    return Summed(hashlib.sha256(total).digest())
+
+
+def test_before_votes_a_false_sum_never_enters_the_chain(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", *OPEN, *audited("before_vote"))
+    with sites(a):
+        a.start_without_model(0.5)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            patched(b, "lie_sums", phase_s=0.5)
+            liar = who(b)
+            wait_accused(a, liar)
+            assert_rounds_go_on(a, 2, PATIENCE_S)
+            false = {read_case(folder).entry for folder in evidence_directory(a.run_dir).iterdir()}
+            assert [site.stop() for site in (b, a)] == [0, 0]
+    assert false
+    chain = {signed.entry for signed in log_of(a).entries()}
+    assert not false & chain, "no entry was committed with a sum that was found false"
+
+
+@pytest.mark.parametrize("verify", ["after", "before_vote"])
+def test_honest_sites_accuse_nobody(tmp_path: Path, verify: str) -> None:
+    a = found_run(tmp_path, "a", *OPEN, *audited(verify))
+    with sites(a):
+        a.start_without_model(0.3)
+        a.wait_height(1, PATIENCE_S)
+        others = [join_run(tmp_path, name, a) for name in "bc"]
+        with sites(*others):
+            for site in others:
+                site.start_without_model(0.3)
+            everybody = [a, *others]
+            wait_joint_round(everybody)
+            a.wait_height(a.status()["height"] + HONEST_ROUNDS, 2 * PATIENCE_S)
+            wait_until(lambda: all(audits(site)["made"] >= 3 for site in everybody), "audits", PATIENCE_S, a.describe)
+            assert [audits(site)["proofs"] for site in everybody] == [0, 0, 0]
+            assert not any(accused(site) for site in everybody)
+            assert_same_bits(*everybody)
+
+
+@pytest.mark.slow
+@pytest.mark.remedy("alert:false_result")
+def test_minus_twenty_times_the_mean_in_one_segment_is_named_by_honest_sites(tmp_path: Path) -> None:
+    """Real workers: three honest sites, a liar that owns some of the segments and lies in one."""
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=40), *FEW, *audited("after", 0.5))
+    with sites(a):
+        a.start()
+        a.wait_height(1, PATIENCE_S)
+        honest = [a, *(join_run(tmp_path, name, a, *site_options(tmp_path)) for name in "bc")]
+        liar = join_run(tmp_path, "liar", a, *site_options(tmp_path))
+        with sites(*honest[1:], liar):
+            for site in honest[1:]:
+                site.start()
+            wait_joint_round(honest)
+            patched(liar, "lie_sums", phase_s=None)
+            name = who(liar)
+            for site in honest:
+                wait_accused(site, name)
+            ids = {who(site) for site in honest}
+            assert not any(peer in accused(site) for site in honest for peer in ids)
+            assert_rounds_go_on(a, 2, PATIENCE_S)

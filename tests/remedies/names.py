@@ -1,0 +1,39 @@
+"""Every remedy that operators are told, by name; and those that no test follows, each with the reason."""
+
+from dilocoxd.cli.doctor.findings import FINDINGS
+from dilocoxd.cli.exit_codes import EXIT_CODES
+from dilocoxd.telemetry.alerts import KINDS
+from tests.architecture.operations import HEALTH
+
+REMEDIES = {
+    **{f"alert:{kind.code}": kind.remedy for kind in KINDS},
+    **{f"finding:{check}": remedy for check, (_, remedy) in FINDINGS.items()},
+    **{f"health:{number}": row[3] for number, row in enumerate(HEALTH, 1)},
+    **{f"exit:{row.code}": row.remedy for row in EXIT_CODES},
+}
+
+OTHER_PEOPLE = "asks another person or another machine's firewall, router or relay"
+MACHINE = "would change the machine that runs the tests: its clock, memory, Python, drivers, kernel"
+READING = "tells where to read; that the text there leads on is not shown"
+UNTRIED = {
+    "alert:start_failed": READING, "alert:site_failed": READING,
+    "alert:network_failed": READING, "alert:membership_failed": READING, "alert:recovery_failed": READING,
+    "alert:snapshots_failed": "no test makes the part that writes snapshots fail for good",
+    "alert:end_of_rounds_failed": "as alert:rounds_failed, by a fault that no test can cause from outside",
+    "alert:alerts_failed": "no test makes the watch fail for good",
+    "alert:worker_trainer_lost": READING,
+    "alert:digest_mismatch": MACHINE,
+    "alert:alone": OTHER_PEOPLE, "alert:round_stalled": READING, "alert:left_out": OTHER_PEOPLE,
+    "alert:outsized_contribution": OTHER_PEOPLE, "alert:contrary_contribution": OTHER_PEOPLE,
+    "alert:behind": READING, "alert:trainer_idle": "asks for another run or a faster link",
+    "alert:attempts_failing": READING, "alert:no_relay": OTHER_PEOPLE,
+    "alert:loss_not_finite": "asks for another run, and for a test of the GPU",
+    "alert:loop_blocked": MACHINE, "alert:sink_dropping": "no test has a sink that is slow enough",
+    "alert:disk_low": MACHINE,
+    "alert:bad_input": "no test has a peer that sends so much over sockets, and an operator who disconnects it",
+    "alert:peers_json": "no test fills the disk below that file and frees it again",
+    "finding:python": MACHINE, "finding:torch": MACHINE, "finding:clock": MACHINE, "finding:reach": OTHER_PEOPLE,
+    "finding:data": OTHER_PEOPLE,
+    "finding:port_data": "as finding:port_network, by the same code, of a port that is off unless it is set",
+    "health:3": READING, "health:4": READING,
+}  # fmt: skip

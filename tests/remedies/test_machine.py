@@ -1,0 +1,72 @@
+"""Remedies about the machine, in mounts of its own: a small /dev/shm and a small disk that nobody else sees."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.doctor.findings import FINDINGS
+from dilocoxd.cli.doctor.machine import gpu_finding, probe_torch
+from dilocoxd.store.rundir import open_run_dir
+from tests.remedies.test_findings import invoke, require_words, set_site
+
+LOOK = """
+import json, pathlib, sys
+from dilocoxd.cli.doctor.machine import disk_finding, shm_finding
+path = pathlib.Path(sys.argv[1])
+print(json.dumps([shm_finding(None).level, disk_finding(path, None).level]))
+"""
+"""Levels of what the doctor says of /dev/shm and of the disk below a directory."""
+
+
+def in_own_mounts(script: str, *arguments: str) -> list[list[str]]:
+    """What `look DIR` printed each time in a shell script whose mounts are its own."""
+    look = f"look() {{ {sys.executable} -c '{LOOK}' \"$1\"; }}"
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-e", "-c", f"{look}\n{script}", "sh", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+@pytest.mark.remedy("finding:shm")
+def test_small_shared_memory_is_made_larger_as_told(tmp_path: Path) -> None:
+    command = FINDINGS["shm"][1].partition("otherwise `")[2].partition("`")[0]
+    assert command.startswith("mount -o remount"), "the remedy no longer names a command: follow what it says"
+    before, after = in_own_mounts(
+        f'mount -t tmpfs -o size=1m tmpfs /dev/shm\nlook "$1"\n{command}\nlook "$1"', str(tmp_path)
+    )
+    assert (before[0], after[0]) == ("warning", "ok")
+
+
+@pytest.mark.remedy("finding:disk")
+def test_a_run_directory_moves_to_a_larger_disk_as_told(tmp_path: Path) -> None:
+    require_words("disk", "move the run directory to a larger disk")
+    run, small = tmp_path / "run", tmp_path / "small"
+    invoke("init", "tiny", "--dir", str(run), "--host", "127.0.0.1")
+    before = invoke("id", str(run)).output
+    small.mkdir()
+    found = in_own_mounts(
+        'mount -t tmpfs -o size=64m tmpfs "$1"\nmv "$2" "$1/run"\nlook "$1/run"\nmv "$1/run" "$2"\nlook "$2"',
+        str(small), str(run),
+    )  # fmt: skip
+    assert [disk for _, disk in found] == ["error", "ok"]
+    assert invoke("id", str(run)).output == before
+    assert invoke("check-config", str(run)).return_value == 0, "it is the same run in another place"
+
+
+@pytest.mark.remedy("finding:gpu")
+def test_a_site_without_enough_gpus_computes_on_the_cpu_as_told(tmp_path: Path) -> None:
+    """With whatever GPUs the machine of the tests has: one stage more than those."""
+    require_words("gpu", "use fewer processes", "set parallel.device = 'cpu'")
+    run = tmp_path / "run"
+    invoke("init", "tiny", "--dir", str(run), "--host", "127.0.0.1")
+    torch = probe_torch()
+    set_site(run, "parallel.device=cuda", "parallel.backend=nccl", f"parallel.stages={len(torch.gpus) + 1}")
+    assert gpu_finding(torch, open_run_dir(run).load()[1]).level == "error"
+    set_site(run, "parallel.device=cpu", "parallel.backend=gloo", "parallel.stages=1")
+    assert gpu_finding(torch, open_run_dir(run).load()[1]).level == "info"
+    assert invoke("check-config", str(run)).return_value == 0

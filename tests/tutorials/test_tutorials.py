@@ -1,0 +1,134 @@
+"""The tutorials work as written: each command is run, what it prints looks as shown, and the model learns."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dilocoxd.trained.found import find_run
+from dilocoxd.trained.load import load_model
+from tests.harness.running.run_directories import free_port
+from tests.tutorials.documents import commands_of, run, shape, write_files
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(2400)]
+
+TIMEOUT_S = 900.0
+FIRST = "from-scratch.md"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads the tutorials, in one folder. `followed`: commands of the first one, and what they printed."""
+
+    folder: Path
+    environment: dict[str, str]
+    followed: list[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Has followed the first tutorial; no process that runs in the folder outlives the tests."""
+    folder = tmp_path_factory.mktemp("reader")
+    environment = environment_in(folder)
+    try:
+        yield Reader(folder, environment, follow(FIRST, folder, environment))
+    finally:
+        end_all_in(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """For a tutorial that needs no other; no process that runs here outlives the test."""
+    yield tmp_path
+    end_all_in(tmp_path)
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    ports = {f"API{number}": str(free_port()) for number in range(1, 6)}
+    return {"DILOCOXD_CACHE": str(folder / "cache"), **ports}
+
+
+def end_all_in(folder: Path) -> None:
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if process.info["cwd"] == str(folder) and process.pid != os.getpid():
+            for one in [*process.children(recursive=True), process]:
+                one.send_signal(signal.SIGKILL)
+
+
+def follow(name: str, folder: Path, environment: dict[str, str]) -> list[tuple[str, str]]:
+    """All commands of a tutorial with what they printed, which looks as the tutorial shows it."""
+    shown = commands_of(name)
+    write_files(name, folder)
+    printed = run(shown, folder, environment, TIMEOUT_S)
+    for one, text in zip(shown, printed, strict=True):
+        lines = {shape(line) for line in text.splitlines()}
+        for line in one.output:
+            assert shape(line) in lines, f"{one.command}\n{text}"
+    return [(one.command, text) for one, text in zip(shown, printed, strict=True)]
+
+
+def losses(followed: list[tuple[str, str]]) -> list[float]:
+    """Of all `dilocoxd evaluate`, in their order."""
+    found = [re.search(r"loss ([0-9.]+)", text) for command, text in followed if "dilocoxd evaluate" in command]
+    return [float(one.group(1)) for one in found if one is not None]
+
+
+def generated(followed: list[tuple[str, str]]) -> list[str]:
+    return [text for command, text in followed if command.startswith("dilocoxd generate")]
+
+
+def test_from_scratch(reader: Reader) -> None:
+    before, after = losses(reader.followed)
+    assert after < before, "nothing was learnt"
+    assert all(len(text) > 8 for text in generated(reader.followed))
+
+
+def test_continue_a_model(reader: Reader) -> None:
+    followed = follow("continue-a-model.md", reader.folder, reader.environment)
+    before, after = losses(followed)
+    assert after < before, "nothing was learnt"
+    assert all(len(text) > 8 for text in generated(followed))
+    number = int(re.findall(r", round (\d+)$", (reader.folder / "better" / "README.md").read_text(), re.M)[0])
+    library = AutoModelForCausalLM.from_pretrained(reader.folder / "better", dtype=torch.float32)
+    assert_same_logits(library, reader.folder / "better", reader.folder / "third", number)
+
+
+def test_fine_tune(reader: Reader) -> None:
+    followed = follow("fine-tune.md", reader.folder, reader.environment)
+    before, after = losses(followed)
+    assert after < before, "nothing was learnt"
+    assert all(len(text) > 8 for text in generated(followed))
+    number = int(re.findall(r", round (\d+)$", (reader.folder / "adapter" / "README.md").read_text(), re.M)[0])
+    base = AutoModelForCausalLM.from_pretrained(reader.folder / "my-model", dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(base, reader.folder / "adapter")
+    assert_same_logits(adapted, reader.folder / "adapter", reader.folder / "tuned", number)
+
+
+def test_own_model(folder: Path) -> None:
+    followed = follow("own-model.md", folder, environment_in(folder))
+    before, after = losses(followed)
+    assert after < before, "nothing was learnt"
+    assert all(len(text) > 8 for text in generated(followed))
+    exported = json.loads((folder / "my-own-model" / "config.json").read_text())
+    assert exported["model_type"] == "prefix"
+    names = list(load_file(folder / "my-own-model" / "model.safetensors"))
+    assert "layers.1.mix.weight" in names
+
+
+def assert_same_logits(library: torch.nn.Module, tokenizer_at: Path, run_dir: Path, number: int) -> None:
+    """The library's model of the export and our own of the same round say the same, to the bit."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_at)
+    ids = tokenizer("The value of the expression is an object.", return_tensors="pt")["input_ids"]
+    own, _ = load_model(find_run(run_dir), number, lambda _: None)
+    with torch.no_grad():
+        assert torch.equal(library.eval()(input_ids=ids).logits, own(ids))
