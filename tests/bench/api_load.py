@@ -27,7 +27,7 @@ from aiohttp import ClientSession, TCPConnector
 
 from tests.bench.paced import Pair, Setting, limit_for, run_pair
 from tests.bench.slowdown import Block, arrange, pin
-from tests.harness.sites import SiteProcess
+from tests.harness.running.sites import SiteProcess
 
 RATE = 200
 PATHS = (

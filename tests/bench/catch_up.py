@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.harness.namespaces import PORT, Network
-from tests.harness.sites import ROOT
+from tests.harness.running.network_namespaces import PORT, Network
+from tests.harness.running.sites import ROOT
 
 DONORS = "abc"
 FETCHER = "n"
@@ -29,7 +29,7 @@ class Peer:
     def __init__(self, network: Network, name: str, folder: Path, mebibytes: int) -> None:
         role = "fetcher" if name == FETCHER else "donor"
         address = network.address(name)
-        module = [sys.executable, "-m", "tests.bench.catch_up_peer"]
+        module = [sys.executable, "-m", "tests.harness.running.catch_up_peer"]
         command = [*module, role, str(folder / name), address, str(mebibytes)]
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", network.namespace(name), *command],

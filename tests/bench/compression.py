@@ -20,7 +20,10 @@ import torch
 
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass
+from dilocoxd.compress.transform import NoTransform
+from dilocoxd.outer.clipping import ClipRule
+from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, weigh_pass
+from dilocoxd.outer.reduce import share_sketches
 from dilocoxd.wire.layout import ParamSpec, make_layout
 
 CODECS: list[tuple[str, dict[str, Any]]] = [
@@ -139,6 +142,43 @@ def lowrank_row(rows: int, columns: int, r: int, repetitions: int) -> dict[str, 
     }
 
 
+def reduction_rows(elements: int, repetitions: int, num_shares: int = 8) -> list[dict[str, Any]]:
+    """What the owner of a segment does: the mean alone, with norms and factors, around a center, and sketches."""
+    layout = make_layout([ParamSpec("w", (elements,))], -(-elements // 4096) * 4096)
+    rows = []
+    for name in ("int4", "int8", "int2", "topk", "fp32"):
+        at = SegmentPass(NoTransform(layout, codec_from_name(name)), 0, layout.segments[0])
+        shares = []
+        for number in range(num_shares):
+            shares.append(bytearray(at.payload_bytes))
+            encode_pass(at, torch.randn(elements, generator=torch.Generator().manual_seed(number)), shares[-1])
+        weights, out = [1 / num_shares] * num_shares, bytearray(at.payload_bytes)
+
+        def reduce(rule: ClipRule, at: SegmentPass = at, shares: list[bytearray] = shares) -> None:
+            reduce_pass(at, shares, weigh_pass(at, shares, weights, rule)[0], None, out)  # noqa: B023
+
+        plain, clipped, centered, sketched = cpu_seconds(
+            [
+                lambda reduce=reduce: reduce(ClipRule()),  # type: ignore[misc]
+                lambda reduce=reduce: reduce(ClipRule(2.5)),  # type: ignore[misc]
+                lambda reduce=reduce: reduce(ClipRule(1.0, torch.zeros(elements))),  # type: ignore[misc]
+                lambda at=at, s=shares: share_sketches(at.transform.codec(0, at.segment), s, elements),  # type: ignore[misc]
+            ],
+            repetitions,
+        )
+        rows.append(
+            {
+                "codec": name,
+                "shares": num_shares,
+                "mean_ms": 1e3 * plain,
+                "clipped": clipped / plain,
+                "centered": centered / plain,
+                "sketches": sketched / plain,
+            }
+        )
+    return rows
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     print("| " + " | ".join(rows[0]) + " |")
     print("|" + "---|" * len(rows[0]))
@@ -155,12 +195,16 @@ def main() -> None:
     torch.set_num_threads(1)
     codecs = codec_rows(arguments.elements, arguments.repetitions)
     lowrank = [lowrank_row(1024, 4096, r, arguments.repetitions) for r in (16, 64, 128)]
+    reductions = reduction_rows(min(arguments.elements, 1 << 20), arguments.repetitions)
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, 1 thread, CPU time\n")
     show(codecs)
     print()
     show(lowrank)
+    print()
+    show(reductions)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"codecs": codecs, "lowrank": lowrank}, indent=1), encoding="utf-8")
+        tables = {"codecs": codecs, "lowrank": lowrank, "reductions": reductions}
+        arguments.json.write_text(json.dumps(tables, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass
 from dilocoxd.wire.layout import ParamSpec, make_layout
 from tests.bench.compression import CODECS, show
@@ -71,7 +71,7 @@ def main() -> None:
         os.execve(sys.executable, arguments, {**os.environ, THRESHOLD: "65536"})
     torch.set_num_threads(1)
     layout = make_layout([ParamSpec("w", (1024, elements // 1024))], 1 << 26)
-    rows = [row(name, Identity(layout, codec_from_name(name, **options))) for name, options in CODECS if not options]
+    rows = [row(name, NoTransform(layout, codec_from_name(name, **options))) for name, options in CODECS if not options]
     rows.append(row("lowrank 64", LowRank(layout, 64, codec_from_name("int4"))))
     show(rows)
 

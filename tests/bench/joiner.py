@@ -23,17 +23,18 @@ from typing import Any
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
-from dilocoxd.rounds.recovery_events import RecoveryLimits
+from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
 from tests.bench.memory import manifest_options
 from tests.chaos.judge import read_events
-from tests.harness.namespaces import API_PORT, NamespacedSite, Network
-from tests.harness.sites import sites, wait_until
-from tests.harness.synthetic_trainer import STEP_S_VARIABLE
+from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
+from tests.harness.running.run_directories import OPEN, printed_address
+from tests.harness.running.sites import sites, wait_until
+from tests.harness.synthetic.trainer import STEP_S_VARIABLE
 
 FOUNDERS, JOINER = "abc", "d"
 PATIENCE_S = 300.0
 BASELINE_ROUNDS = 6
-DAEMON = (sys.executable, "-m", "tests.harness.synthetic_daemon")
+DAEMON = (sys.executable, "-m", "tests.harness.synthetic.daemon")
 
 
 def make_sites(folder: Path, network: Network, options: list[str]) -> list[NamespacedSite]:
@@ -41,13 +42,13 @@ def make_sites(folder: Path, network: Network, options: list[str]) -> list[Names
     members = [NamespacedSite(name, folder / name, API_PORT, network=network) for name in FOUNDERS + JOINER]
     address = ""
     for member in members:
-        extra = ["--set", f'network.bootstrap=["{address}"]'] if address else options
+        extra = ["--set", f'network.bootstrap=["{address}"]'] if address else [*options, *OPEN]
         target = str(members[0].run_dir / "run.toml") if address else "tiny"
         words = ["init", target, *member.options(), "--cache", str(folder / "cache"), *extra]
         result = CliRunner().invoke(cli, words, standalone_mode=False)
         if result.exception is not None:
             raise AssertionError(f"{result.exception}\n{result.output}")
-        address = address or result.output.rsplit("dilocoxd join ", 1)[1].strip()
+        address = address or printed_address(result.output)
     members[-1].run_dir.rename(folder / "template")
     return members
 

@@ -8,10 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.harness.launches import REAL, STAGES, launch, table
-from tests.harness.runs import found_run
-from tests.harness.sites import sites
-from tests.harness.training import PATIENCE_S, founder_options, site_options
+from tests.harness.running.launches import REAL, STAGES, launch, table
+from tests.harness.running.run_directories import found_run
+from tests.harness.running.sites import sites
+from tests.harness.running.training import PATIENCE_S, founder_options, site_options
 
 LAUNCHES = 20
 

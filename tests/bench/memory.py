@@ -1,9 +1,9 @@
 """Resident memory of two whole sites over many rounds of a large synthetic state: `python -m tests.bench.memory`.
 
-Real daemons, p2pd, outer workers, network and log; only the trainers are replaced (tests/harness/synthetic_trainer.py).
+Real daemons, p2pd, outer workers, network and log; only the trainers are replaced (tests/harness/synthetic/trainer.py).
 Prints one JSON object per site: daemon, p2pd, outer worker (private; shared buffers as multiples of the fp32
-parameters; its size before any state was loaded = fixed baseline) and growth from the second third of the rounds to the
-last.
+parameters; fixed baseline = what the fork server it was forked from has of its own: a fork counts those pages too) and
+growth from the second third of the rounds to the last.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.outer_memory import MIB, MODELS, resident
-from tests.harness.pair import make_pair
-from tests.harness.sites import SiteProcess, sites
-from tests.harness.synthetic_trainer import STEP_S_VARIABLE
+from tests.harness.running.sites import SiteProcess, sites
+from tests.harness.running.twin_run_directories import make_pair
+from tests.harness.synthetic.trainer import STEP_S_VARIABLE
 
 SAMPLE_S = 0.5
-UNTOUCHED_BYTES = 8 * MIB
-"""Less than this in all shared buffers together: no state is loaded yet."""
+
+
+def parent_of(pid: int) -> int:
+    """Pid of the process that forked this one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def shared_bytes(daemon_pid: int) -> dict[str, int]:
@@ -70,14 +73,13 @@ class Watch:
 
     def _look_at_outer(self, pid: int, parts: dict[str, int]) -> None:
         now, shared = resident(pid), sum(parts.values())
-        if shared < UNTOUCHED_BYTES:
-            self.baseline = max(self.baseline, now["RssAnon"] + now["RssFile"])
+        self.baseline = max(self.baseline, resident(parent_of(pid))["RssAnon"])
         if shared > self.peaks["shared"]:
             self.shared_parts = parts
         self._note("shared", shared)
         self._note("outer_private", now["RssAnon"])
         self._note("outer_files", now["RssFile"])
-        self._note("outer_total", now["RssAnon"] + now["RssFile"] + shared)
+        self._note("outer_total", now["RssAnon"] + shared)
 
     def _note(self, name: str, value: int) -> None:
         self.peaks[name] = max(self.peaks[name], value)
@@ -100,7 +102,7 @@ class Watch:
             "site": self.site.name,
             "rounds": self.height,
             "joint_rounds": sum(len(row["contributors"]) == 2 for row in rows),
-            "attempts_failed": sum(max(0, row["attempts"] - 1) for row in rows),
+            "attempts_failed": sum(max(0, (row["attempts"] or 1) - 1) for row in rows),
             "round_s": round(statistics.median(times), 2) if times else None,
             "parameter_mib": round(parameter_bytes / MIB, 1),
             "daemon_mib": round(peaks["daemon"] / MIB, 1),
@@ -154,7 +156,7 @@ def measure(
     with sites(*pair):
         for site in pair:
             site.environment[STEP_S_VARIABLE] = str(step_s)
-            site.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(site.run_dir)])
+            site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and min(watch.height for watch in watches) < rounds:
             for watch in watches:

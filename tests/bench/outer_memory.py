@@ -22,11 +22,13 @@ from typing import Any
 import torch
 
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.outer.clipping import ClipRecord
 from dilocoxd.outer.passes import SegmentPass, encode_pass
-from dilocoxd.outerworker.plan import Plan, make_plan
-from dilocoxd.wire import local
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.wire.layout import Segment
-from tests.harness.outer_daemon import OuterDaemon, tiny_manifest
+from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
+from tests.harness.outer_worker.forks import OUTER, Forks
 
 MODELS = {
     "100m": {"vocab_size": 16384, "hidden_size": 768, "num_layers": 12, "num_heads": 12, "num_kv_heads": 4,
@@ -72,14 +74,18 @@ class Measured:
 class Bench:
     """Rounds on one worker."""
 
-    def __init__(self, worker: OuterDaemon, plan: Plan, num_sites: int) -> None:
+    def __init__(self, worker: OuterDaemon, plan: OuterPlan, num_sites: int) -> None:
         self.worker = worker
         self.plan = plan
+        lowrank_r = plan.schedule.start.lowrank_r
+        self.starts, self.lengths = plan.payload_offsets_at(lowrank_r)[0], plan.payload_bytes_at(lowrank_r)[0]
         self.num_sites = num_sites
         self.measured = Measured()
         generator = torch.Generator().manual_seed(1)
         self.noise = torch.randn(MIB, generator=generator).mul_(0.01).numpy().tobytes()
         self.phase = 0
+        everything = ClipRecord(1.0, (1.0,) * num_sites)
+        self.record = everything.encode(self.plan.manifest.round.peers_max) if self.plan.record_bytes else b""
         self._payloads: dict[int, bytes] = {}
 
     def timed(self, label: str, kind: type, *arguments: Any) -> Any:
@@ -109,14 +115,14 @@ class Bench:
             at = SegmentPass(self.plan.transform, 0, segment)
             payload = bytearray(at.payload_bytes)
             encode_pass(at, values, payload)
-            self._payloads[segment.numel] = bytes(payload)
+            self._payloads[segment.numel] = bytes(payload) + bytes(self.plan.record_bytes)
         return self._payloads[segment.numel]
 
     def write_phase(self) -> None:
         """What trainers leave in PHASE; written in pieces, so that this process stays small."""
         size = self.plan.layout.numel * 4
         for start in range(0, size, len(self.noise)):
-            self.worker.write(local.PHASE, self.noise[: size - start], start)
+            self.worker.write(local_buffers.PHASE, self.noise[: size - start], start)
 
     def one_round(self, index: int, owned_segments: list[int]) -> None:
         self.timed("copy_base", local.CopyBase)
@@ -126,22 +132,23 @@ class Bench:
         assert self.worker.process is not None
         started, cpu = time.perf_counter(), cpu_seconds(self.worker.process.pid)
         for segment in owned_segments:
-            start, length = self.plan.payload_offsets[0][segment], self.plan.payload_bytes[0][segment]
+            start, length = self.starts[segment], self.lengths[segment]
             payload = self.made_up(self.plan.segments[segment])
             assert len(payload) == length
             for slot in range(self.num_sites - 1):
-                self.worker.write(local.INBOX, payload, slot * total + start)
+                self.worker.write(local_buffers.INBOX, payload, slot * total + start)
             shares = tuple(local.Share(slot, 1000) for slot in range(-1, self.num_sites - 1))
             self.worker.do(local.Reduce, 0, segment, shares, 0)
             owned.append(local.OwnedSegment(0, segment, shares))
         self.measured.seconds["reduce_all_owned"].append(time.perf_counter() - started)
         self.measured.cpu["reduce_all_owned"].append(cpu_seconds(self.worker.process.pid) - cpu)
         for segment in set(range(len(self.plan.segments))) - set(owned_segments):
-            start, length = self.plan.payload_offsets[0][segment], self.plan.payload_bytes[0][segment]
-            self.worker.write(local.RESULT, self.worker.read(local.OUTBOX, start, length), start)
+            start, length = self.starts[segment], self.lengths[segment]
+            body = self.worker.read(local_buffers.OUTBOX, start, length - self.plan.record_bytes)
+            self.worker.write(local_buffers.RESULT, body + self.record, start)
         self.note()
         self.timed("settle", local.Settle, self.phase, index, True, tuple(owned))
-        self.timed("apply_and_digest", local.ApplyEntry, index, "", 0, 0)
+        self.timed("apply_and_digest", local.ApplyResult, index, "", 0, 0)
         self.timed("save_site", local.SaveSite, str(self.worker.directory / "feedback.safetensors"), self.phase)
         self.phase += 1
         assert self.worker.process is not None
@@ -166,7 +173,7 @@ def bench_manifest(model: str, codec: str, segment_elements_max: int) -> Manifes
     )
 
 
-def report(plan: Plan, measured: Measured) -> dict[str, Any]:
+def report(plan: OuterPlan, measured: Measured) -> dict[str, Any]:
     parameters = plan.layout.numel * 4
     third = max(1, len(measured.private) // 3)
     return {
@@ -200,7 +207,11 @@ def main() -> None:
     arguments = parser.parse_args()
     manifest = bench_manifest(arguments.model, arguments.codec, arguments.segment_elements_max)
     plan = make_plan(manifest)
-    with tempfile.TemporaryDirectory() as folder, OuterDaemon(Path(folder) / "site", manifest) as worker:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Forks(OUTER) as forks,
+        OuterDaemon(Path(folder) / "site", manifest, forks.outer) as worker,
+    ):
         started = time.perf_counter()
         worker.start()
         starting = time.perf_counter() - started

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness.pair import make_pair
-from tests.harness.sites import SiteProcess, sites, wait_until
-from tests.harness.training import write_corpus
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.training import write_corpus
+from tests.harness.running.twin_run_directories import make_pair
 
 PATIENCE_S = 180.0
 BURST_BYTES = 1 << 20
-"""What dilocoxd/swarm/throttle.py lets through at once."""
+"""What dilocoxd/swarm/streams/throttle.py lets through at once."""
 MODEL = {
     "vocab_size": 512, "hidden_size": 256, "num_layers": 3, "num_heads": 4, "num_kv_heads": 4,
     "intermediate_size": 704, "seq_len": 32,
@@ -133,7 +133,7 @@ class Pair:
             "round_to_phase": round(statistics.median(whole) / phase_s, 3) if whole else None,
             "extended_steps": sum(max(0, count - self.setting.inner_steps) for count in own),
             "own_steps": sum(own),
-            "bytes_sent_per_round": round(statistics.median(row["bytes_sent"] for row in rows)) if rows else None,
+            "bytes_sent_per_round": round(statistics.median(row["bytes_sent"] or 0 for row in rows)) if rows else None,
             "attempts_failed": now["attempts_failed"] - before["attempts_failed"],
             "failures": [reason for row in rows for reason in row["failures"]][:3],
         }

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.paced import Pair, Setting, limit_for, pid_of, run_pair
-from tests.harness.sites import SiteProcess
+from tests.harness.running.sites import SiteProcess
 
 CONDITIONS = ("pinned", "free")
 

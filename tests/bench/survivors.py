@@ -26,9 +26,10 @@ from click.testing import CliRunner
 from dilocoxd.cli.main import cli
 from tests.bench.paced import MODEL, limit_for
 from tests.chaos.judge import read_events
-from tests.harness.namespaces import API_PORT, NamespacedSite, Network
-from tests.harness.sites import sites, wait_until
-from tests.harness.synthetic_trainer import STEP_S_VARIABLE
+from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
+from tests.harness.running.run_directories import printed_address, share_authority
+from tests.harness.running.sites import sites, wait_until
+from tests.harness.synthetic.trainer import STEP_S_VARIABLE
 
 NAMES = "abc"
 PATIENCE_S = 240.0
@@ -61,13 +62,15 @@ def make_sites(folder: Path, network: Network, steps: int, phase_s: float) -> li
         result = CliRunner().invoke(cli, ["init", target, *member.options(), *common, *extra], standalone_mode=False)
         if result.exception is not None:
             raise AssertionError(f"{result.exception}\n{result.output}")
-        address = address or result.output.rsplit("dilocoxd join ", 1)[1].strip()
+        if members:
+            share_authority(members[0].run_dir, member.run_dir)
+        address = address or printed_address(result.output)
         members.append(member)
     return members
 
 
 def start(member: NamespacedSite) -> None:
-    member.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(member.run_dir)])
+    member.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(member.run_dir)])
 
 
 def wait_joint(members: list[NamespacedSite], rounds: int = 2) -> None:
@@ -163,6 +166,8 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=2, help="of each role and mode")
+    parser.add_argument("--roles", default="coordinator,member")
+    parser.add_argument("--modes", default="killed,vanished")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--step-s", type=float, default=0.15)
     arguments = parser.parse_args()
@@ -178,8 +183,8 @@ def main() -> int:
                 start(member)
             wait_joint(members, 3)
             for _ in range(arguments.kills):
-                for role in ("coordinator", "member"):
-                    for mode in ("killed", "vanished"):
+                for role in arguments.roles.split(","):
+                    for mode in arguments.modes.split(","):
                         print(json.dumps(kill_once(network, members, role=role, mode=mode)), flush=True)
     return 0
 

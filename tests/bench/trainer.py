@@ -25,26 +25,26 @@ from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.pipeline import Pipeline
-from dilocoxd.trainer.settings import TrainerSettings, make_settings
+from dilocoxd.trainer.settings import StageSettings, make_settings
 
 EVALUATE_EVERY = 25
 STEPS_MAX = 600
 TIMED_STEPS = 30
 
 
-def settings_for(manifest: Manifest, ranks: int, microbatches: int) -> TrainerSettings:
-    site = SiteConfig(parallel=ParallelSection(stages=ranks, microbatches=microbatches))
+def settings_for(manifest: Manifest, ranks: int, microbatches: int) -> StageSettings:
+    site = SiteConfig(parallel=ParallelSection(threads_per_rank=1, stages=ranks, microbatches=microbatches))
     return make_settings(manifest, site, data_stream="bench")
 
 
-def build(settings: TrainerSettings) -> InnerTraining:
+def build(settings: StageSettings) -> InnerTraining:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     pipeline = Pipeline(settings.model, settings.pipeline, device=torch.device("cpu"))
     for name, param in pipeline.parameters():
         std = init_std(name, settings.model.init_std, settings.model.num_layers)
         init_parameter(name, param.shape, 0, param.data.view(-1), std=std)
-    return InnerTraining(pipeline, settings.optimizer, inner_steps=settings.inner_steps)
+    return InnerTraining(pipeline, settings.optimizer)
 
 
 def step(training: InnerTraining, order: BatchOrder) -> None:
@@ -55,21 +55,21 @@ def step(training: InnerTraining, order: BatchOrder) -> None:
     training.update(float(sums[1]))
 
 
-def order_of(settings: TrainerSettings) -> tuple[BatchOrder, float]:
+def order_of(settings: StageSettings) -> tuple[BatchOrder, float]:
     prepared = prepare(settings.data, settings.tokenizer, settings.cache_dir, lambda _: None)
     order = BatchOrder(prepared, settings.model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
     return order, prepared.unigram_entropy
 
 
-def learn(settings: TrainerSettings) -> dict[str, Any]:
+def learn(settings: StageSettings, steps_max: int) -> dict[str, Any]:
     """Train one process until the target; evaluation is not counted."""
     training = build(settings)
     order, entropy = order_of(settings)
     validation = order.validation_batches(settings.validation_sequences, settings.pipeline.batch_sequences)
     spent, curve = 0.0, []
-    for _ in range(STEPS_MAX // EVALUATE_EVERY):
+    while training.progress.global_step < steps_max:
         started = time.process_time()
-        for _ in range(EVALUATE_EVERY):
+        for _ in range(min(EVALUATE_EVERY, steps_max - training.progress.global_step)):
             step(training, order)
         spent += time.process_time() - started
         curve.append((training.progress.global_step, round(spent, 2), round(training.pipeline.evaluate(validation), 3)))
@@ -79,34 +79,35 @@ def learn(settings: TrainerSettings) -> dict[str, Any]:
     return {"parameters": parameters, "unigram_entropy": round(entropy, 3), "steps_cpu_seconds_loss": curve}
 
 
-def timed(settings: TrainerSettings) -> dict[str, float]:
+def timed(settings: StageSettings, steps: int) -> dict[str, float]:
     training = build(settings)
     order, _ = order_of(settings)
     for _ in range(3):
         step(training, order)
     cpu, wall = time.process_time(), time.monotonic()
-    for _ in range(TIMED_STEPS):
+    for _ in range(steps):
         step(training, order)
     spent = torch.tensor([time.process_time() - cpu], dtype=torch.float64)
     elapsed = time.monotonic() - wall
     dist.all_reduce(spent, group=training.pipeline.control)
-    return {"cpu_ms": 1e3 * float(spent) / TIMED_STEPS, "wall_ms": 1e3 * elapsed / TIMED_STEPS}
+    return {"cpu_ms": 1e3 * float(spent) / steps, "wall_ms": 1e3 * elapsed / steps}
 
 
-def worker(mode: str, manifest: Manifest, microbatches: int, out: Path) -> None:
-    settings = settings_for(manifest, int(os.environ["WORLD_SIZE"]), microbatches)
-    found = learn(settings) if mode == "learn" else timed(settings)
+def worker(manifest: Manifest, options: argparse.Namespace) -> None:
+    settings = settings_for(manifest, int(os.environ["WORLD_SIZE"]), options.microbatches)
+    found = learn(settings, options.steps_max) if options.worker == "learn" else timed(settings, options.timed_steps)
     if dist.get_rank() == 0:
-        out.write_text(json.dumps(found), encoding="utf-8")
+        options.out.write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
     os._exit(0)
 
 
-def launch(mode: str, preset: str, ranks: int, microbatches: int) -> dict[str, Any]:
+def launch(mode: str, options: argparse.Namespace, ranks: int, microbatches: int) -> dict[str, Any]:
     out = Path(f"/tmp/dilocoxd-bench-{os.getpid()}.json")
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-         f"--nproc-per-node={ranks}", "-m", "tests.bench.trainer", "--preset", preset, "--worker", mode,
+         f"--nproc-per-node={ranks}", "-m", "tests.bench.trainer", "--preset", options.preset, "--worker", mode,
+         "--steps-max", str(options.steps_max), "--timed-steps", str(options.timed_steps),
          "--microbatches", str(microbatches), "--out", str(out)],
         check=True, env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
@@ -121,16 +122,16 @@ def main() -> None:
     parser.add_argument("--worker", choices=["learn", "time"])
     parser.add_argument("--microbatches", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(os.devnull))
+    parser.add_argument("--steps-max", type=int, default=STEPS_MAX, help="of learning")
+    parser.add_argument("--timed-steps", type=int, default=TIMED_STEPS)
     options = parser.parse_args()
     manifest = manifest_from_tables(preset_tables(options.preset), source=options.preset)
     if options.worker:
-        worker(options.worker, manifest, options.microbatches, options.out)
+        worker(manifest, options)
     order_of(settings_for(manifest, 1, 0))
-    report: dict[str, Any] = {"preset": options.preset, "learn": launch("learn", options.preset, 1, 0), "steps": {}}
+    report: dict[str, Any] = {"preset": options.preset, "learn": launch("learn", options, 1, 0), "steps": {}}
     for ranks, microbatches in ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4)):
-        report["steps"][f"{ranks} ranks, {microbatches} microbatches"] = launch(
-            "time", options.preset, ranks, microbatches
-        )
+        report["steps"][f"{ranks} ranks, {microbatches} microbatches"] = launch("time", options, ranks, microbatches)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.soak import Outcome
-from tests.harness.sites import ROOT
+from tests.harness.running.sites import ROOT
 
 CURVE_PART = 3
 """The last third of the curve is compared: before, the loss falls so fast that a few rounds are several per cent."""

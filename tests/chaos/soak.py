@@ -10,9 +10,9 @@ from typing import Any
 from tests.chaos.plan import Fault
 from tests.chaos.torment import Torment, Tormented
 from tests.chaos.watch import Watch
-from tests.harness.namespaces import NamespacedSite, namespaced
-from tests.harness.sites import sites
-from tests.harness.training import write_corpus
+from tests.harness.running.network_namespaces import NamespacedSite, namespaced
+from tests.harness.running.sites import sites
+from tests.harness.running.training import write_corpus
 
 TICK_S = 0.1
 PROGRESS_EVERY_S = 20.0

@@ -11,7 +11,8 @@ import psutil
 
 from tests.chaos.plan import Fault
 from tests.chaos.watch import Watch
-from tests.harness.namespaces import PORT, NamespacedSite, Network
+from tests.harness.running.network_namespaces import PORT, NamespacedSite, Network
+from tests.harness.running.run_directories import link_of
 
 TREE_GONE_S = 15.0
 WHOLE_LEFT_MIN = 2
@@ -77,12 +78,13 @@ class Torment:
         self.start(member, "join", *self.addresses(member), *member.site.options(), *self.site_options)
 
     def addresses(self, member: Tormented) -> list[str]:
-        """Join addresses of the other sites that have ever answered."""
+        """Links of the other sites that have ever answered."""
         found = []
         for other in self.members:
             peer = self.watch.seen[other.site.name].peer
             if other is not member and peer:
-                found.append(f"/ip4/{self.network.address(other.site.name)}/tcp/{PORT}/p2p/{peer}")
+                address = f"/ip4/{self.network.address(other.site.name)}/tcp/{PORT}/p2p/{peer}"
+                found.append(link_of(other.site.run_dir, address))
         return found
 
     # --- watching ---

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.harness.sites import SiteProcess
+from tests.harness.running.sites import SiteProcess
 
 LOOK_EVERY_S = 0.5
 STATE_FIELDS = ("height", "chain_head", "anchor_sha256", "state_digest")

@@ -3,6 +3,7 @@
 What takes long is kept between runs in DILOCOXD_ENGINE (default: below /var/tmp) and made when it is missing: the base
 image (debootstrap), the wheels (pip on the host, which alone reaches the package index), the image of a site. As a
 program it makes them all, for the tests that follow. A machine that cannot do this is told so: nothing is left out.
+Several test processes may use the engine at once: whoever comes first starts it, whoever goes last ends it.
 """
 
 import contextlib
@@ -18,8 +19,13 @@ import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
-from tests.harness.sites import ROOT, wait_until
+import psutil
+
+from tests.containers.machine_fault import attempted
+from tests.harness.running.sites import ROOT, wait_until
+from tests.harness.running.training import write_corpus
 
 FOLDER = Path(os.environ.get("DILOCOXD_ENGINE", "/var/tmp/dilocoxd-engine"))
 PREFIX = os.environ.get("DILOCOXD_ENGINE_PREFIX", "dlx")
@@ -29,7 +35,7 @@ PACKAGES = ("python3", "python3-venv", "make", "systemd", "systemd-sysv", "dbus"
 CONTEXT = (".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "Makefile", "dilocoxd")
 CONTEXT_READY = FOLDER / "context"
 """Copy of the repository with the wheels in it, left by `site_image`."""
-CONTEXT_FOLDERS = ("docker", "systemd", "docs/operations")
+CONTEXT_FOLDERS = ("docker",)
 PROGRAMS = {
     "dockerd": "docker.io", "docker": "docker.io", "docker-compose": "docker-compose", "debootstrap": "debootstrap",
     "iptables": "iptables", "ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "prometheus": "prometheus",
@@ -55,8 +61,9 @@ def say(text: str) -> None:
 
 
 def docker(*arguments: str | Path, timeout_s: float = 300.0) -> str:
-    """Output of the docker client of our engine."""
-    return run(*client(), *arguments, timeout_s=timeout_s).strip()
+    """Output of the docker client of our engine. MachineFaultError if the engine, not what it runs, fails again and
+    again."""
+    return attempted(str(arguments[0]), lambda: run(*client(), *arguments, timeout_s=timeout_s).strip(), say)
 
 
 def client() -> tuple[str, ...]:
@@ -71,12 +78,23 @@ def _is_up() -> bool:
 
 @contextlib.contextmanager
 def engine() -> Iterator[None]:
-    """Our dockerd, for as long as the block lasts; one that runs there already is used and left alone."""
+    """Our dockerd, for as long as this block or another process's lasts."""
     check_machine()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if _is_up():
-        yield
-        return
+    with (FOLDER / "users").open("w") as users:
+        with _alone("starting"):
+            fcntl.flock(users, fcntl.LOCK_SH)
+            if not _is_up():
+                _start()
+        try:
+            yield
+        finally:
+            with _alone("starting"):
+                if _is_last(users):
+                    _stop()
+
+
+def _start() -> None:
     command = [
         "dockerd", "--data-root", f"{FOLDER}/data", "--exec-root", f"{FOLDER}/exec", "--pidfile", f"{FOLDER}/pid",
         "--host", f"unix://{FOLDER}/sock",
@@ -86,11 +104,23 @@ def engine() -> Iterator[None]:
     with (FOLDER / "dockerd.log").open("ab") as log:
         (FOLDER / "pid").unlink(missing_ok=True)
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    wait_until(lambda: _is_up() or process.poll() is not None, "dockerd answers", 180, _what_dockerd_said)
+    assert process.poll() is None, f"no Docker engine starts on this machine:\n{_what_dockerd_said()}"
+
+
+def _is_last(users: IO[str]) -> bool:
+    """Whether no other process uses the engine; the caller keeps newcomers out meanwhile."""
     try:
-        wait_until(lambda: _is_up() or process.poll() is not None, "dockerd answers", 180, _what_dockerd_said)
-        assert process.poll() is None, f"no Docker engine starts on this machine:\n{_what_dockerd_said()}"
-        yield
-    finally:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _stop() -> None:
+    """Not by the process that started it: that one may be gone, or may have gone on to something else."""
+    with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
+        process = psutil.Process(int((FOLDER / "pid").read_text()))
         process.terminate()
         process.wait(60)
 
@@ -117,9 +147,9 @@ def _has(image: str) -> bool:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Nobody else makes images or wheels in the same folder meanwhile."""
-    with (FOLDER / "lock").open("w") as lock:
+def _alone(what: str = "lock") -> Iterator[None]:
+    """Nobody else does `what` (default: makes images or wheels) in the same folder meanwhile."""
+    with (FOLDER / what).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -140,6 +170,14 @@ def site_image() -> str:
     """Tag of the image that docker/Dockerfile makes of this tree, made first if the tree has changed."""
     with _alone():
         return _site_image()
+
+
+def corpus() -> Path:
+    """Folder with the text that sites in containers train on, made first if we do not have it."""
+    with _alone():
+        folder = FOLDER / "text"
+        folder.mkdir(exist_ok=True)
+        return folder / "corpus" if (folder / "corpus").exists() else write_corpus(folder)
 
 
 def _base_image() -> str:
@@ -203,19 +241,38 @@ def copy_source(target: Path) -> None:
             shutil.copy2(source, target / name)
 
 
+def _context_of(wheel_folder: Path, base: str) -> str:
+    """Digest of what the site image is made from; leaves it in CONTEXT_READY, untouched if it is there already, for
+    another process may stand in it."""
+    fresh = FOLDER / "context.fresh"
+    copy_source(fresh)
+    files = sorted(path for path in fresh.rglob("*") if path.is_file())
+    whole = hashlib.sha256(b"".join(str(path.relative_to(fresh)).encode() + path.read_bytes() for path in files))
+    whole.update((wheel_folder / "stamp").read_bytes())
+    made_of = ("dilocoxd", "docker", "constraints.txt", "pyproject.toml", ".dockerignore")
+    parts = [path for path in files if path.relative_to(fresh).parts[0] in made_of]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in parts) + base.encode()).hexdigest()[:12]
+    stamp = FOLDER / "context.stamp"
+    if CONTEXT_READY.exists() and stamp.exists() and stamp.read_text() == whole.hexdigest():
+        shutil.rmtree(fresh)
+    else:
+        for wheel in wheel_folder.glob("*.whl"):
+            os.link(wheel, fresh / "docker" / "wheels" / wheel.name)
+        stamp.unlink(missing_ok=True)
+        shutil.rmtree(CONTEXT_READY, ignore_errors=True)
+        fresh.replace(CONTEXT_READY)
+        stamp.write_text(whole.hexdigest())
+    return digest
+
+
 def _site_image() -> str:
     """Tag of the image that docker/Dockerfile makes of this tree, on our base image, without any network."""
     with ThreadPoolExecutor() as pool:
         making_base, making_wheels = pool.submit(_base_image), pool.submit(_wheels)
         base, folder = making_base.result(), making_wheels.result()
     context = CONTEXT_READY
-    copy_source(context)
-    files = sorted(path for name in ("dilocoxd", "docker") for path in (context / name).rglob("*") if path.is_file())
-    files += [context / name for name in ("constraints.txt", "pyproject.toml", ".dockerignore")]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files) + base.encode()).hexdigest()[:12]
+    digest = _context_of(folder, base)
     image = _tagged("site", digest)
-    for wheel in folder.glob("*.whl"):
-        os.link(wheel, context / "docker" / "wheels" / wheel.name)
     if _has(image):
         return image
     started = time.monotonic()
@@ -230,3 +287,4 @@ def _site_image() -> str:
 if __name__ == "__main__":
     with engine():
         site_image()
+        corpus()

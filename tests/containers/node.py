@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.containers.engine import PREFIX, client, docker
-from tests.harness.sites import wait_until
+from tests.harness.running.sites import wait_until
 
 
 def full_name(name: str) -> str:

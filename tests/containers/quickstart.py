@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tests.harness.sites import ROOT
+from tests.harness.running.sites import ROOT
 
 BLOCK = re.compile(r"^<!-- run: (?P<where>[a-z ]+) -->\n```sh\n(?P<script>.*?)^```$", re.M | re.S)
 ANY_BLOCK = re.compile(r"^```sh$", re.M)

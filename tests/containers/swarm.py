@@ -6,14 +6,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.containers.engine import FOLDER, docker
+from dilocoxd.wire.join_link import read_link
+from tests.containers.engine import corpus, docker
 from tests.containers.networks import Internet, address, multiaddr, network, place_options
 from tests.containers.node import Node
-from tests.harness.sites import wait_until
-from tests.harness.training import write_corpus
+from tests.harness.running.sites import wait_until
 
 PATIENCE_S = 400.0
 GRACE_S = 30
@@ -69,13 +69,11 @@ class SwarmOfContainers:
     def __init__(self, image: str, internet: Internet) -> None:
         self.internet = internet
         self._image = image
-        self._text = FOLDER / "text"
-        self._text.mkdir(exist_ok=True)
-        if not (self._text / "corpus").exists():
-            write_corpus(self._text)
+        self._text = corpus()
         for place in SITES.values():
             internet.add(place.network, place.mbit)
         self.nodes: dict[str, SiteNode] = {}
+        self._invite = ""
         self.said: dict[str, str] = {}
         """Logs of containers that are gone."""
 
@@ -88,15 +86,17 @@ class SwarmOfContainers:
             (address(place.network), "0.0.0.0") if place.has_ip4 else (f"[{address(place.network, 6)}]", "::")
         )
         node = SiteNode(name, f"http://{host}")
-        options = ["--host", "::", "--api-host", any_host]
+        # All containers share the cores of one machine.
+        options = ["--host", "::", "--api-host", any_host, "--set", "parallel.threads_per_rank=1"]
         if place.is_public:
             families = (4, 6) if place.has_ip4 else (6,)
             for family in families:
                 options += ["--announce", multiaddr(place.network, family)]
+            options += ["--set", "network.relay_for_others=true"]
         docker(
             "run", "--detach", "--name", node.id, "--network", network(place.network), *place_options(place.network),
             "--sysctl", "net.ipv6.conf.all.disable_ipv6=0", "--volume", f"{node.id}:/var/lib/dilocoxd",
-            "--volume", f"{self._text}/corpus:/text:ro", "--stop-timeout", str(GRACE_S), self._image,
+            "--volume", f"{self._text}:/text:ro", "--stop-timeout", str(GRACE_S), self._image,
             *command, *options,
         )  # fmt: skip
         self.nodes[name] = node
@@ -114,11 +114,18 @@ class SwarmOfContainers:
 
     def join(self, name: str, through: str, *, relays: tuple[str, ...] = (), family: int = 4) -> SiteNode:
         """A site that knows one address, and relays if it needs them."""
-        command = ["join", self.address_of(through, family)]
+        command = ["join", self.link_of(through, family)]
         if relays:
             addresses = ", ".join(f'"{self.address_of(relay)}"' for relay in relays)
             command += ["--set", f"network.relays=[{addresses}]"]
         return self.run(name, *command)
+
+    def link_of(self, through: str, family: int) -> str:
+        """What friends are sent: one invite of the founder, with the address of the site to join through."""
+        if not self._invite:
+            founder = next(iter(self.nodes.values()))
+            self._invite = founder.sh('dilocoxd invite --uses 16 "$DILOCOXD_DIR"').split()[-1]
+        return replace(read_link(self._invite), address=self.address_of(through, family)).to_text()
 
     def address_of(self, name: str, family: int = 4) -> str:
         """What another site is given to join through this one."""

@@ -13,8 +13,8 @@ import pytest
 
 from tests.containers.engine import CONTEXT_READY, FOLDER, PREFIX, base_image, client, docker, say
 from tests.containers.quickstart import steps
-from tests.harness.runs import free_port
-from tests.harness.sites import wait_until
+from tests.harness.running.run_directories import free_port
+from tests.harness.running.sites import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
 

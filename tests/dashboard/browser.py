@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dilocoxd.api.server import serve_api
 from dilocoxd.config.api import ApiSection
-from tests.harness.fake_view import FakeControl, FakeView
+from tests.harness.synthetic.fake_view import FakeControl, FakeView
 
 PATIENCE_S = 60
 QUIET = (
@@ -53,6 +53,36 @@ class Page:
     def open(self, url: str) -> None:
         self.browser.get(url)
 
+    def size(self, width: int, height: int) -> None:
+        """The viewport; a window would not become as narrow as a phone."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def opened(self, url: str, theme: str = "light") -> None:
+        """The page in these colours, whole."""
+        self.open(url)
+        self.run(f"localStorage.setItem('dilocoxd-theme', '{theme}')")
+        self.open(url)
+        self.until_loaded()
+
+    def choose_theme(self, theme: str) -> None:
+        """By the button, on the page as it is."""
+        before = {"light": "system", "dark": "light"}[theme]
+        self.run(f"localStorage.setItem('dilocoxd-theme', '{before}'); document.getElementById('theme').click()")
+
+    def click(self, element: str) -> None:
+        self.run(f"document.getElementById('{element}').scrollIntoView({{block: 'center'}})")
+        self.browser.find_element(By.ID, element).click()
+
+    def choose(self, element: str, value: str) -> None:
+        self.run(
+            f"const e = document.getElementById('{element}'); e.value = {value!r}; e.dispatchEvent(new Event('change'))"
+        )
+
+    def drawn(self) -> None:
+        """Whatever was asked for is on the screen."""
+        self.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def text(self, element: str) -> str:
         return self.browser.find_element(By.ID, element).text
 
@@ -78,7 +108,7 @@ class FakeDaemon:
     """The API over a FakeView on a loop in a thread; it can be stopped and started again on the same port."""
 
     def __init__(self, num_rounds: int, token: str = "0123456789abcdef0123", **section: Any) -> None:
-        self.view = FakeView(num_rounds)
+        self.view, self.control = FakeView(num_rounds), FakeControl()
         self.view.is_ready, self.view.state, self.view.waiting_for = True, "training", ""
         self._token = token
         self._section = section
@@ -98,7 +128,7 @@ class FakeDaemon:
         async def serve() -> None:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             section = ApiSection(port=self._port, requests_per_s_max=1000, **self._section)
-            async with serve_api(self.view, FakeControl(), section, self._token) as (_, port):
+            async with serve_api(self.view, self.control, section, self._token) as (_, port):
                 self._port = port
                 is_up.set()
                 await self._stop.wait()

@@ -1,45 +1,81 @@
-"""The dashboard of a real daemon: two real sites with real network and log; only model and workers are left out."""
+"""The dashboard of a real daemon: three real sites with real network and log; only model and workers are left out."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.dashboard.browser import Page, chromium
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import sites
+from tests.dashboard.checks import check_page
+from tests.dashboard.pictures import whole_page
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 PATIENCE_S = 90
+LIVE = "return document.querySelector('tr[data-peer=\"{}\"]')?.dataset.live"
 
 
-def test_page_follows_a_real_run_and_notices_a_killed_site(tmp_path: Path) -> None:
+def is_live(page: Page, site: str) -> bool | None:
+    """What the page says of a site; None: it does not list it."""
+    return {"true": True, "false": False}.get(page.run(LIVE.format(site)))
+
+
+def check_screens(page: Page, folder: Path, state: str) -> None:
+    """Every width, light and dark."""
+    for width in (360, 768, 1440):
+        for theme in ("light", "dark"):
+            page.size(width, 1000)
+            page.choose_theme(theme)
+            page.drawn()
+            check_page(page)
+            whole_page(page, width).save(folder / f"live-{state}-{width}-{theme}.png", optimize=True)
+    page.size(1440, 1000)
+
+
+def joint_rounds(site: SiteProcess) -> list[int]:
+    """Rounds that all three contributed to."""
+    return [int(row["round"]) for row in site.rounds() if len(row["contributors"]) == 3]
+
+
+def test_page_follows_a_real_run_a_killed_site_and_a_restart(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a), chromium(tmp_path / "profile") as browser:
         a.start_without_model()
         a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a)
-        with sites(b):
-            b.start_without_model()
+        b, c = join_run(tmp_path, "b", a), join_run(tmp_path, "c", a)
+        with sites(b, c):
+            for site in (b, c):
+                site.start_without_model()
+            for site in (b, c):
+                site.wait_height(1, PATIENCE_S)
             page = Page(browser)
+            page.size(1440, 1000)
             page.open(f"http://127.0.0.1:{a.port}/")
             page.until_loaded()
             page.run("window.isSamePage = true")
-            page.until(lambda: "1 live" in page.text("peers-hint"), "b appears")
-            joint = re.compile(r"this site, ~|~\w+, this site")
-            page.until(lambda: joint.search(page.text("rounds")), "a joint round is shown")
-            name = str(b.status()["peer_id"])
-            assert page.run(f"return document.querySelector('tr[data-peer=\"{name}\"]').dataset.live") == "true"
-            assert re.search(r"\d{1,3} [KM]?i?B", page.text("facts"))
+            names = [str(site.status()["peer_id"]) for site in (b, c)]
+            page.until(lambda: all(is_live(page, name) for name in names), "both others appear")
+            page.until(lambda: "3 of 3 sites train" in page.text("now-h"), "the first line says so")
+            shown = "return [...document.querySelectorAll('#rounds tbody tr')].map(e => e.cells[2].textContent)"
+            page.until(lambda: any(text.count(",") == 2 for text in page.run(shown)), "a joint round is shown")
             assert "exchange" in page.run("return document.getElementById('timeline-table').textContent")
             title = page.browser.title
             page.until(lambda: page.browser.title not in ("", title), "the height in the title follows")
-            b.kill_tree()
-            gone = f"return document.querySelector('tr[data-peer=\"{name}\"]').dataset.live"
-            page.until(lambda: page.run(gone) == "false", "the page shows that b is gone")
+            check_screens(page, tmp_path, "trains")
+            c.kill_tree()
+            page.until(lambda: is_live(page, names[1]) is False, "the page shows that c is gone")
+            page.until(lambda: "1 is dead" in page.text("sites-summary"), "the sum says so")
+            check_screens(page, tmp_path, "lost-a-site")
+            before = {row["round"]: row["bytes_sent"] for row in a.rounds() if row["round"] in joint_rounds(a)}
+            assert before and all(before.values())
+            assert a.stop() == 0
+            page.until(lambda: page.text("connection") == "connection lost", "the page shows that the daemon ended")
+            a.start_without_model()
+            page.until(lambda: page.text("connection") == "live", "the page goes on by itself")
+            page.until(lambda: "2 of 3 sites train" in page.text("now-h"), "the run goes on")
+            after = {row["round"]: row["bytes_sent"] for row in a.rounds()}
+            assert {number: after[number] for number in before} == before, "bytes of the earlier life are there"
             assert page.run("return window.isSamePage") is True
             assert page.errors() == []
-        assert a.stop() == 0
-        page.until(lambda: page.text("connection") == "connection lost", "the page shows that the daemon ended")

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -15,27 +14,40 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dilocoxd.cli.status import in_bytes
+from dilocoxd.answers.words import in_bytes
 from dilocoxd.errors import DilocoxdError
 from tests.demo.history import Watcher
-from tests.demo.report import Report, evaluate
+from tests.demo.liar import LIES, TOGETHER_MIN
+from tests.demo.report import Report, evaluate, in_a_sentence
 from tests.demo.scenario import DemoFailedError, Options, Scenario
 from tests.demo.view import View
-from tests.harness.sites import SiteProcess, sites
+from tests.harness.running.run_directories import free_port
+from tests.harness.running.sites import SiteProcess, sites
 
-NAMES = "ABCDEFGH"
+NAMES = "ABCDEFGHI"
+"""Of the sites; the liar, if there is one, has the last."""
 
 
 def parsed(arguments: list[str]) -> Options:
     """Options of the command line."""
     parser = argparse.ArgumentParser(prog="make demo ARGS=...", description=__doc__)
-    parser.add_argument("--sites", type=int, default=3, choices=range(1, len(NAMES) + 1), help="number of sites")
+    parser.add_argument("--sites", type=int, default=3, choices=range(1, len(NAMES)), help="number of honest sites")
     parser.add_argument("--rounds", type=int, default=24, help="outer steps before the demo ends")
     parser.add_argument("--no-faults", action="store_true", help="kill nobody")
+    parser.add_argument(
+        "--liar",
+        choices=[*LIES, "none"],
+        help="one more site that poisons: huge (each contribution times -1e6) or flipped (wrong sign), named, clipped"
+        " and evicted in the end; default: huge in the full demo, none with --no-faults; needs two honest sites",
+    )
     parser.add_argument("--preset", default="demo", help="preset or run.toml")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="where report and plot go")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="passed on to `dilocoxd start`")
     given = parser.parse_args(arguments)
+    can_compare = given.sites >= TOGETHER_MIN - 1
+    if given.liar not in (None, "none") and not can_compare:
+        parser.error("--liar needs --sites 2 or more: who lies is told by comparing it with two others")
+    liar = given.liar or ("none" if given.no_faults or not can_compare else "huge")
     return Options(
         num_sites=given.sites,
         rounds=given.rounds,
@@ -43,23 +55,13 @@ def parsed(arguments: list[str]) -> Options:
         preset=given.preset,
         out=given.out,
         settings=tuple(given.settings),
+        liar="" if liar == "none" else liar,
     )
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback TCP ports that nobody uses now."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(p.getsockname()[1]) for p in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def run(options: Options, work: Path) -> Report:
     """Play the story in `work`, write plot and text into options.out; the report."""
-    members = [
-        SiteProcess(name, work / name, port) for name, port in zip(NAMES, free_ports(options.num_sites), strict=False)
-    ]
+    members = [SiteProcess(name, work / name, free_port()) for name in NAMES[: options.num_sites + bool(options.liar)]]
     watcher = Watcher(members)
     started = time.monotonic()
     report = Report()
@@ -86,8 +88,9 @@ def finished(options: Options, scenario: Scenario, members: list[SiteProcess]) -
     """Judge, let the model write, draw."""
     from tests.demo import plot, sample  # torch and matplotlib, needed only now
 
-    found = sample.outcome([m.run_dir for m in members])
-    histories = scenario.watcher.histories
+    honest = members[: options.num_sites]
+    found = sample.outcome([member.run_dir for member in honest])
+    histories = {member.name: scenario.watcher.histories[member.name] for member in honest}
     report = evaluate(
         options,
         scenario.facts,
@@ -99,6 +102,8 @@ def finished(options: Options, scenario: Scenario, members: list[SiteProcess]) -
     at = scenario.facts.killed.get("at_unix")
     site = scenario.facts.killed.get("site")
     marks = {f"{site} killed": float(str(at)), f"{site} back": scenario.facts.returned_at} if at else {}
+    if scenario.facts.liar:
+        marks[f"{scenario.facts.liar['name']} evicted"] = scenario.facts.liar["evicted_at"]
     plot.draw(histories, options.out / "demo.png", unigram_entropy=found.unigram_entropy, marks=marks)
     return report
 
@@ -127,6 +132,8 @@ def show(report: Report, console: Console, out: Path) -> None:
             f" {in_bytes(values['bytes_per_round_per_site'])} per round and site"
             f" (the parameters in fp32: {in_bytes(values['fp32_bytes'])})"
         )
+        if values["liar"]:
+            console.print(in_a_sentence(values["liar"]), markup=False)
         for text in values["texts"]:
             console.print(f"  {text}", markup=False)
     for failure in report.failures:

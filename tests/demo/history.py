@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.harness.sites import SiteProcess
+from tests.harness.running.sites import SiteProcess
 
 STATUS_EVERY_S = 0.25
 HISTORY_EVERY_POLLS = 8

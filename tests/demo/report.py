@@ -47,13 +47,16 @@ def evaluate(
         "tokens": sum(h.total("tokens") for h in histories.values()),
         "parameters": num_parameters,
         "killed": facts.killed | fate_of_round(facts, rounds),
+        "liar": facts.liar,
         "sites": {name: site_values(h, rounds, facts) for name, h in histories.items()},
-        "rounds": [round_values(k, rounds[k], histories) for k in sorted(rounds)],
+        "rounds": [round_values(k, rounds[k], histories, facts) for k in sorted(rounds)],
         "validation": sorted(validation.items()),
     }
     check_learning(report, options, before, after, unigram_entropy)
     check_agreement(report, histories)
     check_work(report, options, facts, rounds)
+    if options.liar:
+        check_liar(report, facts, rounds)
     return report
 
 
@@ -107,9 +110,11 @@ def site_values(history: SiteHistory, rounds: dict[int, dict[str, Any]], facts: 
     }
 
 
-def round_values(index: int, row: dict[str, Any], histories: dict[str, SiteHistory]) -> dict[str, Any]:
+def round_values(index: int, row: dict[str, Any], histories: dict[str, SiteHistory], facts: Facts) -> dict[str, Any]:
     """One round of the report, with site names instead of peer ids."""
     names = {str(h.status.get("peer_id")): h.name for h in histories.values()}
+    if facts.liar:
+        names[facts.liar["peer_id"]] = facts.liar["name"]
     return {
         "round": index,
         "contributors": sorted(names.get(c["peer"], c["peer"]) for c in row["contributors"]),
@@ -158,3 +163,34 @@ def check_work(report: Report, options: Options, facts: Facts, rounds: dict[int,
         report.require(
             first["contributions"] > facts.contributions_before_return, "the killed site never contributed again"
         )
+
+
+def check_liar(report: Report, facts: Facts, rounds: dict[int, dict[str, Any]]) -> None:
+    """Who lied was named by an honest site, for all to read, did no harm to the bits, and is out."""
+    liar = facts.liar
+    if not liar:
+        report.require(False, "nobody lied")
+        return
+    named = liar["alert_text"]
+    report.require(liar["rounds_until_named"] > 0, "the liar was named before it had lied")
+    report.require(liar["name"] in named, f"the alert {liar['alert']} does not name the liar: {named}")
+    report.require(liar["status_names_it"], "`dilocoxd status` does not name the liar")
+    report.require("evicted" in liar["evicted"], f"`dilocoxd evict` said: {liar['evicted']}")
+    whole = sorted(set(liar["rounds"]) - set(liar["clipped_in"]))
+    report.require(not whole, f"the liar was counted whole in outer steps {whole}")
+    late = [k for k, row in rounds.items() if k > liar["out_since"] and _has(row, liar["peer_id"])]
+    report.require(not late, f"the liar is in entries {late}, though it was evicted before entry {liar['out_since']}")
+    report.require(any(k > liar["out_since"] for k in rounds), "no round was committed after the eviction")
+
+
+def _has(row: dict[str, Any], peer: str) -> bool:
+    return peer in {c["peer"] for c in row["contributors"]}
+
+
+def in_a_sentence(liar: dict[str, Any]) -> str:
+    """What became of the liar, for the summary."""
+    return (
+        f"{liar['name']} lied ({liar['lie']}) in {len(liar['rounds'])} outer steps, held back in"
+        f" {len(liar['clipped_in'])}; named by {liar['named_by']} after {liar['rounds_until_named']}"
+        f" ({liar['alert']}: {liar['alert_text']}); evicted; the others' bits stayed equal"
+    )

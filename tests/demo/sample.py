@@ -8,7 +8,7 @@ from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.trainer.data import PreparedData, prepare
 from dilocoxd.trainer.evaluate import validation_loss
 from dilocoxd.trainer.generate import DEFAULT_PROMPTS, generate_lines, load_anchor, newest_snapshot
-from dilocoxd.trainer.settings import TrainerSettings, make_settings
+from dilocoxd.trainer.settings import StageSettings, make_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Outcome:
     texts: list[str]
 
 
-def settings_of(run_dir: Path) -> tuple[TrainerSettings, PreparedData]:
+def settings_of(run_dir: Path) -> tuple[StageSettings, PreparedData]:
     """Model and data of a run directory; the data comes from the cache that the sites used."""
     manifest, site = open_run_dir(run_dir).load()
     settings = make_settings(manifest, site, data_stream="")

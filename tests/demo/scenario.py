@@ -5,11 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from tests.demo import liar
 from tests.demo.history import SiteHistory, Watcher
-from tests.harness.sites import SiteProcess
+from tests.harness.running.run_directories import link_of
+from tests.harness.running.sites import SiteProcess
 
 POLL_S = 0.05
 KILL_POLL_S = 0.005
@@ -35,6 +38,8 @@ class Options:
     preset: str
     out: Path
     settings: tuple[str, ...] = ()
+    liar: str = ""
+    """Key of tests/demo/liar.py: LIES; empty: nobody lies."""
 
 
 @dataclass
@@ -46,18 +51,21 @@ class Facts:
     leave_s: dict[str, float] = field(default_factory=dict)
     returned_at: float = 0.0
     contributions_before_return: float = 0.0
+    liar: dict[str, Any] = field(default_factory=dict)
+    """What became of the site that lied (tests/demo/liar.py)."""
     final: dict[str, dict[str, object]] = field(default_factory=dict)
     """Status of every site at the one moment when all stood at the same outer step."""
 
 
 class Scenario:
-    """Runs the story with sites A, B, C ..."""
+    """Runs the story with sites A, B, C ... and, if the options name a lie, one more that tells it."""
 
     def __init__(
-        self, options: Options, sites: list[SiteProcess], watcher: Watcher, say: Callable[[str], None]
+        self, options: Options, members: list[SiteProcess], watcher: Watcher, say: Callable[[str], None]
     ) -> None:
         self.options = options
-        self.sites = sites
+        self.sites = members[: options.num_sites]
+        self.liars = members[options.num_sites :]
         self.watcher = watcher
         self.say = say
         self.facts = Facts()
@@ -77,6 +85,8 @@ class Scenario:
             self._kill_during_exchange(first)
             self._others_go_on(first)
             self._return(first)
+        for site in self.liars:
+            liar.told(self, site)
         self._finish()
 
     def history(self, site: SiteProcess) -> SiteHistory:
@@ -91,14 +101,14 @@ class Scenario:
     def _start(self, site: SiteProcess) -> None:
         self.say(f"{site.name} starts a new run (first time: reads and tokenises the text)")
         self._launch(site, "start", self.options.preset, *self._settings())
-        self._wait(lambda: bool(self.history(site).status.get("join_address")), f"{site.name} answers", START_TIMEOUT_S)
-        self._wait(lambda: self.history(site).state == "training", f"{site.name} trains", START_TIMEOUT_S)
+        self.wait(lambda: bool(self.history(site).status.get("join_address")), f"{site.name} answers", START_TIMEOUT_S)
+        self.wait(lambda: self.history(site).state == "training", f"{site.name} trains", START_TIMEOUT_S)
 
     def _join(self, site: SiteProcess, *, through: SiteProcess) -> None:
-        address = str(self.history(through).status["join_address"])
-        self.say(f"{site.name} joins by {through.name}'s address alone: {address}")
-        self._launch(site, "join", address)
-        self._wait(lambda: self.history(site).state == "training", f"{site.name} trains", START_TIMEOUT_S)
+        link = link_of(through.run_dir, str(self.history(through).status["join_address"]))
+        self.say(f"{site.name} joins by {through.name}'s link alone: {link}")
+        self._launch(site, "join", link)
+        self.wait(lambda: self.history(site).state == "training", f"{site.name} trains", START_TIMEOUT_S)
         self.say(f"{site.name} trains from outer step {self.history(site).height}")
 
     def _wait_all_contribute(self, sites: list[SiteProcess]) -> None:
@@ -112,7 +122,7 @@ class Scenario:
             )
 
         names = " and ".join(s.name for s in sites)
-        self._wait(together, f"an entry with contributions of {names}", ROUND_TIMEOUT_S)
+        self.wait(together, f"an entry with contributions of {names}", ROUND_TIMEOUT_S)
         self.say(f"{names} contributed to one outer step together (outer step {self.height()})")
 
     def _kill_during_exchange(self, site: SiteProcess) -> None:
@@ -153,7 +163,7 @@ class Scenario:
     def _others_go_on(self, dead: SiteProcess) -> None:
         height = self.height()
         others = [s for s in self.sites if s is not dead]
-        self._wait(
+        self.wait(
             lambda: all(self.history(s).height >= height + 3 for s in others),
             f"three more outer steps without {dead.name}",
             2 * ROUND_TIMEOUT_S,
@@ -170,7 +180,7 @@ class Scenario:
         self.say(f"{site.name} comes back with the outer step {old_height} it had on disk")
         history.status = {**history.status, "state": "starting"}
         self._launch(site, "run", str(site.run_dir))
-        self._wait(lambda: history.state == "training", f"{site.name} has caught up and trains", START_TIMEOUT_S)
+        self.wait(lambda: history.state == "training", f"{site.name} has caught up and trains", START_TIMEOUT_S)
         self.say(f"{site.name} caught up at outer step {history.height}")
 
         def again() -> bool:
@@ -180,16 +190,16 @@ class Scenario:
                 for row in other.rounds.values()
             )
 
-        self._wait(again, f"an entry with {site.name}'s contribution", ROUND_TIMEOUT_S)
+        self.wait(again, f"an entry with {site.name}'s contribution", ROUND_TIMEOUT_S)
         self.say(f"{site.name} contributes again")
 
     def _finish(self) -> None:
         target = self.options.rounds
-        if self.facts.returned_at:
+        if self.facts.returned_at or self.facts.liar:
             target = max(target, self.height() + ROUNDS_AFTER_RETURN)
         self.say(f"training on until outer step {target}")
-        self._wait(lambda: self.height() >= target, f"outer step {target}", target * ROUND_TIMEOUT_S / 2)
-        self._wait(self._all_equal, "all sites at one outer step with equal anchors", 2 * ROUND_TIMEOUT_S)
+        self.wait(lambda: self.height() >= target, f"outer step {target}", target * ROUND_TIMEOUT_S / 2)
+        self.wait(self.stand_alike, "all sites at one outer step with equal anchors", 2 * ROUND_TIMEOUT_S)
         for site in self.sites:
             self.watcher.refresh_history(site.name)
         # Those who leave last go on without the others for a moment: what counts is the state now.
@@ -205,9 +215,9 @@ class Scenario:
                 raise DemoFailedError(told) from error
             self.facts.leave_s[site.name] = round(time.monotonic() - started, 2)
 
-    def _all_equal(self) -> bool:
-        """True if the newest statuses agree; they are kept then."""
-        statuses = {name: dict(h.status) for name, h in self.watcher.histories.items()}
+    def stand_alike(self) -> bool:
+        """True if the newest statuses of the honest sites agree; they are kept then."""
+        statuses = {site.name: dict(self.history(site).status) for site in self.sites}
         names = ("height", "chain_head", "anchor_sha256", "state_digest")
         if len({tuple(s.get(n) for n in names) for s in statuses.values()}) != 1:
             return False
@@ -216,15 +226,28 @@ class Scenario:
 
     # --- means --------------------------------------------------------------------------------------------------------
 
+    def failed(self, what: str) -> DemoFailedError:
+        """The error for a step that did not happen, with what the sites said last."""
+        return DemoFailedError("\n".join([what, *(s.describe() for s in self.sites if s.name in self._expected_live)]))
+
+    @staticmethod
+    def local_options(site: SiteProcess) -> tuple[str, ...]:
+        """What every site of the demo is started with: its folder and name, loopback, two stages."""
+        return (
+            *("--dir", str(site.run_dir), "--name", site.name, "--host", "127.0.0.1", "--port", "0"),
+            *("--api-port", str(site.port), "--stages", "2", "--set", "parallel.threads_per_rank=1"),
+        )
+
     def _settings(self) -> list[str]:
         return [part for setting in self.options.settings for part in ("--set", setting)]
 
     def _launch(self, site: SiteProcess, command: str, *arguments: str) -> None:
-        local = () if command == "run" else _local_options(site)
+        local = () if command == "run" else self.local_options(site)
         site.start(command, *arguments, *local)
         self._expected_live.add(site.name)
 
-    def _wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    def wait(self, condition: Callable[[], object], what: str, timeout_s: float) -> None:
+        """Until `condition`. Raises DemoFailedError when it takes too long, or an honest site has ended."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             for site in self.sites:
@@ -232,16 +255,8 @@ class Scenario:
                 if site.name in self._expected_live and process is not None and process.poll() is not None:
                     raise DemoFailedError(f"{site.name} ended with {process.poll()}\n{site.describe()}")
             if time.monotonic() > deadline:
-                told = "\n".join(s.describe() for s in self.sites if s.name in self._expected_live)
-                raise DemoFailedError(f"not within {timeout_s:g} s: {what}\n{told}")
+                raise self.failed(f"not within {timeout_s:g} s: {what}")
             time.sleep(POLL_S)
-
-
-def _local_options(site: SiteProcess) -> tuple[str, ...]:
-    return (
-        *("--dir", str(site.run_dir), "--host", "127.0.0.1", "--port", "0"),
-        *("--api-port", str(site.port), "--stages", "2"),
-    )
 
 
 def _kill(process: psutil.Process) -> None:

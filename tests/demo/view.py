@@ -8,7 +8,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dilocoxd.cli.status import in_bytes, number, short
+from dilocoxd.answers.words import figure as number, in_bytes
+from dilocoxd.site_names import short_id
 from tests.demo.history import SiteHistory
 
 STORY_LINES = 9
@@ -64,7 +65,7 @@ class View:
             table.add_row(
                 history.name,
                 Text(history.state, style="green" if history.state == "training" else "red"),
-                f"{history.height} {short(str(history.status.get('chain_head') or ''), 6)}",
+                f"{history.height} {short_id(str(history.status.get('chain_head') or ''))}",
                 f"{phase.get('inner_step', '-')}/{phase.get('inner_steps', '-')}",
                 f"{round_.get('round', '-')}.{round_.get('attempt', '-')} {round_.get('state', '')}",
                 number(losses.get("inner")),

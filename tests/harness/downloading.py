@@ -4,15 +4,15 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from dilocoxd.daemon.snapshot_fetch import SnapshotDownload
+from dilocoxd.daemon.recovery.snapshot_fetch import SnapshotDownload
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import Monotonic, PeerId
-from dilocoxd.rounds.chunks import ChunkPool
-from dilocoxd.rounds.recovery_events import RecoveryLimits
+from dilocoxd.machines.recovery.chunks import ChunkPool
+from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
 from dilocoxd.store.snapshots import SnapshotIndex
-from dilocoxd.swarm.download import ChunkFetcher
-from dilocoxd.swarm.fetch import FetchClient
-from dilocoxd.swarm.streams import Refused
+from dilocoxd.swarm.streams.chunks import ChunkFetcher
+from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.streams import Refused
 
 Asked = tuple[PeerId, int]
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.engine import FOLDER, copy_source, docker, engine, say, site_image, wheels
+from tests.containers.engine import FOLDER, copy_source, corpus, docker, engine, say, site_image, wheels
 from tests.containers.node import Node, remove
-from tests.harness.sites import wait_until
-from tests.harness.training import write_corpus
+from tests.harness.running.sites import wait_until
 
 NAME = "systemd"
 IN_SOURCE = "cd /srv/dilocoxd && export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels &&"
@@ -21,7 +20,16 @@ SETTINGS = {
     "strategy.inner_steps": "40",
     "strategy.extend_steps_max": "800",
     "snapshot.every_rounds": "4",
+    "parallel.threads_per_rank": "1",
 }
+
+
+BOOT = (
+    "mkdir -p /etc/systemd/system.conf.d"
+    " && printf '[Manager]\\nDefaultEnvironment=DILOCOXD_PARALLEL__THREADS_PER_RANK=1\\n'"
+    " > /etc/systemd/system.conf.d/cores.conf && mount --make-rshared / && exec /sbin/init"
+)
+"""All these machines share the cores of one: a stage of each has one thread."""
 
 
 class Machine(Node):
@@ -69,7 +77,7 @@ def boot(node: Machine, folder: Path, *options: str) -> None:
         "--tmpfs", "/run", "--tmpfs", "/run/lock", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
         "-v", f"{wheels()}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
         # systemd leaves this to whoever starts the container; without it credentials do not reach the services.
-        *options, "--entrypoint", "sh", site_image(), "-c", "mount --make-rshared / && exec /sbin/init",
+        *options, "--entrypoint", "sh", site_image(), "-c", BOOT,
     )  # fmt: skip
     node.wait_booted()
     copy_source(folder / "dilocoxd")
@@ -88,17 +96,9 @@ def install(node: Machine) -> None:
 
 def make_run(node: Machine) -> None:
     """The run directory, made as the service's user."""
-    text = write_corpus_text()
-    docker("cp", text, f"{node.id}:{TEXT}")
+    docker("cp", corpus(), f"{node.id}:{TEXT}")
     options = " ".join(f"--set '{name}={value}'" for name, value in SETTINGS.items())
     node.sh(
         f"chown -R dilocoxd: /var/lib/dilocoxd && dilocoxd-admin start tiny --no-run --dir {RUN_DIR} {options}",
         timeout_s=300,
     )
-
-
-def write_corpus_text() -> Path:
-    """A folder with the text."""
-    folder = FOLDER / "text"
-    folder.mkdir(exist_ok=True)
-    return folder / "corpus" if (folder / "corpus").exists() else write_corpus(folder)

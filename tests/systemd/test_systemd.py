@@ -8,7 +8,7 @@ import pytest
 
 from tests.containers.engine import docker, say
 from tests.containers.node import Node
-from tests.harness.sites import wait_until
+from tests.harness.running.sites import wait_until
 from tests.systemd.conftest import RUN_DIR, SETTINGS, Machine
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -54,7 +54,9 @@ def test_units_are_valid_and_little_exposed_with_and_without_gpus(machine: Machi
     assert machine.sh(f"cd /etc/systemd/system && systemd-analyze verify --man=no {units} 2>&1") == ""
     figures = {"plain": exposure(machine, UNIT), "template": exposure(machine, SECOND)}
     drop_in = "/etc/systemd/system/dilocoxd@gpu.service.d/gpu.conf"
-    machine.sh(f"install -D -m 0644 /srv/dilocoxd/systemd/gpu.conf {drop_in} && systemctl daemon-reload")
+    machine.sh(
+        f"install -D -m 0644 /srv/dilocoxd/dilocoxd/shipped/systemd/gpu.conf {drop_in} && systemctl daemon-reload"
+    )
     assert machine.sh("cd /etc/systemd/system && systemd-analyze verify --man=no dilocoxd@gpu.service 2>&1") == ""
     figures["with GPUs"] = exposure(machine, "dilocoxd@gpu.service")
     say(f"exposure: {figures}")
@@ -126,12 +128,11 @@ def test_configuration_error_is_told_once_and_not_tried_again(machine: Machine) 
 
 def test_second_run_directory_trains_along_under_the_template_with_its_key_as_credential(machine: Machine) -> None:
     machine.exec("systemctl", "start", UNIT)
-    address = machine.wait_height(2, PATIENCE_S)["join_address"]
-    port = address.split("/")[4]
-    machine.sh(
-        f"dilocoxd-admin join /ip4/127.0.0.1/tcp/{port} --no-run --dir {SECOND_DIR}"
-        f" --port 31338 --api-port {SECOND_API}"
-    )
+    machine.wait_height(2, PATIENCE_S)
+    link = machine.sh(f"dilocoxd-admin invite {RUN_DIR}").split()[-1]
+    port = link.split("/")[4]
+    link = "/ip4/127.0.0.1/tcp/" + port + link[link.index("/p2p/") :]
+    machine.sh(f"dilocoxd-admin join {link} --no-run --dir {SECOND_DIR} --port 31338 --api-port {SECOND_API}")
     key = f"{SECOND_DIR}/identity.key"
     machine.sh(f"install -D -m 0400 {key} /etc/credstore/dilocoxd.second.identity && mv {key} /srv/")
     machine.exec("systemctl", "start", SECOND)

@@ -11,7 +11,7 @@ import pytest
 from tests.containers.engine import docker, engine, say
 from tests.containers.node import full_name, remove
 from tests.containers.quickstart import PLACEHOLDER, Step, steps
-from tests.harness.sites import wait_until
+from tests.harness.running.sites import wait_until
 from tests.systemd.conftest import IN_SOURCE, Machine, boot
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]

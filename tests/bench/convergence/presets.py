@@ -15,10 +15,10 @@ from typing import Any, Literal
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.transform import Identity, Transform
+from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.outer.feedback import ErrorFeedback, FeedbackMode
-from dilocoxd.outer.phases import Delay
 from dilocoxd.wire.layout import Layout
+from tests.reference.phases import Delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Preset:
             return RandomMask(layout, codec, self.mask)
         if self.lowrank:
             return LowRank(layout, self.lowrank, codec, bits=8 if self.bits == 8 else 4)
-        return Identity(layout, codec)
+        return NoTransform(layout, codec)
 
 
 def resolve(name: str) -> Preset:

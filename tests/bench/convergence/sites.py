@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dilocoxd.models import ModelConfig, StageSpan, build_stage, init_parameter, init_std, param_specs
+from dilocoxd.store.prepared import default_cache_dir
 from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, default_cache_dir, prepare
+from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, prepare
 from dilocoxd.trainer.optimizer import (
     InnerOptimizer,
     OptimizerConfig,
@@ -167,6 +168,8 @@ class Site:
 
 def checkpoint(task: Task, data: PreparedData, progress: Callable[[int], None]) -> Tensor:
     """What all presets start from, float32[numel]."""
+    if task.checkpoint_steps == 0:
+        return task.genesis(CHECKPOINT_SEED)
     alone = replace(task, batch_sequences=task.checkpoint_sequences)
     steps = task.checkpoint_steps
     site = Site(Run(alone, data, CHECKPOINT_SEED, steps, task.checkpoint_lr, min_lr_ratio=1.0), "checkpoint")

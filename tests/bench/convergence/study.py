@@ -20,17 +20,18 @@ from torch import Tensor
 from dilocoxd.compress.codec import NotEncodableError
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.mask import RandomMask
-from dilocoxd.outer.adaptive import AdaptiveRank
-from dilocoxd.outer.engine import Engine, Recipe
 from dilocoxd.outer.optimizers import outer_from_name
-from dilocoxd.outer.phases import Phases
 from dilocoxd.outer.schedule import AdaptiveLimits, cosine_rate, qsr_inner_steps
-from dilocoxd.outer.streaming import Streaming, StreamingSettings, strided_fragments
-from dilocoxd.trainer.data.prepare import PreparedData, default_cache_dir
+from dilocoxd.store.prepared import default_cache_dir
+from dilocoxd.trainer.data.prepare import PreparedData
 from dilocoxd.wire.layout import group_key
 from tests.bench.convergence.presets import Preset, resolve
 from tests.bench.convergence.report import summary
 from tests.bench.convergence.sites import Run, Site, Task, checkpoint, checkpoint_fields, train_all_reduce
+from tests.reference.adaptive import AdaptiveRank
+from tests.reference.engine import Engine, Recipe
+from tests.reference.phases import Phases
+from tests.reference.streaming import Streaming, StreamingSettings, strided_fragments
 
 SITES = ("a", "b", "c", "d")
 Progress = Callable[[int], None]

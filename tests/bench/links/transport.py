@@ -1,4 +1,4 @@
-"""Bulk transfer between two sites on loopback: `python -m tests.bench.transport [MIB] [LANES...]`, prints MB/s."""
+"""Bulk transfer of two sites on loopback: `python -m tests.bench.links.transport [MIB] [LANES...]`, prints MB/s."""
 
 import resource
 import sys
@@ -9,9 +9,9 @@ from pathlib import Path
 import uvloop
 
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.bulk import BulkReceiver, BulkSender
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.swarm.streams import PROTOCOL_BULK
+from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
 from dilocoxd.wire.messages import SegmentHeader
 from tests.integration.swarm.sites import header_of, memory, sites
 

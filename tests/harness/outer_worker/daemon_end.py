@@ -6,13 +6,12 @@ Buffers stay when the worker is killed and are attached to its successor, as the
 from __future__ import annotations
 
 import array
+import contextlib
 import mmap
 import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,10 @@ from typing import Any, Protocol
 import torch
 
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
-from dilocoxd.wire import local
-from dilocoxd.wire.local import LOCAL_MESSAGES, Attach, Described, WorkerAlive, WorkerFailed, WorkerHello
+from dilocoxd.wire.local import worker as local_worker
+from dilocoxd.wire.local.outer_worker import Described
+from dilocoxd.wire.local.registry import LOCAL_MESSAGES
+from dilocoxd.wire.local.worker import Attach, WorkerAlive, WorkerFailed, WorkerHello
 
 TIMEOUT_S = 120.0
 _LENGTH = struct.Struct("<I")
@@ -69,18 +70,13 @@ class Process(Protocol):
 
 
 Launcher = Callable[[dict[str, str]], Process]
-
-
-def start_process(environment: dict[str, str]) -> Process:
-    """The way the daemon starts an outer worker."""
-    command = [sys.executable, "-m", "dilocoxd.outerworker.main"]
-    return subprocess.Popen(command, env=os.environ | environment, start_new_session=True)
+"""Starts an outer worker with this environment (harness/forks.py: `Forks.outer`)."""
 
 
 class OuterDaemon:
     """Starts outer workers for one run directory and talks to them. Use as a context manager."""
 
-    def __init__(self, directory: Path, manifest: Manifest, launch: Launcher = start_process) -> None:
+    def __init__(self, directory: Path, manifest: Manifest, launch: Launcher) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.toml").write_text(manifest.to_toml())
@@ -210,7 +206,8 @@ class OuterDaemon:
         assert self.process is not None and self._socket is not None
         self.is_attached = False
         if self.process.poll() is None:
-            os.kill(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # killed, and reaped, but not told yet
+                os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(TIMEOUT_S)
         self._socket.close()
 
@@ -221,7 +218,7 @@ class OuterDaemon:
 
     def stop(self) -> int:
         """Ask the worker to stop; its exit code."""
-        self.send(local.Stop())
+        self.send(local_worker.Stop())
         assert self.process is not None
         return self.process.wait(TIMEOUT_S)
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from dilocoxd.outerworker.buffers import Buffers
-from dilocoxd.outerworker.plan import Plan
+from dilocoxd.outerworker.buffers import MappedBuffers
+from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
-from dilocoxd.outerworker.worker import Worker
-from dilocoxd.wire.local import WorkerFailed
-from tests.harness.outer_daemon import OuterDaemon
+from dilocoxd.outerworker.requests import Worker
+from dilocoxd.wire.local.outer_worker import SnapshotSaved, WriteSnapshot
+from dilocoxd.wire.local.worker import WorkerFailed
+from tests.harness.outer_worker.daemon_end import OuterDaemon
 
 
 class InnerWorker(OuterDaemon):
     """Answers `ask` and `do` at once; for tests that need a plan which no manifest names."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: OuterPlan) -> None:
         self.described = plan.described()
         self._maps = {buffer.name: mmap.mmap(-1, buffer.size) for buffer in self.described.buffers}
         self._sent: list[Any] = []
         self._next_request = 0
-        self._worker = Worker(plan, Buffers(plan, self._maps, {}), Reporter(_Collector(self._sent)))
+        self._worker = Worker(plan, MappedBuffers(plan, self._maps, {}), Reporter(_Collector(self._sent)))
 
     def ask(self, kind: type, *arguments: Any) -> Any:
         self._worker.handle(kind(self.number(), *arguments))
@@ -33,6 +35,13 @@ class InnerWorker(OuterDaemon):
         answer = self.ask(kind, *arguments)
         assert not isinstance(answer, WorkerFailed), answer
         return answer
+
+    def write_snapshot(self, directory: Path) -> None:
+        """Write the shared state to `directory` and wait for it."""
+        self._worker.handle(WriteSnapshot(self.number(), str(directory)))
+        self._worker.finish()
+        saved = self._sent.pop()
+        assert isinstance(saved, SnapshotSaved), saved
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         stop = len(self._maps[name]) if length is None else offset + length

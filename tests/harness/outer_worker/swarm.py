@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,14 @@ from types import MappingProxyType
 import torch
 
 from dilocoxd.outer.passes import SegmentPass, encode_pass
-from dilocoxd.outerworker.plan import Plan
-from dilocoxd.outerworker.tensor_file import anchor_entries, encode_header, momentum_entries
+from dilocoxd.outerworker.plan import OuterPlan
+from dilocoxd.outerworker.schedule_memory import Memory
+from dilocoxd.outerworker.tensor_file import anchor_entries, memory_entries, momentum_entries
 from dilocoxd.store import snapshots
-from dilocoxd.wire import local
-from dilocoxd.wire.local import (
-    ApplyEntry,
+from dilocoxd.store.tensor_header import encode_header
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import (
+    ApplyResult,
     ContributionFormed,
     CopyBase,
     FormContribution,
@@ -29,7 +30,8 @@ from dilocoxd.wire.local import (
     Share,
     StateReady,
 )
-from tests.harness.outer_daemon import OuterDaemon
+from dilocoxd.wire.state_digest import leaf_of, root_of
+from tests.harness.outer_worker.daemon_end import OuterDaemon
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Site:
 
 def form(site: Site, pseudo_gradient: torch.Tensor, phase: int) -> ContributionFormed:
     """What a trainer and its daemon do at a boundary: PHASE = u, FormContribution."""
-    site.worker.write_floats(local.PHASE, pseudo_gradient)
+    site.worker.write_floats(local_buffers.PHASE, pseudo_gradient)
     formed: ContributionFormed = site.worker.do(FormContribution, phase, 0)
     assert formed.is_finite
     return formed
@@ -81,9 +83,33 @@ def exchange(
             )
             owner.worker.do(Reduce, pass_index, segment, shares, lowrank_r)
             owned[owner.peer].append(OwnedSegment(pass_index, segment, shares))
-            result = owner.worker.read(local.RESULT, offset, length)
+            result = owner.worker.read(local_buffers.RESULT, offset, length)
             for site in ordered:
-                site.worker.write(local.RESULT, result, offset)
+                site.worker.write(local_buffers.RESULT, result, offset)
+            offset += length
+    return {peer: tuple(items) for peer, items in owned.items()}
+
+
+def gather(sites: Sequence[Site], tokens: dict[str, int]) -> dict[str, tuple[OwnedSegment, ...]]:
+    """Give every site the payloads of all, and have each sum all of them (X11); all must make the same bytes."""
+    ordered = sorted(sites, key=lambda site: site.peer)
+    described = ordered[0].worker.described
+    assert described is not None
+    lowrank_r = lowrank_of(ordered[0])
+    owned: dict[str, list[OwnedSegment]] = {site.peer: [] for site in ordered}
+    offset = 0
+    table = next(each for each in described.payloads if each.lowrank_r == lowrank_r)
+    for pass_index, lengths in enumerate(table.payload_bytes):
+        if pass_index:
+            for site in ordered:
+                site.worker.do(PreparePass, pass_index, lowrank_r)
+        for segment, length in enumerate(lengths):
+            for site in ordered:
+                shares = _collect(ordered, site, (offset, length), tokens)
+                site.worker.do(Reduce, pass_index, segment, shares, lowrank_r)
+                owned[site.peer].append(OwnedSegment(pass_index, segment, shares))
+            results = {site.worker.read(local_buffers.RESULT, offset, length) for site in ordered}
+            assert len(results) == 1, f"pass {pass_index} segment {segment}: sites sum to different bytes"
             offset += length
     return {peer: tuple(items) for peer, items in owned.items()}
 
@@ -106,7 +132,9 @@ def _collect(ordered: Sequence[Site], owner: Site, piece: tuple[int, int], token
         slot = -1 if site is owner else owner.slots.get(site.peer, number)
         shares.append(Share(slot, tokens.get(site.peer, 1000)))
         if slot >= 0:
-            owner.worker.write(local.INBOX, site.worker.read(local.OUTBOX, *piece), slot * total + piece[0])
+            owner.worker.write(
+                local_buffers.INBOX, site.worker.read(local_buffers.OUTBOX, *piece), slot * total + piece[0]
+            )
     return tuple(shares)
 
 
@@ -115,9 +143,10 @@ def commit(
 ) -> list[StateReady]:
     """Settle (all included) and apply everywhere."""
     answers = []
+    peers = sorted(site.peer for site in sites)
     for site in sites:
-        site.worker.do(Settle, phase, round_index, True, owned[site.peer])
-        answers.append(site.worker.do(ApplyEntry, round_index, "", 0, lowrank_of(site)))
+        site.worker.do(Settle, phase, round_index, True, owned[site.peer], peers.index(site.peer))
+        answers.append(site.worker.do(ApplyResult, round_index, "", 0, lowrank_of(site)))
     return answers
 
 
@@ -127,34 +156,46 @@ def take_anchor(sites: Sequence[Site]) -> None:
         site.worker.do(CopyBase)
 
 
-def foreign_payload(plan: Plan, seed: int) -> bytes:
+def foreign_payload(plan: OuterPlan, seed: int) -> bytes:
     """Payload of another site with a random pseudo-gradient."""
     values = torch.randn(plan.layout.numel, generator=torch.Generator().manual_seed(seed))
     payload = bytearray(plan.payload_total)
     view = memoryview(payload)
-    for segment, start, length in zip(plan.segments, plan.payload_offsets[0], plan.payload_bytes[0], strict=True):
+    lowrank_r = plan.schedule.start.lowrank_r
+    starts, lengths = plan.payload_offsets_at(lowrank_r)[0], plan.payload_bytes_at(lowrank_r)[0]
+    for segment, start, length in zip(plan.segments, starts, lengths, strict=True):
         d = values[segment.start : segment.stop].clone()
-        encode_pass(SegmentPass(plan.transform, 0, segment), d, view[start : start + length])
+        body = length - plan.record_bytes_of(0)
+        encode_pass(SegmentPass(plan.transform, 0, segment), d, view[start : start + body])
     return bytes(payload)
 
 
-def write_state(directory: Path, plan: Plan, round_index: int, anchor: torch.Tensor) -> None:
+def write_state(directory: Path, plan: OuterPlan, round_index: int, anchor: torch.Tensor) -> None:
     """A snapshot with a chosen anchor and zero momentum, as another site could have written it."""
     temporary = snapshots.temporary_directory(directory)
     temporary.mkdir(parents=True)
     momentum = torch.zeros(plan.num_slots * plan.layout.numel)
+    memory = Memory(plan, memoryview(bytearray(plan.memory_total)))
+    memory.begin()
     files = [
         (snapshots.ANCHOR_NAME, anchor_entries(plan), anchor),
         (snapshots.MOMENTUM_NAME, momentum_entries(plan), momentum),
     ]
     for name, entries, values in files[: 1 + (plan.num_slots > 0)]:
         (temporary / name).write_bytes(encode_header(entries, {}) + values.numpy().tobytes())
-    anchor_sha256 = _sha256(anchor.numpy().tobytes())
-    digest = _sha256(anchor_sha256 + _sha256(momentum.numpy().tobytes()))
-    described = tuple(snapshots.hash_chunks(temporary / name) for name, _, _ in files[: 1 + (plan.num_slots > 0)])
-    index = snapshots.SnapshotIndex(plan.run_id, round_index, anchor_sha256.hex(), digest.hex(), "", described)
+    names = [name for name, _, _ in files[: 1 + (plan.num_slots > 0)]]
+    if plan.has_memory:
+        text = encode_header(memory_entries(plan), {}) + memory.header_bytes(0) + memory.regions
+        (temporary / snapshots.MEMORY_NAME).write_bytes(text)
+        names.append(snapshots.MEMORY_NAME)
+    leaves = []
+    for segment in plan.segments:
+        slots = momentum[plan.num_slots * segment.start : plan.num_slots * segment.stop]
+        rest = (slots.numpy(), *memory.remembered(segment, None))
+        leaves.append(leaf_of(segment.index, anchor[segment.start : segment.stop].numpy(), rest))
+    root = root_of(round_index, memory.digested_header(0), leaves)
+    described = tuple(snapshots.hash_chunks(temporary / name) for name in names)
+    segments = tuple((s.numel, leaf.whole.hex()) for s, leaf in zip(plan.segments, leaves, strict=True))
+    hashes = (root.anchor_sha256.hex(), root.state_digest.hex())
+    index = snapshots.SnapshotIndex(plan.run_id, round_index, *hashes, "", described, segments)
     snapshots.publish(temporary, directory, index)
-
-
-def _sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()

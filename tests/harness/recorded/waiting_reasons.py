@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dilocoxd.cli.replay import pairs
-from dilocoxd.rounds.transcript import Opening, Player, decode
+from dilocoxd.machines.transcript import Opening, Player, decode
 from dilocoxd.store.recording import read_records, recordings
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.swarm.identity import is_signed_by_its_peer
+from dilocoxd.swarm.discovery.identity import is_signed_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def waits(run_dir: Path, life: int = 1) -> Iterator[Wait]:
     records = (decode(data) for data in read_records(path))
     opening = next(records)
     assert isinstance(opening, Opening)
-    player = Player(opening, is_signed_by_its_peer)
+    player = Player(opening, is_signed_by)
     since, before = 0.0, (0, "")
     for given, outcome in pairs(records):
         player.play(given, outcome)
@@ -38,6 +38,6 @@ def waits(run_dir: Path, life: int = 1) -> Iterator[Wait]:
         now = (int(status.round), status.waiting_for)
         if now == before:
             continue
-        pace = player.machine._core.gathering.pace
+        pace = player.machine.height.book.pace
         yield Wait(*before, given.now - since, given.now, pace.grace(opening.limits))
         since, before = given.now, now

@@ -1,4 +1,4 @@
-"""A whole run again in one process: trainers without pipeline or daemon, the engine of outer/engine.py, no network.
+"""A whole run again in one process: trainers without pipeline or daemon, the engine of tests/reference, no network.
 
 What was decided (who took part in which entry, with how many inner steps from which anchor) comes from a log, who
 reduced which segment from the recordings, and when the trainers merged from what they told; every number is derived
@@ -8,7 +8,6 @@ the engine computes, bit for bit (issue 4, shown 5).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +18,29 @@ from torch import Tensor
 from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.ipc.client import PEER_VARIABLE, RUN_DIRECTORY_VARIABLE
 from dilocoxd.models import build_stage, cut_stages, init_parameter, init_std
-from dilocoxd.outer.engine import Engine, Offer, Recipe
+from dilocoxd.outer.clipping import NORMS_KEPT
 from dilocoxd.outer.rounding import age_factor
 from dilocoxd.outer.schedule import measured_rank
 from dilocoxd.outerworker.buffers import tensor_bytes
-from dilocoxd.outerworker.memory import Header
-from dilocoxd.outerworker.plan import Plan, make_plan
-from dilocoxd.swarm.identity import load
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
+from dilocoxd.outerworker.schedule_memory import Header
+from dilocoxd.swarm.discovery.identity import load
 from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.flat import FlatParameters
-from dilocoxd.trainer.mixing import MixedParameters
+from dilocoxd.trainer.data.targets import cross_entropy
 from dilocoxd.trainer.optimizer import InnerOptimizer, clip_factor, gradient_sum_of_squares, scale_gradients
-from dilocoxd.trainer.overlay import EagerParameters
-from dilocoxd.trainer.pipeline import cross_entropy
-from dilocoxd.trainer.settings import PEER_VARIABLE, RUN_DIR_VARIABLE, load_settings
+from dilocoxd.trainer.parameters.flat import FlatParameters
+from dilocoxd.trainer.parameters.mixing import MixedParameters
+from dilocoxd.trainer.parameters.overlay import EagerParameters
+from dilocoxd.trainer.settings import load_settings
 from dilocoxd.wire.entry import Contribution, Entry
-from tests.harness.owners import Owners
-from tests.harness.takes import Take, takes_of
+from dilocoxd.wire.layout import Segment
+from tests.harness.recorded.segment_owners import Owners
+from tests.harness.running.daemon_that_logs_anchors import Take, takes_of
+from tests.reference.engine import Engine, Offer, Recipe
+from tests.reference.state_digest import state_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,9 @@ class SharedStep:
 class ReferenceTrainer:
     """Inner steps of one site, all stages in this process one after the other."""
 
-    def __init__(self, run_dir: Path, plan: Plan) -> None:
+    def __init__(self, run_dir: Path, plan: OuterPlan) -> None:
         peer = load(run_dir / "identity.key").peer_id
-        settings = load_settings({RUN_DIR_VARIABLE: str(run_dir), PEER_VARIABLE: peer})
+        settings = load_settings({RUN_DIRECTORY_VARIABLE: str(run_dir), PEER_VARIABLE: peer})
         spans = cut_stages(settings.model, settings.pipeline.num_stages)
         self._stages = [build_stage(settings.model, span, device=torch.device("cpu")) for span in spans]
         self._params = [[param for _, param in stage.global_parameters()] for stage in self._stages]
@@ -141,7 +144,7 @@ class ReferenceTrainer:
 class ScheduledEngine:
     """The engine with all that the shared state of a run has: anchor, slots, schedule, what low rank remembers."""
 
-    def __init__(self, plan: Plan, anchor: Tensor, peers: Iterable[str]) -> None:
+    def __init__(self, plan: OuterPlan, anchor: Tensor, peers: Iterable[str]) -> None:
         recipe = Recipe(
             plan.transform,
             plan.optimizer,
@@ -149,6 +152,9 @@ class ScheduledEngine:
             plan.feedback.mode != "none",
             plan.keeps_progress,
             plan.manifest.strategy.participation_rounds,
+            plan.clip_kappa,
+            plan.is_centered,
+            plan.drops_contrary,
         )
         self.engine = Engine.start(recipe, anchor, list(peers))
         self.state = plan.schedule.start
@@ -172,13 +178,26 @@ class ScheduledEngine:
 
     def digest(self) -> bytes:
         """What `Entry.state_digest` of the next entry must be."""
-        engine = self.engine
-        momentum = hashlib.sha256(b"".join(tensor_bytes(slot) for slot in engine.slots)).digest()
-        memory = b""
-        if self._plan.has_memory:
-            results = engine.last_results if self._plan.transform.has_memory else {}
-            memory = hashlib.sha256(self._header.encode() + b"".join(results[s] for s in sorted(results))).digest()
-        return hashlib.sha256(hashlib.sha256(tensor_bytes(engine.anchor)).digest() + momentum + memory).digest()
+        header = self._header.encode() if self._plan.has_memory else b""
+        return state_digest(self._height, header, map(self._contents, self._plan.segments))
+
+    def _contents(self, segment: Segment) -> bytes:
+        """All that the shared state has of one segment."""
+        here, engine = slice(segment.start, segment.stop), self.engine
+        floats = b"".join(tensor_bytes(values[here]) for values in (engine.anchor, *engine.slots))
+        return floats + self._memory(segment)
+
+    def _memory(self, segment: Segment) -> bytes:
+        """What the shared state remembers of one segment: its last result, with its record, and the recorded norms."""
+        plan, records = self._plan, self.engine.records.get(segment.index, [])
+        kept = b""
+        if plan.keeps_results and records:
+            kept = self.engine.last_results[segment.index]
+            kept += records[-1].encode(plan.manifest.round.peers_max) if plan.record_bytes else b""
+        norms = [b"\0\0"] * (NORMS_KEPT if plan.norms_bytes else 0)
+        for number, record in enumerate(records if plan.norms_bytes else ()):
+            norms[number % NORMS_KEPT] = record.encode(0)[:2]
+        return kept + b"".join(norms)
 
 
 class ReferenceRun:
@@ -217,7 +236,7 @@ class ReferenceRun:
         return self._trainers[peer].update_of_phase(self._states, contribution, self._included[peer])
 
 
-def genesis(manifest: Manifest, plan: Plan) -> Tensor:
+def genesis(manifest: Manifest, plan: OuterPlan) -> Tensor:
     """x_0."""
     anchor = torch.empty(plan.layout.numel)
     for param in plan.layout.params:

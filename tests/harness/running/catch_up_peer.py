@@ -15,16 +15,16 @@ from pathlib import Path
 
 import uvloop
 
-from dilocoxd.daemon.library import Library
+from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import ANCHOR_NAME, MOMENTUM_NAME, SnapshotIndex, hash_chunks, publish, read_index
-from dilocoxd.swarm.addresses import parse_address
-from dilocoxd.swarm.bootstrap import reach
-from dilocoxd.swarm.fetch import Served
+from dilocoxd.swarm.discovery.bootstrap import reach
+from dilocoxd.swarm.p2pd.addresses import parse_address
+from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.wire.entry import genesis_hash
 from tests.harness.downloading import download_snapshot
-from tests.harness.namespaces import PORT
+from tests.harness.running.network_namespaces import PORT
 from tests.integration.swarm.members import Member, a_manifest, running
 
 MANIFEST = a_manifest().model_copy(

@@ -1,4 +1,5 @@
-"""A daemon that writes down when its trainers took which anchor: `python -m tests.harness.takes RUN_DIR`.
+"""A daemon that writes down when its trainers took which anchor: `python -m
+tests.harness.running.daemon_that_logs_anchors RUN_DIR`.
 
 The log does not say it, and need not: merging is local. Whoever computes a run again whose trainers merge in the middle
 of a phase (delays arrival and streaming) needs it.
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from dilocoxd.api.server import serve_api
 from dilocoxd.daemon.app import run_daemon
-from dilocoxd.daemon.site import LocalSite
-from dilocoxd.daemon.site_interface import AnchorAdopted, SiteEvent, SiteSettings
+from dilocoxd.daemon.site.interface import AnchorAdopted, SiteEvent, SiteSettings
+from dilocoxd.daemon.site.site import LocalSite
 
 NAME = "takes.jsonl"
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness.faults import Event, events_of, now, wait_event
-from tests.harness.runs import common_options, free_port
-from tests.harness.sites import SiteProcess, sites, wait_until
+from tests.harness.running.run_directories import common_options, free_port, link_of
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import Event, events_of, now, wait_event
 
 REAL = (sys.executable, "-m", "dilocoxd")
-SYNTHETIC = (sys.executable, "-m", "tests.harness.synthetic_join")
+SYNTHETIC = (sys.executable, "-m", "tests.harness.synthetic.join")
 STAGES = ("manifest", "daemon", "p2pd", "seen live", "outer worker", "met others", "training", "in an entry")
 
 
@@ -28,10 +28,10 @@ class Launch:
 def launch(founder: SiteProcess, folder: Path, number: int, command: Sequence[str], *options: str) -> Launch:
     """Join, take part in a round, leave. AssertionError if any stage is not reached in time."""
     site = SiteProcess(f"joiner-{number}", folder / f"joiner-{number}", free_port(), dict(founder.environment))
-    address = founder.status()["join_address"]
+    link = link_of(founder.run_dir, founder.status()["join_address"])
     with sites(site):
         at = now()
-        site.start_command([*command, "join", address, *common_options(site.run_dir, site.port), *options])
+        site.start_command([*command, "join", link, *common_options(site.run_dir, site.port), *options])
         times = _watch(founder, site, at)
         assert site.process is not None
         site.process.send_signal(signal.SIGTERM)

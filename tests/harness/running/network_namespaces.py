@@ -2,7 +2,7 @@
 
 Nothing leaves these namespaces. Links are cut silently (iptables DROP) or loudly (interface down), between all or two
 sites, and shaped with tbf. Needs root, ip, iptables and tc. Kernel facts: netem does not exist on the machines that
-this was written for, so latency and loss are not offered.
+this was written for; links with latency and loss are in tests/harness/internet.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.harness.sites import SiteProcess
+from tests.harness.running.sites import SiteProcess
 
 CLONE_NEWNET = 0x40000000
 NAMESPACES = Path("/run/netns")
@@ -32,7 +32,8 @@ class NamespaceError(Exception):
     """A command of the network tools failed; the message is what it said."""
 
 
-def _run(*command: str) -> str:
+def run_tool(*command: str) -> str:
+    """What a network tool printed. Raises NamespaceError."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NamespaceError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
@@ -67,12 +68,12 @@ class Network:
         self._remove()
 
     def _build(self) -> None:
-        _run("ip", "netns", "add", self.hub)
+        run_tool("ip", "netns", "add", self.hub)
         self.inside_hub("ip", "link", "add", "bridge0", "type", "bridge")
         self.inside_hub("ip", "link", "set", "bridge0", "up")
         for name in self.names:
             space, port = self.namespace(name), f"p{name}"
-            _run("ip", "netns", "add", space)
+            run_tool("ip", "netns", "add", space)
             self.inside_hub("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
             self.inside_hub("ip", "link", "set", port, "master", "bridge0")
             self.inside_hub("ip", "link", "set", port, "up")
@@ -83,19 +84,19 @@ class Network:
     def _remove(self) -> None:
         for space in (*map(self.namespace, self.names), self.hub):
             with contextlib.suppress(NamespaceError):
-                _run("ip", "netns", "del", space)
+                run_tool("ip", "netns", "del", space)
 
     def inside_hub(self, *command: str) -> str:
         """Run a command where the bridge is."""
-        return _run("ip", "netns", "exec", self.hub, *command)
+        return run_tool("ip", "netns", "exec", self.hub, *command)
 
     def inside(self, name: str, *command: str) -> str:
         """Run a command in a site's namespace."""
-        return _run("ip", "netns", "exec", self.namespace(name), *command)
+        return run_tool("ip", "netns", "exec", self.namespace(name), *command)
 
     def pids(self, name: str) -> list[int]:
         """Processes that run in a site's namespace."""
-        return [int(line) for line in _run("ip", "netns", "pids", self.namespace(name)).split()]
+        return [int(line) for line in run_tool("ip", "netns", "pids", self.namespace(name)).split()]
 
     # --- faults ---
 
@@ -181,7 +182,7 @@ class NamespacedSite(SiteProcess):
         """What `init`, `start` and `join` need to know about the place."""
         assert self.network is not None
         place = ["--host", self.network.address(self.name), "--port", str(PORT), "--api-port", str(API_PORT)]
-        return ["--dir", str(self.run_dir), *place]
+        return ["--dir", str(self.run_dir), *place, "--set", "parallel.threads_per_rank=1"]
 
 
 def _get_json(url: str) -> Any | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.1
 
 
@@ -59,9 +59,10 @@ class SiteProcess:
         self.start_command([sys.executable, "-m", "dilocoxd", *(arguments or ("run", str(self.run_dir)))])
 
     def start_without_model(self, phase_s: float = 1.5) -> None:
-        """Run the daemon with tests/harness/fake_site.py in place of workers; a phase takes `phase_s` seconds."""
+        """Run the daemon with tests/harness/synthetic/fake_site.py in place of workers; a phase takes `phase_s`
+        seconds."""
         self.environment["FAKE_PHASE_S"] = str(phase_s)
-        self.start_command([sys.executable, "-m", "tests.harness.fake_daemon", str(self.run_dir)])
+        self.start_command([sys.executable, "-m", "tests.harness.synthetic.fake_daemon", str(self.run_dir)])
 
     def start_command(self, command: list[str]) -> None:
         """Run any command as this site's daemon."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dilocoxd.ipc.fault import FAULT_VARIABLE, POINTS
-from tests.harness.sites import SiteProcess, wait_until
+from tests.harness.running.sites import SiteProcess, wait_until
 
 Event = dict[str, Any]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.wire.entry import entry_hash, genesis_hash
-from tests.harness.sites import SiteProcess, wait_until
+from tests.harness.running.sites import SiteProcess, wait_until
 
 CORPUS_FILES = 40
 PATIENCE_S = 150.0

@@ -7,8 +7,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
-from tests.harness.runs import common_options, free_port
-from tests.harness.sites import SiteProcess
+from tests.harness.running.run_directories import common_options, free_port, printed_address, share_authority
+from tests.harness.running.sites import SiteProcess
 
 
 def _invoke(arguments: list[str]) -> str:
@@ -26,8 +26,9 @@ def make_pair(
     ports = free_port(), free_port()
     folder.mkdir(parents=True, exist_ok=True)
     out = _invoke(["init", target, *common_options(folder / "a", ports[0]), *manifest_options, *site_options])
-    address = out.rsplit("dilocoxd join ", 1)[1].strip()
+    address = printed_address(out)
     bootstrap = ["--set", f'network.bootstrap=["{address}"]']
     copy = str(folder / "a" / "run.toml")
     _invoke(["init", copy, *common_options(folder / "b", ports[1]), *site_options, *bootstrap])
+    share_authority(folder / "a", folder / "b")
     return SiteProcess("a", folder / "a", ports[0]), SiteProcess("b", folder / "b", ports[1])

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from dilocoxd.api.server import serve_api
 from dilocoxd.daemon.app import run_daemon
-from dilocoxd.daemon.site import LocalSite
-from dilocoxd.daemon.site_interface import SiteEvent, SiteSettings
+from dilocoxd.daemon.site.interface import SiteEvent, SiteSettings
+from dilocoxd.daemon.site.site import LocalSite
 
-TRAINER = (sys.executable, "-m", "tests.harness.synthetic_trainer")
+TRAINER = "tests.harness.synthetic.trainer"
 
 
 def make_site(settings: SiteSettings, emit: Callable[[SiteEvent], None]) -> LocalSite:
-    """The real site with another trainer command."""
-    return LocalSite(dataclasses.replace(settings, trainer_command=TRAINER), emit)
+    """The real site with other trainers."""
+    return LocalSite(dataclasses.replace(settings, trainer_modules=(TRAINER,)), emit)
 
 
 if __name__ == "__main__":

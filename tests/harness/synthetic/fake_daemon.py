@@ -1,4 +1,4 @@
-"""Process of one daemon without workers: `python -m tests.harness.fake_daemon RUN_DIR` (fake_site.py)."""
+"""Process of one daemon without workers: `python -m tests.harness.synthetic.fake_daemon RUN_DIR` (fake_site.py)."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from dilocoxd.api.server import serve_api
 from dilocoxd.daemon.app import run_daemon
 from dilocoxd.errors import ConfigError
-from tests.harness.fake_site import FakeSite
+from tests.harness.synthetic.fake_site import FakeSite
 
 if __name__ == "__main__":
     try:

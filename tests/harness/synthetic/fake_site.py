@@ -9,34 +9,35 @@ import hashlib
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from dilocoxd.daemon.buffers import Buffers
-from dilocoxd.daemon.site_interface import (
-    ChainView,
-    CommittedEntry,
-    ContributionOffered,
+from dilocoxd.daemon.site.interface import (
     SiteEvent,
     SiteLayout,
     SiteSettings,
     SiteStatus,
 )
+from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
-from dilocoxd.wire.local import (
-    INBOX,
-    OUTBOX,
-    RESULT,
-    Buffer,
-    PassPrepared,
-    Reduced,
+from dilocoxd.machines.phase.inputs import CommittedEntry
+from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.phase.settings import StartingPoint
+from dilocoxd.store.audits import read_case, share_name
+from dilocoxd.wire.local.buffers import INBOX, OUTBOX, RESULT, Buffer
+from dilocoxd.wire.local.outer_worker import (
+    ContributionFormed,
+    PassReady,
+    ReducedAgain,
+    SegmentReduced,
     Share,
-    SnapshotWritten,
+    SnapshotSaved,
     StateReady,
 )
 
 LENGTHS = (3000, 1000)
 TOTAL = sum(LENGTHS)
-SLOTS = 8
+SLOTS = int(os.environ.get("FAKE_SLOTS", "8"))
 GENESIS = Digest(hashlib.sha256(b"fake genesis").digest())
 
 
@@ -101,10 +102,9 @@ class FakeSite:
         self.moved_work.append((phase, is_withdrawn))
         return True
 
-    async def begin(self, chain: ChainView) -> None:
+    async def begin(self, start: StartingPoint) -> None:
         self._is_training = True
-        if chain.newest_own_phase is not None:
-            self._phase = PhaseId(max(self._phase, chain.newest_own_phase + 1))
+        self._phase = PhaseId(max(self._phase, *(phase + 1 for phase in start.own_phases), 0))
         self._offer_soon()
 
     def _offer_soon(self) -> None:
@@ -119,19 +119,8 @@ class FakeSite:
         payload = self._rng.randbytes(TOTAL)
         self.buffers.write(OUTBOX, 0, payload)
         hashes = tuple(hashlib.sha256(part).digest() for part in (payload[: LENGTHS[0]], payload[LENGTHS[0] :]))
-        self._emit(
-            ContributionOffered(
-                phase=self._phase,
-                base_round=self._round,
-                inner_steps=1,
-                tokens=10,
-                lowrank_r=0,
-                segment_hashes=hashes,
-                norm=1.0,
-                residual_norm=0.0,
-                form_seconds=0.0,
-            )
-        )
+        formed = ContributionFormed(0, self._phase, True, "", hashes, norm=1.0, residual_norm=0.0, seconds=0.0)
+        self._emit(OfferContribution(self._phase, self._round, 1, 10, 0, formed))
 
     def pause(self, reason: str) -> None:
         self._is_training = False
@@ -149,7 +138,7 @@ class FakeSite:
 
     async def reduce(
         self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
-    ) -> Reduced:
+    ) -> SegmentReduced:
         start, length = sum(LENGTHS[:segment]), LENGTHS[segment]
         total = bytearray(length)
         for share in shares:
@@ -157,15 +146,24 @@ class FakeSite:
             for index, value in enumerate(self.buffers.read(name, base + start, length)):
                 total[index] = (total[index] + value * share.tokens) % 256
         self.buffers.write(RESULT, start, total)
-        return Reduced(0, pass_index, segment, hashlib.sha256(total).digest(), 0.0)
+        return SegmentReduced(0, pass_index, segment, hashlib.sha256(total).digest(), 0.0)
 
-    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassPrepared:
+    async def reduce_again(self, directory: str, *, timeout_s: float = 60.0) -> ReducedAgain:
+        folder = Path(directory)
+        case = read_case(folder)
+        total = bytearray(LENGTHS[case.segment])
+        for place, named in enumerate(case.entry.contributions):
+            for index, value in enumerate((folder / share_name(place)).read_bytes()):
+                total[index] = (total[index] + value * named.tokens) % 256
+        return ReducedAgain(0, hashlib.sha256(total).digest(), 0.0)
+
+    async def prepare_pass(self, pass_index: int, lowrank_r: int, *, timeout_s: float = 120.0) -> PassReady:
         assert pass_index == 1, "one pass only"
-        return PassPrepared(0, pass_index, ())
+        return PassReady(0, pass_index, ())
 
-    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotWritten:
+    async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotSaved:
         self.snapshots[directory] = (self._round, self._digest)
-        return SnapshotWritten(0, self._round, directory, 0, 0.0)
+        return SnapshotSaved(0, self._round, directory, 0, 0.0)
 
     async def leave(self) -> None:
         self._is_over.set()

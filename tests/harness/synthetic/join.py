@@ -1,11 +1,11 @@
-"""The real `dilocoxd join ADDR...` up to the daemon, whose trainers have no model (synthetic_daemon.py)."""
+"""The real `dilocoxd join ADDR...` up to the daemon, whose trainers have no model (daemon.py)."""
 
 from dilocoxd.api.server import serve_api
-from dilocoxd.cli import commands
+from dilocoxd.cli.joining import join
 from dilocoxd.cli.main import main
 from dilocoxd.daemon.app import run_daemon
 from dilocoxd.store.rundir import RunDir
-from tests.harness.synthetic_daemon import make_site
+from tests.harness.synthetic.daemon import make_site
 
 
 def run_with_synthetic_trainers(run_dir: RunDir) -> int:
@@ -14,5 +14,5 @@ def run_with_synthetic_trainers(run_dir: RunDir) -> int:
 
 
 if __name__ == "__main__":
-    commands.run_in_foreground = run_with_synthetic_trainers
+    join.run_in_foreground = run_with_synthetic_trainers
     main()

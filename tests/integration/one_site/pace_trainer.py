@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
-from dilocoxd.ipc.client import Connection, DaemonGone
-from dilocoxd.wire import local
+from dilocoxd.ipc.client import DaemonConnection, DaemonGone
+from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 STEP_S = 0.004
 PER_STEP = np.float32(1.0 / 1024.0)
@@ -20,11 +20,11 @@ PER_STEP = np.float32(1.0 / 1024.0)
 class PaceTrainer:
     """Does what LOCAL messages say; state as in dilocoxd/trainer/loop.py."""
 
-    def __init__(self, link: Connection, fault: str) -> None:
+    def __init__(self, link: DaemonConnection, fault: str) -> None:
         self.link = link
         self.fault = fault
-        self.anchor = np.frombuffer(link.buffers[local.ANCHOR], dtype=np.float32)
-        self.shared_phase = np.frombuffer(link.buffers[local.PHASE], dtype=np.float32)
+        self.anchor = np.frombuffer(link.buffers[local_buffers.ANCHOR], dtype=np.float32)
+        self.shared_phase = np.frombuffer(link.buffers[local_buffers.PHASE], dtype=np.float32)
         self.params = self.anchor.copy()
         self.base = self.params.copy()
         self.phase = self.step = self.steps = self.total = 0
@@ -41,8 +41,8 @@ class PaceTrainer:
                 self.idle_s += time.monotonic() - began
             if message is None:
                 self.inner_step()
-            elif isinstance(message, local.StopTraining):
-                self.link.send(local.TrainerStopped(self.phase, self.step))
+            elif isinstance(message, local_trainer.StopTraining):
+                self.link.send(local_trainer.TrainerStopped(self.phase, self.step))
                 return
             else:
                 self.obey(message)
@@ -53,39 +53,39 @@ class PaceTrainer:
         self.step += 1
         self.total += 1
         self.params += PER_STEP
-        self.link.send(local.StepDone(self.phase, self.step, self.total, 1.0, 8, STEP_S, self.idle_s))
+        self.link.send(local_trainer.StepDone(self.phase, self.step, self.total, 1.0, 8, STEP_S, self.idle_s))
         if self.step >= self.steps:
             self.is_due = True
-            self.link.send(local.BoundaryDue(self.phase, self.step))
+            self.link.send(local_trainer.BoundaryDue(self.phase, self.step))
 
     def obey(self, message: object) -> None:
         match message:
-            case local.StartTraining():
+            case local_trainer.StartTraining():
                 self.params[:] = self.anchor
                 self.phase, self.steps, self.is_training = message.phase, message.inner_steps, True
-                self.link.send(local.AnchorTaken(message.round, "start", self.phase, 0))
-            case local.Extend():
+                self.link.send(local_trainer.AnchorTaken(message.round, "start", self.phase, 0))
+            case local_trainer.Extend():
                 self.steps, self.is_due = self.steps + message.inner_steps, False
-            case local.CloseBoundary():
+            case local_trainer.CloseBoundary():
                 self.close(message)
-            case local.TakeAnchor():
+            case local_trainer.TakeAnchor():
                 self.params[:] = self.anchor + (self.params - self.base) if message.how == "merge" else self.anchor
                 self.is_training = True
-                self.link.send(local.AnchorTaken(message.round, message.how, self.phase, self.step))
-            case local.Evaluate():
-                self.link.send(local.Evaluated(message.round, float(self.anchor.mean()), 0.0))
-            case local.Pause():
+                self.link.send(local_trainer.AnchorTaken(message.round, message.how, self.phase, self.step))
+            case local_trainer.Evaluate():
+                self.link.send(local_trainer.Evaluated(message.round, float(self.anchor.mean()), 0.0))
+            case local_trainer.Pause():
                 self.is_paused = True
-            case local.Resume():
+            case local_trainer.Resume():
                 self.is_paused = False
 
-    def close(self, message: local.CloseBoundary) -> None:
+    def close(self, message: local_trainer.CloseBoundary) -> None:
         self.shared_phase -= self.params
         self.base[:] = self.params
         if message.then == "replace":
             self.params[:] = self.anchor
         self.link.send(
-            local.BoundaryClosed(
+            local_trainer.BoundaryClosed(
                 self.phase, self.step, 8 * self.step, 1.0, message.then == "replace", message.round
             )
         )  # fmt: skip
@@ -95,18 +95,18 @@ class PaceTrainer:
 
 def main() -> int:
     fault = os.environ.get("PACE_FAULT", "")
-    link = Connection()
-    link.send(local.WorkerHello("trainer", os.getpid(), int(os.environ["DILOCOXD_GENERATION"]), 0, 1))
+    link = DaemonConnection()
+    link.send(local_worker.WorkerHello("trainer", os.getpid(), int(os.environ["DILOCOXD_GENERATION"]), 0, 1))
     if fault == "refuse_config":
-        link.send(local.WorkerFailed(0, "config", "model.num_layers = 1 cannot be cut"))
+        link.send(local_worker.WorkerFailed(0, "config", "model.num_layers = 1 cannot be cut"))
         return 78
-    while local.PHASE not in link.buffers:
+    while local_buffers.PHASE not in link.buffers:
         link.receive()
     if fault == "never_ready":
         time.sleep(3600)
     if fault == "garbage":
         os.write(link.fileno(), b"\xff" * 64)
-    link.send(local.TrainerReady())
+    link.send(local_trainer.TrainerReady())
     try:
         PaceTrainer(link, fault).run()
     except DaemonGone:

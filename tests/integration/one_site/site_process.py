@@ -1,4 +1,5 @@
-"""A process that is a daemon as far as its workers can tell: ``python -m tests.integration.site_process FOLDER``.
+"""A process that is a daemon as far as its workers can tell: ``python -m tests.integration.one_site.site_process
+FOLDER``.
 
 Prints one line `MARK PIDS...` when the real trainers (2 stages) train; then goes on until it is killed.
 """
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import uvloop
 
-from dilocoxd.daemon.supervisor import keep_reaper, mark_this_process
+from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.ipc.process_tree import find_tree
-from tests.integration.site_world import make_run, running
+from tests.integration.one_site.site_world import REAL, make_run, running
 
 
 async def main(folder: Path) -> None:
     mark = mark_this_process()
-    settings = dataclasses.replace(make_run(folder, stages=2, delay="phase"), trainer_command=())
+    settings = dataclasses.replace(make_run(folder, stages=2, delay="phase"), trainer_modules=(REAL,))
     async with asyncio.TaskGroup() as group:
         group.create_task(keep_reaper(mark))
         async with running(settings) as world:

@@ -8,29 +8,29 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
-from dilocoxd.daemon.site import LocalSite
-from dilocoxd.daemon.site_interface import (
-    ChainView,
-    CommittedEntry,
-    ContributionOffered,
-    PhaseClosed,
+from dilocoxd.daemon.site.interface import (
     SiteEvent,
     SiteSettings,
     StepReported,
 )
+from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.wire import local
-from tests.integration.trainer_site import english_like_text, make_tables
+from dilocoxd.machines.phase.inputs import CommittedEntry
+from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.phase.settings import StartingPoint
+from dilocoxd.telemetry.catalogue import PhaseClosed
+from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from tests.integration.trainers.daemon_side import english_like_text, make_tables
 
 WAIT_S = 180.0
-PACE_COMMAND = (sys.executable, "-m", "tests.integration.pace_trainer")
+PACED = "tests.integration.one_site.pace_trainer"
+REAL = "dilocoxd.trainer.main"
 
 
 def make_run(folder: Path, *, stages: int = 1, **strategy: Any) -> SiteSettings:
@@ -42,7 +42,7 @@ def make_run(folder: Path, *, stages: int = 1, **strategy: Any) -> SiteSettings:
     tables["strategy"] = {**tables["strategy"], "codec": "fp32", **strategy}
     tables["outer"] = {"lr": 0.5, "momentum": 0.0}
     manifest = manifest_from_tables(tables, source="test")
-    site = SiteConfig(parallel=ParallelSection(stages=stages), workers=WorkersSection(outer_nice=0))
+    site = SiteConfig(parallel=ParallelSection(threads_per_rank=1, stages=stages), workers=WorkersSection(outer_nice=0))
     (folder / "run.toml").write_text(manifest.to_toml(), encoding="utf-8")
     (folder / "site.toml").write_text(site.to_toml(), encoding="utf-8")
     return SiteSettings(
@@ -53,9 +53,8 @@ def make_run(folder: Path, *, stages: int = 1, **strategy: Any) -> SiteSettings:
         extend_steps_max=8,
         evaluate_every_rounds=0,
         num_stages=stages,
-        trainer_command=PACE_COMMAND,
-        trainer_environment={"OMP_NUM_THREADS": "1", "DILOCOXD_CACHE": str(folder.parent)},
-        outer_environment={"OMP_NUM_THREADS": "1"},
+        trainer_modules=(PACED,),
+        trainer_environment={"DILOCOXD_CACHE": str(folder.parent)},
         restarts_max=50,
     )
 
@@ -69,7 +68,7 @@ class World:
         self.committed: list[tuple[CommittedEntry, bytes]] = []
         self.commits = asyncio.Semaphore(0)
         self.changed = asyncio.Event()
-        self.offers: asyncio.Queue[ContributionOffered] = asyncio.Queue()
+        self.offers: asyncio.Queue[OfferContribution] = asyncio.Queue()
         self.site = LocalSite(settings, self._on_event)
         self.state: local.StateReady | None = None
         self.bases_at_boundaries: list[int | None] = []
@@ -79,7 +78,7 @@ class World:
         """Called at named moments of a round, to place a fault there."""
 
     def _on_event(self, event: SiteEvent) -> None:
-        if isinstance(event, ContributionOffered):
+        if isinstance(event, OfferContribution):
             self.offers.put_nowait(event)
         if isinstance(event, PhaseClosed):
             self.bases_at_boundaries.append(self.site.status().base_round)
@@ -119,7 +118,7 @@ class World:
                 await self.site.reduce(0, segment, shares, 0)
                 self.on_commit("reduce", round_index)
             await self.site.prepare_pass(1, 0)
-            payload = self.site.buffers.read(local.RESULT, 0, self.site.buffers.size(local.RESULT))
+            payload = self.site.buffers.read(local_buffers.RESULT, 0, self.site.buffers.size(local_buffers.RESULT))
             owned = tuple(
                 local.OwnedSegment(0, segment, shares) for segment in range(len(layout.payload_bytes[0][0]))
             )  # fmt: skip
@@ -153,7 +152,7 @@ class World:
 
     @property
     def offered(self) -> list[PhaseId]:
-        return [event.phase for event in self.of(ContributionOffered)]
+        return [event.phase for event in self.of(OfferContribution)]
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +164,7 @@ async def running(settings: SiteSettings) -> AsyncIterator[World]:
         async with asyncio.timeout(WAIT_S):
             await world.site.ready()
             world.state = await world.site.load_state("")
-            await world.site.begin(ChainView(RoundIndex(0), None))
+            await world.site.begin(StartingPoint())
         world.committer = group.create_task(world.commit_for_ever(), name="commit")
         yield world
         world.committer.cancel()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.site_interface import ValidationMeasured
-from tests.integration.site_world import kill, make_run, running
+from dilocoxd.telemetry.catalogue import ValidationMeasured
+from tests.integration.one_site.site_world import REAL, kill, make_run, running
 
 pytestmark = pytest.mark.processes
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize("delay", ["none", "phase", "arrival"])
 async def test_two_stages_learn_through_the_outer_worker(tmp_path: Path, delay: str) -> None:
     settings = make_run(tmp_path / "site", stages=2, delay=delay)
-    settings = dataclasses.replace(settings, trainer_command=(), evaluate_every_rounds=2)
+    settings = dataclasses.replace(settings, trainer_modules=(REAL,), evaluate_every_rounds=2)
     async with running(settings) as world:
         await world.until(lambda: len(world.of(ValidationMeasured)) >= 4, "four validation losses")
-        losses = [event.loss for event in world.of(ValidationMeasured)]
+        losses = [event.validation_loss for event in world.of(ValidationMeasured)]
         assert losses[3] < 0.9 * losses[0]
         assert world.steps[-1].idle_seconds < 30.0
         assert world.state is not None
@@ -27,12 +27,11 @@ async def test_two_stages_learn_through_the_outer_worker(tmp_path: Path, delay: 
 
 async def test_killed_stage_is_replaced_and_training_goes_on(tmp_path: Path) -> None:
     settings = make_run(tmp_path / "site", stages=2, delay="arrival")
-    settings = dataclasses.replace(settings, trainer_command=())
+    settings = dataclasses.replace(settings, trainer_modules=(REAL,))
     async with running(settings) as world:
         await world.until(lambda: len(world.committed) >= 2, "two entries")
-        # The agent comes first, then the ranks in the order in which they said hello.
         kill(world.site.trainer.pids[-1], signal.SIGKILL)
-        await world.until(lambda: world.site.trainer.number == 2, "the next generation")
+        await world.until(lambda: world.site.trainer.generation == 2, "the next generation")
         seen = len(world.steps)
         await world.until(lambda: len(world.steps) > seen + 8, "further steps")
         # Moments and data position come from the checkpoint of a boundary: nothing starts from zero again.

@@ -1,4 +1,4 @@
-"""The real process tree of a site: trainers under torchrun, and what a killed daemon leaves behind (nothing)."""
+"""The real process tree of a site: forked workers, and what a killed daemon leaves behind (nothing)."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dilocoxd.daemon.site_interface import ContributionOffered, WorkerChanged
+from dilocoxd.daemon.site.interface import WorkerChanged
 from dilocoxd.ipc.process_tree import find_tree
-from tests.integration.site_world import WAIT_S, kill, make_run, running
+from dilocoxd.machines.phase.outputs import OfferContribution
+from tests.integration.one_site.site_world import REAL, WAIT_S, kill, make_run, running
 
 pytestmark = pytest.mark.processes
 GONE_S = 10.0
@@ -29,7 +30,9 @@ def reapers_of(pid: int) -> list[int]:
 def start_site(folder: Path) -> tuple["subprocess.Popen[str]", str, list[int]]:
     """A daemon-like process whose trainers train; its mark, and the pids of its tree."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.site_process", str(folder)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.integration.one_site.site_process", str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     mark, *pids = process.stdout.readline().split()
@@ -55,9 +58,9 @@ def seconds_until_gone(mark: str, pids: list[int]) -> float:
 def test_killed_daemon_leaves_no_process_for_longer_than_ten_seconds(tmp_path: Path, hardship: str) -> None:
     process, mark, pids = start_site(tmp_path / "run")
     try:
-        assert len(pids) >= 4, "outer worker, torchrun agent, two ranks"
+        assert len(pids) >= 4, "fork server, outer worker, two ranks"
         sessions = {os.getsid(pid) for pid in pids}
-        assert len(sessions) >= 4, "torchrun gives each rank a session: process groups would not be enough"
+        assert len(sessions) >= 4, "each has a session: process groups would not be enough"
         if hardship == "reaper is dead":
             for pid in reapers_of(process.pid):
                 os.kill(pid, signal.SIGKILL)
@@ -78,25 +81,43 @@ def test_killed_daemon_leaves_no_process_for_longer_than_ten_seconds(tmp_path: P
 
 async def test_real_trainers_follow_each_other_and_one_killed_rank_is_a_new_generation(tmp_path: Path) -> None:
     settings = make_run(tmp_path / "run", stages=2, delay="arrival")
-    settings = dataclasses.replace(settings, trainer_command=(), evaluate_every_rounds=2)
+    settings = dataclasses.replace(settings, trainer_modules=(REAL,), evaluate_every_rounds=2)
     async with running(settings) as world:
         await world.until(lambda: len(world.committed) >= 2, "2 entries")
         first = world.site.trainer.pids
-        assert len(first) == 3
+        assert len(first) == 2
         kill(first[-1], signal.SIGKILL)
-        await world.until(lambda: world.site.trainer.number == 2, "generation 2")
+        await world.until(lambda: world.site.trainer.generation == 2, "generation 2")
         before = len(world.committed)
         await world.until(lambda: len(world.committed) >= before + 2, "2 more entries")
-        assert not [pid for pid in first if psutil.pid_exists(pid)]
+        assert not [pid for pid in first if is_alive(pid)]
         status = world.site.status()
         assert status.tokens > 0 and status.global_step > 0
     assert world.offered == sorted(set(world.offered))
-    assert all(offer.norm > 0 for offer in world.of(ContributionOffered))
+    assert all(offer.formed.norm > 0 for offer in world.of(OfferContribution))
     lost = [e.reason for e in world.of(WorkerChanged) if e.role == "trainer" and e.state == "lost"]
     assert len(lost) == 1
+    assert "(process 1: killed by SIGKILL" in lost[0], "the first to go is told first"
     with contextlib.suppress(FileNotFoundError):
         assert not list((tmp_path / "run").glob("sock"))
     assert [e for e in world.of(WorkerChanged) if e.role == "trainer"][-1].state == "stopped"
+
+
+@pytest.mark.remedy("alert:worker_fork_server_lost")
+async def test_killed_fork_server_takes_its_workers_along_and_all_come_back(tmp_path: Path) -> None:
+    settings = make_run(tmp_path / "run", delay="phase")
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= 1, "an entry")
+        site = world.site
+        first = [site.fork_server.pid, site.outer.pid, *site.trainer.pids]
+        kill(site.fork_server.pid, signal.SIGKILL)
+        await world.until(lambda: site.trainer.generation == 2 and site.outer.generation == 2, "the next ones")
+        before = len(world.committed)
+        await world.until(lambda: len(world.committed) >= before + 2, "2 more entries")
+        assert not [pid for pid in first if is_alive(pid)]
+    lost = {e.role: e.reason for e in world.of(WorkerChanged) if e.state == "lost"}
+    assert set(lost) == {"fork_server", "outer", "trainer"}
+    assert "killed by SIGKILL" in lost["fork_server"]
 
 
 async def test_site_cancelled_in_the_middle_ends_its_workers(tmp_path: Path) -> None:

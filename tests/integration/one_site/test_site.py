@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.site_interface import AnchorAdopted, ContributionOffered, PhaseStarted, WorkerChanged
+from dilocoxd.daemon.site.interface import AnchorAdopted, WorkerChanged
+from dilocoxd.daemon.site.record import load_record
+from dilocoxd.daemon.site.saved_feedback import read_saved
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.process_tree import TREE_VARIABLE, find_tree
-from tests.integration.site_world import World, kill, make_run, running
+from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.telemetry.catalogue import PhaseStarted
+from tests.integration.one_site.site_world import World, kill, make_run, running
 
 pytestmark = pytest.mark.processes
 
@@ -21,7 +25,7 @@ def check_history(world: World) -> None:
     assert world.offered == sorted(set(world.offered))
     started = [event.phase for event in world.of(PhaseStarted)]
     assert started == sorted(set(started))
-    for offer in world.of(ContributionOffered):
+    for offer in world.of(OfferContribution):
         assert offer.tokens == 8 * offer.inner_steps
 
 
@@ -42,7 +46,7 @@ async def test_phases_follow_each_other(tmp_path: Path, delay: str) -> None:
     check_history(world)
     how = {event.how for event in world.of(AnchorAdopted)}
     assert how == {"none": {"start", "replace"}, "phase": {"start"}, "arrival": {"start", "merge"}}[delay]
-    bases = [(offer.phase, offer.base_round) for offer in world.of(ContributionOffered)][:3]
+    bases = [(offer.phase, offer.base_round) for offer in world.of(OfferContribution)][:3]
     assert bases == ([(0, 0), (1, 0), (2, 1)] if delay == "phase" else [(0, 0), (1, 1), (2, 2)])
     assert world.bases_at_boundaries and None not in world.bases_at_boundaries, "a status without a base of the phase"
     for name in ("outer", "trainer-1"):
@@ -78,9 +82,9 @@ async def test_trainer_killed_loses_its_phase_only(tmp_path: Path) -> None:
     async with running(make_run(tmp_path / "run", delay="arrival")) as world:
         for number in (1, 2, 3):
             await world.until(lambda n=number: len(world.committed) >= 2 * n, "two more entries")
-            before = world.site.trainer.number
+            before = world.site.trainer.generation
             kill(world.site.trainer.pids[-1], signal.SIGKILL)
-            await world.until(lambda b=before: world.site.trainer.number > b, "the next generation")
+            await world.until(lambda b=before: world.site.trainer.generation > b, "the next generation")
         await world.until(lambda: len(world.committed) >= 10, "10 entries")
         await check_bits(world)
     check_history(world)
@@ -95,7 +99,7 @@ async def test_trainer_that_hangs_is_noticed_and_replaced(tmp_path: Path) -> Non
         trainer_silence_min_s=1.0,
     )
     async with running(settings) as world:
-        await world.until(lambda: world.site.trainer.number >= 3, "a third generation")
+        await world.until(lambda: world.site.trainer.generation >= 3, "a third generation")
         reasons = [e.reason for e in world.of(WorkerChanged) if e.role == "trainer" and e.state == "lost"]
         assert all("no sign of life" in reason and "waiting for an inner step" in reason for reason in reasons)
 
@@ -157,3 +161,21 @@ async def test_leaving_ends_in_seconds_and_leaves_nothing_behind(tmp_path: Path)
     assert clock() - began < 20.0
     assert find_tree(os.environ[TREE_VARIABLE]) == []
     assert not (tmp_path / "run" / "sock").exists()
+
+
+async def test_leaving_while_the_outer_worker_is_down_saves_the_feedback(tmp_path: Path) -> None:
+    settings = make_run(tmp_path / "run", delay="none", codec="int8")
+    settings = dataclasses.replace(settings, save_feedback_every_rounds=0)
+    file = tmp_path / "run" / "site" / "feedback.safetensors"
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= 2, "2 entries")
+        assert world.committer is not None
+        world.committer.cancel()
+        await world.until(lambda: len(world.offered) >= 3, "an offer that nobody takes: the trainers wait for its fate")
+        assert not file.exists(), "it is written only when the site leaves"
+        world.site.outer.restarts.backoff_first_s = 3.0  # the trainers have stopped before it is back
+        kill(world.site.outer.pid, signal.SIGKILL)
+        await world.until(lambda: [e for e in world.of(WorkerChanged) if e.role == "outer" and e.state == "lost"], "it")
+    saved = read_saved(file)
+    assert saved is not None and (saved.phase, saved.in_flight) == (1, 2)
+    assert load_record(settings.run_directory).last_settled == 1

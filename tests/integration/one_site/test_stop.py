@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from dilocoxd.daemon.app import BLOCKED_LIMIT_S, STOP_LIMIT_S
-from dilocoxd.daemon.stop_signals import EXIT_NOW
-from tests.harness.faults import Fault, events_of, now, wait_event
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import ROOT, SiteProcess, sites, wait_until
+from dilocoxd.daemon.process.stop_signals import EXIT_NOW
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import ROOT, SiteProcess, sites, wait_until
+from tests.harness.running.strikes import Fault, events_of, now, wait_event
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 90
@@ -23,7 +23,7 @@ SERVICE_LIMIT_S = 20.0
 BLOCKED = """
 import asyncio, sys, time, uvloop
 from pathlib import Path
-from dilocoxd.daemon.stop_signals import StopSignals
+from dilocoxd.daemon.process.stop_signals import StopSignals
 
 async def main():
     with StopSignals(print, Path(sys.argv[1]), float(sys.argv[2])):

@@ -17,10 +17,10 @@ import torch
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.outerworker.journal import CRASH_VARIABLE
-from dilocoxd.outerworker.plan import Plan, make_plan
-from dilocoxd.wire import local
-from dilocoxd.wire.local import (
-    ApplyEntry,
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import (
+    ApplyResult,
     CopyBase,
     FormContribution,
     LoadState,
@@ -30,9 +30,10 @@ from dilocoxd.wire.local import (
     Settle,
     Share,
 )
-from tests.harness.outer_daemon import OuterDaemon, WorkerDied, tiny_manifest
-from tests.harness.outer_swarm import foreign_payload
-from tests.harness.zygote import Zygote
+from tests.harness.outer_worker.daemon_end import OuterDaemon, WorkerDied, tiny_manifest
+from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.swarm import foreign_payload
+from tests.reference.state_digest import anchor_hash
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -41,12 +42,12 @@ SHARES = (Share(0, 300), Share(-1, 500), Share(2, 200))
 KILLS = 25
 JOURNAL_WRITES_MIN = 50
 """Of one undisturbed scenario: fewer would mean that something is not journalled."""
-FINAL_BUFFERS = (local.ANCHOR, local.MOMENTUM, local.FEEDBACK, local.OWNER_FEEDBACK)
+FINAL_BUFFERS = (local_buffers.ANCHOR, local_buffers.MOMENTUM, local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK)
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
+def forks() -> Iterator[Forks]:
+    with Forks(OUTER) as started:
         yield started
 
 
@@ -80,88 +81,89 @@ class Persistent:
                 return self.worker.do(kind, *arguments)
             except WorkerDied:
                 self._restart()
-            if kind is ApplyEntry and self.ready.round == arguments[0] + 1:
+            if kind is ApplyResult and self.ready.round == arguments[0] + 1:
                 return self.ready
 
 
-def scenario(persistent: Persistent, plan: Plan, directory: Path) -> dict[str, str]:
+def scenario(persistent: Persistent, plan: OuterPlan, directory: Path) -> dict[str, str]:
     """Genesis; a round with us; a round without us whose payload is in a file; a round in which the other half of the
     segments is ours, so that what we owed as owner moves. Digests of everything."""
     worker, seen = persistent.worker, {}
     seen["genesis"] = persistent.do(LoadState, "").state_digest.hex()
     for index in range(ROUNDS):
         persistent.do(CopyBase)
-        base = worker.floats(local.PHASE)
+        base = worker.floats(local_buffers.PHASE)
         noise = torch.randn(base.numel(), generator=torch.Generator().manual_seed(index))
-        worker.write_floats(local.PHASE, 0.3 * base + noise)
+        worker.write_floats(local_buffers.PHASE, 0.3 * base + noise)
         formed = persistent.do(FormContribution, index, 0)
         seen[f"formed{index}"] = str((formed.segment_hashes, formed.norm, formed.residual_norm))
         for slot in (0, 2):
-            worker.write(local.INBOX, foreign_payload(plan, 10 * index + slot), slot * plan.payload_total)
-        worker.write(local.RESULT, foreign_payload(plan, 10 * index + 5))
+            worker.write(local_buffers.INBOX, foreign_payload(plan, 10 * index + slot), slot * plan.payload_total)
+        worker.write(local_buffers.RESULT, foreign_payload(plan, 10 * index + 5))
         owned = []
         if index != 1:
             for segment in range(index // 2, len(plan.segments), 2):
                 seen[f"reduced{index}.{segment}"] = persistent.do(Reduce, 0, segment, SHARES, 0).sha256.hex()
                 owned.append(OwnedSegment(0, segment, SHARES))
-        result = worker.read(local.RESULT)
+        result = worker.read(local_buffers.RESULT)
         persistent.do(Settle, index, index, index != 1, tuple(owned))
         path, offset = "", 0
         if index == 1:
             (directory / "payload").write_bytes(b"in front of it" + result)
-            worker.write(local.RESULT, bytes(len(result)))
+            worker.write(local_buffers.RESULT, bytes(len(result)))
             path, offset = str(directory / "payload"), len(b"in front of it")
-        applied = persistent.do(ApplyEntry, index, path, offset, 0)
+        applied = persistent.do(ApplyResult, index, path, offset, 0)
         seen[f"applied{index}"] = str((applied.round, applied.anchor_sha256, applied.state_digest))
     for name in FINAL_BUFFERS:
         seen[name] = hashlib.sha256(worker.read(name)).hexdigest()
     seen["anchor"] = applied.anchor_sha256.hex()
-    assert seen["anchor"] == hashlib.sha256(worker.read(local.ANCHOR)).hexdigest()
+    anchor = worker.read(local_buffers.ANCHOR)
+    assert seen["anchor"] == anchor_hash(anchor[4 * s.start : 4 * s.stop] for s in plan.segments).hex()
     return seen
 
 
-def run(directory: Path, zygote: Zygote, manifest: Manifest, crash_points: Iterator[str]) -> tuple[dict[str, str], int]:
-    with OuterDaemon(directory, manifest, zygote.spawn) as worker:
+def run(directory: Path, forks: Forks, manifest: Manifest, crash_points: Iterator[str]) -> tuple[dict[str, str], int]:
+    with OuterDaemon(directory, manifest, forks.outer) as worker:
         persistent = Persistent(worker, crash_points)
         return scenario(persistent, make_plan(manifest), directory), persistent.deaths
 
 
 @pytest.mark.parametrize("mode", ["local", "paper"])
-def test_every_crash_point_gives_the_undisturbed_bits(tmp_path: Path, zygote: Zygote, mode: str) -> None:
+def test_every_crash_point_gives_the_undisturbed_bits(tmp_path: Path, forks: Forks, mode: str) -> None:
     """One SIGKILL right before or after the n-th journal write, for every n of the scenario."""
     manifest = tiny_manifest(model={"num_layers": 1}, strategy={"error_feedback": mode})
-    expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
+    expected, _ = run(tmp_path / "calm", forks, manifest, iter(()))
     # The transactions of the modes are the same, only what is settled differs: a sample is enough for the second.
     sides, step = (("before", "after"), 1) if mode == "local" else (("before",), 3)
     number, deaths = 1, -1
     while deaths:
         deaths = 0
         for side in sides:
-            seen, died = run(tmp_path / f"{side}{number}", zygote, manifest, iter((f"{side}:{number}",)))
+            seen, died = run(tmp_path / f"{side}{number}", forks, manifest, iter((f"{side}:{number}",)))
             assert seen == expected, (side, number)
             deaths += died
         number += step
     assert number > JOURNAL_WRITES_MIN
 
 
-def test_crash_after_crash_still_gets_there(tmp_path: Path, zygote: Zygote) -> None:
+def test_crash_after_crash_still_gets_there(tmp_path: Path, forks: Forks) -> None:
     """A worker that dies at every third to ninth journal write of each life, also while it repairs the last death."""
     manifest = tiny_manifest()
-    expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
+    expected, _ = run(tmp_path / "calm", forks, manifest, iter(()))
     rng = random.Random(7)
     points = (f"{rng.choice(('before', 'after'))}:{rng.randint(3, 9)}" for _ in range(1000))
-    seen, deaths = run(tmp_path / "crashes", zygote, manifest, points)
+    seen, deaths = run(tmp_path / "crashes", forks, manifest, points)
     assert seen == expected
     assert deaths > 8
 
 
-def test_kills_at_random_moments(tmp_path: Path, zygote: Zygote) -> None:
+def test_kills_at_random_moments(tmp_path: Path, forks: Forks) -> None:
     """SIGKILL from outside, at moments that no code chose; larger tensors, so that most fall into an update."""
     sizes = {"vocab_size": 512, "hidden_size": 256, "intermediate_size": 512}
     manifest = tiny_manifest(model=sizes, strategy={"segment_elements_max": 65536})
-    expected, _ = run(tmp_path / "calm", zygote, manifest, iter(()))
+    expected, _ = run(tmp_path / "calm", forks, manifest, iter(()))
     rng = random.Random(3)
-    with OuterDaemon(tmp_path / "killed", manifest, zygote.spawn) as worker:
+    with OuterDaemon(tmp_path / "killed", manifest, forks.outer) as worker:
         persistent = Persistent(worker, iter(()))
         stop = threading.Event()
 

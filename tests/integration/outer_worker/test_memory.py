@@ -9,8 +9,8 @@ import pytest
 
 from dilocoxd.outerworker.plan import make_plan
 from tests.bench.outer_memory import Bench, bench_manifest, report
-from tests.harness.outer_daemon import OuterDaemon
-from tests.harness.zygote import Zygote
+from tests.harness.outer_worker.daemon_end import OuterDaemon
+from tests.harness.outer_worker.forks import OUTER, Forks
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -24,16 +24,16 @@ PRIVATE_MIB_MAX = 260.0
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
+def forks() -> Iterator[Forks]:
+    with Forks(OUTER) as started:
         yield started
 
 
 @pytest.mark.parametrize(("model", "rounds"), [("tiny", 200), ("10m", 16)])
-def test_memory_is_bounded_and_flat(tmp_path: Path, zygote: Zygote, model: str, rounds: int) -> None:
+def test_memory_is_bounded_and_flat(tmp_path: Path, forks: Forks, model: str, rounds: int) -> None:
     manifest = bench_manifest(model, "int4", 65536 if model == "tiny" else 1 << 20)
     plan = make_plan(manifest)
-    with OuterDaemon(tmp_path / "site", manifest, zygote.spawn) as worker:
+    with OuterDaemon(tmp_path / "site", manifest, forks.outer) as worker:
         worker.start()
         found = report(plan, Bench(worker, plan, 3).run(rounds, tmp_path))
     assert found["private_growth_mib"] < GROWTH_MIB_MAX[model], found

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.store import snapshots
-from dilocoxd.wire import local
-from dilocoxd.wire.local import (
-    ApplyEntry,
+from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from dilocoxd.wire.local.outer_worker import (
+    ApplyResult,
     CopyBase,
     FormContribution,
     LoadState,
@@ -29,12 +29,12 @@ from dilocoxd.wire.local import (
     SaveSite,
     Settle,
     StateReady,
-    WorkerFailed,
     WriteSnapshot,
 )
-from tests.harness.outer_daemon import OuterDaemon, tiny_manifest
-from tests.harness.outer_swarm import Site, commit, exchange, foreign_payload, form, take_anchor
-from tests.harness.zygote import Zygote
+from dilocoxd.wire.local.worker import WorkerFailed
+from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
+from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.swarm import Site, commit, exchange, foreign_payload, form, take_anchor
 
 pytestmark = pytest.mark.processes
 
@@ -42,15 +42,15 @@ GONE_TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
+def forks() -> Iterator[Forks]:
+    with Forks(OUTER) as started:
         yield started
 
 
 @pytest.fixture
-def site(tmp_path: Path, zygote: Zygote) -> Iterator[Site]:
+def site(tmp_path: Path, forks: Forks) -> Iterator[Site]:
     """A site that has committed two rounds."""
-    with OuterDaemon(tmp_path / "site", tiny_manifest(), zygote.spawn) as worker:
+    with OuterDaemon(tmp_path / "site", tiny_manifest(), forks.outer) as worker:
         worker.start()
         worker.do(OpenState)
         worker.do(LoadState, "")
@@ -70,7 +70,7 @@ def one_round(site: Site, index: int) -> StateReady:
     plan = make_plan(tiny_manifest())
     take_anchor([site])
     form(site, random_vector(site.worker, index), index)
-    site.worker.write(local.INBOX, foreign_payload(plan, index), plan.payload_total)
+    site.worker.write(local_buffers.INBOX, foreign_payload(plan, index), plan.payload_total)
     shares = (local.Share(-1, 1000), local.Share(1, 700))
     for segment in range(len(plan.segments)):
         site.worker.do(local.Reduce, 0, segment, shares, 0)
@@ -93,18 +93,18 @@ def same_state(left: StateReady, right: StateReady) -> bool:
     )
 
 
-def test_snapshot_brings_the_same_state_to_another_site(tmp_path: Path, site: Site, zygote: Zygote) -> None:
+def test_snapshot_brings_the_same_state_to_another_site(tmp_path: Path, site: Site, forks: Forks) -> None:
     written = site.worker.do(WriteSnapshot, str(tmp_path / "snapshots" / "2"))
     assert (written.round, written.total_bytes) == (2, snapshots.verify(tmp_path / "snapshots" / "2").total_bytes)
-    with OuterDaemon(tmp_path / "other", tiny_manifest(), zygote.spawn) as other:
+    with OuterDaemon(tmp_path / "other", tiny_manifest(), forks.outer) as other:
         other.start()
         loaded = other.do(LoadState, str(tmp_path / "snapshots" / "2"))
         assert same_state(loaded, state_of(site))
-        for name in (local.ANCHOR, local.MOMENTUM):
+        for name in (local_buffers.ANCHOR, local_buffers.MOMENTUM):
             assert other.read(name) == site.worker.read(name)
         result = one_round(site, 2)
-        other.write(local.RESULT, site.worker.read(local.RESULT))
-        assert other.do(ApplyEntry, 2, "", 0, 0).state_digest == result.state_digest
+        other.write(local_buffers.RESULT, site.worker.read(local_buffers.RESULT))
+        assert other.do(ApplyResult, 2, "", 0, 0).state_digest == result.state_digest
 
 
 def test_the_next_snapshot_may_be_asked_for_at_once(tmp_path: Path, site: Site) -> None:
@@ -117,7 +117,7 @@ def test_snapshot_is_readable_by_the_safetensors_library(tmp_path: Path, site: S
     directory = tmp_path / "2"
     site.worker.do(WriteSnapshot, str(directory))
     plan = make_plan(tiny_manifest())
-    anchor, tensors = site.worker.floats(local.ANCHOR), load_file(directory / snapshots.ANCHOR_NAME)
+    anchor, tensors = site.worker.floats(local_buffers.ANCHOR), load_file(directory / snapshots.ANCHOR_NAME)
     assert set(tensors) == {param.name for param in plan.layout.params}
     for param in plan.layout.params:
         span = plan.layout.span(param.name)
@@ -125,7 +125,7 @@ def test_snapshot_is_readable_by_the_safetensors_library(tmp_path: Path, site: S
     momentum = load_file(directory / snapshots.MOMENTUM_NAME)
     assert torch.equal(
         torch.cat([momentum[param.name].flatten() for param in plan.layout.params]),
-        site.worker.floats(local.MOMENTUM),
+        site.worker.floats(local_buffers.MOMENTUM),
     )
 
 
@@ -162,9 +162,9 @@ def test_corrupt_snapshot_is_refused_and_changes_nothing(tmp_path: Path, site: S
     assert same_state(state_of(site), before)
 
 
-def test_snapshot_of_another_run_is_refused(tmp_path: Path, site: Site, zygote: Zygote) -> None:
+def test_snapshot_of_another_run_is_refused(tmp_path: Path, site: Site, forks: Forks) -> None:
     site.worker.do(WriteSnapshot, str(tmp_path / "2"))
-    with OuterDaemon(tmp_path / "other", tiny_manifest(seeds={"model": 5}), zygote.spawn) as other:
+    with OuterDaemon(tmp_path / "other", tiny_manifest(seeds={"model": 5}), forks.outer) as other:
         other.start()
         answer = other.ask(LoadState, str(tmp_path / "2"))
         assert (answer.kind, "of run test-" in answer.detail) == ("corrupt_snapshot", True)
@@ -210,17 +210,17 @@ def test_killed_while_writing_a_snapshot_leaves_no_snapshot(tmp_path: Path, site
 
 
 def feedback_of(worker: OuterDaemon) -> tuple[bytes, bytes]:
-    return worker.read(local.FEEDBACK), worker.read(local.OWNER_FEEDBACK)
+    return worker.read(local_buffers.FEEDBACK), worker.read(local_buffers.OWNER_FEEDBACK)
 
 
-def test_site_file_restores_the_error_feedback_of_its_phase_only(tmp_path: Path, site: Site, zygote: Zygote) -> None:
+def test_site_file_restores_the_error_feedback_of_its_phase_only(tmp_path: Path, site: Site, forks: Forks) -> None:
     path = tmp_path / "feedback.safetensors"
     site.worker.do(SaveSite, str(path), 1)
     kept = feedback_of(site.worker)
     assert any(kept[0])
     assert any(kept[1])
     zero = bytes(len(kept[0])), bytes(len(kept[1]))
-    with OuterDaemon(tmp_path / "again", tiny_manifest(), zygote.spawn) as worker:
+    with OuterDaemon(tmp_path / "again", tiny_manifest(), forks.outer) as worker:
         worker.start()
         worker.do(LoadState, "")
         assert worker.do(RestoreSite, str(path), 1).is_restored
@@ -242,7 +242,7 @@ def test_site_file_restores_the_error_feedback_of_its_phase_only(tmp_path: Path,
 
 @pytest.mark.parametrize("is_included", [True, False])
 def test_a_contribution_in_flight_is_saved_with_both_fates(
-    tmp_path: Path, site: Site, zygote: Zygote, is_included: bool
+    tmp_path: Path, site: Site, forks: Forks, is_included: bool
 ) -> None:
     """The chain names phase 2 or it does not: error feedback after a power loss is what Settle would have left."""
     path = tmp_path / "feedback.safetensors"
@@ -250,7 +250,7 @@ def test_a_contribution_in_flight_is_saved_with_both_fates(
     form(site, random_vector(site.worker, 2), 2)
     site.worker.do(SaveSite, str(path), 1)
     site.worker.do(Settle, 2, 2, is_included, ())
-    with OuterDaemon(tmp_path / "again", tiny_manifest(), zygote.spawn) as worker:
+    with OuterDaemon(tmp_path / "again", tiny_manifest(), forks.outer) as worker:
         worker.start()
         worker.do(LoadState, "")
         assert worker.do(RestoreSite, str(path), 2 if is_included else 1).is_restored
@@ -280,7 +280,7 @@ def test_repeated_requests_have_no_second_effect(site: Site) -> None:
     kept = feedback_of(worker)
     worker.do(Settle, 2, 2, True, owned[site.peer])
     assert feedback_of(worker) == kept
-    assert same_state(worker.do(ApplyEntry, 2, "", 0, 0), answers[0])
+    assert same_state(worker.do(ApplyResult, 2, "", 0, 0), answers[0])
     assert worker.ask(FormContribution, 2, 0).kind == "bad_request"
 
 
@@ -297,8 +297,8 @@ def wait_gone(pid: int) -> None:
     raise AssertionError(f"process {pid} is still alive after {GONE_TIMEOUT_S} s")
 
 
-def test_end_of_file_on_the_socket_ends_the_worker(tmp_path: Path) -> None:
-    with OuterDaemon(tmp_path / "site", tiny_manifest()) as worker:
+def test_end_of_file_on_the_socket_ends_the_worker(tmp_path: Path, forks: Forks) -> None:
+    with OuterDaemon(tmp_path / "site", tiny_manifest(), forks.outer) as worker:
         worker.start()
         worker.do(LoadState, "")
         worker.hang_up()
@@ -309,11 +309,13 @@ def test_end_of_file_on_the_socket_ends_the_worker(tmp_path: Path) -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from tests.harness.outer_daemon import OuterDaemon, tiny_manifest
-daemon = OuterDaemon(Path(sys.argv[1]), tiny_manifest())
-daemon.start()
-print(daemon.process.pid, flush=True)
-sys.stdin.read()
+from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
+with Forks(OUTER) as forks:
+    daemon = OuterDaemon(Path(sys.argv[1]), tiny_manifest(), forks.outer)
+    daemon.start()
+    print(daemon.process.pid, forks.pid, flush=True)
+    sys.stdin.read()
 """
 
 
@@ -327,26 +329,22 @@ def test_killed_daemon_takes_its_worker_with_it(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     assert parent.stdin is not None
-    worker_pid = int(parent.stdout.readline())
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait(GONE_TIMEOUT_S)
     parent.stdin.close()
     parent.stdout.close()
-    wait_gone(worker_pid)
+    for pid in pids:
+        wait_gone(pid)
 
 
-def test_bad_manifest_is_one_sentence_and_exit_78(tmp_path: Path) -> None:
+def test_bad_manifest_is_one_sentence_and_exit_78(tmp_path: Path, forks: Forks) -> None:
     (tmp_path / "run.toml").write_text("[run]\nname = 'x'\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "dilocoxd.outerworker.main"],
-        env=os.environ | {"DILOCOXD_RUN_DIR": str(tmp_path), "DILOCOXD_SOCKET": str(tmp_path / "none")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 78
-    assert len(done.stderr.strip().splitlines()) == 1
+    environment = {"DILOCOXD_RUN_DIR": str(tmp_path), "DILOCOXD_SOCKET": str(tmp_path / "none")}
+    with (tmp_path / "log").open("wb") as log:
+        worker = forks.start(OUTER, environment, output=log.fileno())
+    assert worker.wait() == 78
+    assert len((tmp_path / "log").read_text().strip().splitlines()) == 1
 
 
 def test_unused_memory_is_given_back(site: Site) -> None:
@@ -356,15 +354,15 @@ def test_unused_memory_is_given_back(site: Site) -> None:
     total: Any = sum(worker.described.payload_bytes[0])
     take_anchor([site])
     form(site, random_vector(worker, 2), 2)
-    assert worker.allocated(local.PHASE) == 0
+    assert worker.allocated(local_buffers.PHASE) == 0
     shares = (local.Share(-1, 1000), local.Share(1, 1000))
-    worker.write(local.INBOX, worker.read(local.OUTBOX), total)
+    worker.write(local_buffers.INBOX, worker.read(local_buffers.OUTBOX), total)
     owned = []
     for segment in range(len(worker.described.payload_bytes[0])):
         worker.do(local.Reduce, 0, segment, shares, 0)
         owned.append(local.OwnedSegment(0, segment, shares))
     worker.do(Settle, 2, 2, True, tuple(owned))
-    assert worker.allocated(local.OUTBOX) == 0
-    worker.do(ApplyEntry, 2, "", 0, 0)
+    assert worker.allocated(local_buffers.OUTBOX) == 0
+    worker.do(ApplyResult, 2, "", 0, 0)
     worker.do(CopyBase)
-    assert worker.read(local.PHASE) == worker.read(local.ANCHOR)
+    assert worker.read(local_buffers.PHASE) == worker.read(local_buffers.ANCHOR)

@@ -3,13 +3,17 @@
 Models and workers are left out (tests/harness/fake_site); network, rounds, log and API are real.
 """
 
+import dataclasses
 import datetime
 import http.client
 import ipaddress
+import itertools
 import json
+import re
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,18 +25,21 @@ from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from pydantic import TypeAdapter
 
+from dilocoxd.answers.site import Problem
 from dilocoxd.api.endpoints import ENDPOINTS
-from dilocoxd.api.models import Problem
 from dilocoxd.cli.main import cli
 from dilocoxd.cli.watch import messages
-from dilocoxd.daemon.reach import EVERY_S
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites, wait_until
+from dilocoxd.daemon.observe.ticker import LINE_EVERY_S
+from dilocoxd.daemon.peers.dial_back import EVERY_S
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.shapes import assert_shape
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 150.0
+SLACK_S = 3.0
+"""Lines have whole seconds, and are looked for once a second on a machine that does other things too."""
 PHASE_S = 1.0
 SETTINGS = """
 [[operations]]
@@ -94,7 +101,7 @@ def test_answers_have_their_documented_shapes(pair: tuple[SiteProcess, SiteProce
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET" and not isinstance(endpoint.answer, str):
             found = site.get(endpoint.path.replace("{round}", "0"))
-            TypeAdapter(endpoint.answer).validate_json(json.dumps(found))
+            assert_shape(endpoint.answer, json.dumps(found))
 
 
 def test_generated_requests_meet_no_server_error_and_no_other_shape(pair: tuple[SiteProcess, SiteProcess]) -> None:
@@ -130,9 +137,39 @@ def test_pause_stops_contributions_and_others_go_on(pair: tuple[SiteProcess, Sit
     follows = wait_until(lambda: a.status().get("height"), "height", PATIENCE_S)
     b.wait_height(follows, PATIENCE_S)  # a paused site still follows the shared state
     assert run("resume", str(b.run_dir))[0] == 0
-    assert post(b, "resume") == (409, Problem(
-        type="about:blank", title="Conflict", status=409, detail="the site is not paused").model_dump())  # fmt: skip
+    assert post(b, "resume") == (409, dataclasses.asdict(Problem(
+        type="about:blank", title="Conflict", status=409, detail="the site is not paused")))  # fmt: skip
     wait_until(lambda: took_part(a) >= 2, "b contributes again", PATIENCE_S, a.describe)
+
+
+def test_lines_for_people_say_how_it_goes_and_who_is_there(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    """A line a round; never silent for longer than the promise, from the first seconds on; others by their names."""
+    a, b = pair
+    line = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO round \d+  [12]/2 sites  .* up, .* down", re.MULTILINE)
+    wait_until(lambda: line.search(a.log_path.read_text()), "the line of a round", PATIENCE_S, a.describe)
+    shown = a.log_path.read_text()
+    assert f"{b.status()['name']} is a site of this run" in shown
+    assert "INFO starting: waits for " in shown and "round.committed" not in shown
+    told = [time.mktime(time.strptime(row[:19], "%Y-%m-%d %H:%M:%S")) for row in shown.splitlines() if row[:2] == "20"]
+    assert max(later - earlier for earlier, later in itertools.pairwise(told)) <= LINE_EVERY_S + SLACK_S
+
+
+def test_ping_finds_a_site_by_its_name_and_connections_change_at_run_time(
+    pair: tuple[SiteProcess, SiteProcess],
+) -> None:
+    a, b = pair
+    status, found = post(a, "ping", {"site": b.status()["name"]})
+    assert status == 200 and found["peer_id"] == b.status()["peer_id"]
+    assert found["is_direct"] is True and found["address"].startswith("/ip4/127.0.0.1/tcp/")
+    assert 0 < found["round_trip_s"] <= found["worst_round_trip_s"] < PATIENCE_S and abs(found["clock_offset_s"]) < 5
+    status, refused = post(a, "ping", {"site": "nobody"})
+    assert status == 409 and "no other site is called 'nobody'; known: " in refused["detail"]
+    assert post(a, "connect", {"address": "no where"})[0] == 409
+    assert post(a, "connect", {"address": b.status()["join_address"]})[0] == 200
+    before = a.status()["height"]
+    assert post(a, "disconnect", {"site": b.status()["peer_id"]})[0] == 200
+    wait_until(lambda: post(a, "ping", {"site": b.status()["peer_id"]})[0] == 200, "a new connection", PATIENCE_S)
+    a.wait_height(before + 2, PATIENCE_S)
 
 
 def test_log_level_and_events(pair: tuple[SiteProcess, SiteProcess]) -> None:
@@ -156,7 +193,7 @@ def test_log_level_and_events(pair: tuple[SiteProcess, SiteProcess]) -> None:
 def test_terminal_shows_tables_and_json(pair: tuple[SiteProcess, SiteProcess]) -> None:
     a, b = pair
     me = b.status()["peer_id"]
-    assert me[-12:] in run("peers", str(a.run_dir))[1]
+    assert b.status()["name"] in run("peers", str(a.run_dir))[1]
     assert json.loads(run("peers", "--json", str(a.run_dir))[1])[0]["peer_id"] == me
     assert "exchange" in run("rounds", "--last", "3", str(a.run_dir))[1]
     assert len(json.loads(run("rounds", "--last", "3", "--json", str(a.run_dir))[1])) == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.sites import ROOT
+from tests.harness.running.sites import ROOT
 
 MINUTES, SEED = 3, 2
 

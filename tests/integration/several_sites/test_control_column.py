@@ -13,8 +13,8 @@ from dilocoxd.ids import RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.wire.entry import entry_hash, genesis_hash
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites, wait_until
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 90
@@ -109,6 +109,7 @@ def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
         wait_until(lambda: not any(p.is_running() and p.status() != "zombie" for p in tree[1:]), "an empty tree", 10)
 
 
+@pytest.mark.remedy("alert:worker_p2pd_lost")
 def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
@@ -126,6 +127,7 @@ def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
             wait_joint_round([a, b])
 
 
+@pytest.mark.remedy("alert:rounds_failed", "exit:1")
 def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):

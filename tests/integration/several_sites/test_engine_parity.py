@@ -1,7 +1,7 @@
 """Real daemons of one or two stages and the single-process engine hold the same bits of shared state at every height.
 
 The log says who took part with how many steps, the recordings say who reduced what, the trainers when they merged;
-every tensor is computed again from the manifest (harness/reference.py).
+every tensor is computed again from the manifest (tests/harness/recorded/whole_run.py).
 """
 
 import sys
@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from dilocoxd.outerworker.plan import Plan, make_plan
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.swarm.identity import load
+from dilocoxd.swarm.discovery.identity import load
 from dilocoxd.wire.entry import Entry
-from tests.harness.owners import Owners, owners_of
-from tests.harness.reference import ReferenceRun, first_difference
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites, wait_until
-from tests.harness.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
+from tests.harness.recorded.segment_owners import Owners, owners_of
+from tests.harness.recorded.whole_run import ReferenceRun, first_difference
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -89,14 +89,17 @@ class Trained:
     """By round: of both sites together."""
 
 
-def trained(folder: Path, shared: Path, settings: dict[str, str], stages: tuple[int, int]) -> Trained:
+def trained(
+    folder: Path, shared: Path, settings: dict[str, str], stages: tuple[int, int], own: tuple[str, ...] = ()
+) -> Trained:
+    """`own`: what the second site sets for itself."""
     every = {**PATIENT, **settings}
     options = [part for name, value in every.items() for part in ("--set", f"{name}={value}")]
     a = found_run(folder, "a", *founder_options(shared, inner_steps=25), *options, "--stages", str(stages[0]))
     with sites(a):
         start(a)
         a.wait_height(1, PATIENCE_S)
-        b = join_run(folder, "b", a, *site_options(shared, stages=stages[1]))
+        b = join_run(folder, "b", a, *site_options(shared, stages=stages[1]), *own)
         with sites(b):
             start(b)
             wait_until(lambda: len(plain_rounds(a, b)) >= JOINT_ROUNDS, "rounds of both", PATIENCE_S, b.describe)
@@ -107,7 +110,7 @@ def trained(folder: Path, shared: Path, settings: dict[str, str], stages: tuple[
 
 def start(site: SiteProcess) -> None:
     """The real daemon; it also writes down when its trainers take which anchor."""
-    site.start_command([sys.executable, "-m", "tests.harness.takes", str(site.run_dir)])
+    site.start_command([sys.executable, "-m", "tests.harness.running.daemon_that_logs_anchors", str(site.run_dir)])
 
 
 def plain_rounds(*members: SiteProcess) -> dict[int, int]:
@@ -117,7 +120,7 @@ def plain_rounds(*members: SiteProcess) -> dict[int, int]:
     return {n: sum(each[n]["bytes_sent"] for each in rows) for n in set.intersection(*plain)}
 
 
-def assert_bytes_are_the_formula(bytes_sent: dict[int, int], entries: list[Entry], plan: Plan) -> None:
+def assert_bytes_are_the_formula(bytes_sent: dict[int, int], entries: list[Entry], plan: OuterPlan) -> None:
     """Reduce-scatter and gather of M sites: each segment goes M - 1 times to its owner and M - 1 times back."""
     others = 1
     assert len(bytes_sent) >= JOINT_ROUNDS
@@ -134,14 +137,21 @@ def known(entries: list[Entry], owners: Owners) -> list[Entry]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "stages"),
-    [(DILOCO, (2, 2)), (DILOCOX, (2, 2)), (EAGER, (1, 2)), (ARRIVAL, (1, 1)), (STREAMING, (1, 2))],
-    ids=["diloco", "dilocox", "eager-mask-muon-qsr", "arrival", "streaming"],
+    ("settings", "stages", "own"),
+    [
+        (DILOCO, (2, 2), ()),
+        (DILOCOX, (2, 2), ()),
+        (EAGER, (1, 2), ()),
+        (ARRIVAL, (1, 1), ()),
+        (STREAMING, (1, 2), ()),
+        ({**DELAYED, "inner.batch_sequences_max": "6"}, (1, 1), ("--set", "parallel.batch_sequences=6")),
+    ],
+    ids=["diloco", "dilocox", "eager-mask-muon-qsr", "arrival", "streaming", "own-batch"],
 )
 def test_daemons_and_engine_hold_the_same_bits(
-    tmp_path: Path, shared: Path, settings: dict[str, str], stages: tuple[int, int]
+    tmp_path: Path, shared: Path, settings: dict[str, str], stages: tuple[int, int], own: tuple[str, ...]
 ) -> None:
-    done = trained(tmp_path, shared, settings, stages)
+    done = trained(tmp_path, shared, settings, stages, own)
     members = {}
     for member in done.members:
         run_dir = open_run_dir(member.run_dir)

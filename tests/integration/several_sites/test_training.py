@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dilocoxd.rounds.recovery_events import RecoveryLimits
-from tests.harness.runs import found_run, join_run
-from tests.harness.sites import SiteProcess, sites, wait_until
-from tests.harness.training import (
+from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
+from tests.harness.recorded.waiting_reasons import Wait, waits
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.training import (
     PATIENCE_S,
     assert_logs_agree,
     assert_states_agree,
@@ -25,7 +26,6 @@ from tests.harness.training import (
     wait_joint_round,
     write_corpus,
 )
-from tests.harness.waits import Wait, waits
 
 EXCHANGE = ("exchanging", "voting")
 FROZEN_S = 30.0
@@ -61,6 +61,7 @@ def worker_process(site: SiteProcess, name: str) -> psutil.Process:
     return psutil.Process(pid)
 
 
+@pytest.mark.remedy("alert:worker_outer_lost")
 def test_two_sites_train_one_model_and_survive_the_loss_of_any_worker(
     tmp_path: Path, shared: Path, founder: SiteProcess
 ) -> None:
@@ -154,7 +155,7 @@ def assert_waits_are_within_the_grace(frost: list[Wait]) -> None:
 
 def is_for_others(wait: Wait) -> bool:
     """Not for the own phase, outer worker or disk."""
-    own = ("no live peer has a contribution yet", "the outer worker", "the log, which stores")
+    own = ("a site to finish its phase", "the outer worker", "the log, which stores")
     return not any(reason in wait.reason for reason in own)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.pieces import Region
+from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.messages import SegmentHeader
 from tests.integration.swarm.members import Member, a_manifest, running
 

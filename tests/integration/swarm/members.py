@@ -13,10 +13,11 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm import identity
-from dilocoxd.swarm.fetch import Served
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.swarm.service import SelfDescription, Swarm, SwarmSettings
+from dilocoxd.swarm.discovery import identity
+from dilocoxd.swarm.interface import SelfDescription, SwarmSettings
+from dilocoxd.swarm.service import Swarm
+from dilocoxd.swarm.streams.fetch import Served
+from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.wire.messages import SegmentHeader
 from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
@@ -38,12 +39,13 @@ class Member:
         self.state = "training"
         self.records: list[tuple[PeerRecord, bool]] = []
         self.contacts: list[PeerId] = []
+        self.evicted: list[PeerId] = []
         self.messages: list[tuple[PeerId, Any]] = []
         self.events: list[Event] = []
         self.is_stopped = asyncio.Event()
         key = identity.load_or_create(folder / "identity.key")
         settings = SwarmSettings(
-            RunId(manifest.run_id), key, folder / "peers.json", folder / "sockets", ("/ip4/127.0.0.1/tcp/0",)
+            RunId(manifest.run_id), key, folder / "peers.json", folder / "sockets", listen=("/ip4/127.0.0.1/tcp/0",)
         )
         self.swarm = Swarm(dataclasses.replace(settings, **changes), self, self.events.append)
 
@@ -54,11 +56,14 @@ class Member:
     def describe(self) -> SelfDescription:
         return SelfDescription(self.state, EMPTY_DIGEST, 0, 0, EMPTY_DIGEST)
 
-    def on_record(self, record: PeerRecord, is_fresh: bool) -> None:
-        self.records.append((record, is_fresh))
+    def on_record(self, record: PeerRecord, is_own_word: bool) -> None:
+        self.records.append((record, is_own_word))
 
     def on_contact(self, peer: PeerId) -> None:
         self.contacts.append(peer)
+
+    def on_evicted(self, peer: PeerId) -> None:
+        self.evicted.append(peer)
 
     async def on_message(self, peer: PeerId, message: Any) -> None:
         self.messages.append((peer, message))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm import identity
-from dilocoxd.swarm.guard import Guard
-from dilocoxd.swarm.kademlia import Node
-from dilocoxd.swarm.node_settings import NodeSettings
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.swarm.records import RecordBook, sign_record
-from dilocoxd.swarm.streams import ServeStream, StreamGate, unix_ms
-from dilocoxd.wire.messages import SegmentHeader
+from dilocoxd.swarm.discovery import identity
+from dilocoxd.swarm.discovery.records import RecordBook, sign_record
+from dilocoxd.swarm.p2pd.node import Node
+from dilocoxd.swarm.p2pd.settings import NodeSettings
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.streams import Admits, ServeStream, StreamGate, unix_ms
+from dilocoxd.wire.messages import PROTOCOL_MAJOR, SegmentHeader
 from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
 
 RUN = RunId("test-0123456789abcdef")
@@ -27,7 +27,7 @@ RUN = RunId("test-0123456789abcdef")
 class Site:
     identity: identity.Identity
     node: Node
-    guard: Guard
+    guard: PeerGuard
     gate: StreamGate
     book: RecordBook
     sequence: int = 0
@@ -36,9 +36,9 @@ class Site:
     def peer_id(self) -> PeerId:
         return self.identity.peer_id
 
-    async def serve(self, protocol: str, handler: ServeStream, *, admits_joiners: bool = False) -> None:
+    async def serve(self, protocol: str, handler: ServeStream, *, admits: Admits = "members") -> None:
         async def accept(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self.gate.serve(handler, peer, reader, writer, admits_joiners=admits_joiners)
+            await self.gate.serve(handler, peer, reader, writer, admits=admits)
 
         await self.node.set_handler(protocol, accept)
 
@@ -48,18 +48,24 @@ class Site:
     def record(self, **changes: object) -> bytes:
         self.sequence += 1
         fields: dict[str, object] = {
-            "peer": self.peer_id, "run_id": RUN, "protocol_major": 1, "protocol_minor": 0, "incarnation": 1,
-            "sequence": self.sequence, "unix_ms": unix_ms(), "ttl_ms": 30_000, "state": "training", "addresses": (),
-            "chain_head": EMPTY_DIGEST, "chain_height": 0, "chain_weight": 0, "state_digest": EMPTY_DIGEST,
-            "contributed_round": -1, "milli_steps_per_s": 0, "tokens_per_s": 0, "upload_bytes_per_s": 0,
+            "peer": self.peer_id, "run_id": RUN, "protocol_major": PROTOCOL_MAJOR, "protocol_minor": 0,
+            "incarnation": 1, "sequence": self.sequence, "unix_ms": unix_ms(), "ttl_ms": 30_000,
+            "state": "training", "addresses": (), "chain_head": EMPTY_DIGEST, "chain_height": 0, "chain_weight": 0,
+            "state_digest": EMPTY_DIGEST, "contributed_round": -1, "milli_steps_per_s": 0, "tokens_per_s": 0,
+            "upload_bytes_per_s": 0,
         }  # fmt: skip
         return sign_record(self.identity, PeerRecord(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+def dht_size(node: Node) -> int:
+    """Peers in its routing table."""
+    return len(node._dht.protocol.routing_table.peer_id_to_uid) if node._dht is not None else 0
 
 
 async def start_site(folder: Path, *, run_id: RunId | None = RUN, listen: str = "/ip4/127.0.0.1/tcp/0") -> Site:
     folder.mkdir(parents=True, exist_ok=True)
     key = identity.load_or_create(folder / "identity.key")
-    guard = Guard(asyncio.get_running_loop().time)
+    guard = PeerGuard(asyncio.get_running_loop().time)
     book = RecordBook(key.peer_id, RUN)
     settings = NodeSettings(key.path, folder / "sockets", (listen,), hint_key=str(RUN))
     node = Node(
@@ -114,4 +120,4 @@ def memory(length: int, *, seed: int | None = None) -> Iterator[Region]:
 
 async def header_of(region: Region, *, segment: int = 0, sha256: bytes | None = None) -> SegmentHeader:
     digest = sha256 if sha256 is not None else await region.sha256()
-    return SegmentHeader(str(RUN), 0, 0, 0, 0, segment, 0, region.length, 0, region.length, digest)  # type: ignore[arg-type]
+    return SegmentHeader(str(RUN), 0, 0, 0, 0, segment, 0, region.length, 0, region.length, digest, bytes(32), ())  # type: ignore[arg-type]

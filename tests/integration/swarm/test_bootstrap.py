@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.swarm import bootstrap
-from dilocoxd.swarm.addresses import parse_address
-from dilocoxd.swarm.bootstrap import JoinError, StageFailure, find_manifest, reach
-from dilocoxd.swarm.peer_ids import fresh_peer_id
+from dilocoxd.swarm.discovery import bootstrap
+from dilocoxd.swarm.discovery.bootstrap import Access, JoinError, StageFailure, find_manifest, reach
+from dilocoxd.swarm.p2pd.addresses import parse_address
+from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id
 from tests.integration.swarm.members import Member, a_manifest, running
 from tests.integration.swarm.sites import RUN, sites
 
@@ -70,11 +70,11 @@ async def test_manifest_is_found_through_a_list_with_one_good_address(tmp_path: 
         good = a.swarm.join_address()
         addresses = [f"127.0.0.1:{closed_port()}", f"127.0.0.1:{mute}", good]
         started = asyncio.get_running_loop().time()
-        manifest = await find_manifest([parse_address(t) for t in addresses], timeout_s=60, tell=told.append)
+        manifest = await find_manifest(Access(tuple(addresses), 60, told.append))
         assert manifest == a.manifest
         assert asyncio.get_running_loop().time() - started < 10, "a half-dead address delays nobody"
         bare = "127.0.0.1:" + good.split("/")[4]
-        assert await find_manifest([parse_address(bare)], timeout_s=60, tell=told.append) == a.manifest
+        assert await find_manifest(Access((bare,), 60, told.append)) == a.manifest
     assert len(told) <= 1
 
 
@@ -82,7 +82,7 @@ async def test_error_lists_every_address_that_was_tried(tmp_path: Path) -> None:
     async with tcp_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
         addresses = [f"127.0.0.1:{closed_port()}", f"127.0.0.1:{web}", "no-such-host.invalid:1"]
         with pytest.raises(JoinError) as failed:
-            await find_manifest([parse_address(text) for text in addresses], timeout_s=3, tell=lambda line: None)
+            await find_manifest(Access(tuple(addresses), 3, lambda line: None))
     for text in addresses:
         assert f"\n  {text}: " in str(failed.value)
 
@@ -92,7 +92,7 @@ async def test_peer_that_comes_up_late_is_found_by_a_later_round(tmp_path: Path)
     told: list[str] = []
     address = parse_address(f"127.0.0.1:{port}")
     async with asyncio.TaskGroup() as group:
-        finding = group.create_task(find_manifest([address], timeout_s=60, tell=told.append))
+        finding = group.create_task(find_manifest(Access((address.text,), 60, told.append)))
         while not told:
             await asyncio.sleep(0.02)
         a = Member(tmp_path / "a", a_manifest(), listen=(f"/ip4/127.0.0.1/tcp/{port}",))
@@ -128,14 +128,14 @@ async def test_manifest_that_does_not_fit_its_run_is_refused(tmp_path: Path) -> 
     a.manifest = a_manifest("somethingelse")
     async with running(a):
         with pytest.raises(ConfigError, match="somethingelse"):
-            await find_manifest([parse_address(a.swarm.join_address())], timeout_s=30, tell=lambda line: None)
+            await find_manifest(Access((a.swarm.join_address(),), 30, lambda line: None))
 
 
 async def test_twenty_newcomers_in_processes_of_their_own_all_join(tmp_path: Path) -> None:
     a = Member(tmp_path / "a", a_manifest())
     code = (
-        "import sys; from dilocoxd.swarm.bootstrap import fetch_manifest;"
-        "print(fetch_manifest([sys.argv[1]], timeout_s=60, tell=print).run_id)"
+        "import sys; from dilocoxd.swarm.discovery.bootstrap import Access, fetch_manifest;"
+        "print(fetch_manifest(Access((sys.argv[1],), 60, print)).run_id)"
     )
     async with running(a):
         for _ in range(20):

@@ -13,12 +13,13 @@ import pytest
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm import bulk
-from dilocoxd.swarm.bulk import AlreadyHeld, BulkReceiver, BulkSender
-from dilocoxd.swarm.download import CHUNK_BYTES, ChunkFetcher, Download
-from dilocoxd.swarm.fetch import FetchClient, FetchServer, Served
-from dilocoxd.swarm.pieces import Region
-from dilocoxd.swarm.streams import PROTOCOL_BULK, PROTOCOL_FETCH, Refused
+from dilocoxd.store.snapshots import CHUNK_BYTES
+from dilocoxd.swarm.streams import bulk
+from dilocoxd.swarm.streams.bulk import AlreadyHeld, BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.chunks import ChunkFetcher, Download
+from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer, Served
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, Refused
 from dilocoxd.wire.frames import PIECE_BYTES
 from dilocoxd.wire.messages import SegmentHeader
 from tests.harness.downloading import download

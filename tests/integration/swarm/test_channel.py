@@ -11,12 +11,12 @@ import pytest
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm import channel as channel_module
-from dilocoxd.swarm.channel import MessageChannel
-from dilocoxd.swarm.guard import STRIKES_MAX
-from dilocoxd.swarm.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, Refused
+from dilocoxd.swarm.streams import messages as channel_module
+from dilocoxd.swarm.streams.guard import STRIKES_MAX
+from dilocoxd.swarm.streams.messages import MessageChannel
+from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, Refused
 from dilocoxd.wire.frames import MAGIC, FrameKind, encode
-from dilocoxd.wire.messages import PEER_MESSAGES, Committed, Hello, Leaving, Records
+from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Committed, Hello, Leaving, Records
 from tests.integration.swarm.sites import Site, sites, until
 
 pytestmark = pytest.mark.processes
@@ -79,11 +79,10 @@ async def test_queue_of_a_peer_that_takes_nothing_drops_the_oldest(tmp_path: Pat
         nobody = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
         for number in range(channel_module.QUEUE_MESSAGES_MAX + 50):
             a.channel.send(nobody, note(number))
-        assert a.channel.queued(nobody) == channel_module.QUEUE_MESSAGES_MAX
         assert a.channel.counts["messages_dropped_full"] == 50
         await until(lambda: a.channel.last_error(nobody) != "", "the failure is known")
         a.channel.forget(nobody)
-        assert a.channel.queued(nobody) == 0
+        assert a.channel.last_error(nobody) == ""
 
 
 async def test_slow_listener_stalls_its_own_sender_only(tmp_path: Path) -> None:
@@ -163,9 +162,9 @@ async def test_truncated_frame_is_counted_and_unknown_optional_message_is_ignore
 @pytest.mark.parametrize(
     ("hello", "code"),
     [
-        (Hello(1, 0, "other-0123456789abcdef", 0, b""), b"wrong_run"),
-        (Hello(2, 0, "test-0123456789abcdef", 0, b""), b"wrong_protocol"),
-        (Hello(1, 0, "", 0, b""), b"wrong_run"),
+        (Hello(PROTOCOL_MAJOR, 0, "other-0123456789abcdef", 0, b"", b"", 0), b"wrong_run"),
+        (Hello(PROTOCOL_MAJOR + 1, 0, "test-0123456789abcdef", 0, b"", b"", 0), b"wrong_protocol"),
+        (Hello(PROTOCOL_MAJOR, 0, "", 0, b"", b"", 0), b"wrong_run"),
     ],
 )
 async def test_stranger_is_told_why_it_is_refused(tmp_path: Path, hello: Hello, code: bytes) -> None:
@@ -188,7 +187,6 @@ async def test_peer_that_keeps_sending_garbage_is_banned_for_a_while(tmp_path: P
     async with talkers(tmp_path) as (a, b):
         for _ in range(STRIKES_MAX):
             await raw_stream(b.site, a.site, PROTOCOL_MESSAGE, bytes(40))
-        assert a.site.guard.is_banned(b.site.peer_id)
         with pytest.raises(PeerError, match="banned"):
             await b.channel.call(a.site.peer_id, note(1))
 

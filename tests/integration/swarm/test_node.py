@@ -10,11 +10,13 @@ from pathlib import Path
 import msgpack
 import psutil
 import pytest
+from hivemind.proto import dht_pb2
 
 from dilocoxd.errors import ConfigError, PeerError, WorkerError
-from dilocoxd.swarm.kademlia import DHTID, PeerID
-from dilocoxd.swarm.streams import unix_ms
-from tests.integration.swarm.sites import Site, sites, start_site, until
+from dilocoxd.swarm.p2pd.connections import ip_of
+from dilocoxd.swarm.p2pd.node import DHTID, P2PHandlerError, PeerID
+from dilocoxd.swarm.streams.streams import unix_ms
+from tests.integration.swarm.sites import Site, dht_size, sites, start_site, until
 
 pytestmark = pytest.mark.processes
 
@@ -99,7 +101,7 @@ async def test_forged_foreign_and_huge_hints_are_refused_and_counted(tmp_path: P
     async with sites(tmp_path, 2) as (a, b):
         await b.meet(a)
         assert await b.node.merge_dht(a.peer_id)
-        await until(lambda: a.node.dht_size() == 1, "a knows b")
+        await until(lambda: dht_size(a.node) == 1, "a knows b")
         store = b.node._dht.protocol.call_store
         key = DHTID.generate(source="test-0123456789abcdef")
         to_a, later = PeerID.from_base58(a.peer_id), unix_ms() / 1000 + 20
@@ -107,7 +109,7 @@ async def test_forged_foreign_and_huge_hints_are_refused_and_counted(tmp_path: P
         for value, subkey in [
             (record, str(a.peer_id)),  # b's record in a's place
             (record[:-1] + bytes([record[-1] ^ 1]), str(b.peer_id)),  # wrong signature
-            (bytes(2_000_000), str(b.peer_id)),
+            (bytes(20_000), str(b.peer_id)),
             ({"a": 1}, str(b.peer_id)),
         ]:
             assert await store(to_a, [key], [msgpack.packb(value)], later, [subkey]) == [False]
@@ -115,6 +117,33 @@ async def test_forged_foreign_and_huge_hints_are_refused_and_counted(tmp_path: P
         assert await store(to_a, [key], [msgpack.packb(record)], later, [str(b.peer_id)]) == [True]
         assert sum(a.guard.bad_input()["dht"].values()) == 5
         assert await a.node.find_hints() == [record]
+
+
+async def test_greedy_dht_requests_are_refused_before_they_cost_anything(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        await b.meet(a)
+        stub = b.node._dht.protocol.get_stub(PeerID.from_base58(a.peer_id))
+        me = b.node._dht.protocol.node_info
+        one = DHTID.generate().to_bytes()
+        assert len((await stub.rpc_find(dht_pb2.FindRequest(keys=[one], peer=me), timeout=10)).results) == 1
+        with pytest.raises(P2PHandlerError, match="100000 keys"):
+            await stub.rpc_find(dht_pb2.FindRequest(keys=[one] * 100_000, peer=me), timeout=10)
+        refused = 0
+        for _ in range(60):
+            try:
+                await stub.rpc_ping(dht_pb2.PingRequest(peer=me), timeout=10)
+            except P2PHandlerError:
+                refused += 1
+        assert 0 < refused <= 60 - 38, "40 at once and 4 a second are answered"
+        assert a.guard.bad_input()["dht"] == {"too_large": 1, "busy": refused}
+
+
+async def test_connected_peer_is_known_by_the_address_that_it_talks_from(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        await b.meet(a)
+        for here, there in ((a, b), (b, a)):
+            found = await here.node.connections()
+            assert {peer: [*map(ip_of, ends)] for peer, ends in found.items()} == {there.peer_id: ["127.0.0.1"]}
 
 
 async def test_p2pd_that_freezes_while_it_starts_is_an_error_in_time_and_gives_the_port_free(tmp_path: Path) -> None:

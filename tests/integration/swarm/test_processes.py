@@ -13,7 +13,7 @@ import pytest
 
 from dilocoxd.errors import PeerError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.bulk import BulkSender
+from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.wire.messages import SegmentHeader
 from tests.integration.swarm.child import RUN_SECTION
 from tests.integration.swarm.members import Member, a_manifest, running
@@ -67,7 +67,7 @@ def member(folder: Path, *bootstrap: str) -> Member:
 
 
 async def header_for(member: Member, num_bytes: int, sha256: bytes) -> SegmentHeader:
-    return SegmentHeader(member.manifest.run_id, 0, 0, 0, 0, 0, 0, num_bytes, 0, num_bytes, sha256)  # type: ignore[arg-type]
+    return SegmentHeader(member.manifest.run_id, 0, 0, 0, 0, 0, 0, num_bytes, 0, num_bytes, sha256, bytes(32), ())  # type: ignore[arg-type]
 
 
 async def test_site_killed_in_mid_transfer_is_a_failure_and_leaves_no_orphan(tmp_path: Path) -> None:

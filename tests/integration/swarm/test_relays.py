@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dilocoxd.errors import PeerError
-from dilocoxd.swarm import identity
-from dilocoxd.swarm.addresses import circuit_through
-from dilocoxd.swarm.kademlia import Node, fresh_peer_id
-from dilocoxd.swarm.node_settings import NodeSettings, fix_ports
-from dilocoxd.swarm.relays import reserve
+from dilocoxd.swarm.discovery import identity
+from dilocoxd.swarm.p2pd.addresses import circuit_through
+from dilocoxd.swarm.p2pd.node import Node, fresh_peer_id
+from dilocoxd.swarm.p2pd.relays import reserve
+from dilocoxd.swarm.p2pd.settings import NodeSettings, fix_ports
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +38,7 @@ async def test_place_at_a_relay_can_be_dialled_and_missing_places_and_relays_are
 
 
 async def _through_a_relay(folder: Path, plain: Node) -> None:
-    async with node(folder / "relay", reachability="public") as relay:
+    async with node(folder / "relay", reachability="public", relay_for_others=True) as relay:
         relay_id = relay.peer_id
         place = (await relay.addresses())[0]
         async with node(folder / "hidden", reachability="private", relays=(place,)) as hidden:
@@ -52,3 +52,12 @@ async def _through_a_relay(folder: Path, plain: Node) -> None:
     # The relay is gone.
     with pytest.raises(PeerError, match=r"connection refused|dial backoff"):
         await reserve(plain, relay_id, place)
+
+
+async def test_site_relays_for_nobody_unless_it_was_told_to(tmp_path: Path) -> None:
+    async with node(tmp_path / "plain", reachability="public") as plain, node(tmp_path / "stranger") as stranger:
+        place = (await plain.addresses())[0]
+        with pytest.raises(PeerError, match=r"refuses to relay for us \(status 202\)"):
+            await reserve(stranger, plain.peer_id, place)
+        with pytest.raises(PeerError, match="protocols not supported"):
+            await stranger.open_stream(plain.peer_id, "/ipfs/kad/1.0.0")

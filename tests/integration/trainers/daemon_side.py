@@ -1,4 +1,4 @@
-"""The daemon's side of the local socket for tests of real trainer processes: real torchrun, real codec, real memfds.
+"""The daemon's side of the local socket for tests of real trainer processes: real ranks, real codec, real memfds.
 
 It decides nothing: a test sends commands and waits for answers, and looks into the shared buffers.
 """
@@ -10,8 +10,6 @@ import queue
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,8 +21,9 @@ from torch import Tensor
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.models import ModelConfig, init_parameter, init_std, param_specs
-from dilocoxd.wire import local
 from dilocoxd.wire.layout import Layout, make_layout
+from dilocoxd.wire.local import buffers as local_buffers, registry, trainer as local_trainer, worker as local_worker
+from tests.harness.outer_worker.forks import TRAINER, ForkedProcess, Forks
 
 WAIT_S = 120.0
 M = TypeVar("M")
@@ -65,28 +64,31 @@ def make_tables(corpus: Path, **model: Any) -> dict[str, Any]:
 class TrainerSite:
     """One site's trainers and the buffers that the daemon owns; survives restarts of the trainers."""
 
-    def __init__(self, folder: Path, *, model: dict[str, Any] | None = None, site: SiteConfig | None = None) -> None:
+    def __init__(
+        self, folder: Path, forks: Forks, *, model: dict[str, Any] | None = None, site: SiteConfig | None = None
+    ) -> None:
         self.folder = folder
+        self._forks = forks
         folder.mkdir(parents=True, exist_ok=True)
         corpus = folder.parent / "corpus.txt"
         if not corpus.exists():
             corpus.write_text(english_like_text(), encoding="utf-8")
         self.manifest: Manifest = manifest_from_tables(make_tables(corpus, **(model or {})), source="test")
-        self.site = site or SiteConfig(parallel=ParallelSection(stages=2))
+        self.site = site or SiteConfig(parallel=ParallelSection(threads_per_rank=1, stages=2))
         (folder / "run.toml").write_text(self.manifest.to_toml(), encoding="utf-8")
         (folder / "site.toml").write_text(self.site.to_toml(), encoding="utf-8")
         self.layout: Layout = make_layout(
             param_specs(ModelConfig.from_section(self.manifest.model)), self.manifest.strategy.segment_elements_max
         )
-        self._fds = {name: os.memfd_create(name) for name in (local.ANCHOR, local.PHASE)}
+        self._fds = {name: os.memfd_create(name) for name in (local_buffers.ANCHOR, local_buffers.PHASE)}
         for fd in self._fds.values():
             os.ftruncate(fd, self.layout.numel * 4)
-        self.write(local.ANCHOR, self.genesis())
-        self.write(local.PHASE, self.genesis())
+        self.write(local_buffers.ANCHOR, self.genesis())
+        self.write(local_buffers.PHASE, self.genesis())
         self._generation = 0
         self._connections: dict[int, socket.socket] = {}
         self._server: socket.socket | None = None
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.ranks: list[ForkedProcess] = []
         self.pids: dict[int, int] = {}
         self.inbox: queue.Queue[Any] = queue.Queue()
         self.held: list[Any] = []
@@ -120,20 +122,22 @@ class TrainerSite:
         self._server.listen(16)
         self.inbox, self.held = queue.Queue(), []
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
-        log = (self.folder / f"trainer-{self._generation}.log").open("wb")
-        self.agent = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--max-restarts=0", "--nnodes=1", "--standalone",
-             f"--nproc-per-node={self.site.parallel.stages}", "-m", "dilocoxd.trainer.main"],
-            stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, "DILOCOXD_SOCKET": str(path), "DILOCOXD_RUN_DIR": str(self.folder),
-                 "DILOCOXD_GENERATION": str(self._generation), "DILOCOXD_PEER": "QmTest", "OMP_NUM_THREADS": "1",
-                 "DILOCOXD_CACHE": str(self.folder.parent / "cache"), **environment},
-        )  # fmt: skip
-        log.close()
+        common = {
+            "DILOCOXD_SOCKET": str(path),
+            "DILOCOXD_RUN_DIR": str(self.folder),
+            "DILOCOXD_GENERATION": str(self._generation),
+            "DILOCOXD_PEER": "QmTest",
+            "DILOCOXD_CACHE": str(self.folder.parent / "cache"),
+        }
+        output = self.folder / f"trainer-{self._generation}.log"
+        with output.open("ab") as log:
+            self.ranks = self._forks.ranks(
+                TRAINER, {**common, **environment}, self.site.parallel.stages, output=log.fileno()
+            )
 
     def send(self, message: Any, stage_rank: int = 0) -> None:
         """One message to a rank."""
-        body = local.LOCAL_MESSAGES.encode(message)
+        body = registry.LOCAL_MESSAGES.encode(message)
         self._connections[stage_rank].sendall(_LENGTH.pack(len(body)) + body)
 
     def expect(self, kind: type[M]) -> M:
@@ -149,15 +153,15 @@ class TrainerSite:
                 raise AssertionError(f"no {kind.__name__} came; held {self.held[-5:]}\n{self.log()}") from None
             if isinstance(message, kind):
                 return message
-            if isinstance(message, local.WorkerFailed):
+            if isinstance(message, local_worker.WorkerFailed):
                 raise AssertionError(f"trainer failed: {message}\n{self.log()}")
             self.held.append(message)
 
-    def expect_failure(self) -> local.WorkerFailed:
+    def expect_failure(self) -> local_worker.WorkerFailed:
         """The failure that a rank reports."""
         while True:
             message = self.inbox.get(timeout=WAIT_S)
-            if isinstance(message, local.WorkerFailed):
+            if isinstance(message, local_worker.WorkerFailed):
                 return message
 
     def log(self) -> str:
@@ -167,18 +171,17 @@ class TrainerSite:
     def start_training(self, phase: int = 0, round_index: int = 0, inner_steps: int = 4) -> None:
         """StartTraining and its answer, once all ranks are attached."""
         for _ in range(self.site.parallel.stages):
-            self.expect(local.WorkerHello)
-        self.expect(local.TrainerReady)
+            self.expect(local_worker.WorkerHello)
+        self.expect(local_trainer.TrainerReady)
         self.send(
-            local.StartTraining(phase, round_index, inner_steps, str(self.folder / "site" / "trainer"))  # type: ignore[arg-type]
+            local_trainer.StartTraining(phase, round_index, inner_steps, str(self.folder / "site" / "trainer"))  # type: ignore[arg-type]
         )
-        taken = self.expect(local.AnchorTaken)
+        taken = self.expect(local_trainer.AnchorTaken)
         assert (taken.how, taken.round, taken.phase) == ("start", round_index, phase)
 
     def wait_exit(self) -> int:
-        """Exit code of the agent."""
-        assert self.agent is not None
-        return self.agent.wait(timeout=WAIT_S)
+        """The first exit status of a rank that is not 0, when all have ended; 0 if there is none."""
+        return next((status for rank in self.ranks if (status := rank.wait(WAIT_S))), 0)
 
     def hang_up(self) -> None:
         """What a killed daemon does: close the sockets without a word."""
@@ -193,14 +196,11 @@ class TrainerSite:
 
     def close(self) -> None:
         """End everything that this site started."""
-        if self.agent is not None and self.agent.poll() is None:
-            os.killpg(self.agent.pid, signal.SIGKILL)
-            self.agent.wait()
-        for pid in self.pids.values():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for rank in self.ranks:
+            if rank.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGKILL)
+                rank.wait(WAIT_S)
         self.hang_up()
         for fd in self._fds.values():
             os.close(fd)
@@ -224,8 +224,8 @@ class TrainerSite:
                 return
             if not body:
                 return
-            message = local.LOCAL_MESSAGES.decode(body)
-            if isinstance(message, local.WorkerHello):
+            message = registry.LOCAL_MESSAGES.decode(body)
+            if isinstance(message, local_worker.WorkerHello):
                 self._connections[message.stage_rank] = connection
                 self.pids[message.stage_rank] = message.pid
                 try:
@@ -236,6 +236,6 @@ class TrainerSite:
 
     def _attach(self, connection: socket.socket) -> None:
         size = self.layout.numel * 4
-        body = local.LOCAL_MESSAGES.encode(local.Attach(tuple(self._fds), tuple(size for _ in self._fds)))
+        body = registry.LOCAL_MESSAGES.encode(local_worker.Attach(tuple(self._fds), tuple(size for _ in self._fds)))
         fds = array.array("i", self._fds.values())
         connection.sendmsg([_LENGTH.pack(len(body)) + body], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds.tobytes())])

@@ -11,40 +11,52 @@ import torch
 
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.ids import PhaseId, RoundIndex
-from dilocoxd.wire import local
-from tests.integration.trainer_site import WAIT_S, TrainerSite
+from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer
+from tests.harness.outer_worker.forks import TRAINER, Forks
+from tests.integration.trainers.daemon_side import WAIT_S, TrainerSite
 
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """One process forks all ranks of this file."""
+    with Forks(TRAINER) as started:
+        yield started
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[TrainerSite]:
-    made = TrainerSite(tmp_path / "site")
+def site(tmp_path: Path, forks: Forks) -> Iterator[TrainerSite]:
+    made = TrainerSite(tmp_path / "site", forks)
     yield made
     made.close()
 
 
-def close_boundary(site: TrainerSite, then: str, next_phase: int, round_index: int = 0) -> local.BoundaryClosed:
-    site.expect(local.BoundaryDue)
-    site.send(local.CloseBoundary(then, RoundIndex(round_index), PhaseId(next_phase), 4))
-    return site.expect(local.BoundaryClosed)
+def close_boundary(site: TrainerSite, then: str, next_phase: int, round_index: int = 0) -> local_trainer.BoundaryClosed:
+    site.expect(local_trainer.BoundaryDue)
+    site.send(local_trainer.CloseBoundary(then, RoundIndex(round_index), PhaseId(next_phase), 4))
+    return site.expect(local_trainer.BoundaryClosed)
 
 
 def test_a_phase_ends_with_the_pseudo_gradient_of_all_stages(site: TrainerSite) -> None:
     site.launch()
     site.start_training()
-    anchor = site.read(local.ANCHOR)
+    anchor = site.read(local_buffers.ANCHOR)
     assert torch.equal(anchor, site.genesis())
     closed = close_boundary(site, "wait", 1)
-    pseudo_gradient = site.read(local.PHASE)
+    pseudo_gradient = site.read(local_buffers.PHASE)
     assert (closed.phase, closed.inner_steps, closed.tokens, closed.took_anchor) == (0, 4, 4 * 4 * 16, False)
     assert 3.0 < closed.mean_loss < 7.0
     for spec in site.layout.params:
         span = site.layout.span(spec.name)
         assert pseudo_gradient[span.start : span.stop].abs().max() > 0, f"{spec.name} did not move"
-    steps = [message for message in site.held if isinstance(message, local.StepDone)]
+    # The last stage tells of steps, the first one of boundaries: which of them is read first is chance.
+    steps = [site.expect(local_trainer.StepDone) for _ in range(4)]
     assert [step.inner_step for step in steps] == [1, 2, 3, 4]
-    assert site.read(local.ANCHOR).equal(anchor)
+    assert all(step.learning_rate > 0 and step.gradient_norm > 0 and not step.skipped_steps for step in steps)
+    assert [len(step.rank_memory_bytes) for step in steps] == [2, 0, 0, 0]
+    assert all(1 << 20 < held < 1 << 32 for held in steps[0].rank_memory_bytes)
+    assert site.read(local_buffers.ANCHOR).equal(anchor)
 
 
 def test_merge_keeps_own_progress_and_replace_drops_it(site: TrainerSite) -> None:
@@ -52,27 +64,27 @@ def test_merge_keeps_own_progress_and_replace_drops_it(site: TrainerSite) -> Non
     site.start_training()
     old = site.genesis()
     close_boundary(site, "keep", 1)
-    at_boundary = old - site.read(local.PHASE)
+    at_boundary = old - site.read(local_buffers.PHASE)
     new = torch.linspace(-0.01, 0.01, site.layout.numel)
-    site.write(local.ANCHOR, new)
-    site.write(local.PHASE, new)
-    site.send(local.TakeAnchor(RoundIndex(1), "merge"))
-    taken = site.expect(local.AnchorTaken)
+    site.write(local_buffers.ANCHOR, new)
+    site.write(local_buffers.PHASE, new)
+    site.send(local_trainer.TakeAnchor(RoundIndex(1), "merge"))
+    taken = site.expect(local_trainer.AnchorTaken)
     assert (taken.how, taken.round, taken.phase) == ("merge", 1, 1)
     # One more phase, merged again at its boundary before it closes: progress of the phase survives both times.
-    site.expect(local.BoundaryDue)
-    site.send(local.CloseBoundary("replace", RoundIndex(1), PhaseId(2), 4))
-    closed = site.expect(local.BoundaryClosed)
+    site.expect(local_trainer.BoundaryDue)
+    site.send(local_trainer.CloseBoundary("replace", RoundIndex(1), PhaseId(2), 4))
+    closed = site.expect(local_trainer.BoundaryClosed)
     assert closed.took_anchor
-    progress = new - (new - site.read(local.PHASE)) - new
+    progress = new - (new - site.read(local_buffers.PHASE)) - new
     assert torch.isfinite(progress).all()
-    params = new - site.read(local.PHASE)
+    params = new - site.read(local_buffers.PHASE)
     assert 0 < (params - new).abs().max() < 0.2
     assert (params - at_boundary).abs().max() > 0
     # After replace the model is the anchor again: an untouched phase gives progress of its own steps only.
-    site.write(local.PHASE, new)
+    site.write(local_buffers.PHASE, new)
     close_boundary(site, "wait", 3, 1)
-    assert 0 < site.read(local.PHASE).abs().max() < 0.2
+    assert 0 < site.read(local_buffers.PHASE).abs().max() < 0.2
 
 
 def test_waiting_trainer_continues_exactly_from_the_anchor_it_is_given(site: TrainerSite) -> None:
@@ -80,94 +92,98 @@ def test_waiting_trainer_continues_exactly_from_the_anchor_it_is_given(site: Tra
     site.start_training()
     close_boundary(site, "wait", 1)
     new = site.genesis() * 0.5
-    site.write(local.ANCHOR, new)
-    site.send(local.Pause())
-    site.send(local.TakeAnchor(RoundIndex(1), "replace"))
-    site.expect(local.AnchorTaken)
-    site.write(local.PHASE, new)
-    site.send(local.Extend(0))
-    site.send(local.CloseBoundary("wait", RoundIndex(1), PhaseId(2), 4))
-    closed = site.expect(local.BoundaryClosed)
+    site.write(local_buffers.ANCHOR, new)
+    site.send(local_trainer.Pause())
+    site.send(local_trainer.TakeAnchor(RoundIndex(1), "replace"))
+    site.expect(local_trainer.AnchorTaken)
+    site.write(local_buffers.PHASE, new)
+    site.send(local_trainer.Extend(0))
+    site.send(local_trainer.CloseBoundary("wait", RoundIndex(1), PhaseId(2), 4))
+    closed = site.expect(local_trainer.BoundaryClosed)
     assert closed.inner_steps == 0
-    assert torch.equal(site.read(local.PHASE), torch.zeros_like(new))
+    assert torch.equal(site.read(local_buffers.PHASE), torch.zeros_like(new))
 
 
 def test_extend_trains_further_steps_before_the_boundary(site: TrainerSite) -> None:
     site.launch()
     site.start_training()
-    assert site.expect(local.BoundaryDue).inner_steps == 4
-    site.send(local.Extend(3))
-    assert site.expect(local.BoundaryDue).inner_steps == 7
-    site.send(local.CloseBoundary("keep", RoundIndex(0), PhaseId(1), 4))
-    assert site.expect(local.BoundaryClosed).inner_steps == 7
+    assert site.expect(local_trainer.BoundaryDue).inner_steps == 4
+    site.send(local_trainer.Extend(3))
+    assert site.expect(local_trainer.BoundaryDue).inner_steps == 7
+    site.send(local_trainer.CloseBoundary("keep", RoundIndex(0), PhaseId(1), 4))
+    assert site.expect(local_trainer.BoundaryClosed).inner_steps == 7
 
 
 def test_evaluation_is_of_the_anchor_and_leaves_own_parameters(site: TrainerSite) -> None:
     site.launch()
     site.start_training()
-    site.expect(local.BoundaryDue)
-    site.send(local.Evaluate(RoundIndex(0)))
-    first = site.expect(local.Evaluated)
-    site.write(local.ANCHOR, site.genesis() * 0.0)
-    site.send(local.Evaluate(RoundIndex(1)))
-    blank = site.expect(local.Evaluated)
+    site.expect(local_trainer.BoundaryDue)
+    site.send(local_trainer.Evaluate(RoundIndex(0)))
+    first = site.expect(local_trainer.Evaluated)
+    site.write(local_buffers.ANCHOR, site.genesis() * 0.0)
+    site.send(local_trainer.Evaluate(RoundIndex(1)))
+    blank = site.expect(local_trainer.Evaluated)
     assert blank.validation_loss == pytest.approx(float(torch.tensor(300.0).log()), abs=1e-4)
     assert first.validation_loss != blank.validation_loss
-    site.send(local.CloseBoundary("wait", RoundIndex(0), PhaseId(1), 4))
-    site.expect(local.BoundaryClosed)
-    params = site.genesis() - site.read(local.PHASE)
+    site.send(local_trainer.CloseBoundary("wait", RoundIndex(0), PhaseId(1), 4))
+    site.expect(local_trainer.BoundaryClosed)
+    params = site.genesis() - site.read(local_buffers.PHASE)
     assert params.abs().max() > 0.5  # norms are still about 1: own parameters came back
 
 
 def test_pause_stops_at_a_step_and_resume_goes_on(site: TrainerSite) -> None:
     site.launch()
     site.start_training(inner_steps=100_000)
-    site.expect(local.StepDone)
-    site.send(local.Pause())
-    site.send(local.Evaluate(RoundIndex(0)))
-    site.expect(local.Evaluated)
-    reached = max(m.inner_step for m in [*site.held, site.expect(local.StepDone)] if isinstance(m, local.StepDone))
-    site.send(local.Evaluate(RoundIndex(0)))
-    site.expect(local.Evaluated)
-    assert not [m for m in site.held if isinstance(m, local.StepDone) and m.inner_step > reached + 1]
+    site.expect(local_trainer.StepDone)
+    site.send(local_trainer.Pause())
+    site.send(local_trainer.Evaluate(RoundIndex(0)))
+    site.expect(local_trainer.Evaluated)
+    reached = max(
+        m.inner_step for m in [*site.held, site.expect(local_trainer.StepDone)] if isinstance(m, local_trainer.StepDone)
+    )
+    site.send(local_trainer.Evaluate(RoundIndex(0)))
+    site.expect(local_trainer.Evaluated)
+    assert not [m for m in site.held if isinstance(m, local_trainer.StepDone) and m.inner_step > reached + 1]
     site.held.clear()
-    site.send(local.Resume())
-    assert site.expect(local.StepDone).inner_step > reached
+    site.send(local_trainer.Resume())
+    assert site.expect(local_trainer.StepDone).inner_step > reached
 
 
 def test_stop_writes_a_checkpoint_and_the_next_generation_continues(site: TrainerSite) -> None:
     site.launch()
     site.start_training()
     close_boundary(site, "keep", 1)
-    site.expect(local.BoundaryDue)
-    site.send(local.StopTraining())
-    stopped = site.expect(local.TrainerStopped)
+    site.expect(local_trainer.BoundaryDue)
+    site.send(local_trainer.StopTraining())
+    stopped = site.expect(local_trainer.TrainerStopped)
     assert (stopped.phase, stopped.inner_step) == (1, 4)
     assert site.wait_exit() == 0, site.log()
     site.hang_up()
     site.launch()
     site.start_training(phase=2)
     site.held.clear()
-    assert site.expect(local.StepDone).global_step == 9
+    assert site.expect(local_trainer.StepDone).global_step == 9
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_checkpoint_of_two_stages_is_read_by_any_number(tmp_path: Path, stages: int) -> None:
-    first = TrainerSite(tmp_path / "site")
+def test_checkpoint_of_two_stages_is_read_by_any_number(tmp_path: Path, forks: Forks, stages: int) -> None:
+    first = TrainerSite(tmp_path / "site", forks)
     try:
         first.launch()
         first.start_training()
-        first.expect(local.BoundaryDue)
-        first.send(local.StopTraining())
-        first.expect(local.TrainerStopped)
+        first.expect(local_trainer.BoundaryDue)
+        first.send(local_trainer.StopTraining())
+        first.expect(local_trainer.TrainerStopped)
         first.wait_exit()
     finally:
         first.close()
-    second = TrainerSite(tmp_path / "site", site=SiteConfig(parallel=ParallelSection(stages=stages)))
+    second = TrainerSite(
+        tmp_path / "site", forks, site=SiteConfig(parallel=ParallelSection(threads_per_rank=1, stages=stages))
+    )
     try:
         second.launch()
         second.start_training(phase=1)
-        assert second.expect(local.StepDone).global_step == 5
+        assert second.expect(local_trainer.StepDone).global_step == 5
     finally:
         second.close()
 
@@ -175,35 +191,35 @@ def test_checkpoint_of_two_stages_is_read_by_any_number(tmp_path: Path, stages: 
 def test_a_damaged_checkpoint_means_a_fresh_optimizer_not_a_crash(site: TrainerSite) -> None:
     site.launch()
     site.start_training()
-    site.expect(local.BoundaryDue)
-    site.send(local.StopTraining())
-    site.expect(local.TrainerStopped)
+    site.expect(local_trainer.BoundaryDue)
+    site.send(local_trainer.StopTraining())
+    site.expect(local_trainer.TrainerStopped)
     site.wait_exit()
     site.hang_up()
     for path in (site.folder / "site" / "trainer").rglob("stage-1-*.safetensors"):
         path.write_bytes(b"torn")
     site.launch()
     site.start_training(phase=1)
-    assert site.expect(local.StepDone).global_step == 1
+    assert site.expect(local_trainer.StepDone).global_step == 1
 
 
 def test_loss_falls_below_the_unigram_entropy_within_a_few_phases(site: TrainerSite) -> None:
     site.launch()
     site.start_training(inner_steps=60)
-    site.send(local.Evaluate(RoundIndex(0)))
-    before = site.expect(local.Evaluated).validation_loss
-    site.expect(local.BoundaryDue)
-    site.send(local.CloseBoundary("wait", RoundIndex(0), PhaseId(1), 4))
-    site.expect(local.BoundaryClosed)
-    site.write(local.ANCHOR, site.genesis() - site.read(local.PHASE))
-    site.send(local.Evaluate(RoundIndex(1)))
-    assert site.expect(local.Evaluated).validation_loss < 0.6 * before
+    site.send(local_trainer.Evaluate(RoundIndex(0)))
+    before = site.expect(local_trainer.Evaluated).validation_loss
+    site.expect(local_trainer.BoundaryDue)
+    site.send(local_trainer.CloseBoundary("wait", RoundIndex(0), PhaseId(1), 4))
+    site.expect(local_trainer.BoundaryClosed)
+    site.write(local_buffers.ANCHOR, site.genesis() - site.read(local_buffers.PHASE))
+    site.send(local_trainer.Evaluate(RoundIndex(1)))
+    assert site.expect(local_trainer.Evaluated).validation_loss < 0.6 * before
 
 
 def test_end_of_the_daemons_socket_ends_all_ranks(site: TrainerSite) -> None:
     site.launch()
     site.start_training(inner_steps=100_000)
-    site.expect(local.StepDone)
+    site.expect(local_trainer.StepDone)
     processes = [psutil.Process(pid) for pid in site.pids.values()]
     site.hang_up()
     _, alive = psutil.wait_procs(processes, timeout=WAIT_S)
@@ -214,28 +230,31 @@ def test_end_of_the_daemons_socket_ends_all_ranks(site: TrainerSite) -> None:
 def test_killed_rank_ends_the_generation_and_the_next_one_works(site: TrainerSite) -> None:
     site.launch()
     site.start_training(inner_steps=100_000)
-    site.expect(local.StepDone)
+    site.expect(local_trainer.StepDone)
     os.kill(site.pids[1], signal.SIGKILL)
     assert site.wait_exit() != 0
     site.hang_up()
     site.launch()
     site.start_training(phase=1)
-    site.expect(local.BoundaryDue)
+    site.expect(local_trainer.BoundaryDue)
 
 
-def test_agent_that_is_killed_takes_its_ranks_along(site: TrainerSite) -> None:
-    site.launch()
-    site.start_training(inner_steps=100_000)
-    site.expect(local.StepDone)
-    processes = [psutil.Process(pid) for pid in site.pids.values()]
-    assert site.agent is not None
-    site.agent.kill()
-    _, alive = psutil.wait_procs(processes, timeout=WAIT_S)
-    assert alive == []
+def test_fork_server_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
+    with Forks(TRAINER) as forks:
+        site = TrainerSite(tmp_path / "site", forks)
+        site.launch()
+        site.start_training(inner_steps=100_000)
+        site.expect(local_trainer.StepDone)
+        processes = [psutil.Process(pid) for pid in site.pids.values()]
+        os.kill(forks.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs(processes, timeout=WAIT_S)
+        assert alive == []
+        site.ranks.clear()  # nobody is left to tell how they ended
+        site.close()
 
 
-def test_wrong_corpus_is_reported_to_the_daemon_in_one_sentence(tmp_path: Path) -> None:
-    site = TrainerSite(tmp_path / "site")
+def test_wrong_corpus_is_reported_to_the_daemon_in_one_sentence(tmp_path: Path, forks: Forks) -> None:
+    site = TrainerSite(tmp_path / "site", forks)
     try:
         text = (site.folder / "run.toml").read_text(encoding="utf-8")
         (site.folder / "run.toml").write_text(

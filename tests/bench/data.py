@@ -1,0 +1,113 @@
+"""How fast text is packed and read: `python -m tests.bench.data [--mib N] [--gib N] [--samples N]`.
+
+Packing: MB of text per second of CPU time of one process, on the sources of the standard library, with a tokenizer of
+8,192 tokens trained on them. Reading: tokens per second in the order of exact epochs from a sparse store, and how much
+the memory of the reader grows. A trainer of P parameters on hardware of F operations per second needs F / 6 P tokens.
+"""
+
+import argparse
+import resource
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dilocoxd.trainer.data.bpe import train_tokenizer
+from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
+from dilocoxd.trainer.data.sources import SourceOrder, TextSource
+from dilocoxd.trainer.tokens.encode import WORK, PackSettings, pack_piece
+from dilocoxd.trainer.tokens.inputs import TextPiece
+from dilocoxd.trainer.tokens.store import INDEX, ShardInfo, StoreIndex, open_store
+
+VOCAB_SIZE = 8192
+SEQ_LEN = 1024
+BATCH = 16
+OPERATIONS_PER_S = 1e12
+"""Of a desktop CPU or small GPU that really arrives, for the comparison with what a trainer needs."""
+PARAMETERS = 125e6
+
+
+def standard_library(num_bytes: int) -> str:
+    """So much of its sources, again and again if need be."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = "".join(file.read_text("utf-8", "replace") for file in files)
+    return (text * (1 + num_bytes // len(text)))[:num_bytes]
+
+
+def pack(folder: Path, mib: int) -> None:
+    """Print the speed of one process."""
+    text = standard_library(mib << 20)
+    tokenizer = train_tokenizer([text[: 4 << 20]], VOCAB_SIZE)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    path = folder / "text.txt"
+    path.write_text(text, encoding="utf-8")
+    (folder / WORK).mkdir()
+    settings = PackSettings(str(folder / "tokenizer.json"), "uint16", None, "text", 0.0)
+    num_bytes = path.stat().st_size
+    began, cpu = time.perf_counter(), time.process_time()
+    packed = pack_piece(folder, TextPiece(0, path, ".txt", 0, num_bytes, num_bytes), settings)
+    cpu_s, wall_s = time.process_time() - cpu, time.perf_counter() - began
+    rate = num_bytes / 1e6
+    print(f"packing: {rate / cpu_s:.1f} MB/s of CPU time, {rate / wall_s:.1f} MB/s by the clock,", end=" ")
+    print(f"{num_bytes / packed.shards[0].num_tokens:.2f} bytes a token")
+
+
+def sparse_store(folder: Path, gib: float) -> TextSource:
+    """A store of zeros that takes no disk space."""
+    num_tokens = int(gib * (1 << 29))
+    with (folder / "train-00000.bin").open("wb") as file:
+        file.truncate(2 * num_tokens)
+    np.asarray([num_tokens], dtype="<i8").tofile(folder / "train-00000.ends")
+    shard = ShardInfo("train-00000", num_tokens, 1, "0" * 64, "0" * 64)
+    (folder / INDEX).write_bytes(StoreIndex("uint16", 1000, None, "", (shard,)).canonical_bytes())
+    return TextSource("zeros", 1.0, open_store(folder).index.sha256(), str(folder))
+
+
+def read(folder: Path, gib: float, num_samples: int) -> None:
+    """Print speed and memory of a reader."""
+    source = sparse_store(folder, gib)
+    order = SourceOrder([source], SEQ_LEN, 1000, seed=1)
+    order.begin((0, num_samples))
+    order.batch(0, BATCH)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    began = time.perf_counter()
+    for _ in range(num_samples // BATCH - 1):
+        order.batch(0, BATCH)
+    rate = (num_samples - BATCH) * SEQ_LEN / (time.perf_counter() - began)
+    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10) - before
+    needed = OPERATIONS_PER_S / (6 * PARAMETERS)
+    print(f"reading: {rate / 1e6:.1f} million tokens/s in batches of {BATCH} x {SEQ_LEN},", end=" ")
+    print(
+        f"{rate / needed:,.0f} times what {PARAMETERS / 1e6:.0f} M parameters at {OPERATIONS_PER_S:.0e}/s need;",
+        end=" ",
+    )
+    print(f"memory grew by {growth} MiB over a store of {gib:g} GiB")
+
+
+def permute(num_samples: int) -> None:
+    """Print the speed of the order alone."""
+    order = EpochOrder([SourceSize("a", 3.0, 10**9), SourceSize("b", 1.0, 10**7)], 7)
+    began = time.perf_counter()
+    order.locate(np.arange(num_samples))
+    print(f"order: {num_samples / (time.perf_counter() - began) / 1e6:.1f} million samples/s")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=32, help="of text to pack")
+    parser.add_argument("--gib", type=float, default=2.0, help="of the store that is read")
+    parser.add_argument("--samples", type=int, default=100_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-data-") as name:
+        for part in ("pack", "read"):
+            (Path(name) / part).mkdir()
+        pack(Path(name) / "pack", options.mib)
+        read(Path(name) / "read", options.gib, options.samples)
+    permute(options.samples)
+
+
+if __name__ == "__main__":
+    main()

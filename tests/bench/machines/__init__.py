@@ -1,0 +1,1 @@
+"""Loop time of the machines."""

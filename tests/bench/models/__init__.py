@@ -1,0 +1,1 @@
+"""Models in and out, measured over all families."""

@@ -1,0 +1,1 @@
+"""How fast a generation of trainers starts."""

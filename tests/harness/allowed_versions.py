@@ -1,0 +1,36 @@
+"""Which versions pyproject.toml allows, as constraints: `python tests/harness/allowed_versions.py oldest|newest`.
+
+Needs nothing but Python: it runs before anything is installed.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_NEED = re.compile(r"([A-Za-z0-9._-]+)\s*(.*)")
+
+
+def constraints(needs: Sequence[str], which: str) -> list[str]:
+    """For `oldest` every lower bound as the version; for `newest` nothing beyond what the package itself asks for.
+
+    Raises ValueError for another word.
+    """
+    if which not in ("oldest", "newest"):
+        raise ValueError(f"{which!r} is neither oldest nor newest")
+    found = []
+    for need in needs:
+        match = _NEED.fullmatch(need)
+        assert match is not None
+        name, ranges = match[1], match[2].replace(" ", "").split(",")
+        lower = next((part[2:] for part in ranges if part.startswith((">=", "=="))), "")
+        if which == "oldest" and lower:
+            found.append(f"{name}=={lower}" + (".*" if lower.count(".") < 2 and "==" not in match[2] else ""))
+    return found
+
+
+if __name__ == "__main__":
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    print("\n".join(constraints(project["dependencies"], sys.argv[1])))

@@ -1,0 +1,120 @@
+"""Measurements over a network of namespaces, with plain sockets: round trips, lost datagrams, bulk by TCP streams."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tests.harness.running.network_namespaces import Network, enter_namespace
+
+PORT = 5000
+SO_RCVBUFFORCE = 33
+BLOCK = bytes(1 << 20)
+SILENCE_S = 1.0
+RECEIVE_BYTES = 8 << 20
+"""Datagrams wait here while the machine does something else: what is lost was lost on the way."""
+T = TypeVar("T")
+
+
+def _inside(network: Network, name: str, work: Callable[[], T]) -> T:
+    """`work` in a thread that is in a site's namespace; sockets stay where they were made."""
+    with ThreadPoolExecutor(1, f"in-{name}", enter_namespace, (network.namespace(name),)) as pool:
+        return pool.submit(work).result()
+
+
+def _serve(network: Network, name: str, answer: Callable[[socket.socket], None]) -> socket.socket:
+    """A listening socket at a site; each connection is answered in a thread of its own until it is closed."""
+    server = _inside(network, name, lambda: socket.create_server((network.address(name), PORT), backlog=64))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return server
+
+
+def _connect(network: Network, here: str, there: str) -> socket.socket:
+    connection = _inside(network, here, lambda: socket.create_connection((network.address(there), PORT), 30))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _echo(connection: socket.socket) -> None:
+    with connection:
+        while data := connection.recv(1 << 16):
+            connection.sendall(data)
+
+
+def _sink(connection: socket.socket) -> None:
+    with connection:
+        while connection.recv(1 << 20):
+            continue
+        connection.sendall(b".")
+
+
+def round_trips_s(network: Network, here: str, there: str, count: int = 9) -> list[float]:
+    """Times of one byte there and back, on a connection that stands."""
+    with _serve(network, there, _echo) as server, _connect(network, here, there) as connection:
+        times = []
+        for _ in range(count):
+            began = time.monotonic()
+            connection.sendall(b".")
+            connection.recv(1)
+            times.append(time.monotonic() - began)
+        server.shutdown(socket.SHUT_RDWR)
+    return times
+
+
+def datagrams_received(network: Network, here: str, there: str, count: int) -> list[int]:
+    """Numbers of those of `count` datagrams that arrived, in order of arrival."""
+
+    def bound() -> socket.socket:
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
+        receiver.bind((network.address(there), PORT))
+        receiver.settimeout(SILENCE_S)
+        return receiver
+
+    receiver = _inside(network, there, bound)
+    sender = _inside(network, here, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+    def send() -> None:
+        for number in range(count):
+            sender.sendto(number.to_bytes(4, "big"), (network.address(there), PORT))
+
+    found = []
+    with receiver, sender, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        try:
+            while True:
+                found.append(int.from_bytes(receiver.recv(4), "big"))
+        except TimeoutError:
+            sending.result()
+            return found
+
+
+def bulk_bytes_per_s(network: Network, here: str, there: str, mib: int, streams: int = 1) -> float:
+    """Speed of `mib` MiB over so many TCP connections at once, from the first byte to the last confirmation."""
+    with _serve(network, there, _sink) as server:
+        connections = [_connect(network, here, there) for _ in range(streams)]
+
+        def send(connection: socket.socket) -> None:
+            with connection:
+                for _ in range(mib // streams):
+                    connection.sendall(BLOCK)
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
+
+        began = time.monotonic()
+        with ThreadPoolExecutor(streams) as pool:
+            list(pool.map(send, connections))
+        elapsed = time.monotonic() - began
+        server.shutdown(socket.SHUT_RDWR)
+    return (mib // streams) * streams * len(BLOCK) / elapsed

@@ -1,0 +1,1 @@
+"""Outer workers: the daemon's end of one, one inside the test, several in a swarm."""

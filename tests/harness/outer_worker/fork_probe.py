@@ -1,0 +1,47 @@
+"""A worker that does what its environment says, to look at a forked process from inside and outside.
+
+PROBE: `look` writes what it finds as JSON to its output; `wait` waits to be killed; `raise` fails; `exit` leaves with
+PROBE_STATUS; `kill` kills itself with signal PROBE_STATUS.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> int:
+    """Exit status."""
+    status = int(os.environ.get("PROBE_STATUS", "0"))
+    match os.environ["PROBE"]:
+        case "look":
+            json.dump(found(), sys.stdout)
+        case "wait":
+            signal.pause()
+        case "raise":
+            raise RuntimeError("the probe was told to fail")
+        case "kill":
+            os.kill(os.getpid(), status)
+    return status
+
+
+def found() -> dict[str, Any]:
+    """This process as it sees itself."""
+    return {
+        "environment": dict(os.environ),
+        "session": os.getsid(0),
+        "pid": os.getpid(),
+        "descriptors": [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.exists()],
+        "torch": torch_state() if "torch" in sys.modules else None,
+    }
+
+
+def torch_state() -> dict[str, Any]:
+    """What a fork must not have inherited, and that it may still have threads of its own."""
+    import torch
+
+    torch.set_num_threads(2)
+    torch.ones(256, 256) @ torch.ones(256, 256)
+    return {"is_cuda_open": torch.cuda.is_initialized(), "num_threads": torch.get_num_threads()}

@@ -1,0 +1,122 @@
+"""Real workers for tests without a daemon: forked by the product's own fork server, in milliseconds each."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dilocoxd.daemon.workers.forked import ForkLaunch
+from dilocoxd.daemon.workers.ranks import listen, with_ranks
+from dilocoxd.ipc.process_label import padded
+from dilocoxd.ipc.process_tree import TREE_VARIABLE
+from dilocoxd.wire.local.fork_server import (
+    FORK_MESSAGE_BYTES_MAX,
+    FORK_MESSAGES,
+    Fork,
+    Forked,
+    Preload,
+    Warm,
+    WorkerExited,
+)
+
+OUTER = "dilocoxd.outerworker.main"
+TRAINER = "dilocoxd.trainer.main"
+WAIT_S = 120.0
+
+
+class ForkedProcess:
+    """A forked worker; has what the tests need of subprocess.Popen."""
+
+    def __init__(self, forks: "Forks", number: int, pid: int) -> None:
+        self._forks = forks
+        self._number = number
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs as far as is known; negative: killed by that signal."""
+        return self._forks.exits.get(self._number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit status, once it has ended."""
+        while (status := self.poll()) is None:
+            self._forks.read(timeout or WAIT_S)
+        return status
+
+
+class Forks:
+    """One fork server that has loaded `modules`. Use as a context manager; at its end all its workers are gone."""
+
+    def __init__(self, *modules: str) -> None:
+        self.exits: dict[int, int] = {}
+        self._modules = modules
+        self._forked: dict[int, int] = {}
+        self._num_forks = 0
+        self.num_threads = 0
+
+    def __enter__(self) -> "Forks":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._mark = f"forks-{os.getpid()}-{id(self)}"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dilocoxd.ipc.fork_server", "for tests"], stdin=theirs,
+                env={**os.environ, TREE_VARIABLE: padded(self._mark), "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        self._control = ours
+        self._control.send(FORK_MESSAGES.encode(Preload(self._modules)))
+        warm = self.read(WAIT_S)
+        assert isinstance(warm, Warm), warm
+        self.num_threads = warm.num_threads
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+        self._process.wait(WAIT_S)
+
+    @property
+    def pid(self) -> int:
+        """Of the fork server."""
+        return self._process.pid
+
+    def outer(self, environment: Mapping[str, str]) -> ForkedProcess:
+        """An outer worker; a launcher for OuterDaemon."""
+        return self.start(OUTER, environment)
+
+    def start(
+        self, module: str, environment: Mapping[str, str], *, output: int = 2, passed: Mapping[str, int] | None = None
+    ) -> ForkedProcess:
+        """A process that runs `main()` of `module` and writes to `output`."""
+        self._num_forks += 1
+        number, passed = self._num_forks, passed or {}
+        names, values = tuple(environment), tuple(environment.values())
+        order = Fork(number, module, f"{self._mark}/{number}", names, values, tuple(passed))
+        socket.send_fds(self._control, [FORK_MESSAGES.encode(order)], [output, *passed.values()])
+        while number not in self._forked:
+            self.read(WAIT_S)
+        return ForkedProcess(self, number, self._forked[number])
+
+    def ranks(
+        self, module: str, environment: Mapping[str, str], num_ranks: int, output: int = 2
+    ) -> list[ForkedProcess]:
+        """Processes that meet as the ranks of a site's trainers do."""
+        with listen() as listener:
+            plain = ForkLaunch(module, (environment,), Path(os.devnull), mark="")
+            launch = with_ranks(plain, num_ranks, listener)
+            return [
+                self.start(module, each, output=output, passed={} if rank else launch.passed)
+                for rank, each in enumerate(launch.environments)
+            ]
+
+    def read(self, timeout_s: float) -> Any:
+        """The next thing that the fork server says. Raises TimeoutError."""
+        self._control.settimeout(timeout_s)
+        data = self._control.recv(FORK_MESSAGE_BYTES_MAX)
+        assert data, f"the fork server ended with status {self._process.wait(WAIT_S)}"
+        message = FORK_MESSAGES.decode(data)
+        if isinstance(message, Forked):
+            self._forked[message.number] = message.pid
+        elif isinstance(message, WorkerExited):
+            self.exits[message.number] = message.status
+        return message

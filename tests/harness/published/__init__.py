@@ -1,0 +1,1 @@
+"""Models as other tools publish them: directories with config.json, safetensors and a tokenizer."""

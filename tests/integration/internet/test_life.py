@@ -1,0 +1,28 @@
+"""Three daemons over links of 300 ms that lose one packet of a hundred: they join, die and come back, nobody is blamed.
+
+Shorter and longer links: `python -m tests.bench.long_links`.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.harness.internet.conditions import rtt
+from tests.harness.internet.life import live
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+
+RTT_S, LOSS = 0.3, 0.01
+JITTER_S = 0.02
+PHASE_S = 2.5
+ROUND_TRIPS_MAX = 12
+"""Of one exchange with votes on such links; about five are needed, lost packets cost the rest."""
+
+
+def test_sites_join_die_and_come_back_over_long_lossy_links_and_nobody_is_suspected(tmp_path: Path) -> None:
+    life = live(f"ch{os.getpid() % 10000}li", tmp_path, rtt(RTT_S, LOSS, JITTER_S), PHASE_S, num_rounds=1)
+    assert life.suspicions == ()
+    assert life.exit_codes == (0, 0, 0)
+    assert len(set(life.heads)) == 1
+    assert life.exchange_s < ROUND_TRIPS_MAX * RTT_S

@@ -1,0 +1,1 @@
+"""One whole site: its processes, its stop, its start."""

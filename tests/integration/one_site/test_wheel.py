@@ -1,0 +1,134 @@
+"""The wheel alone, outside the repository: what people install starts, joins, trains, exports and has all its files."""
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import psutil
+import pytest
+
+from tests.harness.running.run_directories import free_port
+from tests.harness.running.training import write_corpus
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "dilocoxd")
+PATIENCE_S = 200.0
+
+
+class Installed:
+    """dilocoxd in an environment of its own; other packages are those of the environment that runs the tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wheel = built_wheel(folder)
+        venv.create(folder / "env", with_pip=False)
+        self.python = folder / "env" / "bin" / "python"
+        run(sys.executable, "-m", "pip", "--python", self.python, "install", "--no-deps", "--no-index", self.wheel)
+        (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+        # A path in a .pth file is not searched for further .pth files, so an editable install there is not seen.
+        (packages / "shared.pth").write_text("\n".join(site.getsitepackages()))
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [self.python.parent / "dilocoxd", *arguments], cwd=self.folder, env=clean(), text=True,
+            stdout=subprocess.PIPE, stderr=(self.folder / f"{arguments[0]}.err").open("w"),
+        )  # fmt: skip
+
+    def __call__(self, *arguments: str) -> str:
+        return run(self.python.parent / "dilocoxd", *arguments, cwd=self.folder)
+
+
+def clean() -> dict[str, str]:
+    """The environment without a way back to the repository."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {**kept, "OMP_NUM_THREADS": "1"}
+
+
+def run(*command: "str | Path", cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=clean(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def built_wheel(folder: Path) -> Path:
+    """Of a copy: building leaves folders behind."""
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, source / name)
+    run(
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
+        "-w", folder, source,
+    )  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installed]:
+    yield Installed(tmp_path)
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == str(tmp_path) and process.pid != os.getpid():
+            process.kill()
+
+
+def wait_round(dilocoxd: Installed, name: str) -> None:
+    """Until the site has brought something into the shared model."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        done = subprocess.run(
+            [dilocoxd.python.parent / "dilocoxd", "status", name, "--json"],
+            cwd=dilocoxd.folder, env=clean(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode == 0 and json.loads(done.stdout)["status"]["totals"]["contributions"]:
+            return
+    raise AssertionError(f"{name}: {(dilocoxd.folder / 'start.err').read_text()[-2000:]}")
+
+
+def test_the_wheel_is_whole_and_trains_outside_the_repository(installed: Installed) -> None:
+    names = ZipFile(installed.wheel).namelist()
+    tracked = [path.relative_to(ROOT) for path in (ROOT / "dilocoxd").rglob("*") if path.is_file()]
+    wanted = {str(path) for path in tracked if "__pycache__" not in path.parts}
+    assert wanted <= set(names), f"not in the wheel: {sorted(wanted - set(names))[:5]}"
+    assert not [name for name in names if name.startswith("tests")]
+    place = run(installed.python, "-c", "import dilocoxd; print(dilocoxd.__file__)", cwd=installed.folder)
+    assert place.startswith(str(installed.folder / "env"))
+    assert "dilocoxd.service" in installed("files").split()
+
+    corpus = write_corpus(installed.folder)
+    own = ["--host", "127.0.0.1", "--port", "0", "--cache", "cache", "--api-port"]
+    founder = installed.start(
+        "start", "tiny", "--dir", "a", "--data", f"library={corpus}", *own, str(free_port()),
+        "--set", "data.validation_sequences=2", "--set", "strategy.inner_steps=40", "--set", "snapshot.every_rounds=1",
+    )  # fmt: skip
+    assert founder.stdout is not None
+    (line,) = [line.strip() for line in iter_until(founder.stdout, "  dilocoxd join ")][-1:]
+    wait_round(installed, "a")
+    joiner = installed.start("join", *line.split()[2:], "--dir", "b", *own, str(free_port()))
+    wait_round(installed, "b")
+    for name, process in (("b", joiner), ("a", founder)):
+        installed("leave", name)
+        assert process.wait(60) == 0
+    installed("export", "b", "--out", "model", "--cache", "cache")
+    exported = {path.name for path in (installed.folder / "model").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= exported
+
+
+def iter_until(lines: "Iterator[str]", start: str) -> Iterator[str]:
+    """Lines up to the first one that begins so."""
+    for line in lines:
+        yield line
+        if line.startswith(start):
+            return

@@ -1,0 +1,1 @@
+"""Real outer worker processes."""

@@ -1,0 +1,1 @@
+"""Several real sites: rounds, faults, forks, the API."""

@@ -1,0 +1,89 @@
+"""Real daemons and the real command line: who gets in, who is told why not, and an eviction while rounds go on."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dilocoxd.cli.main import cli
+from dilocoxd.cli.run_dir.admission import keyring
+from dilocoxd.config.manifest import load_manifest
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.wire.join_link import read_link
+from tests.harness.running.run_directories import common_options, found_run, free_port, join_run, link_of
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+
+pytestmark = pytest.mark.processes
+PATIENCE_S = 90
+
+
+def cli_text(*arguments: str) -> str:
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+    return done.output
+
+
+def refused(folder: Path, target: str) -> str:
+    """What `dilocoxd join` says; it leaves nothing behind and asks for another configuration."""
+    command = [sys.executable, "-m", "dilocoxd", "join", target, "--no-run", "--timeout", "20"]
+    done = subprocess.run(
+        [*command, *common_options(folder / "stranger", free_port())],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 78, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "stranger").exists()
+    return done.stderr.strip().splitlines()[-1]
+
+
+def committed(site: SiteProcess) -> list[set[str]]:
+    return [{c["peer"] for c in row["contributors"]} for row in site.rounds() if row["committed_at"]]
+
+
+def test_only_who_was_invited_gets_in_and_who_is_evicted_is_out(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        a.start_without_model()
+        a.wait_height(1, PATIENCE_S)
+        link = link_of(a.run_dir)
+        assert "this run admits sites by invite" in refused(tmp_path, read_link(link).address)
+        once = cli_text("invite", str(a.run_dir)).split()[-1]
+        b = SiteProcess("b", tmp_path / "b", free_port())
+        joining = ["join", once, "--no-run", *common_options(b.run_dir, b.port), "--name", "bob"]
+        assert CliRunner().invoke(cli, joining, standalone_mode=False, catch_exceptions=False).exit_code == 0
+        c = join_run(tmp_path, "c", a)
+        with sites(b, c):
+            for site in (b, c):
+                site.start_without_model()
+            ids = [wait_until(lambda s=s: s.status().get("peer_id"), s.name, PATIENCE_S, s.describe) for s in (a, b, c)]  # type: ignore[misc]
+            wait_until(lambda: set(ids) in committed(a)[-3:], "a round of three", PATIENCE_S, a.describe)
+            assert "the invite was for 1 sites and has let in 1" in refused(tmp_path, once)
+
+            assert "bob is evicted" in cli_text("evict", "bob", str(a.run_dir))
+            at = len(committed(a))
+            wait_until(lambda: len(committed(c)) > at + 4, "rounds go on", PATIENCE_S, c.describe)
+            assert all(ids[1] not in names for site in (a, c) for names in committed(site)[at + 2 :])
+            assert "invite was closed" in refused(tmp_path, once)
+            listed = cli_text("members", str(c.run_dir))
+            assert ids[1] in listed and "evicted" in listed
+
+
+def test_forged_expired_and_foreign_links_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    other = found_run(tmp_path, "other", "--set", "seeds.data=5")
+    with sites(a):
+        a.start_without_model()
+        a.wait_height(0, PATIENCE_S)
+        link, foreign = read_link(link_of(a.run_dir)), read_link(link_of(other.run_dir))
+        assert link.invite is not None and foreign.invite is not None
+        run_dir = open_run_dir(a.run_dir)
+        expired = keyring(run_dir, load_manifest(run_dir.run_toml)).invite(1_000, 1)
+        assert "the invite has expired" in refused(tmp_path, replace(link, invite=expired).to_text())
+        longer = replace(link, invite=replace(link.invite, uses=65))
+        assert "the signature of authority number 0 is wrong" in refused(tmp_path, longer.to_text())
+        assert "belongs to another run" in refused(tmp_path, replace(foreign, address=link.address).to_text())
+        mixed = replace(link, invite=foreign.invite)
+        assert "the signature of authority number 0 is wrong" in refused(tmp_path, mixed.to_text())
+        assert "is damaged" in refused(tmp_path, link.to_text()[:-1])

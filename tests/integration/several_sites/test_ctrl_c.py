@@ -1,0 +1,54 @@
+"""Ctrl-C in a terminal is a goodbye: the other site hears it, the screen stays clean and says how to go on."""
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import ROOT, SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of, now, wait_event
+from tests.harness.running.terminals import INTERRUPT, Terminal, in_terminal
+from tests.harness.running.training import PATIENCE_S, founder_options, site_options
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+NUM_STOPS = 2
+STOP_S = 20.0
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+BAD_NEWS = ("Traceback", "Error", "ERROR", "WARNING", "exception", "go-libp2p")
+
+
+def wait_training(site: SiteProcess, terminal: Terminal) -> None:
+    """Until its trainers train, and the terminal has something to lose."""
+    wait_until(
+        lambda: site.status().get("state") == "training" and site.status()["phase"]["inner_step"] > 0,
+        "training in a terminal", PATIENCE_S, lambda: terminal.text,
+    )  # fmt: skip
+
+
+def test_ctrl_c_is_a_goodbye_and_leaves_a_clean_screen(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", *founder_options(tmp_path))
+    with sites(a):
+        a.start()
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a, *site_options(tmp_path))
+        command = [sys.executable, "-m", "dilocoxd", "run", b.run_dir.name]
+        for _ in range(NUM_STOPS):
+            with in_terminal(command, tmp_path, ENVIRONMENT) as terminal:
+                wait_training(b, terminal)
+                group = os.getpgid(terminal.process.pid)
+                children = psutil.Process(terminal.process.pid).children(recursive=True)
+                assert len(children) >= 5, "p2pd, fork server, outer worker, trainer, reaper"
+                assert not [c.cmdline() for c in children if os.getpgid(c.pid) == group], (
+                    "Ctrl-C is for the daemon only"
+                )
+                began = now()
+                terminal.press(INTERRUPT)
+                assert terminal.wait(STOP_S) == 0, terminal.text
+            wait_event(a, "peer.left", began, PATIENCE_S, peer=events_of(b, "daemon.started")[0]["peer_id"])
+            assert not events_of(a, "peer.lost", since=began)
+            after = terminal.text.partition("^C")[2]
+            assert not [word for word in BAD_NEWS if word in after], after
+            assert after.splitlines()[-1] == "stopped; go on with: dilocoxd run b"

@@ -1,0 +1,75 @@
+"""A run with `run.stop_after_tokens` ends by itself, at the same entry everywhere; another one goes on from it."""
+
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.commands import last_line
+from dilocoxd.config.manifest import load_manifest
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.store.snapshots import ANCHOR_NAME
+from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites
+from tests.harness.running.strikes import events_of
+from tests.harness.running.training import founder_options, log_of, site_options
+
+pytestmark = pytest.mark.processes
+PATIENCE_S = 90
+TOKENS = 800
+
+
+def wait_end(site: SiteProcess) -> int:
+    assert site.process is not None
+    return site.process.wait(PATIENCE_S)
+
+
+def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", "--set", f"run.stop_after_tokens={TOKENS}")
+    with sites(a):
+        a.start_without_model(0.2)
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            b.start_without_model(0.2)
+            assert [wait_end(a), wait_end(b)] == [0, 0]
+    (of_a,), (of_b,) = events_of(a, "run.completed"), events_of(b, "run.completed")
+    assert (of_a["height"], of_a["tokens"]) == (of_b["height"], of_b["tokens"])
+    assert of_a["tokens"] >= TOKENS
+    logs = log_of(a), log_of(b)
+    assert logs[0].height == logs[1].height == of_a["height"] and logs[0].head == logs[1].head
+    last = [signed.entry for signed in logs[0].entries()][-1]
+    assert of_a["tokens"] - sum(c.tokens for c in last.contributions) < TOKENS, "nothing comes after the end"
+    has = f"{of_a['tokens']:,} tokens, in {of_a['height']} rounds"
+    assert last_line(open_run_dir(a.run_dir)).startswith(f"complete: the run in {a.run_dir} has its {has}; ")
+    stopped = events_of(b, "daemon.stopped")[-1]
+    assert stopped["reason"] == f"the run is complete: {of_b['tokens']:,} tokens in {of_b['height']} rounds"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_another_run_goes_on_from_where_one_ended(tmp_path: Path) -> None:
+    """As the last line says, with real trainers; a second site fetches its first state."""
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=40), "--set", "run.stop_after_tokens=12000")
+    with sites(a):
+        a.start()
+        assert wait_end(a) == 0
+    words = last_line(open_run_dir(a.run_dir)).partition("go on with: dilocoxd ")[2].split()
+    assert words == ["start", "--from", str(a.run_dir)]
+    c = found_run(tmp_path, "c", *words[1:], "--set", "run.stop_after_tokens=2000000")
+    parent = f"{load_manifest(a.run_dir / 'run.toml').run_id}@{log_of(a).height}"
+    assert load_manifest(c.run_dir / "run.toml").init.parent == parent
+    with sites(c):
+        c.start()
+        c.wait_height(1, PATIENCE_S)
+        d = join_run(tmp_path, "d", c, *site_options(tmp_path))
+        assert first_state(d) == first_state(c)
+        with sites(d):
+            d.start()
+            d.wait_height(1, PATIENCE_S)
+    loss = [one["validation_loss"] for site in (a, c) for one in events_of(site, "validation.measured")]
+    first, last, begun = loss[0], loss[len(events_of(a, "validation.measured")) - 1], loss[-1]
+    assert last < first and begun < first, "what was learnt is not lost"
+
+
+def first_state(site: SiteProcess) -> bytes:
+    return (site.run_dir / "snapshots" / "0" / ANCHOR_NAME).read_bytes()

@@ -1,0 +1,145 @@
+"""Who is let in: members, visitors, strangers, and those that were evicted (protocol M3, M4, M5; D9)."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
+from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.swarm.discovery import identity
+from dilocoxd.swarm.discovery.bootstrap import Access, find_manifest
+from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, Refused, unix_ms
+from dilocoxd.wire.admission import InviteTerms, MembershipProof, RevocationTerms
+from dilocoxd.wire.codec import encode_struct
+from dilocoxd.wire.frames import FrameKind
+from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello, Leaving, Records
+from tests.integration.swarm.members import Member, a_manifest, running, until_all_know_all
+from tests.integration.swarm.sites import start_site, until
+
+pytestmark = pytest.mark.processes
+
+AUTHORITY, INVITE, FORGER = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
+MANIFEST = a_manifest("admitted")
+AUTHORITIES = Authorities(MANIFEST.sha256(), (AUTHORITY.public,))
+HOUR_MS = 3_600_000
+
+
+def proof(peer: str, *, key: SigningKey = AUTHORITY, **changes: Any) -> MembershipProof:
+    fields = {
+        "run": MANIFEST.sha256(), "serial": 7, "invite_key": INVITE.public, "not_after_ms": unix_ms() + HOUR_MS,
+        "uses": 9, "role": "contribute",
+    }  # fmt: skip
+    terms = InviteTerms(**{**fields, **changes})
+    return admit(certified(terms, AUTHORITIES, {0: key}), INVITE, peer)  # type: ignore[arg-type]
+
+
+def member(folder: Path, *bootstrap: Member, **changes: Any) -> Member:
+    folder.mkdir(parents=True, exist_ok=True)
+    key = identity.load_or_create(folder / "identity.key")
+    return Member(
+        folder,
+        MANIFEST,
+        bootstrap=tuple(one.swarm.join_address() for one in bootstrap),
+        authorities=AUTHORITIES,
+        membership=encode_struct(proof(key.peer_id, **changes)),
+        members_json=folder / "members.json",
+    )
+
+
+async def test_members_meet_and_are_remembered_over_a_restart(tmp_path: Path) -> None:
+    a = member(tmp_path / "a")
+    async with running(a):
+        b = member(tmp_path / "b", a)
+        async with running(b):
+            await until_all_know_all(a, b)
+            await until(lambda: bool(a.records) and bool(b.records), "records of members are told")
+    again = member(tmp_path / "a")
+    async with running(again):
+        assert again.swarm.doors.is_member(b.peer_id)
+
+
+async def test_stranger_gets_a_bare_hello_and_is_disconnected(tmp_path: Path) -> None:
+    a = member(tmp_path / "a")
+    async with running(a):
+        stranger = await start_site(tmp_path / "s", run_id=MANIFEST.run_id)
+        try:
+            await stranger.node.connect(a.peer_id, [a.swarm.join_address()])
+            stream = await stranger.gate.open(a.peer_id, "/dilocoxd/hello", record=b"")
+            answer = PEER_MESSAGES.decode((await stream.read(FrameKind.HELLO)).payload)
+            stream.close()
+            assert isinstance(answer, Hello) and answer.run_id == MANIFEST.run_id
+            assert (answer.record, answer.membership) == (b"", b"")
+            call = await stranger.gate.open(a.peer_id, PROTOCOL_CALL)
+            await call.write(FrameKind.CALL, PEER_MESSAGES.encode(Records((), True)))
+            with pytest.raises(Refused) as caught:
+                await call.read(FrameKind.REPLY)
+            call.close()
+            assert caught.value.code == "not_admitted"
+            assert not await stranger.node.merge_dht(a.peer_id)  # the DHT is silent too
+            async with asyncio.timeout(20):
+                while a.peer_id in await stranger.node.connected_peers():
+                    await asyncio.sleep(0.2)
+            assert a.records == [] and a.swarm.contacts.in_touch == frozenset()
+        finally:
+            await stranger.node.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"not_after_ms": 1_000}, "the invite has expired"),
+        ({"key": FORGER}, "the signature of authority number 0 is wrong"),
+        ({"run": bytes(32)}, "the invite belongs to another run"),
+        ({"serial": 8, "uses": 1}, "the invite was for 1 sites and has let in 1"),
+    ],
+)
+async def test_invite_that_is_no_good_is_refused_with_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    a = member(tmp_path / "a", serial=8, uses=1)
+    a.swarm.doors.judge(
+        a.peer_id, Hello(PROTOCOL_MAJOR, 0, MANIFEST.run_id, 0, b"r", a.swarm.doors.own, 0), unix_ms(), 0.0
+    )
+    async with running(a):
+        key = identity.load_or_create(tmp_path / "s" / "identity.key")
+        shown = encode_struct(proof(key.peer_id, **changes))
+        with pytest.raises(ConfigError, match=sentence):
+            await find_manifest(Access((a.swarm.join_address(),), 20, lambda line: None, key.path, shown))
+        with pytest.raises(ConfigError, match="this run admits sites by invite"):
+            await find_manifest(Access((a.swarm.join_address(),), 20, lambda line: None))
+
+
+async def test_visitor_reads_the_manifest_and_uses_nothing_up(tmp_path: Path) -> None:
+    a = member(tmp_path / "a")
+    async with running(a):
+        for name in ("v", "w"):
+            key = identity.load_or_create(tmp_path / name / "identity.key")
+            shown = encode_struct(proof(key.peer_id, serial=8, uses=1))
+            found = await find_manifest(Access((a.swarm.join_address(),), 20, lambda line: None, key.path, shown))
+            assert found == MANIFEST
+            assert not a.swarm.doors.is_member(key.peer_id)
+
+
+async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: Path) -> None:
+    a = member(tmp_path / "a")
+    async with running(a):
+        b, c = member(tmp_path / "b", a), member(tmp_path / "c", a, serial=9)
+        async with running(b, c):
+            await until_all_know_all(a, b, c)
+            revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
+            assert a.swarm.evict(revocation) and not a.swarm.evict(revocation)
+            await until(lambda: a.evicted == b.evicted == [c.peer_id], "the news reach b")
+            await until(lambda: c.peer_id not in a.swarm.contacts.in_touch | b.swarm.contacts.in_touch, "c is out")
+            await until(
+                lambda: any("evicted from the run" in str(event) for event in c.events), "c is told why it is out"
+            )
+            a.swarm.send(b.peer_id, Leaving(1, "still here"))  # type: ignore[arg-type]
+            await until(lambda: len(b.messages) == 1, "a and b go on")
+            with pytest.raises(PeerError):
+                await c.swarm.fetch_bytes(a.peer_id, "manifest", bytes_max=1 << 20)
+    again = member(tmp_path / "a")
+    async with running(again):
+        assert again.swarm.doors.is_evicted(c.peer_id)

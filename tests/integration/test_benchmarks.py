@@ -1,0 +1,67 @@
+"""Every benchmark still runs: each once, for the shortest stretch that goes through all of it. Its figures say nothing.
+
+A benchmark that nothing runs rots with the next change of what it measures.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.running.sites import ROOT
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+
+LIMIT_S = 540.0
+SHORTEST = {
+    "api_load": "--blocks 1 --block-s 1 --steps 4 --phase-s 2",
+    "catch_up": "--mib 2 --mbit 400 --repetitions 1",
+    "compression": "--elements 65536 --repetitions 1",
+    "compression_memory": "--elements 65536",
+    "convergence": "--preset default --seeds 1 --tokens 16384 --task scratch --json {folder}/convergence.json",
+    "convergence.liars": "--once --rounds 2 --task scratch --json {folder}/liars.json",
+    "data": "--mib 1 --gib 0.1 --samples 64",
+    "links.data_plane": "--mbits 200 --rtts-ms 20 --mib 8 --repetitions 1",
+    "joiner": "--model tiny --mbit 400 --joins 1 --steps 10 --step-s 0.02",
+    "launches": "1",
+    "long_links": "--rtts-ms 20 --rounds 0 --mib 16",
+    "machines.exchange": "--segments 40 --repetitions 1",
+    "memory": "--model tiny --rounds 1 --segment-elements-max 65536",
+    "models.families": "gpt_neox",
+    "models.layouts": "--steps 1 --blocks 1",
+    "outer_memory": "--model tiny --rounds 1 --segment-elements-max 65536",
+    "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4",
+    "restarts.generations": "1",
+    "restarts.startup": "1",
+    "slowdown": "--phase-s 2 --blocks 2 --rounds 1 --inner-steps 4",
+    "survivors": "--kills 1 --roles coordinator --modes killed --steps 20 --step-s 0.1",
+    "trainer": "--preset tiny --steps-max 1 --timed-steps 1",
+    "links.transport": "1 1",
+    "trust.cost": "--sites 2 --rounds 2 --phase-s 0.5 --elements 65536 --repetitions 1",
+    "trust": "--garbage 20 --keys 1 --frames 4 --phase-s 0.5 --quiet-s 1",
+}
+"""Benchmark -> options of its shortest run."""
+PARTS = {"restarts.elastic", "restarts.rank"}
+"""Programs that another benchmark starts."""
+
+
+def test_every_benchmark_is_run_here() -> None:
+    folder = ROOT / "tests" / "bench"
+    programs = [path for path in folder.rglob("*.py") if 'if __name__ == "__main__":' in path.read_text()]
+    modules = [path.parent if path.name == "__main__.py" else path.with_suffix("") for path in programs]
+    names = {".".join(module.relative_to(folder).parts) for module in modules}
+    assert names == set(SHORTEST) | PARTS
+
+
+@pytest.mark.parametrize("name", SHORTEST)
+def test_benchmark_runs_for_its_shortest_stretch(name: str, tmp_path: Path) -> None:
+    options = SHORTEST[name].format(folder=tmp_path).split()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DILOCOXD_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.bench.{name}", *options],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout, "it says what it found"

@@ -1,0 +1,1 @@
+"""Real trainer processes."""
