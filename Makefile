@@ -10,20 +10,30 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-fast test-images test-systemd test-containers test-dashboard lint format clean
+.PHONY: demo test test-in-process test-processes test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
 
-# Two passes when nothing is asked for in particular: what starts no daemons side by side, then the rest one by one.
-APART := --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard
+# Two passes when nothing is asked for in particular: what starts no daemons, then what does.
+APART := --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard --ignore tests/adversary
 test: $(STAMP)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not processes" $(APART)
-	$(BIN)/python -m pytest -q -m processes $(APART)
+	$(MAKE) test-in-process test-processes test-adversary
 else
 	$(BIN)/python -m pytest -q $(APART) $(ARGS)
 endif
+
+test-in-process: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 25 -m "not processes" $(APART)
+
+# A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
+test-processes: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes $(APART)
+
+# Attacks on real daemons, each also on one without its mend (tests/adversary).
+test-adversary: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 10 tests/adversary $(ARGS)
 
 # Real systemd and real containers, on a Docker engine that the tests start themselves; as root. What is missing on the
 # machine is named. The images of both are made once and kept in DILOCOXD_ENGINE. `make test` leaves them out.
@@ -44,6 +54,14 @@ test-dashboard: $(STAMP)
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not processes and not slow and not browser" $(ARGS)
 
+# The documentation as a site in build/site; a link that leads nowhere fails.
+docs: $(STAMP)
+	$(BIN)/python -m tests.documents.site build/site
+
+# Writes protocol/stories/*.txt anew: how the machines behave, as text.
+stories: $(STAMP)
+	$(BIN)/python -m tests.stories
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,11 +80,17 @@ $(STAMP): constraints.txt pyproject.toml
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[demo,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[demo,dev,docs]"
 	touch $@
 
+# What is installed, as CycloneDX JSON; the tool has a place of its own, so that it is not part of the list.
+sbom: $(STAMP)
+	test -x .venv-sbom/bin/cyclonedx-py || { "$(PYTHON)" -m venv .venv-sbom && \
+	  .venv-sbom/bin/python -m pip install --quiet -c constraints-sbom.txt cyclonedx-bom; }
+	.venv-sbom/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.cdx.json $(BIN)/python
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-sbom sbom.cdx.json build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # As root: dilocoxd into /opt/dilocoxd, its user and units into the system (docs/operations/systemd.md).
 .PHONY: install-systemd
@@ -77,10 +101,10 @@ install-systemd:
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt setuptools
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation .
 	ln -sfn $(PREFIX)/bin/dilocoxd /usr/local/bin/dilocoxd
-	install -m 0755 systemd/dilocoxd-admin /usr/local/bin/dilocoxd-admin
-	install -D -m 0644 -t /etc/systemd/system systemd/dilocoxd.service systemd/dilocoxd@.service
-	install -D -m 0644 systemd/dilocoxd.sysusers /usr/lib/sysusers.d/dilocoxd.conf
-	install -D -m 0644 systemd/dilocoxd.tmpfiles /usr/lib/tmpfiles.d/dilocoxd.conf
+	install -m 0755 dilocoxd/shipped/systemd/dilocoxd-admin /usr/local/bin/dilocoxd-admin
+	install -D -m 0644 -t /etc/systemd/system dilocoxd/shipped/systemd/dilocoxd.service dilocoxd/shipped/systemd/dilocoxd@.service
+	install -D -m 0644 dilocoxd/shipped/systemd/dilocoxd.sysusers /usr/lib/sysusers.d/dilocoxd.conf
+	install -D -m 0644 dilocoxd/shipped/systemd/dilocoxd.tmpfiles /usr/lib/tmpfiles.d/dilocoxd.conf
 	systemd-sysusers dilocoxd.conf
 	systemd-tmpfiles --create dilocoxd.conf
 	systemctl daemon-reload
