@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.wire.entry import Contribution, Entry, entry_hash
+from dilocoxd.wire.entry import Contribution, Entry, entry_hash, missing_contributors
 
 RECENT_ENTRIES = 8
 """How many entries back a peer counts as a contributor for `quorum = majority` (R14)."""
@@ -87,7 +87,7 @@ class ChainView:
 
     def missing(self, present: int) -> int:
         """By how many a next entry with `present` contributors is short of the fullest recent one (rule X9)."""
-        return max(0, max(self.turnout, default=0) - present)
+        return missing_contributors(self.turnout, present)
 
     @property
     def recent_contributors(self) -> frozenset[PeerId]:

@@ -7,6 +7,7 @@ the log and bound by their hashes.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -160,6 +161,14 @@ def entry_unix_ms(signed: SignedEntry) -> int:
     """When it was voted for: the median of its votes' times; the earlier one of two in the middle."""
     times = sorted(vote.unix_ms for vote in signed.votes)
     return times[(len(times) - 1) // 2]
+
+
+def missing_contributors(turnout: Iterable[int], present: int) -> int:
+    """X9.2: by how many an entry with `present` contributors is short of the fullest of the entries before it.
+
+    `turnout`: number of contributors of each of these, in any order.
+    """
+    return max(0, max(turnout, default=0) - present)
 
 
 def payload_root(segment_hashes: tuple[bytes, ...]) -> Digest:

@@ -16,12 +16,11 @@ from dilocoxd.daemon.audit.kept_shares import KeptShares
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.machines.audit.verdict import missing_contributors
 from dilocoxd.store.audits import BEFORE_NAME, AuditFolders, share_name, write_case
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.audit import AuditCase, ShareProof
-from dilocoxd.wire.entry import Contribution, Entry, Signature
+from dilocoxd.wire.entry import Contribution, Entry, Signature, missing_contributors
 from dilocoxd.wire.merkle import MerkleTree
 
 T = TypeVar("T")

@@ -62,8 +62,3 @@ def judge(case: AuditCase, num_segments: int, read_again: Sequence[bytes], sums:
             f" {case.entry.result_hashes[case.segment].hex()[:16]}"
         )
     return AuditFinding("false", case.segment, why)
-
-
-def missing_contributors(turnout: Sequence[int], present: int) -> int:
-    """X9.2: by how many an entry with `present` contributors is short of the fullest of the entries before it."""
-    return max(0, max(turnout, default=0) - present)

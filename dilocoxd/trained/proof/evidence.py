@@ -20,7 +20,7 @@ from dilocoxd.outerworker.results.again import sum_again
 from dilocoxd.store.audits import BEFORE_NAME, read_case, share_name
 from dilocoxd.trained.chain import ChainLink, read_chain
 from dilocoxd.wire.audit import AuditCase
-from dilocoxd.wire.entry import Entry, Signature
+from dilocoxd.wire.entry import Entry, Signature, missing_contributors
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _chain_problem(plan: OuterPlan, case: AuditCase, chain: list[ChainLink], fol
         len(link.entry.contributions) for link in before[-plan.manifest.strategy.participation_rounds or len(before) :]
     ]
     present = len(case.entry.contributions)
-    if case.missing != max(0, max(turnout, default=0) - present):
+    if case.missing != missing_contributors(turnout, present):
         return "another number of contributors was missing than the folder says"
     size = plan.record_bytes
     if present == 2 and size:

@@ -7,7 +7,7 @@ import pytest
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, PhaseId, RoundIndex
-from dilocoxd.machines.audit.verdict import Summed, is_sound, judge, missing_contributors
+from dilocoxd.machines.audit.verdict import Summed, is_sound, judge
 from dilocoxd.wire.audit import AuditCase, ShareProof, decode_case, encode_case
 from dilocoxd.wire.entry import Contribution, Entry, Signature
 from dilocoxd.wire.merkle import MerkleTree
@@ -86,9 +86,3 @@ def test_case_survives_its_bytes_and_nonsense_is_refused() -> None:
     for broken in (replace(case, proofs=case.proofs[:1]), replace(case, segment=SEGMENTS)):
         with pytest.raises(WireError):
             decode_case(encode_case(broken))
-
-
-def test_missing_contributors_are_those_of_the_fullest_round() -> None:
-    assert missing_contributors([2, 4, 3], 3) == 1
-    assert missing_contributors([], 3) == 0
-    assert missing_contributors([2], 3) == 0
