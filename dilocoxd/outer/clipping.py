@@ -20,14 +20,11 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.codec import MAGNITUDE_MAX, Payload, as_bytes, bad_payload, load
+from dilocoxd.wire.clip_record import NUMBER_BYTES
 
-NORMS_KEPT: Final = 8
-"""Entries whose recorded norms a group of two is measured against."""
 CENTERED_KAPPA: Final = 1.0
 """With centered clipping. More lets a liar drag the center, and the distances with it, further each round: measured
 +23% loss at 2.5 with one of four against +1.4% at 1, and no cost where nobody lies (docs/benchmarks.md)."""
-NUMBER_BYTES: Final = 2
-"""Of one bf16 number in a record and in the memory of norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ def lower_median(norms: Sequence[float]) -> float:
 def clip_record(norms: Sequence[float], recent: Sequence[float], kappa: float) -> ClipRecord:
     """Factors of the members with these norms, and the norm that the entries after this one remember.
 
-    `recent`: norms of the last entries (at most `NORMS_KEPT`), used by groups of two only.
+    `recent`: norms of the last entries (at most `wire.clip_record.NORMS_KEPT`), used by groups of two only.
     """
     if len(norms) == 1:
         return ClipRecord(_bf16(min(norms[0], MAGNITUDE_MAX)), (1.0,))

@@ -19,11 +19,12 @@ from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, param_specs
-from dilocoxd.outer.clipping import CENTERED_KAPPA, NORMS_KEPT, NUMBER_BYTES, ClipRule, record_bytes
+from dilocoxd.outer.clipping import CENTERED_KAPPA, ClipRule, record_bytes
 from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.outer.schedule import Adaptive, AdaptiveLimits, Constant, Qsr, Schedule, cosine_rate
 from dilocoxd.outerworker.journal import JOURNAL_BYTES
+from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.layout import Layout, Segment, make_layout
 from dilocoxd.wire.limits import RESULT_HASHES_MAX, SEGMENTS_MAX
 from dilocoxd.wire.local import buffers as local_buffers

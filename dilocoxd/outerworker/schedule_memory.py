@@ -22,9 +22,9 @@ from dilocoxd.compress.codec import as_bytes, load
 from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.errors import WorkerError
-from dilocoxd.outer.clipping import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.outer.schedule import ScheduleState, measured_rank
 from dilocoxd.outerworker.plan import HEADER_BYTES, OuterPlan
+from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.layout import Segment
 
 SLOTS: Final = 2

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dilocoxd.errors import WireError
+from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.codec import Length, Sha256, Uint, decode_struct, encode_struct
 from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Entry, Signature
 from dilocoxd.wire.merkle import PROOF_MAX, is_under
 
 CASE_BYTES_MAX = 16 << 20
-RECENT_BYTES_MAX = 16
-"""Eight bf16 norms."""
+RECENT_BYTES_MAX = NORMS_KEPT * NUMBER_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.transform import Transform
-from dilocoxd.outer.clipping import NORMS_KEPT, ClipRecord, ClipRule
+from dilocoxd.outer.clipping import ClipRecord, ClipRule
 from dilocoxd.outer.feedback import ErrorFeedback, check_offerable
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
 from dilocoxd.outer.passes import (
@@ -29,6 +29,7 @@ from dilocoxd.outer.passes import (
     weigh_pass,
 )
 from dilocoxd.outer.rounding import capped_tokens, fp32, mean_weights, participation
+from dilocoxd.wire.clip_record import NORMS_KEPT
 from dilocoxd.wire.layout import Segment
 
 

@@ -20,15 +20,13 @@ from dilocoxd.store.audits import BEFORE_NAME, AuditFolders, share_name, write_c
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.audit import AuditCase, ShareProof
+from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.entry import Contribution, Entry, Signature, missing_contributors
 from dilocoxd.wire.merkle import MerkleTree
 
 T = TypeVar("T")
 
 HASH_BYTES: Final = 32
-NORM_BYTES: Final = 2
-NORMS_KEPT: Final = 8
-"""Entries before it that a group of two is measured against (C9)."""
 RETRY_S: Final = 0.5
 """A site that has not kept its work for this entry yet has it a moment later."""
 
@@ -222,7 +220,7 @@ class RoundInputs:
         if len(entry.contributions) != 2 or not size:
             return b""
         rounds = range(max(0, entry.round - NORMS_KEPT), entry.round)
-        return b"".join(self._result(index, segment, size)[:NORM_BYTES] for index in rounds)
+        return b"".join(self._result(index, segment, size)[:NUMBER_BYTES] for index in rounds)
 
     def _write_before(self, segment: int, folder: Path) -> None:
         entry = self._audited.entry

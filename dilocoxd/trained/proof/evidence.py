@@ -13,13 +13,13 @@ from pathlib import Path
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.outer.clipping import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.outer.reduce import BadShareError
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.results.again import sum_again
 from dilocoxd.store.audits import BEFORE_NAME, read_case, share_name
 from dilocoxd.trained.chain import ChainLink, read_chain
 from dilocoxd.wire.audit import AuditCase
+from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.entry import Entry, Signature, missing_contributors
 
 

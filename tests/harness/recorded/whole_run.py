@@ -20,7 +20,6 @@ from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.ipc.client import PEER_VARIABLE, RUN_DIRECTORY_VARIABLE
 from dilocoxd.models import build_stage, cut_stages, init_parameter, init_std
-from dilocoxd.outer.clipping import NORMS_KEPT
 from dilocoxd.outer.rounding import age_factor
 from dilocoxd.outer.schedule import measured_rank
 from dilocoxd.outerworker.buffers import tensor_bytes
@@ -35,6 +34,7 @@ from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.parameters.mixing import MixedParameters
 from dilocoxd.trainer.parameters.overlay import EagerParameters
 from dilocoxd.trainer.settings import load_settings
+from dilocoxd.wire.clip_record import NORMS_KEPT
 from dilocoxd.wire.entry import Contribution, Entry
 from dilocoxd.wire.layout import Segment
 from tests.harness.recorded.segment_owners import Owners
