@@ -17,7 +17,7 @@ from pathlib import Path
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest, RoundIndex, RunId
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
-from dilocoxd.store.log_record import PIECE_BYTES, Record, check_payload, encode_front, read_record
+from dilocoxd.store.log_record import PIECE_BYTES, Record, check_payload, encode_front, read_record, read_result
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 SUFFIX = ".entry"
@@ -93,10 +93,17 @@ class EntryLog:
 
     def payload(self, index: int) -> Payload:
         """Where the payload of entry `index` lies. Raises StoreError if it was dropped."""
-        record = self._read(index)
-        if not record.has_payload:
-            raise StoreError(f"payload of entry {index} was dropped by retention; start from a newer snapshot")
+        record = self._with_payload(index)
         return Payload(str(self.path(index)), record.payload_offset, record.payload_bytes)
+
+    def result(self, index: int, segment: int) -> bytes:
+        """The result of a segment of entry `index`, as it was voted for. Raises StoreError if the payload was dropped,
+        cannot be read or is damaged."""
+        record = self._with_payload(index)
+        try:
+            return read_result(self.path(index), record, segment)
+        except OSError as error:
+            raise StoreError(f"reading the payload of entry {index}: {error}") from error
 
     def append(self, signed: SignedEntry, source: PayloadSource) -> Digest:
         """Add the next entry with its payload, durably, and return the new head.
@@ -213,6 +220,12 @@ class EntryLog:
             return read_record(path)
         except OSError as error:
             raise store_error(f"reading entry {index}", path, error) from error
+
+    def _with_payload(self, index: int) -> Record:
+        record = self._read(index)
+        if not record.has_payload:
+            raise StoreError(f"payload of entry {index} was dropped by retention; start from a newer snapshot")
+        return record
 
     def _open(self) -> None:
         count = self._count()

@@ -77,6 +77,17 @@ def read_record(path: Path) -> Record:
     return Record(signed, lengths, bool(has_payload), offset)
 
 
+def read_result(path: Path, record: Record, segment: int) -> bytes:
+    """The result of this segment, from a record that has its payload. Raises Corrupt unless it has the hash that the
+    entry names, and OSError."""
+    with path.open("rb") as file:
+        start = record.payload_offset + sum(record.lengths[:segment])
+        data = os.pread(file.fileno(), record.lengths[segment], start)
+    if hashlib.sha256(data).digest() != record.signed.entry.result_hashes[segment]:
+        raise Corrupt(f"segment {segment} of the payload of entry {record.signed.entry.round} is damaged")
+    return data
+
+
 def check_payload(path: Path, record: Record) -> None:
     """Raise Corrupt unless every segment of the payload has the hash that its entry names."""
     buffer = bytearray(PIECE_BYTES)

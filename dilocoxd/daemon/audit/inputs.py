@@ -220,33 +220,20 @@ class RoundInputs:
         if len(entry.contributions) != 2 or not size:
             return b""
         rounds = range(max(0, entry.round - NORMS_KEPT), entry.round)
-        return b"".join(self._result(index, segment, size)[:NUMBER_BYTES] for index in rounds)
+        log = self._from.ledger.log
+        return b"".join(log.result(index, segment)[-size:][:NUMBER_BYTES] for index in rounds)
 
     def _write_before(self, segment: int, folder: Path) -> None:
         entry = self._audited.entry
         if self._from.ledger.payloads.center_start and entry.round:
-            (folder / BEFORE_NAME).write_bytes(self._result(entry.round - 1, segment, 0))
-
-    def _result(self, round_index: int, segment: int, last_bytes: int) -> bytes:
-        """The result of a segment in our log, or its last bytes. Raises StoreError, also if our disk has changed it."""
-        payload, start = self._from.ledger.log.payload(round_index), sum(self._lengths[:segment])
-        length = self._lengths[segment]
-        try:
-            with Path(payload.path).open("rb") as file:
-                data = os.pread(file.fileno(), length, payload.offset + start)
-        except OSError as error:
-            raise StoreError(f"reading the payload of entry {round_index}: {error}") from error
-        committed = self._from.ledger.log.entry(round_index).entry.result_hashes[segment]
-        if hashlib.sha256(data).digest() != committed:
-            raise StoreError(f"segment {segment} of the payload of entry {round_index} is damaged")
-        return data[-last_bytes:]  # all of it for 0
+            (folder / BEFORE_NAME).write_bytes(self._from.ledger.log.result(entry.round - 1, segment))
 
     def result(self, segment: int) -> bytes | None:
         """What the owner returned, from our log; None if the entry is not there."""
         entry, log = self._audited.entry, self._from.ledger.log
         if entry.round >= log.height or log.entry(entry.round).entry != entry:
             return None
-        return self._result(entry.round, segment, 0)
+        return log.result(entry.round, segment)
 
 
 def _sha256(path: Path) -> bytes:

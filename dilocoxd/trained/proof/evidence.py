@@ -7,7 +7,6 @@ shares are held against the roots in the log's entry, and what the chain says is
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from dilocoxd.outer.reduce import BadShareError
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.results.again import sum_again
 from dilocoxd.store.audits import BEFORE_NAME, read_case, share_name
+from dilocoxd.store.durable import Corrupt
+from dilocoxd.store.log_record import read_result
 from dilocoxd.trained.chain import ChainLink, read_chain
 from dilocoxd.wire.audit import AuditCase
 from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
@@ -81,11 +82,11 @@ def _chain_problem(plan: OuterPlan, case: AuditCase, chain: list[ChainLink], fol
         return "another number of contributors was missing than the folder says"
     size = plan.record_bytes
     if present == 2 and size:
-        recent = b"".join(_result(plan, link, case.segment)[-size:][:NUMBER_BYTES] for link in before[-NORMS_KEPT:])
+        recent = b"".join(_result(link, case.segment)[-size:][:NUMBER_BYTES] for link in before[-NORMS_KEPT:])
         if recent != case.recent:
             return "the results before the entry recorded other norms than the folder says"
     if plan.is_centered and before:
-        result = _result(plan, before[-1], case.segment)
+        result = _result(before[-1], case.segment)
         if hashlib.sha256(result).digest() != _sha256(folder / BEFORE_NAME):
             return "the result before the entry is another one than the folder's"
     return ""
@@ -98,17 +99,14 @@ def _has_entry(log: Path, manifest: Manifest, number: int) -> bool:
         return False
 
 
-def _result(plan: OuterPlan, link: ChainLink, segment: int) -> bytes:
+def _result(link: ChainLink, segment: int) -> bytes:
     """Of one segment in the log. Raises StoreError if retention dropped it."""
     if not link.record.has_payload:
         raise StoreError(f"the payload of entry {link.entry.round} was dropped by retention; use a log that has it")
-    (lengths,) = plan.payload_bytes_at(link.entry.lowrank_r)
-    with link.path.open("rb") as file:
-        start = link.record.payload_offset + sum(lengths[:segment])
-        data = os.pread(file.fileno(), lengths[segment], start)
-    if hashlib.sha256(data).digest() != link.entry.result_hashes[segment]:
-        raise StoreError(f"segment {segment} of the payload of entry {link.entry.round} is damaged; use another log")
-    return data
+    try:
+        return read_result(link.path, link.record, segment)
+    except Corrupt as error:
+        raise StoreError(f"{error}; use another log") from error
 
 
 def _sha256(path: Path) -> bytes:

@@ -110,6 +110,23 @@ def test_verify_finds_a_damaged_payload_in_the_middle(tmp_path: Path) -> None:
     assert "segment 1" in problems[0]
 
 
+def test_result_of_a_segment_is_what_was_voted_for_or_an_error(tmp_path: Path) -> None:
+    log = new_log(tmp_path, 3)
+    first = LENGTHS[0]
+    assert log.result(1, 0) == payload_of(1)[:first]
+    assert log.result(1, 2) == payload_of(1)[-LENGTHS[2] :]
+    place = log.payload(1)
+    with Path(place.path).open("r+b") as file:
+        file.seek(place.offset + first + 3)
+        file.write(b"\0\0\0")
+    assert log.result(1, 0) == payload_of(1)[:first]
+    with pytest.raises(StoreError, match="segment 1 of the payload of entry 1 is damaged"):
+        log.result(1, 1)
+    log.drop_payloads(before=1)
+    with pytest.raises(StoreError, match="payload of entry 0 was dropped by retention"):
+        log.result(0, 0)
+
+
 def test_foreign_or_unlinked_entries_are_refused(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
     before = snapshot_of(tmp_path)
