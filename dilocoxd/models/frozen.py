@@ -6,7 +6,6 @@ only what changed since is read again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.models.pretrained import Pretrained
 from dilocoxd.models.stage import StageModule
 from dilocoxd.store.durable import write_file
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.wire.layout import ParamSpec
 
 NOTE: Final = "base-files.json"
@@ -79,8 +79,7 @@ class FrozenModel:
         row: list[object] = [wanted, str(path.absolute()), stat.st_size, stat.st_mtime_ns]
         if known != row:
             tell(f"hashing {path.name}")
-            with path.open("rb") as file:
-                actual = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = file_sha256(path).hex()
             if actual != wanted:
                 raise ConfigError(
                     f"{path} has sha256 {actual[:16]}, that of the run's model is {wanted[:16]}; give the files that"

@@ -5,7 +5,6 @@ Read piece by piece, never whole. What is missing, damaged or not a number is re
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.durable import Corrupt
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.tensor_header import INDEX_NAME, SINGLE_NAME, TensorEntry, read_header
 from dilocoxd.wire.layout import ParamSpec
 
@@ -62,8 +62,7 @@ class Pretrained:
         found = {}
         for path in self.files:
             progress(f"hashing {path.name}")
-            with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+            found[path.name] = file_sha256(path).hex()
         return found
 
     def require(self, specs: tuple[ParamSpec, ...]) -> None:

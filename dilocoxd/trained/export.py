@@ -6,7 +6,6 @@ can be refused without reading the weights is refused first.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from pathlib import Path
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, fsync_directory, store_error, write_file
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained import curve
 from dilocoxd.trained.adapter import ADAPTER_CONFIG_NAME, adapter_config, write_adapter_weights
@@ -150,8 +150,4 @@ def _tell_all(
 
 def sums(folder: Path, names: Iterable[str]) -> str:
     """Contents of SHA256SUMS. Raises OSError."""
-    lines = []
-    for name in sorted(names):
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
-    return "".join(lines)
+    return "".join(f"{file_sha256(folder / name).hex()}  {name}\n" for name in sorted(names))

@@ -5,7 +5,6 @@ the shared buffers: they may hold another attempt, or another round, by the time
 """
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.audits import BEFORE_NAME, AuditFolders, share_name, write_case
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.audit import AuditCase, ShareProof
@@ -140,7 +140,7 @@ class RoundInputs:
                 await asyncio.to_thread(self._copy_own, named, segment, path)
             else:
                 await self._fetch(named, segment, path)
-        if await asyncio.to_thread(_sha256, path) != expected:
+        if await asyncio.to_thread(file_sha256, path) != expected:
             why = f"segment {segment} of phase {named.phase} is not what was offered"
             raise StoreError(why) if is_own else WireError("bad_hash", why)
         return ShareProof(expected, tree.proof(segment))
@@ -236,14 +236,9 @@ class RoundInputs:
         return log.result(entry.round, segment)
 
 
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
 def files_sha256(folder: Path, number: int) -> list[bytes]:
     """Of each share's file as it lies there now. Raises StoreError."""
     try:
-        return [_sha256(folder / share_name(place)) for place in range(number)]
+        return [file_sha256(folder / share_name(place)) for place in range(number)]
     except OSError as error:
         raise StoreError(f"reading an audit's shares again: {error}") from error

@@ -5,7 +5,6 @@ is checked against the manifest's hashes: token ids here, the tokenizer by who c
 """
 
 import functools
-import hashlib
 import json
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.store.durable import write_file
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.prepared import FETCHED, TOKENIZER, TOKENS
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.swarm.discovery.fetching import AskedPeer, fetch, fetch_file
@@ -63,5 +63,4 @@ def num_bytes_of(index: bytes, manifest: Manifest) -> int:
 
 
 def _is_text(path: Path, sha256: str) -> bool:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    return file_sha256(path).hex() == sha256

@@ -1,12 +1,12 @@
 """Is p2pd the program that was tested? It speaks to strangers, and comes as a binary inside another package."""
 
-import hashlib
 import platform
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.file_hash import file_sha256
 
 TESTED: Final = {"x86_64": "42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5bdd82c46b7cc1d279d8"}
 """Machine -> sha256 of the p2pd of the hivemind that constraints.txt names. Others are not known, and not checked."""
@@ -14,8 +14,7 @@ TESTED: Final = {"x86_64": "42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5bdd82c4
 
 @lru_cache(maxsize=4)
 def _sha256(path: Path, size: int, changed_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path).hex()
 
 
 def check_binary(path: Path, machine: str = "") -> None:

@@ -17,6 +17,7 @@ from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.results.again import sum_again
 from dilocoxd.store.audits import BEFORE_NAME, read_case, share_name
 from dilocoxd.store.durable import Corrupt
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.log_record import read_result
 from dilocoxd.trained.chain import ChainLink, read_chain
 from dilocoxd.wire.audit import AuditCase
@@ -111,7 +112,6 @@ def _result(link: ChainLink, segment: int) -> bytes:
 
 def _sha256(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
+        return file_sha256(path)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.durable import write_file
+from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.prepared import FETCHED, INDEX, TOKENIZER, TOKENS
 from dilocoxd.trainer.data.prepare import DataConfig, PreparedData, TokenizerConfig, unigram_entropy
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest
@@ -43,8 +43,7 @@ def _checked(folder: Path, data: DataConfig, tokenizer: TokenizerConfig) -> dict
     is_split = num_train > 0 < num_held and num_train + num_held == len(tokens)
     if not is_split or share > 10 * data.validation_fraction:
         raise ConfigError(f"a peer sent a text of {num_train} and {num_held} tokens, not the run's; join again")
-    with (folder / TOKENS).open("rb") as file:
-        got = hashlib.file_digest(file, "sha256").hexdigest()
+    got = file_sha256(folder / TOKENS).hex()
     digest = tokenizer_digest(load_tokenizer(folder / TOKENIZER))
     for field, wanted, found in (
         ("data.sha256", data.sha256, got),
