@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +51,31 @@ def form(site: Site, pseudo_gradient: torch.Tensor, phase: int) -> ContributionF
     return formed
 
 
+@dataclass(frozen=True)
+class Piece:
+    """One segment of one pass; it starts at `offset` of OUTBOX, of RESULT, and of a slot of INBOX."""
+
+    pass_index: int
+    segment: int
+    offset: int
+    length: int
+
+
+def pieces_of(ordered: Sequence[Site], lowrank_r: int) -> Iterator[Piece]:
+    """Pass by pass, segment by segment; all prepare a later pass before its first piece comes."""
+    described = ordered[0].worker.described
+    assert described is not None
+    table = next(each for each in described.payloads if each.lowrank_r == lowrank_r)
+    offset = 0
+    for pass_index, lengths in enumerate(table.payload_bytes):
+        if pass_index:
+            for site in ordered:
+                site.worker.do(PreparePass, pass_index, lowrank_r)
+        for segment, length in enumerate(lengths):
+            yield Piece(pass_index, segment, offset, length)
+            offset += length
+
+
 def exchange(
     sites: Sequence[Site],
     owners: Sequence[int],
@@ -64,54 +89,39 @@ def exchange(
     `ages`: rounds between base and round; 0 where not named. `missing`: contributors that the round is short of.
     """
     ordered = sorted(sites, key=lambda site: site.peer)
-    described = ordered[0].worker.described
-    assert described is not None
     lowrank_r = lowrank_of(ordered[0])
     owned: dict[str, list[OwnedSegment]] = {site.peer: [] for site in ordered}
-    offset = 0
-    table = next(each for each in described.payloads if each.lowrank_r == lowrank_r)
-    for pass_index, lengths in enumerate(table.payload_bytes):
-        if pass_index:
-            for site in ordered:
-                site.worker.do(PreparePass, pass_index, lowrank_r)
-        for segment, length in enumerate(lengths):
-            owner = ordered[owners[segment % len(owners)]]
-            shares = _collect(ordered, owner, (offset, length), tokens)
-            shares = tuple(
-                dataclasses.replace(share, age=ages.get(site.peer, 0), missing=missing)
-                for share, site in zip(shares, ordered, strict=True)
-            )
-            owner.worker.do(Reduce, pass_index, segment, shares, lowrank_r)
-            owned[owner.peer].append(OwnedSegment(pass_index, segment, shares))
-            result = owner.worker.read(local_buffers.RESULT, offset, length)
-            for site in ordered:
-                site.worker.write(local_buffers.RESULT, result, offset)
-            offset += length
+    for piece in pieces_of(ordered, lowrank_r):
+        owner = ordered[owners[piece.segment % len(owners)]]
+        shares = _collect(ordered, owner, piece, tokens)
+        shares = tuple(
+            dataclasses.replace(share, age=ages.get(site.peer, 0), missing=missing)
+            for share, site in zip(shares, ordered, strict=True)
+        )
+        owned[owner.peer].append(_reduce(owner, piece, shares, lowrank_r))
+        result = owner.worker.read(local_buffers.RESULT, piece.offset, piece.length)
+        for site in ordered:
+            site.worker.write(local_buffers.RESULT, result, piece.offset)
     return {peer: tuple(items) for peer, items in owned.items()}
 
 
 def gather(sites: Sequence[Site], tokens: dict[str, int]) -> dict[str, tuple[OwnedSegment, ...]]:
     """Give every site the payloads of all, and have each sum all of them (X11); all must make the same bytes."""
     ordered = sorted(sites, key=lambda site: site.peer)
-    described = ordered[0].worker.described
-    assert described is not None
     lowrank_r = lowrank_of(ordered[0])
     owned: dict[str, list[OwnedSegment]] = {site.peer: [] for site in ordered}
-    offset = 0
-    table = next(each for each in described.payloads if each.lowrank_r == lowrank_r)
-    for pass_index, lengths in enumerate(table.payload_bytes):
-        if pass_index:
-            for site in ordered:
-                site.worker.do(PreparePass, pass_index, lowrank_r)
-        for segment, length in enumerate(lengths):
-            for site in ordered:
-                shares = _collect(ordered, site, (offset, length), tokens)
-                site.worker.do(Reduce, pass_index, segment, shares, lowrank_r)
-                owned[site.peer].append(OwnedSegment(pass_index, segment, shares))
-            results = {site.worker.read(local_buffers.RESULT, offset, length) for site in ordered}
-            assert len(results) == 1, f"pass {pass_index} segment {segment}: sites sum to different bytes"
-            offset += length
+    for piece in pieces_of(ordered, lowrank_r):
+        for site in ordered:
+            shares = _collect(ordered, site, piece, tokens)
+            owned[site.peer].append(_reduce(site, piece, shares, lowrank_r))
+        results = {site.worker.read(local_buffers.RESULT, piece.offset, piece.length) for site in ordered}
+        assert len(results) == 1, f"pass {piece.pass_index} segment {piece.segment}: sites sum to different bytes"
     return {peer: tuple(items) for peer, items in owned.items()}
+
+
+def _reduce(owner: Site, piece: Piece, shares: tuple[Share, ...], lowrank_r: int) -> OwnedSegment:
+    owner.worker.do(Reduce, piece.pass_index, piece.segment, shares, lowrank_r)
+    return OwnedSegment(piece.pass_index, piece.segment, shares)
 
 
 def lowrank_of(site: Site) -> int:
@@ -123,7 +133,7 @@ def lowrank_of(site: Site) -> int:
     return ready.lowrank_r
 
 
-def _collect(ordered: Sequence[Site], owner: Site, piece: tuple[int, int], tokens: dict[str, int]) -> tuple[Share, ...]:
+def _collect(ordered: Sequence[Site], owner: Site, piece: Piece, tokens: dict[str, int]) -> tuple[Share, ...]:
     """Bring one segment of everybody to its owner."""
     assert owner.worker.described is not None
     total = max(sum(map(sum, each.payload_bytes)) for each in owner.worker.described.payloads)
@@ -132,9 +142,8 @@ def _collect(ordered: Sequence[Site], owner: Site, piece: tuple[int, int], token
         slot = -1 if site is owner else owner.slots.get(site.peer, number)
         shares.append(Share(slot, tokens.get(site.peer, 1000)))
         if slot >= 0:
-            owner.worker.write(
-                local_buffers.INBOX, site.worker.read(local_buffers.OUTBOX, *piece), slot * total + piece[0]
-            )
+            share = site.worker.read(local_buffers.OUTBOX, piece.offset, piece.length)
+            owner.worker.write(local_buffers.INBOX, share, slot * total + piece.offset)
     return tuple(shares)
 
 
