@@ -2,6 +2,7 @@
 X13, TRUST C3."""
 
 import hashlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from dilocoxd.machines.audit.verdict import Summed, judge
 from dilocoxd.store.audits import evidence_directory, read_case, share_name
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
+from tests.harness.running.openings import founder, pair
 from tests.harness.running.run_directories import OPEN, found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, wait_joint_round
@@ -53,21 +55,24 @@ def wait_accused(honest: SiteProcess, liar: str) -> None:
     )
 
 
+def pair_with_liar(folder: Path, verify: str) -> AbstractContextManager[tuple[SiteProcess, SiteProcess]]:
+    """An honest founder, and a second site that lies in its sums."""
+
+    def lie(site: SiteProcess) -> None:
+        patched(site, "lie_sums", phase_s=0.5)
+
+    return pair(folder, PATIENCE_S, *OPEN, *audited(verify), phase_s=0.5, start_second=lie)
+
+
 def test_liar_of_two_is_named_and_its_evidence_proves_it(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *OPEN, *audited("after"))
-    with sites(a):
-        a.start_without_model(0.5)
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a)
-        with sites(b):
-            patched(b, "lie_sums", phase_s=0.5)
-            liar, honest = who(b), who(a)
-            wait_accused(a, liar)
-            assert_rounds_go_on(a, 2)
-            assert audits(a)["proofs"] >= 1
-            assert not accused(b), f"the liar's own audits of {honest} are sound"
-            assert audits(b)["made"] >= 1
-            assert [site.stop() for site in (b, a)] == [0, 0]
+    with pair_with_liar(tmp_path, "after") as (a, b):
+        liar, honest = who(b), who(a)
+        wait_accused(a, liar)
+        assert_rounds_go_on(a, 2)
+        assert audits(a)["proofs"] >= 1
+        assert not accused(b), f"the liar's own audits of {honest} are sound"
+        assert audits(b)["made"] >= 1
+        assert [site.stop() for site in (b, a)] == [0, 0]
     folders = sorted(evidence_directory(a.run_dir).iterdir())
     assert folders
     log = log_of(a)
@@ -91,18 +96,12 @@ def sum_of_bytes(folder: Path, number: int) -> Summed:
 
 
 def test_before_votes_a_false_sum_never_enters_the_chain(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a", *OPEN, *audited("before_vote"))
-    with sites(a):
-        a.start_without_model(0.5)
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a)
-        with sites(b):
-            patched(b, "lie_sums", phase_s=0.5)
-            liar = who(b)
-            wait_accused(a, liar)
-            assert_rounds_go_on(a, 2, PATIENCE_S)
-            false = {read_case(folder).entry for folder in evidence_directory(a.run_dir).iterdir()}
-            assert [site.stop() for site in (b, a)] == [0, 0]
+    with pair_with_liar(tmp_path, "before_vote") as (a, b):
+        liar = who(b)
+        wait_accused(a, liar)
+        assert_rounds_go_on(a, 2, PATIENCE_S)
+        false = {read_case(folder).entry for folder in evidence_directory(a.run_dir).iterdir()}
+        assert [site.stop() for site in (b, a)] == [0, 0]
     assert false
     chain = {signed.entry for signed in log_of(a).entries()}
     assert not false & chain, "no entry was committed with a sum that was found false"
@@ -110,10 +109,7 @@ def test_before_votes_a_false_sum_never_enters_the_chain(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("verify", ["after", "before_vote"])
 def test_honest_sites_accuse_nobody(tmp_path: Path, verify: str) -> None:
-    a = found_run(tmp_path, "a", *OPEN, *audited(verify))
-    with sites(a):
-        a.start_without_model(0.3)
-        a.wait_height(1, PATIENCE_S)
+    with founder(tmp_path, PATIENCE_S, *OPEN, *audited(verify), phase_s=0.3) as a:
         others = [join_run(tmp_path, name, a) for name in "bc"]
         with sites(*others):
             for site in others:

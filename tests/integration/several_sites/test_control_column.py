@@ -13,7 +13,8 @@ from dilocoxd.ids import RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.wire.entry import entry_hash, genesis_hash
-from tests.harness.running.run_directories import found_run, join_run
+from tests.harness.running.openings import founder, joiner, pair
+from tests.harness.running.run_directories import found_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 
 pytestmark = pytest.mark.processes
@@ -52,57 +53,40 @@ def assert_same_chain(members: list[SiteProcess]) -> None:
 
 
 def test_two_sites_commit_rounds_together_and_leave_cleanly(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        a.start_without_model()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a)
-        with sites(b):
-            b.start_without_model()
-            wait_joint_round([a, b])
-            status = b.status()
-            assert status["peers"]["live"] == 1
-            assert status["state"] == "training"
-            assert b.stop() == 0
-            height = a.status()["height"]
-            a.wait_height(height + 2, PATIENCE_S)
-            assert a.stop() == 0
-            assert_same_chain([a, b])
+    with pair(tmp_path, PATIENCE_S) as (a, b):
+        wait_joint_round([a, b])
+        status = b.status()
+        assert status["peers"]["live"] == 1
+        assert status["state"] == "training"
+        assert b.stop() == 0
+        height = a.status()["height"]
+        a.wait_height(height + 2, PATIENCE_S)
+        assert a.stop() == 0
+        assert_same_chain([a, b])
     for site in (a, b):
         played = CliRunner().invoke(replay, [str(site.run_dir), "--last", "20"], standalone_mode=False)
         assert played.return_value == 0, f"{site.name}: {played.output[-2000:]}"
 
 
 def test_founder_dies_the_others_go_on_and_it_comes_back(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        a.start_without_model()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a)
-        with sites(b):
-            b.start_without_model()
-            b.wait_height(2, PATIENCE_S)
-            c = join_run(tmp_path, "c", b)
-            with sites(c):
-                c.start_without_model()
-                wait_joint_round([a, b, c])
-                a.kill_tree()
-                height = b.status()["height"]
-                b.wait_height(height + 3, PATIENCE_S)
-                wait_joint_round([b, c])
-                a.start_without_model()
-                wait_joint_round([c, a, b])
-                assert c.stop() == 0
-                assert b.stop() == 0
-                assert a.stop() == 0
-                assert_same_chain([a, b, c])
+    with pair(tmp_path, PATIENCE_S) as (a, b):
+        b.wait_height(2, PATIENCE_S)
+        with joiner(tmp_path, "c", b) as c:
+            wait_joint_round([a, b, c])
+            a.kill_tree()
+            height = b.status()["height"]
+            b.wait_height(height + 3, PATIENCE_S)
+            wait_joint_round([b, c])
+            a.start_without_model()
+            wait_joint_round([c, a, b])
+            assert c.stop() == 0
+            assert b.stop() == 0
+            assert a.stop() == 0
+            assert_same_chain([a, b, c])
 
 
 def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        a.start_without_model()
-        a.wait_height(1, PATIENCE_S)
+    with founder(tmp_path, PATIENCE_S) as a:
         tree = a.tree()
         assert len(tree) > 1
         tree[0].send_signal(signal.SIGKILL)
@@ -111,28 +95,19 @@ def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
 
 @pytest.mark.remedy("alert:worker_p2pd_lost")
 def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        a.start_without_model()
-        a.wait_height(1, PATIENCE_S)
-        b = join_run(tmp_path, "b", a)
-        with sites(b):
-            b.start_without_model()
-            wait_joint_round([a, b])
-            p2pd = a.status()["workers"]["p2pd"]["pid"]
-            next(p for p in a.tree() if p.pid == p2pd).kill()
-            wait_until(lambda: a.status()["workers"]["p2pd"]["restarts"] == 1, "a new p2pd", PATIENCE_S, a.describe)
-            height = a.status()["height"]
-            a.wait_height(height + 1, PATIENCE_S)
-            wait_joint_round([a, b])
+    with pair(tmp_path, PATIENCE_S) as (a, b):
+        wait_joint_round([a, b])
+        p2pd = a.status()["workers"]["p2pd"]["pid"]
+        next(p for p in a.tree() if p.pid == p2pd).kill()
+        wait_until(lambda: a.status()["workers"]["p2pd"]["restarts"] == 1, "a new p2pd", PATIENCE_S, a.describe)
+        height = a.status()["height"]
+        a.wait_height(height + 1, PATIENCE_S)
+        wait_joint_round([a, b])
 
 
 @pytest.mark.remedy("alert:rounds_failed", "exit:1")
 def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        a.start_without_model()
-        a.wait_height(2, PATIENCE_S)
+    with founder(tmp_path, PATIENCE_S, height=2) as a:
         assert a.process is not None
         # An entry on disk is larger than this, every shared buffer that is written is smaller.
         psutil.Process(a.process.pid).rlimit(psutil.RLIMIT_FSIZE, (4500, 4500))
@@ -145,10 +120,7 @@ def test_full_disk_ends_the_daemon_cleanly_and_nothing_is_lost(tmp_path: Path) -
 
 
 def test_second_daemon_on_a_run_directory_is_refused(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        a.start_without_model()
-        a.wait_height(1, PATIENCE_S)
+    with founder(tmp_path, PATIENCE_S) as a:
         second = SiteProcess("second", a.run_dir, a.port)
         with sites(second):
             second.start_without_model()
