@@ -36,7 +36,6 @@ from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
-from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.machines.round.inputs import LeaveRequested
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -240,8 +239,7 @@ class App:
         life.enter("catching_up", "")
         await catch_up(surroundings)
         life.enter("preparing")
-        kept = await asyncio.to_thread(daemon.work_keeper.kept.contents)
-        await daemon.site.begin(StartingPoint(await daemon.ledger.own_phases(), kept))
+        await daemon.site.begin(await daemon.work_keeper.starting_point(daemon.ledger))
         await prepare(life, lambda: daemon.site.status().is_training, self._tell_others)
         self.stop(await end_of_run(daemon.ending()))
 

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.errors import StoreError
+from dilocoxd.errors import StoreError, WireError
+from dilocoxd.outer.passes import SegmentPass, subtract_counted_
 from dilocoxd.outerworker.buffers import tensor_bytes
-from dilocoxd.outerworker.failure import from_store
+from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import NO_PHASE, Update
+from dilocoxd.outerworker.results.counted import counted_in_log
+from dilocoxd.outerworker.results.kept import open_kept
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, SteadyWriter, fsync_directory, store_error
 from dilocoxd.store.tensor_header import TensorEntry, encode_header, read_header
@@ -109,25 +112,27 @@ class SiteFile:
         workspace.buffers.clear(local_buffers.OWNER_FEEDBACK)
         workspace.journal.write(operation=Update.NONE, formed_phase=NO_PHASE)
         try:
-            detail = self._load(Path(request.path), request.phase)
+            detail = self._load(Path(request.path), request)
         except FileNotFoundError:
             detail = "no file"
-        except (OSError, Corrupt) as error:
+        except (OSError, StoreError, WireError) as error:
             detail = str(error)
+        except RequestFailed as failed:
+            detail = failed.detail
         if detail:
             workspace.buffers.clear(local_buffers.FEEDBACK)
             workspace.buffers.clear(local_buffers.OWNER_FEEDBACK)
         return SiteDone(request.request, not detail, detail[:4000])
 
-    def _load(self, path: Path, phase: int) -> str:
+    def _load(self, path: Path, request: RestoreSite) -> str:
         """Fill the buffers; returns why not, or nothing. Raises Corrupt and OSError."""
         workspace = self._workspace
         offset, entries, metadata = read_header(path)
         if metadata.get("plan_sha256") != workspace.plan.sha256.hex():
             return "the file belongs to another run"
         settled, in_flight = int(metadata.get("phase", "-1")), int(metadata.get("in_flight", "-1"))
-        if phase not in (settled, in_flight):
-            return f"the file belongs to phase {settled}, wanted is {phase}"
+        if request.phase not in (settled, in_flight):
+            return f"the file belongs to phase {settled}, wanted is {request.phase}"
         self._check(path, entries)
         digest = hashlib.sha256()
         workspace.report.begin("restore", len(entries))
@@ -142,13 +147,38 @@ class SiteFile:
                     workspace.report.step(number)
         if digest.hexdigest() != metadata.get("sha256"):
             raise Corrupt(f"{path}: damaged (sha256 differs)")
-        if in_flight != NO_PHASE and phase == in_flight:
-            # It was in flight and the chain names it: what the others got is no longer owed.
-            if workspace.plan.num_passes > 1 or workspace.plan.feedback.mode != "local":
-                return "a contribution was in flight that was included; what it left is unknown"
-            for segment in workspace.plan.segments:
-                own = workspace.buffers.outbox(0, segment.index)
-                workspace.plan.transform.subtract_expanded_(segment, own, (), workspace.feedback_of(segment))
+        is_included = in_flight != NO_PHASE and request.phase == in_flight
+        return self._give_up_counted(request) if is_included else ""
+
+    def _give_up_counted(self, request: RestoreSite) -> str:
+        """It was in flight and the chain names it: FEEDBACK <- d - counted, with the steps of Settle (outer/passes.py).
+
+        Returns why not, or nothing. Raises OSError, StoreError, WireError, RequestFailed.
+        """
+        workspace, plan = self._workspace, self._workspace.plan
+        is_kept = bool(request.kept_path) and Path(request.kept_path).exists()
+        if plan.feedback.mode != "local" or (plan.num_passes > 1 and not is_kept):
+            return "a contribution was in flight that was included; what it left is unknown"
+        workspace.report.begin("settle restored", len(plan.segments))
+        if not is_kept:
+            with counted_in_log(workspace, request) as counted:
+                for segment in plan.segments:
+                    own = workspace.buffers.outbox(0, segment.index)
+                    at = SegmentPass(plan.transform, 0, segment)
+                    subtract_counted_(at, own, workspace.feedback_of(segment), *counted(segment))
+                    workspace.report.step(segment.index)
+            return ""
+        try:
+            with open_kept(workspace, Path(request.kept_path), request.phase) as kept:
+                plan.transform.tune(kept.round, kept.lowrank_r)
+                for segment in plan.segments:
+                    e = workspace.feedback_of(segment)
+                    at, factor, center = kept.at(segment), kept.factor(segment), kept.center(segment)
+                    subtract_counted_(at, kept.own(segment), e, factor, center)
+                    workspace.report.step(segment.index)
+        finally:
+            if workspace.state.is_loaded:
+                workspace.tune()
         return ""
 
     def _check(self, path: Path, entries: list[TensorEntry]) -> None:

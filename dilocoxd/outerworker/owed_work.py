@@ -16,7 +16,6 @@ from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import Saved, Update
 from dilocoxd.outerworker.results.kept import KeptShare, open_kept
 from dilocoxd.outerworker.workspace import Workspace
-from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local.outer_worker import ReturnWork, WorkReturned
 
 
@@ -59,14 +58,10 @@ class Returning:
         workspace.report.begin("check", len(workspace.plan.segments))
         for segment in workspace.plan.segments:
             try:
-                counted(self._at(kept, segment), kept.own(segment), kept.factor(segment), kept.center(segment))
+                counted(kept.at(segment), kept.own(segment), kept.factor(segment), kept.center(segment))
             except WireError as error:
                 raise RequestFailed("bad_payload", f"kept segment {segment.index}: {error}") from error
             workspace.report.step(segment.index)
-
-    def _at(self, kept: KeptShare, segment: Segment) -> SegmentPass:
-        plan = self._workspace.plan
-        return SegmentPass(plan.transform, plan.num_passes - 1, segment, kept.results(segment))
 
     def _move(self, kept: KeptShare, *, is_withdrawn: bool) -> None:
         workspace = self._workspace
@@ -74,7 +69,7 @@ class Returning:
         move = subtract_counted_ if is_withdrawn else add_counted_
         for segment in workspace.plan.segments[workspace.state.position :]:
             share = (kept.own(segment), workspace.feedback_of(segment), kept.factor(segment), kept.center(segment))
-            at = self._at(kept, segment)
+            at = kept.at(segment)
 
             def change(at: SegmentPass = at, share: tuple = share) -> dict[str, object]:  # type: ignore[type-arg]
                 move(at, *share)

@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.ids import PeerId, PhaseId
+from dilocoxd.machines.phase.settings import CountedIn, StartingPoint
 from dilocoxd.machines.recovery.branch import Branch
 from dilocoxd.machines.recovery.rollback import Choice, dropped_phases
 from dilocoxd.machines.round.outputs import InFlight, Settlement
@@ -60,6 +62,27 @@ class WorkKeeper:
         if maps.center_start:
             pieces.append(Piece(buffers.fd(MEMORY), maps.center_start, buffers.size(MEMORY) - maps.center_start))
         return pieces
+
+    async def starting_point(self, ledger: Ledger) -> StartingPoint:
+        """What chain and disk say of our work once we have caught up. Raises StoreError."""
+        contents = await asyncio.to_thread(self.kept.contents)
+        return StartingPoint(await ledger.own_phases(), contents, await asyncio.to_thread(self._newest, ledger))
+
+    def _newest(self, ledger: Ledger) -> CountedIn | None:
+        """How much of our newest contribution was counted: the work that was given to this very entry says it to the
+        bit, and so do its results, unless shares were compared with the result before; any other attempt may differ."""
+        if not ledger.own_rounds:
+            return None
+        log, number = ledger.log, ledger.own_rounds[-1]
+        entry = log.entry(number).entry
+        phase = next(c.phase for c in entry.contributions if c.peer == self.me)
+        work = self.kept.find(phase)
+        if work is not None and work.entry_hash == entry_hash(entry):
+            return CountedIn(phase, is_kept=True)
+        if log.has_payload(number) and not ledger.payloads.center_start:
+            results = log.payload(number)
+            return CountedIn(phase, False, results.path, results.offset, entry.lowrank_r, entry.place_of(self.me))
+        return CountedIn(phase, is_kept=work is not None and work.num_passes == 1)
 
     async def leave_chain(self, own: list[Entry], branch: Branch, in_flight: InFlight | None) -> None:
         """Before our entries `own` are rolled back for `branch`: what we gave to them is owed again."""

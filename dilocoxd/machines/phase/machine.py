@@ -142,7 +142,7 @@ class PhaseMachine:
             return
         phase = repayment.begin(m, event)
         if phase is not None:
-            m.queue.add(local.RestoreSite(0, m.settings.feedback_path, phase), order=event.order)
+            m.queue.add(repayment.restoring(m, event.start, phase), order=event.order)
             return
         repayment.lost(m)
         m.is_begun = True

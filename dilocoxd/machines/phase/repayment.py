@@ -4,11 +4,12 @@ One ReturnWork at a time, while nothing is in flight: a contribution takes along
 formed.
 """
 
+import dataclasses
 from pathlib import PurePath
 
 from dilocoxd.ids import PhaseId
 from dilocoxd.machines.phase import inputs as ev, outputs as cmd
-from dilocoxd.machines.phase.settings import SavedFeedback
+from dilocoxd.machines.phase.settings import SavedFeedback, StartingPoint
 from dilocoxd.machines.phase.state import PhaseState
 from dilocoxd.wire.local import outer_worker as local
 
@@ -73,6 +74,27 @@ def _restorable(saved: SavedFeedback, known: set[PhaseId], chain: frozenset[Phas
     return saved.in_flight if saved.in_flight in chain else saved.phase
 
 
+def restoring(m: PhaseState, start: StartingPoint, phase: PhaseId) -> local.RestoreSite:
+    """The request that loads the file as that of `phase`; what was in flight and is in the chain is given up only as
+    far as its entry counted it."""
+    request = local.RestoreSite(0, m.settings.feedback_path, phase)
+    newest, saved = start.newest, m.owed.saved
+    if newest is None or saved is None or not (phase == newest.phase == saved.in_flight):
+        return request
+    return dataclasses.replace(
+        request,
+        kept_path=str(_work_path(m, phase)) if newest.is_kept else "",
+        results_path=newest.results_path,
+        offset=newest.offset,
+        lowrank_r=newest.lowrank_r,
+        place=newest.place,
+    )
+
+
+def _work_path(m: PhaseState, phase: PhaseId) -> PurePath:
+    return PurePath(m.settings.own_work_directory) / f"{phase}.work"
+
+
 def restored(m: PhaseState, phase: PhaseId) -> None:
     """The feedback file was loaded as that of `phase`; what was in flight took all of it along if it was included."""
     assert m.owed.saved is not None
@@ -93,8 +115,7 @@ def reconcile(m: PhaseState) -> bool:
     if not difference:
         return False
     phase = min(difference)
-    path = PurePath(m.settings.own_work_directory) / f"{phase}.work"
-    m.queue.add(local.ReturnWork(0, phase, str(path), is_withdrawn=difference[phase] < 0))
+    m.queue.add(local.ReturnWork(0, phase, str(_work_path(m, phase)), is_withdrawn=difference[phase] < 0))
     return True
 
 

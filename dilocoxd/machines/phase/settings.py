@@ -50,6 +50,21 @@ class SavedFeedback:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedIn:
+    """Where it stands how much an entry counted of our contribution of `phase`; nowhere: all of it was."""
+
+    phase: PhaseId
+    is_kept: bool = False
+    """In our kept work of the phase."""
+    results_path: str = ""
+    """In the entry's results, at `offset` of this file."""
+    offset: int = 0
+    lowrank_r: int = 0
+    place: int = 0
+    """Of our contribution among those of the entry."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartingPoint:
     """What chain and disk say of our own work when training begins; decides whether saved error feedback is right."""
 
@@ -57,3 +72,5 @@ class StartingPoint:
     """All phases of this peer that the chain names."""
     kept: Mapping[PhaseId, Mapping[PhaseId, int]] = field(default_factory=dict)
     """Contents of those whose work is kept: we voted for entries that name them, or meant to."""
+    newest: CountedIn | None = None
+    """Of our newest contribution in the chain; None if it has none."""

@@ -15,11 +15,12 @@ from torch import Tensor
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.outer.clipping import factor_of
 from dilocoxd.outerworker.failure import RequestFailed
+from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.results.kept import open_kept
-from dilocoxd.outerworker.results.reading import open_results, record_of
+from dilocoxd.outerworker.results.reading import Results, open_results, record_of
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.wire.layout import Segment
-from dilocoxd.wire.local.outer_worker import Settle
+from dilocoxd.wire.local.outer_worker import RestoreSite, Settle
 
 Counted = Callable[[Segment], tuple[float, Tensor | None]]
 """(factor, center) of our share of a segment: outer/passes.py, subtract_counted_."""
@@ -40,6 +41,21 @@ def counted_share(workspace: Workspace, request: Settle) -> Iterator[Counted]:
 
 
 @contextmanager
+def counted_in_log(workspace: Workspace, request: RestoreSite) -> Iterator[Counted]:
+    """Of the contribution that `request` finds in an entry from before the present state, in an exchange of one pass.
+
+    Without results, and where shares were compared with what MEMORY no longer has, all of it. Raises OSError,
+    RequestFailed (bad_payload).
+    """
+    plan = workspace.plan
+    if not plan.record_bytes or plan.is_centered or not request.results_path:
+        yield lambda segment: (1.0, None)
+        return
+    with open_results(workspace, request.results_path, request.offset, request.lowrank_r) as results:
+        yield lambda segment: (_factor(plan, results(segment), segment, request.place), None)
+
+
+@contextmanager
 def _kept(workspace: Workspace, request: Settle) -> Iterator[Counted]:
     with open_kept(workspace, Path(request.kept_path), request.phase) as kept:
         yield lambda segment: (kept.factor(segment), kept.center(segment))
@@ -49,12 +65,14 @@ def _kept(workspace: Workspace, request: Settle) -> Iterator[Counted]:
 def _told(workspace: Workspace, request: Settle) -> Iterator[Counted]:
     plan, memory, number = workspace.plan, workspace.memory, workspace.state.round
     with open_results(workspace, request.path, request.offset, request.lowrank_r) as results:
+        yield lambda segment: (
+            _factor(plan, results(segment), segment, request.place),
+            memory.center(number, segment),
+        )
 
-        def counted(segment: Segment) -> tuple[float, Tensor | None]:
-            try:
-                record = record_of(plan, results(segment)[-1])
-            except WireError as error:
-                raise RequestFailed("bad_payload", f"result segment {segment.index}: {error.detail}") from error
-            return factor_of(record, request.place), memory.center(number, segment)
 
-        yield counted
+def _factor(plan: OuterPlan, results: Results, segment: Segment, place: int) -> float:
+    try:
+        return factor_of(record_of(plan, results[-1]), place)
+    except WireError as error:
+        raise RequestFailed("bad_payload", f"result segment {segment.index}: {error.detail}") from error

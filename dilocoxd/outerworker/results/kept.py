@@ -18,6 +18,7 @@ from torch import Tensor
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import PhaseId
 from dilocoxd.outer.clipping import decode_record, factor_of
+from dilocoxd.outer.passes import SegmentPass
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.plan import HEADER_BYTES, OuterPlan, Table
 from dilocoxd.outerworker.results.reading import Results, read_exactly
@@ -47,6 +48,10 @@ class KeptShare:
     def results(self, segment: Segment) -> Results:
         """Of the passes before the last."""
         return tuple(self._read(row, segment) for row in range(1, len(self._rows)))
+
+    def at(self, segment: Segment) -> SegmentPass:
+        """The last pass, as it was when our payload was made."""
+        return SegmentPass(self._plan.transform, self._plan.num_passes - 1, segment, self.results(segment))
 
     def factor(self, segment: Segment) -> float:
         """Raises WireError."""

@@ -287,11 +287,24 @@ class SaveSite:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSite:
-    """Load `path` if it belongs to `phase`; otherwise error feedback starts at zero (`is_restored` False)."""
+    """Load `path` if it belongs to `phase`; otherwise error feedback starts at zero (`is_restored` False).
+
+    `phase` in flight when it was saved: an entry has it, and FEEDBACK loses what was counted. That is said by our kept
+    work, else by the entry's results; by neither: all of it was.
+    """
 
     request: Uint
     path: Lines
     phase: Phase
+    kept_path: Lines = ""
+    """Of the work that we kept of `phase`; empty: none that was given to this entry."""
+    results_path: Lines = ""
+    """Where the entry's results lie, at `offset`; empty: nowhere."""
+    offset: Uint = 0
+    lowrank_r: Uint = 0
+    """Of the entry."""
+    place: Uint = 0
+    """Of our contribution among those of the entry."""
 
 
 @dataclass(frozen=True, slots=True)

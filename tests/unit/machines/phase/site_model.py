@@ -13,7 +13,7 @@ from typing import Any
 from dilocoxd.ids import Monotonic, PhaseId, RoundIndex
 from dilocoxd.machines.phase import inputs as ev, outputs as cmd
 from dilocoxd.machines.phase.machine import PhaseMachine
-from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback, SiteRecord, StartingPoint
+from dilocoxd.machines.phase.settings import CountedIn, PhaseSettings, SavedFeedback, SiteRecord, StartingPoint
 from dilocoxd.machines.phase.vocabulary import OuterAnswer, OuterRequest, TrainerCommand
 from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
 from tests.unit.machines.trainer_model import Buffers, TrainerModel
@@ -296,12 +296,12 @@ class SiteModel:
         (self.chain.add if is_withdrawn else self.chain.discard)(phase)
         self.send(ev.WorkMoved(self.order(), PhaseId(phase), is_withdrawn))
 
-    def begin(self, own_phases: Iterable[int] = (), kept: Iterable[int] = ()) -> None:
+    def begin(self, own_phases: Iterable[int] = (), kept: Iterable[int] = (), newest: CountedIn | None = None) -> None:
         """Caught up: these phases of ours are in the chain, the work of these is kept."""
         own, self.feedback, self.flying = frozenset(map(PhaseId, own_phases)), Counter(), None
         self.chain = set(own)
         contents = {PhaseId(p): {PhaseId(q): n for q, n in self.contents[p].items() if n} for p in kept}
-        self.send(ev.TrainingBegun(self.order(), StartingPoint(own, contents), self.saved))
+        self.send(ev.TrainingBegun(self.order(), StartingPoint(own, contents, newest), self.saved))
 
     def settle_down(self, *, until_due: bool = False, steps_max: int = 2000) -> None:
         """Let everything that can happen by itself happen, in a fixed order."""

@@ -3,7 +3,7 @@
 import pytest
 
 from dilocoxd.ids import PhaseId
-from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback, SiteRecord
+from dilocoxd.machines.phase.settings import CountedIn, PhaseSettings, SavedFeedback, SiteRecord
 from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
 from tests.unit.machines.phase.site_model import SiteModel
 
@@ -13,8 +13,10 @@ def saved(at: int, in_flight: int | None = None) -> SavedFeedback:
     return SavedFeedback(PhaseId(at), PhaseId(in_flight) if in_flight is not None else None, {})
 
 
-def at_start(file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int, ...]) -> SiteModel:
-    site = SiteModel(PhaseSettings("phase", 4, 2, 0), record=SiteRecord(6, PhaseId(3)))
+def at_start(
+    file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int, ...], newest: CountedIn | None = None
+) -> SiteModel:
+    site = SiteModel(PhaseSettings("phase", 4, 2, 0, own_work_directory="work"), record=SiteRecord(6, PhaseId(3)))
     site.saved = file
     site.contents = {phase: site.feedback + type(site.feedback)([phase]) for phase in range(9)}
     site.start_outer()
@@ -23,7 +25,7 @@ def at_start(file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int
     site.start_trainer()
     site.settle_down()
     assert site.machine.waiting_for == "the run to be caught up with, before training starts"
-    site.begin(chain, kept)
+    site.begin(chain, kept, newest)
     return site
 
 
@@ -49,6 +51,30 @@ def test_feedback_on_disk_is_used_only_if_nothing_can_be_counted_twice(
     site = at_start(file, chain, kept)
     request = site.outer_task and site.outer_task.request
     assert (request.phase if isinstance(request, local.RestoreSite) else None) == restored
+
+
+KEPT = CountedIn(PhaseId(4), is_kept=True)
+IN_LOG = CountedIn(PhaseId(4), False, "entry", 100, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("file", "chain", "newest", "told"),
+    [
+        (saved(3, in_flight=4), (3, 4), KEPT, ("work/4.work", "", 0, 0, 0)),
+        (saved(3, in_flight=4), (3, 4), IN_LOG, ("", "entry", 100, 8, 2)),
+        (saved(3, in_flight=4), (3, 4), CountedIn(PhaseId(4)), ("", "", 0, 0, 0)),
+        (saved(3, in_flight=4), (3,), CountedIn(PhaseId(3), is_kept=True), ("", "", 0, 0, 0)),
+        (saved(3), (3,), CountedIn(PhaseId(3), is_kept=True), ("", "", 0, 0, 0)),
+    ],
+)
+def test_what_was_in_flight_is_given_up_as_far_as_its_entry_counted_it(
+    file: SavedFeedback, chain: tuple[int, ...], newest: CountedIn, told: tuple[object, ...]
+) -> None:
+    site = at_start(file, chain, (), newest)
+    request = site.outer_task and site.outer_task.request
+    assert isinstance(request, local.RestoreSite)
+    found = (request.kept_path, request.results_path, request.offset, request.lowrank_r, request.place)
+    assert (request.phase, found) == (file.in_flight if 4 in chain else file.phase, told)
 
 
 def test_saved_feedback_is_restored_before_the_first_phase() -> None:
