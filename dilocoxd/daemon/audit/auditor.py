@@ -6,7 +6,6 @@ answering, nor while anything of our own is not proved (machines/audit/verdict.p
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,15 +104,15 @@ class Auditor:
 
     async def audit(self, audited: AuditedEntry, limit_s: float) -> list[AuditFinding]:
         """Findings of the segments drawn for an entry; those that time does not allow are undecided."""
-        began, loop = time.monotonic(), asyncio.get_running_loop()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         segments, found = self._draw(audited), list[AuditFinding]()
         try:
-            inputs = RoundInputs(self._from, audited, loop.time() + limit_s)
+            inputs = RoundInputs(self._from, audited, began + limit_s)
         except StoreError as error:  # payloads of an entry that is not of this run
             return [AuditFinding("unproved", segment, str(error)) for segment in segments]
         for segment in segments:
-            left_s = limit_s - (time.monotonic() - began)
-            found.append(await self._bounded(inputs, audited, segment, left_s))
+            found.append(await self._bounded(inputs, segment, began + limit_s))
         verdicts = [finding.verdict for finding in found]
         num_made = verdicts.count("sound") + verdicts.count("false")
         self._count(
@@ -131,7 +130,7 @@ class Auditor:
                     num_false=verdicts.count("false"),
                     num_undecided=len(found) - num_made,
                     bytes_received=inputs.bytes_received,
-                    seconds=time.monotonic() - began,
+                    seconds=clock() - began,
                 )
             )
         return found
@@ -141,20 +140,22 @@ class Auditor:
         others = others_segments(audited.owners, self._from.me, num_segments)
         return drawn(self._draw_seed(), self._rules.fraction, others)
 
-    async def _bounded(self, inputs: RoundInputs, audited: AuditedEntry, segment: int, left_s: float) -> AuditFinding:
-        if left_s <= 0:
-            return AuditFinding("unproved", segment, "no time was left")
+    async def _bounded(self, inputs: RoundInputs, segment: int, until: float) -> AuditFinding:
+        if _left_s(until) <= 0:
+            return _no_time(segment)
         try:
-            return await self._check(inputs, audited, segment, left_s)
+            return await self._check(inputs, segment, until)
         except Unanswered as silent:
             return AuditFinding("unanswered", segment, str(silent), silent.peers)
         except (StoreError, WireError, WorkerError, OSError) as error:
             return AuditFinding("unproved", segment, str(error))
 
-    async def _check(self, inputs: RoundInputs, audited: AuditedEntry, segment: int, left_s: float) -> AuditFinding:
+    async def _check(self, inputs: RoundInputs, segment: int, until: float) -> AuditFinding:
         folder, case = await inputs.collect(segment)
         folders = self._from.folders
         try:
+            if (left_s := _left_s(until)) <= 0:  # collecting took all of it
+                return _no_time(segment)
             sums = [await self._sum(folder, left_s)]
             if is_sound(case, sums[0]):
                 return AuditFinding("sound", segment)
@@ -195,3 +196,12 @@ class Auditor:
 
     def _count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + by for name, by in more.items()})
+
+
+def _left_s(until: float) -> float:
+    """Seconds to this loop time."""
+    return until - asyncio.get_running_loop().time()
+
+
+def _no_time(segment: int) -> AuditFinding:
+    return AuditFinding("unproved", segment, "no time was left")

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from dilocoxd.daemon.audit.auditor import QUEUE_MAX, Auditor, AuditRules
 from dilocoxd.daemon.audit.inputs import AuditedEntry, AuditSources
 from dilocoxd.daemon.audit.kept_shares import KeptShares
@@ -40,10 +42,12 @@ class Summing:
     """A site whose outer worker sums the files of a folder."""
 
     num_sums: int = 0
+    limits_s: list[float] = field(default_factory=list)
     disturb: Callable[[Path], None] = lambda folder: None
 
     async def reduce_again(self, directory: str, *, timeout_s: float = 60.0) -> ReducedAgain:
         self.num_sums += 1
+        self.limits_s.append(timeout_s)
         folder = Path(directory)
         number = len(read_case(folder).proofs)
         parts = [(folder / share_name(place)).read_bytes() for place in range(number)]
@@ -61,6 +65,7 @@ class World:
     payloads: dict[PeerId, bytes] = field(default_factory=dict)
     shown: dict[PeerId, KeptShares] = field(default_factory=dict)
     silent: set[PeerId] = field(default_factory=set)
+    fetched: Callable[[], None] = lambda: None
     events: list[Event] = field(default_factory=list)
     alerts: list[str] = field(default_factory=list)
     site: Summing = field(default_factory=Summing)
@@ -100,6 +105,7 @@ class World:
         place = self.shown[peer].place(int(phase), int(segment))
         data = place.path.read_bytes()[place.offset : place.offset + place.length]
         os.pwrite(target.fd, data, 0)
+        self.fetched()
 
     def auditor(self, limit_s: float = 2.0) -> Auditor:
         ledger = SimpleNamespace(
@@ -198,6 +204,29 @@ def test_files_that_change_under_the_audit_accuse_nobody(tmp_path: Path) -> None
     assert auditor.counts.undecided >= 1
     assert auditor.counts.proofs == 0
     assert not world.alerts and not evidence_directory(tmp_path / ME).exists()
+
+
+@pytest.mark.parametrize(("each_s", "limits"), [(15.0, [20.0]), (25.0, [])])
+def test_what_collecting_took_is_no_time_left_for_summing(tmp_path: Path, each_s: float, limits: list[float]) -> None:
+    """Two shares are fetched for each segment; the second one's finds the time over."""
+    world = World(tmp_path)
+
+    async def audit() -> tuple[PeerId, ...]:
+        loop, passed = asyncio.get_running_loop(), [0.0]
+        clock = loop.time
+        loop.time = lambda: clock() + passed[0]  # type: ignore[method-assign]
+
+        def fetched() -> None:
+            passed[0] += each_s
+
+        world.fetched = fetched
+        return (await auditor.before_vote(world.entry()))[0]
+
+    auditor = world.auditor(limit_s=50.0)
+    assert asyncio.run(audit()) == ()
+    assert world.site.limits_s == pytest.approx(limits, abs=5.0)
+    assert auditor.counts.made == len(limits)
+    assert not world.leftovers()
 
 
 def test_entries_that_nobody_has_time_for_are_counted(tmp_path: Path) -> None:
