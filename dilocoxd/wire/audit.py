@@ -67,4 +67,6 @@ def decode_case(data: bytes) -> AuditCase:
         raise WireError("malformed", f"the case has {len(case.offers)} offers and {len(case.proofs)} shares for {num}")
     if case.segment >= len(case.entry.result_hashes):
         raise WireError("malformed", f"the entry has no segment {case.segment}")
+    if len(case.recent) % NUMBER_BYTES:
+        raise WireError("malformed", f"the norms before the entry are {len(case.recent)} bytes, not {NUMBER_BYTES} each")
     return case

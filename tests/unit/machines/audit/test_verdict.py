@@ -83,6 +83,7 @@ def test_nobody_is_accused_by_a_machine_that_sums_differently_each_time() -> Non
 def test_case_survives_its_bytes_and_nonsense_is_refused() -> None:
     case = made()
     assert decode_case(encode_case(case)) == case
-    for broken in (replace(case, proofs=case.proofs[:1]), replace(case, segment=SEGMENTS)):
-        with pytest.raises(WireError):
+    half_a_norm = replace(case, recent=b"\x80?\x80")
+    for broken in (replace(case, proofs=case.proofs[:1]), replace(case, segment=SEGMENTS), half_a_norm):
+        with pytest.raises(WireError, match="malformed"):
             decode_case(encode_case(broken))
