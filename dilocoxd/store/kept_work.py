@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PhaseId
@@ -71,13 +71,18 @@ def read_front(path: Path) -> KeptWork:
     """Raises FileNotFoundError, StoreError (Corrupt if it is not such a file, or cut off)."""
     try:
         with path.open("rb") as file:
-            front = file.read(_FRONT.size)
-            size = os.fstat(file.fileno()).st_size
-            items = file.read(_ITEM.size * _num_items(front, size))
+            return front_of(file, path)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise store_error("reading kept work", path, error) from error
+
+
+def front_of(file: BinaryIO, path: Path) -> KeptWork:
+    """The front of a file that is open at its start, whatever lies at `path` by now. Raises OSError, Corrupt."""
+    front = file.read(_FRONT.size)
+    size = os.fstat(file.fileno()).st_size
+    items = file.read(_ITEM.size * _num_items(front, size))
     if len(front) < _FRONT.size:
         raise Corrupt(f"{path}: cut off")
     magic, phase, round_index, entry, num_passes, length, place, num_items = _FRONT.unpack(front)

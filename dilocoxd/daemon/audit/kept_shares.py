@@ -7,17 +7,21 @@ payload, 32 bytes each; `share/<phase>/<segment>`: the payload.
 
 import hashlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import PhaseId
-from dilocoxd.store.kept_work import read_front, work_path
+from dilocoxd.store.durable import store_error
+from dilocoxd.store.kept_work import front_of, work_path
 
+Key = tuple[int, int, int]
+"""Phase, and which file it was."""
 PHASES_KEPT: Final = 8
 """Phases whose hashes are remembered."""
 
@@ -37,7 +41,8 @@ class KeptShares:
     def __init__(self, directory: Path, lengths: Callable[[], tuple[int, ...]]) -> None:
         self._directory = directory
         self._lengths = lengths
-        self._hashes: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._hashes: OrderedDict[Key, bytes] = OrderedDict()
+        self._remembering = threading.Lock()
 
     def place(self, phase: int, segment: int) -> KeptPlace:
         """Where our payload of a segment lies. Raises FileNotFoundError, StoreError."""
@@ -47,37 +52,64 @@ class KeptShares:
         return KeptPlace(whole.path, whole.offset + sum(lengths[:segment]), lengths[segment])
 
     def _whole(self, phase: int) -> KeptPlace:
+        with self._open(phase) as file:
+            return self._payload(file, phase)
+
+    def _open(self, phase: int) -> BinaryIO:
         path = work_path(self._directory, PhaseId(phase))
-        kept, length = read_front(path), sum(self._lengths())
+        try:
+            return path.open("rb")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise store_error("reading kept work", path, error) from error
+
+    def _payload(self, file: BinaryIO, phase: int) -> KeptPlace:
+        path = work_path(self._directory, PhaseId(phase))
+        try:
+            kept = front_of(file, path)
+        except OSError as error:
+            raise store_error("reading kept work", path, error) from error
+        length = sum(self._lengths())
         if kept.num_passes != 1 or not 0 < length <= kept.body_bytes:
             raise StoreError(f"phase {phase} is not kept as one payload")
         return KeptPlace(path, kept.offset, length)
 
     def unread_bytes(self, phase: int) -> int:
         """What `hashes` has to read; 0 if it is remembered. Raises FileNotFoundError, StoreError."""
-        whole = self._whole(phase)
-        return 0 if self._key(phase, whole) in self._hashes else whole.length
+        with self._open(phase) as file:
+            length = self._payload(file, phase).length
+            return 0 if _key(file, phase) in self._hashes else length
 
     def hashes(self, phase: int) -> bytes:
-        """sha256 of our payload of each segment, one after the other. Raises FileNotFoundError, StoreError."""
-        whole = self._whole(phase)
-        key = self._key(phase, whole)
-        if key not in self._hashes:
-            found, position = [], whole.offset
+        """sha256 of our payload of each segment, one after the other. Raises FileNotFoundError, StoreError.
+
+        All is read from one open file: the next attempt may put another one in its place meanwhile, or retention
+        remove it. Threads may do this at once: what is remembered may be gone again, so it is returned from here.
+        """
+        with self._open(phase) as file:
+            position, key = self._payload(file, phase).offset, _key(file, phase)
+            known = self._hashes.get(key)
+            if known is not None:
+                return known
+            found = []
             try:
-                with whole.path.open("rb") as file:
-                    for length in self._lengths():
-                        found.append(_hash(file.fileno(), position, length))
-                        position += length
+                for length in self._lengths():
+                    found.append(_hash(file.fileno(), position, length))
+                    position += length
             except OSError as error:
                 raise StoreError(f"reading kept work of phase {phase}: {error}") from error
-            self._hashes[key] = b"".join(found)
+        hashes = b"".join(found)
+        with self._remembering:
+            self._hashes[key] = hashes
             while len(self._hashes) > PHASES_KEPT:
                 self._hashes.popitem(last=False)
-        return self._hashes[key]
+        return hashes
 
-    def _key(self, phase: int, whole: KeptPlace) -> tuple[int, int]:
-        return phase, whole.path.stat().st_mtime_ns
+
+def _key(file: BinaryIO, phase: int) -> Key:
+    status = os.fstat(file.fileno())
+    return phase, status.st_ino, status.st_mtime_ns
 
 
 def share_lengths(payloads: PayloadMaps) -> tuple[int, ...]:

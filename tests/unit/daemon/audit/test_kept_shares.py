@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import os
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,54 @@ def test_payloads_of_several_passes_and_damaged_files_are_refused(tmp_path: Path
     unknown = KeptShares(tmp_path, lambda: share_lengths(PayloadMaps({})))
     with pytest.raises(StoreError):
         unknown.place(1, 0)
+
+
+def racing(folder: Path, meanwhile: Callable[[], object]) -> KeptShares:
+    """`meanwhile` happens once, when a front has been read and its payload has not."""
+    pending = [meanwhile]
+
+    def lengths() -> tuple[int, ...]:
+        if pending:
+            pending.pop()()
+        return LENGTHS
+
+    return KeptShares(folder, lengths)
+
+
+def hashes_of(payload: bytes) -> bytes:
+    return b"".join(hashlib.sha256(part).digest() for part in cut(payload))
+
+
+def test_hashes_are_of_one_file_while_another_takes_its_place(tmp_path: Path) -> None:
+    """What the next attempt keeps has a longer front: its payload does not lie where that of the last one did."""
+    payload = os.urandom(sum(LENGTHS))
+    keep(tmp_path, 12, payload)
+    shares = racing(tmp_path, lambda: keep(tmp_path, 12, payload + b"records", content=3))
+    assert [shares.hashes(12), shares.hashes(12)] == [hashes_of(payload)] * 2
+
+
+def test_hashes_of_work_that_retention_drops_meanwhile_are_taken_to_the_end(tmp_path: Path) -> None:
+    payload = os.urandom(sum(LENGTHS))
+    keep(tmp_path, 12, payload)
+    shares = racing(tmp_path, lambda: (tmp_path / "12.work").unlink())
+    assert shares.hashes(12) == hashes_of(payload)
+    with pytest.raises(FileNotFoundError):
+        shares.hashes(12)
+
+
+def test_hashes_are_given_also_when_many_others_were_asked_for_meanwhile(tmp_path: Path) -> None:
+    """Threads of other askers may push them out before they are returned."""
+    payload = os.urandom(sum(LENGTHS))
+    keep(tmp_path, 12, payload)
+    shares = KeptShares(tmp_path, lambda: LENGTHS)
+
+    class Crowded(OrderedDict[tuple[int, ...], bytes]):
+        def __setitem__(self, key: tuple[int, ...], value: bytes) -> None:
+            super().__setitem__(key, value)
+            super().clear()
+
+    shares._hashes = Crowded()
+    assert shares.hashes(12) == hashes_of(payload)
 
 
 def test_one_asker_gets_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
