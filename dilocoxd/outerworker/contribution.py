@@ -300,7 +300,7 @@ class SiteContribution:
             if mode != "none":
                 subtract_counted_(at, payload, e, factor, center)
             workspace.plan.feedback.include_(e, own, delta)
-            if workspace.plan.is_gathered and mode == "local":
+            if workspace.plan.is_gathered and mode == "local" and shares:  # none: recovery told of the entry
                 self._keep_lost(segment, shares, e)
             if takes_over:
                 take_over_(e, workspace.owner_feedback_of(segment), takes_over)

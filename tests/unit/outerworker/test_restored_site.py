@@ -19,10 +19,10 @@ from dilocoxd.outer.clipping import decode_record
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece, work_path
 from dilocoxd.wire.local import buffers as local_buffers
-from dilocoxd.wire.local.outer_worker import ApplyResult, CopyBase, LoadState, RestoreSite, SaveSite, SiteDone
+from dilocoxd.wire.local.outer_worker import ApplyResult, CopyBase, LoadState, RestoreSite, SaveSite, Settle, SiteDone
 from tests.harness.outer_worker.daemon_end import tiny_manifest
 from tests.harness.outer_worker.in_process import InnerWorker
-from tests.harness.outer_worker.swarm import Site, commit, exchange, form
+from tests.harness.outer_worker.swarm import Site, commit, exchange, form, gather
 
 NAMES = ("Qma", "Qmb", "Qmc")
 BACK = "Qmb"
@@ -210,3 +210,24 @@ def test_kept_work_or_results_that_are_damaged_restore_nothing(tmp_path: Path) -
     left.work.write_bytes(good)
     assert restore(worker, left, kept_path=str(left.work)).is_restored
     assert_same(worker, left)
+
+
+def test_where_everybody_sums_an_entry_learnt_of_later_settles_without_the_shares(tmp_path: Path) -> None:
+    """What encoding the mean lost (X11) follows from shares that recovery does not bring: it is lost here."""
+    plan, sites = make_plan(tiny_manifest(reduction={"reducer": "gather"}, **INT4)), []
+    for name in NAMES:
+        sites.append(Site(name, InnerWorker(plan)))
+        sites[-1].worker.do(LoadState, "")
+        form(sites[-1], update(name, 1, plan.layout.numel) * (1e4 if name == BACK else 1.0), 1)
+    site = sites[NAMES.index(BACK)]
+    site.worker.do(SaveSite, str(tmp_path / "feedback"), 0)
+    gather(sites, {})
+    keep(site, tmp_path / "work", PhaseId(1))
+    results = site.worker.read(local_buffers.RESULT)
+    left = Left(plan, [results], site, tmp_path / "feedback", work_path(tmp_path / "work", PhaseId(1)))
+    site.worker.do(Settle, 1, 0, True, (), NAMES.index(BACK))
+    worker = left.come_back()
+    assert restore(worker, left, kept_path=str(left.work)).is_restored
+    assert (
+        worker.read(local_buffers.FEEDBACK) == site.worker.read(local_buffers.FEEDBACK) != bytes(4 * plan.layout.numel)
+    )
