@@ -152,4 +152,5 @@ class SnapshotKeeper:
         first = payloads_needed_from(height, rounds, self._peer_heights(), rounds_max)
         await asyncio.to_thread(log.drop_payloads, first)
         # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile.
-        await asyncio.to_thread(self._kept_work.drop_below, first, site.status().work_needed)
+        if (needed := site.status().work_needed) is not None:
+            await asyncio.to_thread(self._kept_work.drop_below, first, needed)

@@ -205,7 +205,7 @@ class SiteStatus:
     anchor_sha256: Digest | None
     state_digest: Digest | None
     workers: Mapping[str, WorkerStatus]
-    work_needed: frozenset[PhaseId] = frozenset()  # kept work that must not be dropped (machines/phase/repayment.py)
+    work_needed: frozenset[PhaseId] | None = frozenset()  # kept work that must not be dropped; None: none may be
     in_flight_content: Mapping[PhaseId, int] = field(default_factory=dict)  # whose work is in `in_flight`
     tokens_per_step: int = 0
     shared_steps: int | None = None  # inner steps that the shared state stands for; None before one is loaded

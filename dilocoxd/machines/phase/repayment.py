@@ -35,9 +35,11 @@ def give_up(m: PhaseState, phase: PhaseId) -> None:
         m.owed.kept[phase] = flight.content
 
 
-def work_needed(m: PhaseState) -> frozenset[PhaseId]:
+def work_needed(m: PhaseState) -> frozenset[PhaseId] | None:
     """Kept work that must not be dropped: FEEDBACK has still to get or to lose it, or would have to after a restart,
-    from the file or from zero."""
+    from the file or from zero. None: not known before training begins, so nothing may be dropped."""
+    if not m.is_begun:
+        return None
     restored = [{}] if m.owed.saved is None else [{}, m.owed.saved.content]
     return m.queue.returning | m.owed.needed([m.owed.feedback, *restored])
 

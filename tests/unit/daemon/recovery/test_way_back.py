@@ -200,7 +200,9 @@ async def test_entry_that_is_finished_after_a_restart_is_owed_no_more(
 class WritingSite(DiskSite):
     """Writes the state of a branch; `meanwhile` happens while it does. The feedback still needs the work `needed`."""
 
-    def __init__(self, folder: Path, branch: Branch, meanwhile: Callable[[], None], needed: frozenset[PhaseId]) -> None:
+    def __init__(
+        self, folder: Path, branch: Branch, meanwhile: Callable[[], None], needed: frozenset[PhaseId] | None
+    ) -> None:
         super().__init__(SiteSettings(folder, "arrival", 1, 1, 0), lambda event: None)
         self._branch = branch
         self._meanwhile = meanwhile
@@ -217,7 +219,7 @@ class WritingSite(DiskSite):
         return SnapshotSaved(0, RoundIndex(HEIGHT), directory, 0, 0.0)
 
 
-async def kept(world: World, meanwhile: Callable[[], None], needed: frozenset[PhaseId] = frozenset()) -> None:
+async def kept(world: World, meanwhile: Callable[[], None], needed: frozenset[PhaseId] | None = frozenset()) -> None:
     """A snapshot of the newest own state is due; the keeper does what it does about it."""
     told: list[Event] = []
     aside, work = Aside(world.folder / "aside"), KeptWorkStore(world.folder / "work")
@@ -265,5 +267,7 @@ async def test_work_that_the_feedback_has_still_to_get_back_is_kept_however_old_
     work = KeptWorkStore(world.folder / "work")
     for phase in (1, 2):
         work.keep(KeptWork(PhaseId(phase), 0, Digest(bytes(32))), [])
+    await kept(world, lambda: None, needed=None)
+    assert work.find(PhaseId(1)) is not None, "while it catches up nobody knows yet what of it is owed"
     await kept(world, lambda: None, needed=frozenset({PhaseId(2)}))
     assert work.find(PhaseId(1)) is None and work.find(PhaseId(2)) is not None

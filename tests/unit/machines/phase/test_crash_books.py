@@ -134,7 +134,8 @@ class Life(SiteModel):
                 self.switch()
             if rng.random() < 0.2:
                 recent = {*sorted(disk.work)[-3:], *sorted(disk.chain)[-8:], self.offered}
-                disk.work &= recent | work_needed(self.machine.state)
+                needed = work_needed(self.machine.state)
+                disk.work &= disk.work if needed is None else recent | needed
 
     def check(self, must: set[int], when: str) -> None:
         """Nothing is there twice, and nothing is missing that was not in flight or in a lost feedback alone."""

@@ -1,8 +1,11 @@
 """Error feedback on disk: restored only when nothing of it can be in the chain already, and before training."""
 
+from collections import Counter
+
 import pytest
 
 from dilocoxd.ids import PhaseId
+from dilocoxd.machines.phase.repayment import work_needed
 from dilocoxd.machines.phase.settings import CountedIn, PhaseSettings, SavedFeedback, SiteRecord
 from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
 from tests.unit.machines.phase.site_model import SiteModel
@@ -75,6 +78,19 @@ def test_what_was_in_flight_is_given_up_as_far_as_its_entry_counted_it(
     assert isinstance(request, local.RestoreSite)
     found = (request.kept_path, request.results_path, request.offset, request.lowrank_r, request.place)
     assert (request.phase, found) == (file.in_flight if 4 in chain else file.phase, told)
+
+
+def test_nobody_knows_which_kept_work_is_needed_before_training_begins() -> None:
+    """A site that comes back after many rounds takes snapshots while it catches up; what it owes must not go then."""
+    site = SiteModel(PhaseSettings("phase", 4, 2, 0), record=SiteRecord(6, PhaseId(3)))
+    site.contents = {4: Counter([4])}
+    site.start_outer()
+    site.load(0)
+    site.settle_down()
+    assert work_needed(site.machine.state) is None
+    site.begin((), (4,))
+    site.settle_down()
+    assert work_needed(site.machine.state) == {4}
 
 
 def test_saved_feedback_is_restored_before_the_first_phase() -> None:
