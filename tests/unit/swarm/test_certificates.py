@@ -1,5 +1,6 @@
 """Certificates of data connections prove a peer id, or nothing. I12."""
 
+import datetime
 import ssl
 from pathlib import Path
 
@@ -52,6 +53,23 @@ def test_both_ends_know_each_other_after_the_handshake(identities: list[Identity
     assert theirs.selected_alpn_protocol() == PROTOCOL_BULK
     assert proven_peer(ours.getpeercert(True), {b.peer_id: b.public_key_der}) == b.peer_id
     assert proven_peer(theirs.getpeercert(True), {a.peer_id: a.public_key_der}) == a.peer_id
+
+
+@pytest.mark.parametrize(("since", "until"), [(1990, 1991), (2990, 2991)])
+def test_dates_in_certificates_are_not_compared(
+    identities: list[Identity], monkeypatch: pytest.MonkeyPatch, since: int, until: int
+) -> None:
+    """Others may write any dates, and clocks may be wrong: both ends still shake hands."""
+    a, b, _ = identities
+    with monkeypatch.context() as patch:
+        patch.setattr("dilocoxd.swarm.direct.certificates._SINCE", datetime.datetime(since, 1, 1))
+        patch.setattr("dilocoxd.swarm.direct.certificates._UNTIL", datetime.datetime(until, 1, 1))
+        of_a, of_b = Credentials(a), Credentials(b)
+        server = of_b.server_context()
+        server.load_verify_locations(cadata=of_b.anchor(a.peer_id, a.public_key_der))
+        client = of_a.client_context((of_a.anchor(b.peer_id, b.public_key_der),), PROTOCOL_BULK)
+    ours, theirs = shake(client, server)
+    assert ours.version() == theirs.version() == "TLSv1.3"
 
 
 def test_nobody_shakes_hands_with_somebody_else_than_was_meant(identities: list[Identity]) -> None:
