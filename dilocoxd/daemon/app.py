@@ -124,9 +124,10 @@ class App:
             async with self._api() as address, asyncio.TaskGroup() as group:
                 reaper = group.create_task(keep_reaper(self._mark), name="reaper")
                 manager = group.create_task(self._tell_manager(address), name="service manager")
+                lines = group.create_task(self._tell_terminal(), name="lines for the terminal")
                 await self._run_parts()
-                manager.cancel()
-                reaper.cancel()
+                for task in (lines, manager, reaper):
+                    task.cancel()
             events.emit(DaemonStopped(reason=self._reason, exit_code=self._exit_code))
         return self._exit_code
 
@@ -135,18 +136,20 @@ class App:
         beats = {"the site's driver": daemon.site.beat, "the network's loop": daemon.swarm.beat}
         await self._manager.run(address, daemon.view.status, beats)
 
+    async def _tell_terminal(self) -> None:
+        """Also while the parts stop: who asked for the end is told what it waits for."""
+        daemon = self._daemon
+        await narrate(daemon.view.status, daemon.journal.newest_rounds, daemon.opened.events.say)
+
     async def _run_parts(self) -> None:
         daemon = self._daemon
         async with asyncio.TaskGroup() as group:
             alerts = self._watched(group, daemon.alert_driver.run(), "alerts")
-            told = narrate(daemon.view.status, daemon.journal.newest_rounds, daemon.opened.events.say)
-            lines = group.create_task(told, name="lines for the terminal")
             helpers: list[asyncio.Task[None]] = []
             site = self._watched(group, daemon.site.run(), "site")
             conductor = self._watched(group, self._start(group, helpers), "start")
             await self._stop.wait()
-            for task in (alerts, lines):
-                task.cancel()  # what ends now, ends because it is to
+            alerts.cancel()  # what ends now, ends because it is to
             await self._finish(conductor, site)
             for task in [*helpers, site]:
                 task.cancel()
@@ -257,7 +260,7 @@ class App:
             await self._bounded(daemon.rounds.left.wait(), SETTLE_S, "settling the round")
         daemon.lifecycle.is_gone = True
         self._network_stop.set()
-        daemon.lifecycle.enter("leaving", "the workers to write their checkpoints")
+        daemon.lifecycle.enter("leaving", "the workers to save checkpoints and error feedback")
         await self._bounded(daemon.site.leave(), SITE_LEAVE_S, "writing the checkpoints")
         daemon.lifecycle.enter("leaving", "the workers to end")
         await self._bounded(asyncio.wait([site]), WORKERS_END_S, "ending the workers")

@@ -6,9 +6,8 @@ from typing import Final
 
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
-from dilocoxd.daemon.observe.ticker import Ticker
+from dilocoxd.daemon.observe.ticker import Ticker, look_again_s
 
-LOOK_S: Final = 1.0
 ROWS: Final = 4
 """The newest round that is committed is among so many: the ones before it are under way."""
 
@@ -20,7 +19,8 @@ async def narrate(
     clock, ticker = asyncio.get_running_loop().time, Ticker()
     while True:
         done = [row for row in newest(ROWS) if row.committed_at > 0]
-        line = ticker.look(status(), done[-1] if done else None, clock())
+        seen = status()
+        line = ticker.look(seen, done[-1] if done else None, clock())
         if line:
             say(line)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(look_again_s(seen))

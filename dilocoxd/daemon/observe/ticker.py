@@ -1,7 +1,8 @@
 """Decides which line says how it goes, and when, to somebody who watches the terminal. Pure.
 
 One line for each committed round, at most one a second; within long rounds, and while the site does not train, one at
-every change and one every 10 s. Never longer silence, and never two lines that say the same in a row within that time.
+every change and one every 10 s; in the first minute every 3 s, and while it stops every 2 s. Never longer silence; what
+is still waited for is told again with how long that has taken.
 """
 
 import math
@@ -13,6 +14,13 @@ from dilocoxd.answers.status import Status
 from dilocoxd.answers.words import figure, in_bytes, in_time, tokens_per_s
 
 LINE_EVERY_S: Final = 10.0
+EARLY_S: Final = 60.0
+EARLY_EVERY_S: Final = 3.0
+"""In the first minute a person looks whether it works."""
+STOPPING_EVERY_S: Final = 1.5
+"""Somebody has just asked for the end: with the time between two looks no more than 2 s."""
+LOOK_S: Final = 1.0
+LOOK_STOPPING_S: Final = 0.25
 CHANGE_S: Final = 2.0
 """A change of what is waited for is told no sooner after the last line than this: much is over within it."""
 ROUND_S: Final = 1.0
@@ -21,34 +29,65 @@ _UNSETTLED: Final = -math.inf
 
 @dataclass(slots=True)
 class Ticker:
-    """`look` about once a second; each line once."""
+    """`look` again after `look_again_s`; each line once."""
 
     _said_at: float = _UNSETTLED
     _said: str = ""
     """State and wait of the last line that was not about a round."""
+    _line: str = ""
+    """The last line that was not about a round, without its time."""
+    _began: float | None = None
+    _state: str = ""
+    _state_since: float = _UNSETTLED
     _round: int | None = None
     """Newest round that was told, or that was there at the first look."""
 
     def look(self, status: Status, newest: RoundRow | None, now: float) -> str:
         """The line that is due, or empty. `newest`: the committed round of the highest number."""
+        if self._began is None:
+            self._began = now
         if self._round is None:
             self._round = newest.round if newest is not None else -1
+        state = f"{status.state}/{_stem(status.waiting_for)}"
+        if state != self._state:
+            self._state, self._state_since = state, now
         silent_s = now - self._said_at
         if newest is not None and newest.round > self._round:
             if silent_s < ROUND_S:
                 return ""
             self._round = newest.round
             return self._say(round_line(status, newest), now)
-        state = f"{status.state}/{_stem(status.waiting_for)}"
-        has_changed = state != self._said and status.state != "training" and silent_s >= CHANGE_S
-        if not has_changed and silent_s < LINE_EVERY_S:
+        change_s = 0.0 if status.state == "leaving" else CHANGE_S
+        has_changed = state != self._said and status.state != "training" and silent_s >= change_s
+        if not has_changed and silent_s < self._every_s(status, now - self._began):
             return ""
         self._said = state
-        return self._say(step_line(status) if status.state == "training" else wait_line(status), now)
+        return self._say(self._with_time(step_line(status), now), now)
+
+    def _every_s(self, status: Status, run_s: float) -> float:
+        """Longest silence."""
+        if status.state == "leaving":
+            return STOPPING_EVERY_S
+        return EARLY_EVERY_S if run_s < EARLY_S else LINE_EVERY_S
+
+    def _with_time(self, line: str, now: float) -> str:
+        """Whoever reads the same twice wants to know whether it hangs."""
+        is_again, self._line = line == self._line, line
+        seconds = now - self._state_since
+        return f"{line} ({_seconds(seconds)} so far)" if is_again else line
 
     def _say(self, line: str, now: float) -> str:
         self._said_at = now
         return line
+
+
+def look_again_s(status: Status) -> float:
+    """When to look next: soon while it stops."""
+    return LOOK_STOPPING_S if status.state == "leaving" else LOOK_S
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else in_time(seconds)
 
 
 def _stem(waiting_for: str) -> str:
@@ -72,7 +111,7 @@ def round_line(status: Status, row: RoundRow) -> str:
 def step_line(status: Status) -> str:
     """Where the inner steps are, in a round that takes long."""
     phase = status.phase
-    if phase.phase is None or not phase.inner_step:
+    if status.state != "training" or phase.phase is None or not phase.inner_step:
         return wait_line(status)
     left_s = max(0, phase.inner_steps - phase.inner_step) * phase.step_seconds
     parts = [f"round {status.height}", f"step {phase.inner_step}/{phase.inner_steps}", losses(status)]
@@ -83,7 +122,7 @@ def step_line(status: Status) -> str:
 
 def wait_line(status: Status) -> str:
     """What the site does instead of training, and what it waits for."""
-    state = status.state.replace("_", " ")
+    state = "stopping" if status.state == "leaving" else status.state.replace("_", " ")
     return f"{state}: waits for {status.waiting_for}" if status.waiting_for else state
 
 

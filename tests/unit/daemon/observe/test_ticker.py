@@ -7,9 +7,19 @@ import pytest
 
 from dilocoxd.answers.rounds import Contributor, RoundRow
 from dilocoxd.answers.status import Status
-from dilocoxd.daemon.observe.ticker import LINE_EVERY_S, Ticker, round_line, step_line, wait_line
+from dilocoxd.daemon.observe.ticker import (
+    EARLY_EVERY_S,
+    LINE_EVERY_S,
+    Ticker,
+    look_again_s,
+    round_line,
+    step_line,
+    wait_line,
+)
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import PEERS, FakeView
+
+STOP_SILENCE_S = 2.0
 
 
 def status(**changes: Any) -> Status:
@@ -72,13 +82,46 @@ def told(looks: list[tuple[float, Status, RoundRow | None]]) -> list[tuple[float
 
 def test_something_moves_at_once_and_silence_is_never_longer_than_ten_seconds() -> None:
     starting = status(state="starting", waiting_for="p2pd to start")
-    preparing = [status(state="preparing", waiting_for=f"the trainers to start (data: {n})") for n in range(31)]
+    preparing = [status(state="preparing", waiting_for=f"the trainers to start (data: {n})") for n in range(101)]
     lines = told([(0.0, starting, None), *((1.0 + n, seen, None) for n, seen in enumerate(preparing))])
-    assert [at for at, _ in lines] == [0.0, 2.0, 12.0, 22.0]
+    assert [at for at, _ in lines][:4] == [0.0, 2.0, 5.0, 8.0], "a person who has just started it is told more"
+    assert [at for at, _ in lines][-3:] == [79.0, 89.0, 99.0]
     assert lines[0][1] == "starting: waits for p2pd to start"
-    assert lines[2][1].endswith("(data: 11)")
-    times = [at for at, _ in told([(float(n), status(), row(12)) for n in range(61)])]
-    assert max(b - a for a, b in itertools.pairwise(times)) <= LINE_EVERY_S and times[0] == 0.0
+    assert lines[3][1].endswith("(data: 7)")
+    times = [at for at, _ in told([(float(n), status(), row(12)) for n in range(121)])]
+    silences = [b - a for a, b in itertools.pairwise(times)]
+    assert max(silences) <= LINE_EVERY_S and times[0] == 0.0
+    assert max(silences[:10]) <= EARLY_EVERY_S
+
+
+def test_the_same_wait_twice_in_a_row_is_told_with_its_time() -> None:
+    waiting = status(state="joining", waiting_for="another peer of this run to answer")
+    lines = [line for _, line in told([(float(n), waiting, None) for n in range(8)])]
+    assert lines == [
+        "joining: waits for another peer of this run to answer",
+        "joining: waits for another peer of this run to answer (3 s so far)",
+        "joining: waits for another peer of this run to answer (6 s so far)",
+    ]
+
+
+@pytest.mark.parametrize("stopped_at", [0.0, 0.9, 12.3, 70.1])
+def test_while_it_stops_no_silence_is_longer_than_two_seconds(stopped_at: float) -> None:
+    settling = status(state="leaving", waiting_for="the round to be settled")
+    saving = status(state="leaving", waiting_for="the workers to save checkpoints and error feedback")
+    ticker, now, lines = Ticker(), 0.0, list[tuple[float, str]]()
+    while now < stopped_at + 18.0:
+        seen = status() if now < stopped_at else settling if now < stopped_at + 1.0 else saving
+        line = ticker.look(seen, row(12), now)
+        if line:
+            lines.append((now, line))
+        now += look_again_s(seen)
+    stopping = [(at, line) for at, line in lines if line.startswith("stopping: waits for ")]
+    times = [stopped_at, *(at for at, _ in stopping), stopped_at + 18.0]
+    assert max(b - a for a, b in itertools.pairwise(times)) <= STOP_SILENCE_S
+    assert stopping[0][1] == "stopping: waits for the round to be settled"
+    (told,) = [at for at, line in stopping if line.endswith("checkpoints and error feedback")]
+    assert told - stopped_at - 1.0 <= look_again_s(settling), "the next step is told at once"
+    assert stopping[-1][1].endswith("checkpoints and error feedback (16 s so far)")
 
 
 def test_rounds_faster_than_a_second_share_a_line_and_old_ones_are_not_told() -> None:
