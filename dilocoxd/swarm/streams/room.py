@@ -1,7 +1,8 @@
 """How much room others have at our end: open streams and half-received frames, each with a limit for a peer, for a
 network (/24, or /48 of IPv6) and for all. Pure bookkeeping.
 
-When all room is taken, the least useful gives way: who is worth less to us, then who is of the network that takes most.
+When all room is taken, the least useful gives way: who is worth less to us, then a data connection without an exchange
+(it rests), then who is of the network that takes most.
 Nobody gives way to somebody who is worth less. Source: protocol/04-streams.md, S10.
 """
 
@@ -15,6 +16,8 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 
 MIB: Final = 1 << 20
+_WORKS: Final = 1 << 62
+"""Sorts behind every number of a place that rests."""
 
 
 def network_of(ip: str) -> str:
@@ -48,7 +51,7 @@ class RoomLimits:
 class StreamPlace:
     """One stream that was let in; `close` ends it from our side."""
 
-    __slots__ = ("buffered", "close", "is_over", "network", "peer")
+    __slots__ = ("buffered", "close", "is_over", "network", "peer", "rested")
 
     def __init__(self, peer: PeerId, network: str, close: Callable[[], None]) -> None:
         self.peer = peer
@@ -57,6 +60,8 @@ class StreamPlace:
         self.buffered = 0
         """Bytes of a frame that is not complete yet."""
         self.is_over = False
+        self.rested = 0
+        """Order in which places came to rest: the lowest rests longest; 0: an exchange is on it."""
 
 
 class StreamRoom:
@@ -69,6 +74,7 @@ class StreamRoom:
         """By peer id and by network; those with none have no entry."""
         self._bytes: Counter[str] = Counter()
         self._all_bytes = 0
+        self._num_rests = 0
         self.worth: Callable[[PeerId], int] = lambda peer: 0
         """How useful a peer is: 0 for a stranger, more for who is in touch, most for who takes part in rounds."""
         self.counts: Counter[str] = Counter()
@@ -77,9 +83,10 @@ class StreamRoom:
     def enter(self, peer: PeerId, network: str, close: Callable[[], None]) -> StreamPlace:
         """A stream begins; pair with `leave`. Raises WireError(too_many_streams)."""
         limits = self._limits
-        own, near = self._streams[peer], self._streams[network] if network else 0
-        if own >= limits.streams_peer:
+        own = self._streams[peer]
+        if own >= limits.streams_peer and not self._end_own(peer):
             self._refuse("streams_refused", f"{own} open, limit {limits.streams_peer}")
+        near = self._streams[network] if network else 0
         if near >= limits.streams_network and not self._evict(peer, network, only=network):
             self._refuse("streams_refused", f"{near} open from {network}, limit {limits.streams_network}")
         if len(self._places) >= limits.streams_all and not self._evict(peer, network):
@@ -97,6 +104,17 @@ class StreamRoom:
         self.shrink(place)
         del self._places[place]
         self._count(self._streams, place, -1)
+
+    def rest(self, place: StreamPlace) -> None:
+        """A data connection without an exchange: others may have its room."""
+        if not place.is_over:
+            self._num_rests += 1
+            place.rested = self._num_rests
+
+    @staticmethod
+    def work(place: StreamPlace) -> None:
+        """The next exchange has begun on it."""
+        place.rested = 0
 
     def grow(self, place: StreamPlace, num_bytes: int) -> None:
         """So many bytes more of a frame wait for its end. Raises WireError(too_many_bytes) when there is no room."""
@@ -129,31 +147,45 @@ class StreamRoom:
         self.counts[what] += 1
         raise WireError("too_many_streams" if what == "streams_refused" else "too_many_bytes", why)
 
+    def _end_own(self, peer: PeerId) -> bool:
+        """The connection of this peer that has rested longest makes room; False if all of them work."""
+        resting = [place for place in self._places if place.peer == peer and place.rested]
+        if resting:
+            self._end(min(resting, key=lambda place: place.rested))
+        return bool(resting)
+
     def _evict(self, peer: PeerId, network: str, *, only: str = "", by_bytes: bool = False) -> bool:
-        """Make room for one of this peer; False if all others are worth as much, and their networks take no more."""
+        """Make room for one of this peer; False if all others work and are worth as much, and their networks take no
+        more."""
         taken = self._bytes if by_bytes else self._streams
-        places = [place for place in self._places if (not only or place.network == only) and place.peer != peer]
+        places = [place for place in self._places if not only or place.network == only]
+        places = [place for place in places if place.peer != peer or (place.rested and not by_bytes)]
         places = [place for place in places if place.buffered] if by_bytes else places
         if not places:
             return False
         worths = {one: self.worth(one) for one in {place.peer for place in places}}
 
-        def use(place: StreamPlace) -> tuple[int, int, int, int]:
-            return worths[place.peer], -taken[place.network], -taken[place.peer], -place.buffered
+        def use(place: StreamPlace) -> tuple[int, int, int, int, int]:
+            rested = 0 if by_bytes else place.rested
+            return worths[place.peer], rested or _WORKS, -taken[place.network], -taken[place.peer], -place.buffered
 
         least, own = min(places, key=use), self.worth(peer)
         is_less = worths[least.peer] < own
+        is_resting = worths[least.peer] == own and least.rested > 0 and not by_bytes
         is_crowd = worths[least.peer] == own and (
             taken[least.network] > taken[network] + 1
             if least.network != network
             else taken[least.peer] > taken[peer] + 1
         )
-        if not is_less and not is_crowd:
+        if not is_less and not is_resting and not is_crowd:
             return False
-        self.counts["streams_evicted"] += 1
-        self.leave(least)
-        least.close()
+        self._end(least)
         return True
+
+    def _end(self, place: StreamPlace) -> None:
+        self.counts["streams_evicted"] += 1
+        self.leave(place)
+        place.close()
 
     @staticmethod
     def _count(counts: Counter[str], place: StreamPlace, number: int) -> None:

@@ -332,8 +332,7 @@ class StreamGate:
         return hello
 
     def _judge(self, stream: FrameStream, hello: Hello, admits: Admits) -> None:
-        now_s = asyncio.get_running_loop().time()
-        stream.standing = self.doors.judge(stream.peer, hello, unix_ms(), now_s)
+        stream.standing = self.doors.judge(stream.peer, hello, unix_ms(), asyncio.get_running_loop().time())
         is_enough = stream.standing == "member" or (admits == "visitors" and stream.standing == "visitor")
         if admits != "everybody" and not is_enough:
             raise WireError("not_admitted", "this run admits sites by invite; join with the whole link")
@@ -354,12 +353,12 @@ class StreamGate:
         stream = FrameStream(peer, reader, writer, progress_timeout_s=self.progress_timeout_s)
         try:
             self.guard.admit(peer)
-            network = self.network(peer) if data_from is None else data_from
-            stream.take_place(self.room, self.room.enter(peer, network, stream.close))
+            place = self.room.enter(peer, self.network(peer) if data_from is None else data_from, stream.close)
+            stream.take_place(self.room, place)
             if data_from is None:
-                await self._serve_exchange(stream, handler, admits)
+                await handler(stream, await self._read_hello(stream, admits))
             else:
-                await self._serve_data(stream, handler, admits)
+                await self._serve_data(stream, place, handler, admits)
             await stream.is_at_end()
         except (WireError, ProtocolViolation) as error:
             bad = error if isinstance(error, WireError) else WireError("violation", f"{error.rule}: {error.detail}")
@@ -373,21 +372,22 @@ class StreamGate:
         finally:
             stream.close()
 
-    async def _serve_exchange(
-        self, stream: FrameStream, handler: ServeStream, admits: Admits, *, timeout_s: float | None = None
-    ) -> None:
+    async def _read_hello(self, stream: FrameStream, admits: Admits, *, timeout_s: float | None = None) -> Hello:
         frame = await stream.read(FrameKind.HELLO, timeout_s=timeout_s)
         hello = self._check(PEER_MESSAGES.decode(frame.message), admits)
         self._judge(stream, hello, admits)
-        await handler(stream, hello)
+        return hello
 
-    async def _serve_data(self, stream: FrameStream, handler: ServeStream, admits: Admits) -> None:
-        """Exchanges until the opener ends the connection, or uses it no more."""
+    async def _serve_data(self, stream: FrameStream, place: StreamPlace, handler: ServeStream, admits: Admits) -> None:
+        """Exchanges until the opener ends the connection, or uses it no more; it rests between them."""
         if not self.doors.is_member(stream.peer):
             raise WireError("not_admitted", "data connections are for members")
         await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(self.bare_hello()))
         while True:
-            await self._serve_exchange(stream, handler, admits, timeout_s=DATA_IDLE_S)
+            self.room.rest(place)
+            hello = await self._read_hello(stream, admits, timeout_s=DATA_IDLE_S)
+            self.room.work(place)
+            await handler(stream, hello)
             self.guard.admit(stream.peer)
 
     async def _hear_out(self, stream: FrameStream) -> None:

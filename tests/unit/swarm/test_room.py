@@ -109,3 +109,60 @@ def test_half_sent_frames_are_bounded_too() -> None:
     world.room.grow(world.enter("member", "n3"), 200)
     assert len(world.closed) == 1, "one that is worth less gave way"
     assert world.room.num_bytes <= LIMITS.bytes_all
+
+
+def test_connections_that_rest_give_way_to_streams_of_the_same_peer() -> None:
+    """All places of a peer may be data connections without an exchange: its messages must still get through."""
+    world = World()
+    places = [world.room.enter(PeerId("a"), "n", lambda n=n: world.closed.append(str(n))) for n in range(3)]  # type: ignore[misc]
+    for place in (places[1], places[0], places[2]):
+        world.room.rest(place)
+    world.room.work(places[1])
+    world.enter("a", "n")
+    assert world.closed == ["0"], "the one that has rested longest, and not the one that works"
+    world.enter("a", "n")
+    assert world.closed == ["0", "2"]
+    assert world.is_refused("a", "n")
+    assert world.room.num_streams == 3
+
+
+def test_connections_that_rest_give_way_to_peers_that_are_worth_as_much() -> None:
+    world = World()
+    world.worth |= {f"m{number}": 2 for number in range(5)}
+    for number in range(5):
+        for _ in range(2):
+            world.room.rest(world.enter(f"m{number}", f"n{number}"))
+    assert world.is_refused("stranger", "far"), "nobody gives way to who is worth less"
+    assert world.closed == []
+    for _ in range(3):
+        world.enter("member", "far")
+    assert world.closed == ["m0", "m0", "m1"]
+
+
+def test_who_is_worth_less_gives_way_before_a_connection_that_rests() -> None:
+    world = World()
+    for _ in range(3):
+        world.room.rest(world.enter("friend", "n"))
+    for number in range(7):
+        world.enter(f"s{number}", f"n{number}")
+    world.enter("member", "m")
+    assert len(world.closed) == 1 and world.closed[0].startswith("s")
+
+
+def test_neighbours_in_a_full_network_get_the_room_of_what_rests() -> None:
+    world = World()
+    for name in ("a", "b"):
+        for _ in range(3):
+            world.room.rest(world.enter(name, "n"))
+    world.enter("c", "n")
+    assert world.closed == ["a"]
+    assert world.room.num_streams == 6
+
+
+def test_place_that_is_over_rests_no_more() -> None:
+    world = World()
+    place = world.enter("a", "n")
+    world.room.leave(place)
+    world.room.rest(place)
+    assert not place.rested
+    assert world.room.num_streams == 0

@@ -14,7 +14,7 @@ from dilocoxd.swarm.streams.messages import MessageChannel
 from dilocoxd.swarm.streams.room import StreamRoom
 from dilocoxd.swarm.streams.streams import FrameStream, StreamGate
 from dilocoxd.wire.frames import FrameKind, encode_prelude
-from dilocoxd.wire.messages import PEER_MESSAGES, Leaving
+from dilocoxd.wire.messages import PEER_MESSAGES, Hello, Leaving
 from tests.unit.swarm.test_refusals import Writer
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
@@ -70,3 +70,33 @@ async def test_message_beyond_the_budget_waits(monkeypatch: pytest.MonkeyPatch) 
     assert len(told) == 6, "nothing is lost"
     assert channel.counts["messages_delayed"] > 0
     assert asyncio.get_running_loop().time() - began >= 2 / 40 - 0.01, "four at once, two at their rate"
+
+
+async def test_data_connection_rests_whenever_it_carries_no_exchange() -> None:
+    node: Any = None
+    gate = StreamGate(node, RunId("test-0123456789abcdef"), PeerGuard(lambda: 0.0))
+    reader, writer = asyncio.StreamReader(), Writer()
+    resting: list[bool] = []
+    has_begun, may_end = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    def look() -> bool:
+        (place,) = gate.room._places
+        return place.rested > 0
+
+    async def exchange(stream: FrameStream, hello: Hello) -> None:
+        resting.append(look())
+        has_begun.release()
+        await may_end.acquire()
+
+    serving = asyncio.create_task(gate.serve(exchange, PEER, reader, writer, data_from="n"))  # type: ignore[arg-type]
+    hello = PEER_MESSAGES.encode(gate.hello())
+    for _ in range(2):
+        while not (gate.room.num_streams and look()):
+            await asyncio.sleep(0)
+        reader.feed_data(encode_prelude(FrameKind.HELLO, [hello]) + hello)
+        await has_begun.acquire()
+        may_end.release()
+    reader.feed_eof()
+    await serving
+    assert resting == [False, False]
+    assert gate.room.num_streams == 0
