@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dilocoxd.config.addresses import DEFAULT_PORT, is_host, read_address
 from dilocoxd.config.api import ApiSection, SinksSection
@@ -212,6 +212,15 @@ class NetworkSection(Section):
                 " machine, 0.0.0.0 for all"
             )
         return value
+
+    @model_validator(mode="after")
+    def _has_own_data_port(self) -> "NetworkSection":
+        if self.data_connections and self.data_port == self.port:
+            raise ValueError(
+                f"network.data_port = {self.data_port} is network.port too; give another port that the firewall lets"
+                " in, or 0 for a free one"
+            )
+        return self
 
     @property
     def announced(self) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ def test_lists_come_back_as_they_were(tmp_path: Path) -> None:
         ("network", {"relays": ["/ip4/10.0.0.1/tcp/31337"]}, "names no peer; append /p2p/"),
         ("network", {"announce": ["/ip4/10.0.0.1/udp/1"]}, "is not TCP, the only transport used here"),
         ("network", {"announce": ["/ip4/10.0.0.1/tcp/99999"]}, "has port 99999, not 1 to 65535"),
+        (
+            "network",
+            {"port": 4000, "data_port": 4000, "data_connections": 8},
+            "network.data_port = 4000 is network.port too; give another port that the firewall lets in, or 0",
+        ),
         ("parallel", {"backend": "nccl"}, "use gloo with cpu, nccl with cuda"),
         (
             "parallel",
@@ -96,3 +101,9 @@ def test_batch_is_cut_for_a_pipeline_and_where_somebody_asks() -> None:
         return validated(SiteConfig, {"parallel": fields}, source="site.toml").parallel.pieces(8)
 
     assert [pieces(), pieces(shard=2), pieces(pipeline=2), pieces(microbatches=4)] == [1, 1, 8, 4]
+
+
+def test_data_port_counts_only_where_data_connections_are_on() -> None:
+    """Nothing listens on it otherwise: a site that runs is not refused for it."""
+    site = validated(SiteConfig, {"network": {"port": 4000, "data_port": 4000}}, source="site.toml")
+    assert site.network.data_port == 4000
