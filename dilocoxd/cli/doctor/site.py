@@ -39,7 +39,8 @@ def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterato
     if status is not None:
         yield peers_clock_finding(status)
         yield reach_finding(client, status)
-        yield data_finding(client.ask("/v1/peers", list[Peer]), is_on=site.network.data_connections > 0)
+        is_on = site.network.data_connections > 0
+        yield data_finding(client.ask("/v1/peers", list[Peer]) if is_on else (), is_on=is_on)
     else:
         yield Finding("reach", "info", "no daemon runs here; start it and ask again")
 

@@ -9,19 +9,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dilocoxd.api.server import serve_api
-from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
+from dilocoxd.cli.client import TOKEN_VARIABLE, ApiClient, client_for
 from dilocoxd.cli.doctor import machine as checks_machine, site as checks_site
 from dilocoxd.cli.doctor.findings import FINDINGS
 from dilocoxd.cli.doctor.machine import FoundTorch
 from dilocoxd.cli.exit_codes import EXIT_CODES, epilog
 from dilocoxd.cli.main import cli
 from dilocoxd.config.api import ApiSection
-from dilocoxd.config.site import ParallelSection, SiteConfig
+from dilocoxd.config.site import NetworkSection, ParallelSection, SiteConfig
 from dilocoxd.errors import PeerError
 from dilocoxd.swarm.discovery.identity import load_or_create
 from tests.harness.shapes import changed
@@ -204,6 +205,22 @@ def test_ports_and_bootstrap_addresses() -> None:
     assert checks_site.port_finding("port_api", "127.0.0.1", port, is_running=False).level == "ok"
     assert checks_site.port_finding("port_network", "127.0.0.1", port, is_running=True).level == "error"
     assert checks_site.bootstrap_finding((f"127.0.0.1:{port}", "127.0.0.1:1")).level == "error"
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_doctor_asks_for_data_connections_only_where_they_are_on(api: Served, tmp_path: Path, is_on: bool) -> None:
+    asked: list[str] = []
+
+    class Noted:
+        def ask(self, path: str, *rest: Any, **named: Any) -> Any:
+            asked.append(path)
+            return ApiClient(api.url, TOKEN).ask(path, *rest, **named)
+
+    client: Any = Noted()
+    site = SiteConfig(network=NetworkSection(data_connections=8 if is_on else 0))
+    found = {one.check: one for one in checks_site.site_findings(tmp_path, site, client)}
+    assert ("/v1/peers" in asked) == is_on
+    assert (found["data"].text == "network.data_connections is 0") == (not is_on)
 
 
 def test_addresses_that_others_cannot_use_are_warned_of() -> None:
