@@ -25,6 +25,8 @@ IDLE_HIGH: Final = 0.10
 IDLE_LOW: Final = 0.05
 ATTEMPTS: Final = 5
 BAD_INPUTS: Final = 20
+KEPT_OUT: Final = ("not_allowed", "evicted")
+"""Codes of knocks by those whom an operator keeps out: the remedy was followed, and nothing is left to do."""
 RECENT_S: Final = 600.0
 BLOCKED_LAG_S: Final = 1.0
 BLOCKED_SHOWN_S: Final = 300.0
@@ -196,7 +198,10 @@ class AlertWatch:
         return f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s" if self._is_idle else ""
 
     def _bad_input(self, status: Status, now: float) -> str:
-        counts = {peer: sum(kinds.values()) for peer, kinds in status.bad_input.items()}
+        counts = {
+            peer: sum(count for code, count in kinds.items() if code not in KEPT_OUT)
+            for peer, kinds in status.bad_input.items()
+        }
         self._bad = {peer: self._bad.get(peer) or CounterWindow(RECENT_S, since=now) for peer in counts}
         for peer, window in self._bad.items():
             window.add(now, counts[peer])

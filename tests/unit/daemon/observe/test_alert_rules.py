@@ -200,6 +200,16 @@ def test_bad_input_counts_what_is_new() -> None:
     assert world.look() == {"bad_input"}
 
 
+def test_knocks_of_those_who_are_kept_out_raise_nothing() -> None:
+    world = World()
+    world.change(bad_input={"B": {"malformed": 0}})
+    world.look()
+    world.change(bad_input={"B": {"malformed": 20, "not_allowed": 500, "evicted": 500}})
+    assert world.look() == set()
+    world.change(bad_input={"B": {"malformed": 21, "not_allowed": 500, "evicted": 500}})
+    assert world.look() == {"bad_input"}
+
+
 @pytest.mark.parametrize(
     ("disk", "is_low"),
     [
