@@ -28,12 +28,8 @@ UNTRIED = {
     "alert:behind": READING, "alert:trainer_idle": "asks for another run or a faster link",
     "alert:attempts_failing": READING, "alert:no_relay": OTHER_PEOPLE,
     "alert:loss_not_finite": "asks for another run, and for a test of the GPU",
-    "alert:loop_blocked": MACHINE, "alert:sink_dropping": "no test has a sink that is slow enough",
-    "alert:disk_low": MACHINE,
-    "alert:bad_input": "no test has a peer that sends so much over sockets, and an operator who disconnects it",
-    "alert:peers_json": "no test fills the disk below that file and frees it again",
+    "alert:loop_blocked": MACHINE,
     "finding:python": MACHINE, "finding:torch": MACHINE, "finding:clock": MACHINE, "finding:reach": OTHER_PEOPLE,
     "finding:data": OTHER_PEOPLE,
-    "finding:port_data": "as finding:port_network, by the same code, of a port that is off unless it is set",
     "health:3": READING, "health:4": READING,
 }  # fmt: skip

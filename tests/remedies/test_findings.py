@@ -109,6 +109,19 @@ def test_port(run: Path, taken: int, check: str, field: str, option: str) -> Non
     assert invoke("check-config", str(run)).return_value == 0
 
 
+@pytest.mark.remedy("finding:port_data")
+def test_data_port(run: Path, taken: int) -> None:
+    require_words("port_data", "another port (network.data_port in site.toml)")
+    set_site(run, "network.data_connections=8", f"network.data_port={taken}")
+    assert of_site(run)["port_data"].level == "error"
+    with pytest.raises(ConfigError, match=r"give another port.*\(network.data_port in site.toml\)") as refused:
+        invoke("run", str(run))
+    assert refused.value.exit_code == 78
+    set_site(run, f"network.data_port={free_port()}")
+    assert of_site(run)["port_data"].level == "ok"
+    assert invoke("check-config", str(run)).return_value == 0
+
+
 @pytest.mark.remedy("finding:announce")
 def test_announce(run: Path) -> None:
     require_words("announce", "Set network.announce")
