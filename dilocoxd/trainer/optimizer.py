@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,10 @@ from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.schedule import cosine_rate
 from dilocoxd.trainer.parallel.local import first_row, is_sharded, local
+
+_EMBEDDINGS: Final = frozenset({"wte", "wpe"})
+"""Parts of a name that say embedding without the word."""
+_HEADS: Final = frozenset({"head", "heads", "lm_head", "lm_heads"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +157,20 @@ class InnerOptimizer:
                 param.grad = None
 
 
-def is_block_matrix(name: str, param: nn.Parameter) -> bool:
-    """What Muon is made for: weights of linear layers inside the transformer blocks."""
-    return param.dim() == 2 and ".layers." in name
+def is_block_matrix(name: str, param: Tensor) -> bool:
+    """What Muon is made for: weights of linear layers inside the transformer blocks.
+
+    Families name their blocks differently (layers, h, blocks); that they number them is common to all (models/own.py
+    asks it of own models). Numbered embeddings and heads stay with AdamW.
+    """
+    if param.dim() != 2:
+        return False
+    parts = name.split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
+    if number is None or any("embed" in part or part in _EMBEDDINGS for part in parts):
+        return False
+    # Only in front of the number: behind it, `blocks.0.heads.1` is a head of attention.
+    return _HEADS.isdisjoint(parts[:number])
 
 
 def make_muon(params: Iterable[nn.Parameter], config: OptimizerConfig) -> Muon:
