@@ -136,8 +136,8 @@ class ModelSection(Section):
         knob(
             "For kind = hf: config.json of a Hugging Face model as one line of JSON; the sizes above must be its own."
             " For kind = external: names and shapes of the parameters; the sizes above then mean nothing, but"
-            " seq_len x inner.batch_sequences is the most tokens that a step may count. `dilocoxd start --init`,"
-            " `--config` and `--module` write it.",
+            " seq_len x inner.batch_sequences (or batch_sequences_max, where that is larger) is the most tokens that a"
+            " step may count. `dilocoxd start --init`, `--config` and `--module` write it.",
             unit="text",
             cost="none.",
             max_length=CONFIG_CHARACTERS_MAX,

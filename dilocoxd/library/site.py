@@ -57,7 +57,8 @@ class Site:
             module: what `describe` described; the plain module, not one that is wrapped or compiled.
             evaluate: validation loss of the module as it is, called when the daemon asks; while it runs, the module
                 holds the run's shared parameters.
-            wait_s: so long for the daemon to be there; catching up afterwards takes as long as it takes.
+            wait_s: seconds for the daemon to be there and to let the loop in; catching up afterwards takes as long
+                as it takes.
         Raises ConfigError if the module is not that of the run, or no daemon answers, and DaemonGone (a WorkerError).
         """
         run_dir = open_run_dir(Path(run_directory))
@@ -68,7 +69,7 @@ class Site:
         self._flat = flat_parameters(
             parameters, layout, eager_optimizer(manifest), strategy.fragments, strategy.mix_alpha
         )
-        self._tokens_max = manifest.tokens_per_inner_step
+        self._tokens_max = manifest.largest_inner_step
         self._module = module
         self._evaluate_loop = evaluate
         self._phase = _Phase(PhaseId(0), 1)
@@ -127,8 +128,9 @@ class Site:
         loss, tokens = float(loss), int(operator.index(tokens))
         if not 1 <= tokens <= self._tokens_max:
             raise ConfigError(
-                f"site.step(tokens={tokens}): a step of this run counts 1 to {self._tokens_max} (inner.batch_sequences"
-                " x model.seq_len); start the run with a larger model.seq_len, or count samples"
+                f"site.step(tokens={tokens}): a step of this run counts 1 to {self._tokens_max} (the larger of"
+                " inner.batch_sequences and inner.batch_sequences_max, x model.seq_len); start the run with a larger"
+                " model.seq_len, or count samples"
             )
         self._report(loss, tokens)
         while self.is_running:
@@ -296,26 +298,30 @@ def _layout(manifest: Manifest, parameters: list[tuple[str, nn.Parameter]], run_
 
 
 def _connected(path: Path, run_directory: Path, wait_s: float) -> DaemonConnection:
-    """A connection that the daemon has accepted, with its buffers. Raises ConfigError."""
+    """A connection that the daemon has accepted, with its buffers. Raises ConfigError after `wait_s` seconds."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            return _greeted(DaemonConnection(str(path)))
+            return _greeted(DaemonConnection(str(path)), deadline)
         except (OSError, DaemonGone) as error:
             # Not there yet, or its socket is, but it cannot take a trainer yet.
-            if time.monotonic() > deadline:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 raise ConfigError(
-                    f"no daemon takes a loop at {path} ({error}); start it with `dilocoxd run {run_directory}`, and let"
-                    " one loop at a time come to it"
+                    f"no daemon takes a loop at {path} within {wait_s:g} s ({error}); start it with `dilocoxd run"
+                    f" {run_directory}`, and let one loop at a time come to it"
                 ) from error
-        time.sleep(RETRY_S)
+        time.sleep(min(RETRY_S, left_s))
 
 
-def _greeted(link: DaemonConnection) -> DaemonConnection:
+def _greeted(link: DaemonConnection, deadline: float) -> DaemonConnection:
+    """`link` once it has its buffers. Raises DaemonGone, also if they are not there at `deadline`."""
     try:
         link.send(local_worker.WorkerHello(role="trainer", pid=os.getpid(), generation=0, stage_rank=0, num_stages=1))
         while local_buffers.ANCHOR not in link.buffers or local_buffers.PHASE not in link.buffers:
-            link.receive()
+            # A socket takes connections before anybody serves it, and while its daemon hangs.
+            if link.receive(max(0.0, deadline - time.monotonic())) is None:
+                raise DaemonGone("its socket is there, but it does not answer")
     except WorkerError:
         link.close()
         raise

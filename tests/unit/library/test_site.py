@@ -1,0 +1,95 @@
+"""The library's end of the local socket: how long it waits for its daemon, and what a step may count."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from dilocoxd import Site, describe
+from dilocoxd.cli.model.origin import Origin
+from dilocoxd.config.manifest import manifest_from_tables
+from dilocoxd.config.presets import preset_tables
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.store.rundir import RunDir, create_run_dir
+from dilocoxd.wire.local import buffers, trainer, worker
+from dilocoxd.wire.local.frames import frame
+
+PATIENCE_S = 20.0
+"""A call that takes longer would have waited for ever."""
+
+
+def run_of(folder: Path, **inner: int) -> RunDir:
+    describe(nn.Linear(2, 3), folder / "m")
+    tables = Origin(module=folder / "m").applied(preset_tables("tiny"))
+    tables["inner"] |= inner
+    return create_run_dir(folder / "run", manifest_from_tables(tables, source="test"), SiteConfig())
+
+
+@contextmanager
+def listening(run_dir: RunDir) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(run_dir.path / "sock"))
+        server.listen()
+        yield server
+
+
+def let_in(server: socket.socket) -> None:
+    """What a daemon says to a loop that it lets train; then it listens until the loop has gone."""
+    connection, _ = server.accept()
+    with connection:
+        names, size = (buffers.ANCHOR, buffers.PHASE), 4 * 9
+        descriptors = [os.memfd_create(name) for name in names]
+        for descriptor in descriptors:
+            os.truncate(descriptor, size)
+        socket.send_fds(connection, [frame(worker.Attach(names, (size, size)))], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.sendall(frame(trainer.StartTraining(PhaseId(1), RoundIndex(0), 1000, "")))
+        while connection.recv(1 << 16):
+            pass
+
+
+def test_a_daemon_that_does_not_answer_is_given_up_after_wait_s(tmp_path: Path) -> None:
+    run_dir, errors = run_of(tmp_path), []
+
+    def come() -> None:
+        try:
+            Site(run_dir.path, nn.Linear(2, 3), wait_s=0.1)
+        except ConfigError as error:
+            errors.append(str(error))
+
+    with listening(run_dir):  # and nobody accepts
+        loop = threading.Thread(target=come, daemon=True)
+        loop.start()
+        loop.join(PATIENCE_S)
+        assert not loop.is_alive()
+    assert "within 0.1 s (its socket is there, but it does not answer)" in errors[0]
+
+
+def test_retries_end_with_wait_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir, pauses = run_of(tmp_path), []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with pytest.raises(ConfigError, match=r"within 0\.01 s"):
+        Site(run_dir.path, nn.Linear(2, 3), wait_s=0.01)
+    assert max(pauses) <= 0.01
+
+
+def test_a_step_may_count_as_many_tokens_as_the_run_allows_any_site(tmp_path: Path) -> None:
+    run_dir = run_of(tmp_path, batch_sequences=4, batch_sequences_max=8)
+    with listening(run_dir) as server:
+        daemon = threading.Thread(target=let_in, args=(server,), daemon=True)
+        daemon.start()
+        with Site(run_dir.path, nn.Linear(2, 3)) as site:
+            most = 8 * 32  # sequences of the preset's length
+            assert site.step(1.0, tokens=most)
+            with pytest.raises(ConfigError, match=f"counts 1 to {most} .*batch_sequences_max"):
+                site.step(1.0, tokens=most + 1)
+        daemon.join(PATIENCE_S)
