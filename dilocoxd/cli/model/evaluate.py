@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from dilocoxd.cli.model.options import cache_of, cache_option, round_option, run_of, tokenizer_of, tokenizer_option
+from dilocoxd.cli.model.options import (
+    LOAD_IT,
+    built_run_of,
+    cache_of,
+    cache_option,
+    round_option,
+    tokenizer_of,
+    tokenizer_option,
+)
 
 
 @click.command()
@@ -31,7 +39,7 @@ def evaluate(
     def tell(line: str) -> None:
         click.echo(f"evaluate: {line}", err=True)
 
-    run = run_of(path)
+    run = built_run_of(path, f"give Site() a function as evaluate=, or {LOAD_IT}")
     if text is not None:
         found = [measure_text(run, number, tokenizer_of(run, tokenizer, cache), text, tell)]
     else:

@@ -10,7 +10,7 @@ from dilocoxd.answers.site import CommandDone, Snapshot
 from dilocoxd.answers.status import Status
 from dilocoxd.answers.words import in_bytes
 from dilocoxd.cli.client import ApiClient, client_for
-from dilocoxd.cli.model.options import cache_option, round_option, run_of, tokenizer_of, tokenizer_option
+from dilocoxd.cli.model.options import LOAD_IT, built_run_of, cache_option, round_option, tokenizer_of, tokenizer_option
 from dilocoxd.errors import PeerError
 
 NOW_TIMEOUT_S = 600.0
@@ -57,7 +57,7 @@ def export(
     # Only here: numpy is not needed by commands that answer at once.
     from dilocoxd.trained.export import Wanted, export as write_model
 
-    run = run_of(path)
+    run = built_run_of(path, LOAD_IT)
     files = tokenizer_of(run, tokenizer, cache)
     if now:
         number = _snapshot_now(client_for(str(path)))

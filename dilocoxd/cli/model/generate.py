@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from dilocoxd.cli.exit_codes import INTERRUPTED
-from dilocoxd.cli.model.options import cache_option, round_option, run_of, tokenizer_of, tokenizer_option
+from dilocoxd.cli.model.options import LOAD_IT, built_run_of, cache_option, round_option, tokenizer_of, tokenizer_option
 
 DEFAULT_PROMPT = "The "
 
@@ -35,7 +35,7 @@ def generate(
     # Only here: torch takes seconds to load.
     from dilocoxd.trained.text import Sampling, generate as pieces_of
 
-    run = run_of(path)
+    run = built_run_of(path, LOAD_IT)
     files = tokenizer_of(run, tokenizer, cache)
     starts = prompts or (DEFAULT_PROMPT,)
     sampling = Sampling(max_tokens, seed, temperature, top_k)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -31,11 +31,28 @@ cache_option: Decorator = click.option(
 )
 
 
+LOAD_IT: Final = "load RUN_DIR/snapshots/ROUND/anchor.safetensors into it in your own code (docs/tutorials/own-loop.md)"
+"""The advice for a module that dilocoxd cannot build."""
+
+
 def run_of(path: Path) -> StoredRun:
     """The run that the user named. Raises ConfigError."""
     if "://" in str(path):
         raise ConfigError(f"{path}: give the run directory on the daemon's machine; weights do not go over its API")
     return find_run(path)
+
+
+def built_run_of(path: Path, instead: str) -> StoredRun:
+    """The same for a command that needs more of the model than its parameters. Raises ConfigError.
+
+    `instead`: what to do where the model is somebody's own module, which only its training loop can build.
+    """
+    run = run_of(path)
+    if run.manifest.model.kind == "external":
+        raise ConfigError(
+            f"{path}: model.kind = 'external', a module that only the training loop of this run can build; {instead}"
+        )
+    return run
 
 
 def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> TokenizerFiles:

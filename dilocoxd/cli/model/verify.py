@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dilocoxd.cli.model.options import cache_option, run_of, tokenizer_of, tokenizer_option
+from dilocoxd.cli.model.options import built_run_of, cache_option, tokenizer_of, tokenizer_option
 
 SHOWN_MAX = 5
 
@@ -27,7 +27,7 @@ def verify(exported: Path, run: Path, tokenizer: Path | None, cache: Path | None
     # Only here: numpy is not needed by commands that answer at once.
     from dilocoxd.trained.proof.check import check_export
 
-    found_run = run_of(run)
+    found_run = built_run_of(run, "there is no export of it to check; check the log with `dilocoxd log verify RUN_DIR`")
     files = tokenizer_of(found_run, tokenizer, cache)
     found = check_export(found_run, files, exported, lambda text: click.echo(f"verify: {text}", err=True))
     if as_json:

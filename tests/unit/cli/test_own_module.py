@@ -1,0 +1,41 @@
+"""Runs whose module dilocoxd cannot build: what has no meaning there is refused in one sentence, with what to do."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dilocoxd.cli.main import cli
+from dilocoxd.config.manifest import Manifest, manifest_from_tables
+from dilocoxd.config.presets import preset_tables
+from dilocoxd.config.sections.own_module import PLACEHOLDER_SIZES, shapes_text
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.store.rundir import create_run_dir
+
+
+def external_manifest() -> Manifest:
+    config = shapes_text([("weight", (3, 2)), ("bias", (3,))])
+    tables = preset_tables("tiny")
+    tables["model"] = {"kind": "external", "config": config, "seq_len": 32, **PLACEHOLDER_SIZES}
+    return manifest_from_tables(tables, source="test")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "advice"),
+    [
+        ("evaluate", (), "evaluate="),
+        ("export", ("--out", "out"), "anchor.safetensors"),
+        ("generate", (), "anchor.safetensors"),
+        ("verify", (), "dilocoxd log verify RUN_DIR"),
+    ],
+)
+def test_commands_that_must_build_the_model_say_that_they_cannot(
+    command: str, options: tuple[str, ...], advice: str, tmp_path: Path
+) -> None:
+    path = create_run_dir(tmp_path / "run", external_manifest(), SiteConfig()).path
+    paths = (str(tmp_path), str(path)) if command == "verify" else (str(path),)
+    with pytest.raises(ConfigError, match=r"run: model\.kind = 'external', a module that only") as caught:
+        CliRunner().invoke(cli, [command, *paths, *options], standalone_mode=False, catch_exceptions=False)
+    assert caught.value.exit_code == 78
+    assert advice in str(caught.value)
