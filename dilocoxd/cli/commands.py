@@ -43,7 +43,7 @@ from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import write_secret
-from dilocoxd.store.installed_models import required_model
+from dilocoxd.store.installed_models import lacks_blocks, required_model
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
 from dilocoxd.trained.tokenizer import require_packed_with
@@ -271,11 +271,24 @@ def check(manifest: Manifest, site: SiteConfig, path: Path, *, is_started: bool,
     Raises ConfigError.
     """
     if manifest.model.kind == "python":
-        required_model(manifest.model.entry_point, manifest.model.entry_sha256)
+        _check_own_model(manifest, site)
     if is_started:
         check_before_start(manifest, site, path, is_forced=is_forced)
     elif problems := site_problems(manifest, site):
         raise ConfigError("; ".join(problems))
+
+
+def _check_own_model(manifest: Manifest, site: SiteConfig) -> None:
+    """Raise ConfigError unless the run's model is installed, and can be cut as this site wants it."""
+    found, parallel = required_model(manifest.model.entry_point, manifest.model.entry_sha256), site.parallel
+    needed = ("shard", "replicate", "activation_checkpointing")
+    name = next((one for one in needed if getattr(parallel, one) not in (1, "none")), None)
+    if name is not None and lacks_blocks(found):
+        value = getattr(parallel, name)
+        raise ConfigError(
+            f"parallel.{name} = {value!r} needs to know the blocks of the model {found.name!r}, but {found.attribute}"
+            f" in {found.path} has no blocks(); leave parallel.{name} at its default"
+        )
 
 
 def with_changes(run_dir: RunDir, tables: Sections) -> SiteConfig:

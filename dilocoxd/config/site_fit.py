@@ -1,13 +1,21 @@
 """Decides whether a run can be cut as a site wants it: what neither run.toml nor site.toml can tell alone."""
 
+from typing import Final
+
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.parallel import ParallelSection
 from dilocoxd.config.sections.sources import SourceSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
+_CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing")
+"""Fields of [parallel] that say how trainers cut a model."""
+
 
 def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
     """What keeps this site from training this run, a sentence each; the trainers would refuse it after their start."""
+    if manifest.model.kind == "external":
+        return _own_loop_problems(site)
     parallel, layers = site.parallel, manifest.model.num_layers
     batch = parallel.sequences(manifest.inner.batch_sequences)
     stages = parallel.stages * parallel.stages_per_process
@@ -44,6 +52,18 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
     return found
+
+
+def _own_loop_problems(site: SiteConfig) -> list[str]:
+    """One process holds the whole module, and its loop alone says what a batch is."""
+    plain = ParallelSection()
+    return [
+        f"parallel.{name} = {getattr(site.parallel, name)!r}, but the training loop of this run is a process of your"
+        f" own that holds the whole module (model.kind = 'external'); set it to {getattr(plain, name)!r} and cut the"
+        " module in your loop"
+        for name in _CUTS
+        if getattr(site.parallel, name) != getattr(plain, name)
+    ]
 
 
 def store_path(source: SourceSection, site: SiteConfig) -> str:

@@ -6,6 +6,7 @@ not take part: no code comes from peers, and none runs here whose hash is not th
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,6 +17,8 @@ from typing import Final
 from dilocoxd.errors import ConfigError
 
 GROUP: Final = "dilocoxd.models"
+_BASE: Final = "StageModule"
+_BLOCKS: Final = "blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,29 @@ def required_model(name: str, sha256: str) -> InstalledModel:
             " the version of the package that the run was started with"
         )
     return found
+
+
+def lacks_blocks(found: InstalledModel) -> bool:
+    """Whether its file shows that the class has no `blocks()` of its own; False also where that cannot be seen.
+
+    The file is read, never run. A class that derives from anything but StageModule itself may inherit it.
+    """
+    try:
+        tree = ast.parse(found.path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False  # what is wrong with it is told when it is built
+    kind = next((one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == found.attribute), None)
+    if kind is None or kind.decorator_list or [ast.unparse(base).split(".")[-1] for base in kind.bases] != [_BASE]:
+        return False
+    return not any(_BLOCKS in _said(statement) for statement in (*kind.body, *tree.body))
+
+
+def _said(statement: ast.stmt) -> str:
+    """What could give a class an attribute: the name of what is defined, or the whole of any other statement."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return statement.name
+    is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return "" if is_docstring else ast.unparse(statement)
 
 
 def source_file(module: str) -> Path | None:

@@ -10,6 +10,7 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.sections.own_module import PLACEHOLDER_SIZES, shapes_text
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import create_run_dir
 
@@ -39,3 +40,20 @@ def test_commands_that_must_build_the_model_say_that_they_cannot(
         CliRunner().invoke(cli, [command, *paths, *options], standalone_mode=False, catch_exceptions=False)
     assert caught.value.exit_code == 78
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("shard", 2), ("stages", 2), ("replicate", 2), ("stages_per_process", 2), ("activation_checkpointing", "block")],
+)
+def test_a_loop_of_ones_own_is_not_cut_by_the_site(field: str, value: object) -> None:
+    site = SiteConfig.model_validate({"parallel": {field: value}})
+    (problem,) = site_problems(external_manifest(), site)
+    name = "pipeline" if field == "stages" else field
+    assert problem.startswith(
+        f"parallel.{name} = {value!r}, but the training loop of this run is a process of your own"
+    )
+
+
+def test_what_a_batch_is_the_loop_alone_says() -> None:
+    assert not site_problems(external_manifest(), SiteConfig.model_validate({"parallel": {"microbatches": 3}}))

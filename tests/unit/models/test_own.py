@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import torch
 from click.testing import CliRunner
 from pydantic import ValidationError
 
+from dilocoxd.cli.commands import check
 from dilocoxd.cli.main import cli
-from dilocoxd.config.manifest import load_manifest
+from dilocoxd.config.manifest import load_manifest, manifest_from_tables
+from dilocoxd.config.presets import preset_tables
+from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.training import ModelSection
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageSpan, build_stage, param_specs
@@ -184,3 +188,27 @@ def replace_model(model: ModelSection) -> ModelSection:
     """What comes out of the trainers' view of it: nothing is lost on the way."""
     whole = replace(ModelConfig.from_section(model), adapter=None)
     return ModelSection.model_validate({name: getattr(whole, name) for name in ModelSection.model_fields})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "is_refused"),
+    [
+        ("own_m", ("", ""), True),
+        (
+            "own_n",
+            ("    def global_parameters", "    def blocks(self):\n        ...\n\n    def global_parameters"),
+            False,
+        ),
+        ("own_o", ("PrefixStage(StageModule)", "PrefixStage(Another)"), False),
+    ],
+)
+def test_a_model_that_cannot_be_cut_finer_is_refused_before_anything_starts(
+    installed: Installed, name: str, changes: tuple[str, str], is_refused: bool
+) -> None:
+    model = {"kind": "python", "entry_point": name, "entry_sha256": installed.put(name, changes), **SIZES, **REST}
+    manifest = manifest_from_tables(preset_tables("tiny") | {"model": model}, source="test")
+    refused = pytest.raises(ConfigError, match=rf"parallel.shard = 2 needs .* {name!r}, but PrefixStage .* no blocks")
+    with refused if is_refused else nullcontext():
+        check(manifest, SiteConfig.model_validate({"parallel": {"shard": 2}}), installed.folder, is_started=False)
+    check(manifest, SiteConfig(), installed.folder, is_started=False)
+    assert not installed.has_run
