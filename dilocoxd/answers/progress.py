@@ -26,11 +26,19 @@ class RunProgress:
     learning_rate: Annotated[Ratio | None, told("Of the newest inner step here.")]
     gradient_norm: Annotated[Ratio | None, told("Of the newest inner step here, before clipping.")]
     model_flops_per_s: Annotated[
-        Speed | None, told("6 x parameters x tokens/s of this site: its useful arithmetic, attention not counted.")
+        Speed | None,
+        told(
+            "6 x parameters x tokens/s of this site: its useful arithmetic, attention not counted. With an adapter 6"
+            " for its parameters and 4 for those under it, whose gradients are not formed; null also for external"
+            " models."
+        ),
     ]
     mfu: Annotated[
         Ratio | None,
-        told("model_flops_per_s as part of what the devices could (site.device_flops_peak); null: that is not known."),
+        told(
+            "model_flops_per_s as part of what the devices could (site.device_flops_peak); null: one of both is not"
+            " known."
+        ),
     ]
     skipped_steps: Annotated[
         Count, told("Inner steps here since this daemon started that changed nothing: a gradient was not finite.")

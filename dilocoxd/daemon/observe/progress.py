@@ -18,6 +18,8 @@ PACE_ROUNDS: Final = 16
 """The pace is the median of so many newest rounds: one long wait does not move it."""
 FLOPS_PER_PARAMETER: Final = 6
 """Multiplications and additions for one token, forward and backward. Source: arXiv 2001.08361, section 2.1."""
+FLOPS_PER_FROZEN_PARAMETER: Final = 4
+"""Of a model under an adapter: 2 forward, 2 for the gradient of what goes in; its own gradient is not formed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,13 @@ class OwnPace:
     tokens_per_step: int
     learning_rate: float | None
     gradient_norm: float | None
-    parameters: int | None
     memory_bytes: int | None
     skipped_steps: int = 0
     rank_memory_bytes: tuple[int, ...] = ()
     peak_flops_per_s: float = 0.0
     """Of all devices of the site together; 0: not known."""
+    flops_per_token: float | None = None
+    """Useful arithmetic of the whole model (`flops_per_token`); None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def progress(own: OwnPace, schedule: SchedulePlace, peers: Sequence[Peer], round
     speed = own.tokens_per_step / own.step_seconds if own.is_training and own.step_seconds > 0 else None
     others = [peer.tokens_per_s for peer in peers if peer.is_live and peer.tokens_per_s and peer.state == "training"]
     known = [one for one in (speed, *others) if one is not None]
-    useful = FLOPS_PER_PARAMETER * own.parameters * speed if own.parameters and speed else None
+    useful = own.flops_per_token * speed if own.flops_per_token and speed else None
     return RunProgress(
         steps_done=schedule.steps_done,
         steps_total=schedule.steps_total,
@@ -75,6 +78,19 @@ def progress(own: OwnPace, schedule: SchedulePlace, peers: Sequence[Peer], round
         rank_memory_bytes=own.rank_memory_bytes,
         sites=site_counts(own.state, peers),
     )
+
+
+def flops_per_token(model_kind: str, trained: int | None, frozen: int) -> float | None:
+    """Useful arithmetic for one token, attention not counted; None: not known.
+
+    Args:
+        trained: parameters that are trained; None: not known yet.
+        frozen: parameters under an adapter, 0 without one.
+    Of a module of somebody's own neither the parameters' use in a step nor the meaning of a token is known.
+    """
+    if model_kind == "external" or not trained:
+        return None
+    return float(FLOPS_PER_PARAMETER * trained + FLOPS_PER_FROZEN_PARAMETER * frozen)
 
 
 def round_seconds(rounds: Iterable[RoundRow]) -> float | None:

@@ -26,12 +26,13 @@ from dilocoxd.answers.status import (
     TrainerProcesses,
     WorkerProcess,
 )
+from dilocoxd.config.sections.segments import num_parameters
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.memory import memory_bytes
 from dilocoxd.daemon.observe.names import SiteNames
-from dilocoxd.daemon.observe.progress import PACE_ROUNDS, OwnPace, SchedulePlace, progress
+from dilocoxd.daemon.observe.progress import PACE_ROUNDS, OwnPace, SchedulePlace, flops_per_token, progress
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.site.interface import SiteLayout, SiteStatus, TrainingSite, WorkerStatus
@@ -171,7 +172,7 @@ class StatusReader:
         )
 
     def _progress(self, site: SiteStatus, peers: list[Peer]) -> RunProgress:
-        sources, layout = self._from, self._from.layout()
+        sources, layout, manifest = self._from, self._from.layout(), self._from.opened.manifest
         chain = sources.ledger.chain
         pids = [pid for worker in site.workers.values() for pid in worker.pids]
         own = OwnPace(
@@ -181,15 +182,17 @@ class StatusReader:
             tokens_per_step=site.tokens_per_step,
             learning_rate=site.learning_rate,
             gradient_norm=site.gradient_norm,
-            parameters=layout.numel if layout is not None else None,
             memory_bytes=memory_bytes([os.getpid(), *pids, *_p2pd(sources.swarm).pids]),
             skipped_steps=site.skipped_steps,
             rank_memory_bytes=site.rank_memory_bytes,
             peak_flops_per_s=sources.opened.config.flops_peak,
+            flops_per_token=flops_per_token(
+                manifest.model.kind,
+                layout.numel if layout is not None else None,
+                num_parameters(manifest.model) if manifest.lora.rank else 0,
+            ),
         )
-        schedule = SchedulePlace(
-            site.shared_steps, sources.opened.manifest.inner.total_steps, chain.inner_steps, chain.weight
-        )
+        schedule = SchedulePlace(site.shared_steps, manifest.inner.total_steps, chain.inner_steps, chain.weight)
         return progress(own, schedule, peers, sources.journal.newest_rounds(PACE_ROUNDS + 2))
 
     def _lifetime(self, site: SiteStatus) -> LifetimeTotals:

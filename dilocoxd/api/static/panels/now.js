@@ -41,13 +41,19 @@ function main(status) {
   ];
 }
 
+function mfuNote({ mfu, model_flops_per_s, tokens_per_s }) {
+  if (mfu !== null) return "of site.device_flops_peak";
+  const isUnknown = model_flops_per_s === null && tokens_per_s !== null;
+  return isUnknown ? "what a step takes is not known" : "set site.device_flops_peak";
+}
+
 function more(status) {
   const { progress, lifetime, totals, payload, round } = status;
   return [
     ["Learning rate", small(progress.learning_rate)],
     ["Gradient norm", small(progress.gradient_norm), "before clipping"],
-    ["Useful arithmetic", rate(progress.model_flops_per_s, "FLOP/s"), "6 x parameters x tokens/s"],
-    ["MFU", progress.mfu === null ? "-" : percent(progress.mfu, 1), progress.mfu === null ? "set site.device_flops_peak" : "of site.device_flops_peak"],
+    ["Useful arithmetic", rate(progress.model_flops_per_s, "FLOP/s"), "6 x parameters x tokens/s, 4 for frozen ones"],
+    ["MFU", progress.mfu === null ? "-" : percent(progress.mfu, 1), mfuNote(progress)],
     ["Skipped steps", count(progress.skipped_steps), "a gradient was not finite"],
     ["Memory", bytes(progress.memory_bytes), "all processes of this site"],
     ["Fullest trainer", progress.rank_memory_bytes.length ? bytes(Math.max(...progress.rank_memory_bytes)) : "-", `of ${progress.rank_memory_bytes.length}; its GPU, or main memory`],

@@ -5,12 +5,19 @@ from dataclasses import replace
 
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.daemon.observe.memory import memory_bytes
-from dilocoxd.daemon.observe.progress import OwnPace, SchedulePlace, peer_state, progress, round_seconds
+from dilocoxd.daemon.observe.progress import (
+    OwnPace,
+    SchedulePlace,
+    flops_per_token,
+    peer_state,
+    progress,
+    round_seconds,
+)
 from tests.harness.synthetic.fake_view import FakeView
 
 OWN = OwnPace(
     state="training", is_training=True, step_seconds=2.0, tokens_per_step=4096, learning_rate=1e-3, gradient_norm=0.5,
-    parameters=1_000_000, memory_bytes=None,
+    memory_bytes=None, flops_per_token=6e6,
 )  # fmt: skip
 SCHEDULE = SchedulePlace(steps_done=400, steps_total=1000, inner_steps=20, chain_tokens=7)
 
@@ -42,6 +49,20 @@ def test_mfu_is_useful_arithmetic_over_what_the_devices_could() -> None:
     # 6 flops for each of 1M parameters and 2048 tokens/s, of 1e11.
     known = progress(replace(OWN, peak_flops_per_s=1e11), SCHEDULE, [], [])
     assert known.mfu == 6 * 1_000_000 * 2048 / 1e11
+
+
+def test_frozen_parameters_have_no_gradient_of_their_own() -> None:
+    assert flops_per_token("hf", 1_000_000, 0) == 6e6
+    assert flops_per_token("hf", 1_000, 1_000_000) == 6e3 + 4e6
+    assert flops_per_token("hf", None, 1_000_000) is None, "before there is a layout"
+
+
+def test_of_a_module_of_ones_own_arithmetic_is_not_known() -> None:
+    assert flops_per_token("external", 1_000_000, 0) is None
+    own = replace(OWN, flops_per_token=None, peak_flops_per_s=1e11)
+    found = progress(own, SCHEDULE, [], [])
+    assert (found.model_flops_per_s, found.mfu) == (None, None)
+    assert found.tokens_per_s == 2048.0
 
 
 def test_paused_site_has_no_speed() -> None:
