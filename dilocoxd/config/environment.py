@@ -88,6 +88,13 @@ def variable(section: str, field: str) -> str:
     return f"DILOCOXD_{section}__{field}".upper()
 
 
+def given_variable(section: str, field: str) -> str:
+    """Name of the variable in this environment that gives a field, under whichever of its names; empty if none does."""
+    others = [other for (place, other), new in _OTHER_NAMES.items() if (place, new) == (section, field)]
+    found = [name for name in (variable(section, each) for each in (field, *others)) if name in os.environ]
+    return found[0] if found else ""
+
+
 def require_unhidden(tables: Mapping[str, Mapping[str, object]]) -> None:
     """Raises ConfigError if a value that somebody typed now would be hidden by a variable that says something else."""
     for section, fields in tables.items():

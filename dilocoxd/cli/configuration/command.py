@@ -1,7 +1,6 @@
 """`dilocoxd config`: what holds at a site and where it comes from, and changing its site.toml."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from dilocoxd.cli.configuration.keeping import keep, tables_in
 from dilocoxd.cli.overrides import Sections, merged, split_settings
 from dilocoxd.cli.shell.offers import run_directories, settings
-from dilocoxd.config.environment import in_force, variable
+from dilocoxd.config.environment import field_name, given_variable, in_force
 from dilocoxd.config.fields import Section
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest
@@ -84,6 +83,9 @@ def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
         raise ConfigError("; ".join(problems))
     is_changed = keep(run_dir, changes)
     click.echo(f"{run_dir.site_toml}: {NEXT_START if is_changed else 'says so already'}")
+    for written in (assignment.partition("=")[0].strip() for assignment in assignments):
+        if _present_name(written) != written:
+            click.echo(f"{written} is another name of {_present_name(written)}", err=True)
     for line in _hidden_lines(changes):
         click.echo(line, err=True)
     return 0
@@ -100,21 +102,21 @@ def _fixed_sentence(run_directory: Path, section: str, field: str) -> str:
 def _hidden_lines(changes: Sections) -> Iterator[str]:
     for section, fields in changes.items():
         for field in fields:
-            if variable(section, field) in os.environ:
-                yield f"warning: {variable(section, field)} is in the environment here, and wins over {section}.{field}"
+            if given := given_variable(section, field):
+                yield f"warning: {given} is in the environment here, and wins over {section}.{field}"
 
 
 def effective_settings(run_dir: RunDir) -> Iterator[Setting]:
     """Every field of both files, in their order, as this process would use it. Raises ConfigError."""
-    manifest, site, file = load_manifest(run_dir.run_toml), load_site(run_dir.site_toml), read_toml(run_dir.site_toml)
+    manifest, site, file = load_manifest(run_dir.run_toml), load_site(run_dir.site_toml), tables_in(run_dir)
     written = read_toml(run_dir.run_toml)
     for section, field, value in _values(manifest):
         yield Setting(f"{section}.{field}", value, "run.toml" if field in written.get(section, {}) else DEFAULT)
     for section, field, value in _values(site):
         in_file: Mapping[str, Any] = file.get(section, {})
         name = f"{section}.{field}"
-        if variable(section, field) in os.environ:
-            yield Setting(name, value, variable(section, field), in_file.get(field))
+        if given := given_variable(section, field):
+            yield Setting(name, value, given, in_file.get(field))
         else:
             yield Setting(name, value, "site.toml" if field in in_file else DEFAULT)
 
@@ -127,12 +129,19 @@ def _values(configuration: Section) -> Iterator[tuple[str, str, Any]]:
 
 def _chosen(found: Iterable[Setting], names: tuple[str, ...]) -> Iterator[Setting]:
     settings_found = list(found)
+    names = tuple(map(_present_name, names))
     for name in names:
         if not any(one.name == name or one.name.startswith(f"{name}.") for one in settings_found):
             raise ConfigError(f"there is no section and no field {name}; `dilocoxd config show RUN_DIR` lists all")
     for one in settings_found:
         if not names or any(one.name == name or one.name.startswith(f"{name}.") for name in names):
             yield one
+
+
+def _present_name(name: str) -> str:
+    """The name of a field that was written under its other name; any other name as it is."""
+    section, dot, field = name.partition(".")
+    return f"{section}{dot}{field_name(section, field)}"
 
 
 def _default(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Writes changes into the site.toml of a run directory: what people wrote there stays, comments and all."""
 
-from typing import Final
+from typing import Any, Final
 
 from dilocoxd.cli.configuration.editing import Sections, with_values
 from dilocoxd.config.environment import field_name, renamed, under_names_of
@@ -17,7 +17,7 @@ FIELDS: Final = {
 }
 
 
-def tables_in(run_dir: RunDir) -> dict[str, object]:
+def tables_in(run_dir: RunDir) -> dict[str, Any]:
     """What site.toml says, without variables and defaults. Raises ConfigError."""
     return renamed(read_toml(run_dir.site_toml))
 

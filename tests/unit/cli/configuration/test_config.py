@@ -117,6 +117,20 @@ def test_show_tells_value_and_origin(run: Path, monkeypatch: pytest.MonkeyPatch)
         invoke("config", "show", str(run), "netwrk")
 
 
+def test_the_other_name_of_a_field_is_answered_with_its_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "site.toml").write_text(OWN + "\n[parallel]\nstages = 2\n")
+    assert invoke("config", "show", str(run), "parallel.stages").output == "parallel.pipeline = 2    # site.toml\n"
+    assert invoke("config", "show", str(run), "parallel", "--changed").output.startswith("parallel.pipeline = 2 ")
+    result = invoke("config", "set", str(run), "parallel.stages=1")
+    assert "parallel.stages is another name of parallel.pipeline" in result.stderr
+    assert open_run_dir(run).load()[1].parallel.pipeline == 1
+    monkeypatch.setenv("DILOCOXD_PARALLEL__STAGES", "2")
+    shown = invoke("config", "show", str(run), "parallel.pipeline").output
+    assert shown == "parallel.pipeline = 2    # DILOCOXD_PARALLEL__STAGES (site.toml: 1)\n"
+    hidden = invoke("config", "set", str(run), "parallel.pipeline=1").stderr
+    assert "DILOCOXD_PARALLEL__STAGES is in the environment here, and wins over parallel.pipeline" in hidden
+
+
 def test_set_says_when_a_variable_hides_the_value(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PORT, "31400")
     result = invoke("config", "set", str(run), "network.port=5")
