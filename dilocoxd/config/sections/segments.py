@@ -8,7 +8,7 @@ wants whole matrices: a factored piece of m rows sends r (m + n) numbers, so n i
 import math
 from typing import Final, Protocol
 
-from dilocoxd.config.sections.own_module import num_values
+from dilocoxd.config.sections.own_module import num_values, parse_shapes
 
 NUM_SEGMENTS: Final = 1024
 ELEMENTS_MIN: Final = 1 << 20
@@ -54,6 +54,16 @@ def num_parameters(model: ModelSizes) -> int:
     return model.num_layers * layer + 2 * model.vocab_size * model.hidden_size
 
 
+def _block_matrix(model: ModelSizes) -> int:
+    """Elements of the largest matrix of a block; of a described module, whose blocks are numbered, that of any matrix
+    where nothing is numbered."""
+    if model.kind != "external":
+        return model.hidden_size * max(model.hidden_size, model.intermediate_size)
+    sizes = {name: math.prod(shape) for name, shape in parse_shapes(model.config) if len(shape) > 1}
+    inside = [size for name, size in sizes.items() if any(part.isdecimal() for part in name.split("."))]
+    return max(inside or sizes.values(), default=0)
+
+
 def segment_elements(model: ModelSizes, *, is_lowrank: bool, is_adapter: bool) -> int:
     """Largest number of elements of a segment: whole rows of the model's width, a multiple of 4096, 1M to 64M.
 
@@ -63,8 +73,9 @@ def segment_elements(model: ModelSizes, *, is_lowrank: bool, is_adapter: bool) -
         return ELEMENTS_MIN
     wanted = -(-num_parameters(model) // NUM_SEGMENTS)
     if is_lowrank:
-        wanted = max(wanted, model.hidden_size * max(model.hidden_size, model.intermediate_size))
-    rows = math.lcm(CUT_MULTIPLE, model.hidden_size)
+        wanted = max(wanted, _block_matrix(model))
+    # Of a module of somebody's own there is no one width: its sizes are placeholders.
+    rows = CUT_MULTIPLE if model.kind == "external" else math.lcm(CUT_MULTIPLE, model.hidden_size)
     if rows > ELEMENTS_MIN or wanted <= ELEMENTS_MIN:
         rows = CUT_MULTIPLE
     return min(max(-(-wanted // rows) * rows, ELEMENTS_MIN), ELEMENTS_MAX // rows * rows)

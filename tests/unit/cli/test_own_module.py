@@ -14,10 +14,13 @@ from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import create_run_dir
 
+SMALL = [("weight", (3, 2)), ("bias", (3,))]
 
-def external_manifest() -> Manifest:
-    config = shapes_text([("weight", (3, 2)), ("bias", (3,))])
+
+def external_manifest(shapes: list[tuple[str, tuple[int, ...]]] = SMALL, **strategy: object) -> Manifest:
+    config = shapes_text(shapes)
     tables = preset_tables("tiny")
+    tables["strategy"] |= strategy
     tables["model"] = {"kind": "external", "config": config, "seq_len": 32, **PLACEHOLDER_SIZES}
     return manifest_from_tables(tables, source="test")
 
@@ -57,3 +60,20 @@ def test_a_loop_of_ones_own_is_not_cut_by_the_site(field: str, value: object) ->
 
 def test_what_a_batch_is_the_loop_alone_says() -> None:
     assert not site_problems(external_manifest(), SiteConfig.model_validate({"parallel": {"microbatches": 3}}))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "elements"),
+    [
+        ([("embed.weight", (50_000, 1024)), ("blocks.0.mix.weight", (4096, 1024))], 4096 * 1024),
+        ([("mix.weight", (2048, 1024)), ("scale", (1 << 23,))], 2048 * 1024),
+        ([("blocks.0.mix.weight", (1000, 400, 3))], 293 * 4096),
+        ([("blocks.0.mix.weight", (20_000, 20_000))], 1 << 26),
+        ([("scale", (4,))], 1 << 20),
+    ],
+)
+def test_low_rank_sees_whole_matrices_of_the_described_module(
+    shapes: list[tuple[str, tuple[int, ...]]], elements: int
+) -> None:
+    manifest = external_manifest(shapes, transform="lowrank", lowrank_r=64, segment_elements_max=0)
+    assert manifest.strategy.segment_elements_max == elements
