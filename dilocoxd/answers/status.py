@@ -156,6 +156,17 @@ class Audits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Windows of the token stores that the model has read, by all sites since the run began, as the chain says."""
+
+    taken: Annotated[Count, told("Reads that count: of each sample one an epoch.")]
+    twice: Annotated[
+        Count,
+        told("Reads beside these: what another site, or the same one, had read as well. A new epoch is none of them."),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """GET /v1/status."""
 
@@ -190,3 +201,6 @@ class Status:
     alerts: tuple[StandingAlert, ...]
     exchange: Annotated[ExchangeTimes | None, told("null before the second exchange with others.")] = None
     audits: Audits = field(default_factory=Audits)
+    samples: Annotated[
+        Samples | None, told("null in a run on one text, whose windows are drawn: nobody knows which were read twice.")
+    ] = None

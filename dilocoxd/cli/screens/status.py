@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dilocoxd.answers.peers import Peer
-from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, Status
+from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, Samples, Status
 from dilocoxd.answers.words import figure, in_bytes, in_time, plural, tokens_per_s
 from dilocoxd.cli.screens.layout import facts, wrapped
 from dilocoxd.cli.screens.peers import peers_screen
@@ -41,6 +41,7 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("given", f"{plural(totals.contributions, 'round')} of {totals.rounds_committed:,}, "
                   f"{totals.tokens:,} tokens since the start"),
         ("traffic", f"{in_bytes(totals.bytes_sent)} up, {in_bytes(totals.bytes_received)} down since the start"),
+        ("samples", samples(status.samples)),
         ("exchange", exchange(status.exchange)),
         ("audits", audits(status.audits)),
         ("trainers", idle(status)),
@@ -113,6 +114,14 @@ def exchange(times: ExchangeTimes | None) -> str:
         return ""
     ratio = times.predicted_s / times.measured_s
     return f"{times.measured_s:.2f} s, predicted {times.predicted_s:.2f} s ({ratio:.2f})"
+
+
+def samples(found: Samples | None) -> str:
+    """What the model has read of token stores; nothing in a run on one text."""
+    if found is None:
+        return ""
+    twice = f" and {found.twice:,} a second time" if found.twice else ", none twice"
+    return f"{found.taken:,} read{twice}"
 
 
 def audits(found: Audits) -> str:

@@ -20,6 +20,7 @@ from dilocoxd.answers.status import (
     PeerCounts,
     Phase,
     Round,
+    Samples,
     Status,
     Strategy,
     Totals,
@@ -38,6 +39,7 @@ from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.site.interface import SiteLayout, SiteStatus, TrainingSite, WorkerStatus
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.reading.leases import Leases
 from dilocoxd.machines.round.outputs import RoundStatus
 from dilocoxd.swarm.service import Swarm
 
@@ -125,6 +127,7 @@ class StatusReader:
             alerts=tuple(journal.alerts.values()),
             exchange=sources.forecast.newest,
             audits=sources.audits(),
+            samples=samples_of(sources.ledger.reading.leases),
         )
 
     def _losses(self) -> Losses:
@@ -221,6 +224,11 @@ class StatusReader:
             train_s=site.train_seconds,
             attempts_failed=totals.attempts_failed,
         )
+
+
+def samples_of(leases: Leases | None) -> Samples | None:
+    """What the leases of our height have counted; None where nobody leases."""
+    return Samples(taken=leases.num_taken, twice=leases.num_twice) if leases is not None else None
 
 
 def site_wait(site: SiteStatus) -> str:

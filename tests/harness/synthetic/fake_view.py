@@ -27,6 +27,7 @@ from dilocoxd.answers.status import (
     PeerCounts,
     Phase,
     Round,
+    Samples,
     Status,
     Strategy,
     Totals,
@@ -118,6 +119,7 @@ class FakeView:
                      "p2pd": WorkerProcess(state="running", restarts=0, pid=14)},
             bad_input={PEERS[2]: {"malformed": 2}},
             audits=Audits(made=3 * n, bytes_received=40_000 * n, unanswered=1),
+            samples=Samples(taken=64 * n, twice=n),
             alerts=tuple(
                 StandingAlert(code=one.code, severity=one.severity, text=one.text, remedy=one.remedy, since=one.since)
                 for one in self.alerts()

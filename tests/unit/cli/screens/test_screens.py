@@ -59,6 +59,7 @@ def test_status_is_in_the_words_of_an_operator() -> None:
         "swarm      2 training, 1 dead; 1,234,567 tokens in the model",
         "given      7 rounds of 7, 1,146,880 tokens since the start",
         "traffic    7.0 MB up, 10.5 MB down since the start",
+        "samples    448 read and 7 a second time",
         "audits     21 sums made again, 0 false, 280.0 kB; 1 not compared",
         "trainers   waited 1.0% of the time",
         "model      10,000,000 parameters, 400.0 kB an exchange (100 x less than fp32)",
