@@ -34,6 +34,7 @@ from dilocoxd.cli.overrides import (
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
 from dilocoxd.config.environment import in_force
+from dilocoxd.config.footprint import parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
@@ -96,7 +97,14 @@ def new_manifest(target: str | None, changes: Sections, origin: Origin = Origin(
         tables, source = read_toml(Path(target)), target
     else:
         tables, source = preset_tables(target), target  # refuses and lists what there is
-    return manifest_from_tables(merged(origin.applied(tables), changes), source=source).created_now()
+    wanted = merged(origin.applied(tables), changes)
+    manifest = manifest_from_tables(wanted, source=source)
+    is_preset = origin.parent is None and not (source == target and Path(target).is_file())
+    is_named = "segment_elements_max" in changes.get("strategy", {})
+    # A preset names the size for its own small model; a larger one would get thousands of segments (ADR 27).
+    if is_preset and not is_named and parameters(manifest) > parameters(manifest_from_tables(tables, source=source)):
+        manifest = manifest_from_tables(merged(wanted, {"strategy": {"segment_elements_max": 0}}), source=source)
+    return manifest.created_now()
 
 
 def make_run(

@@ -108,3 +108,14 @@ def test_host_that_makes_no_sense_is_refused(options: dict[str, object], sentenc
 def test_name_of_this_machine_is_listened_on_and_told_by_its_address() -> None:
     assert join_address(site(host="localhost", port=5), "QmA") == "/ip4/127.0.0.1/tcp/5/p2p/QmA"
     assert listen_addresses("localhost", 5) == ("/ip4/127.0.0.1/tcp/5",)
+
+
+def test_a_larger_model_in_a_preset_chooses_its_own_segments() -> None:
+    large = {"hidden_size": 2048, "intermediate_size": 8192, "num_layers": 24}
+    for preset in ("tiny", "demo", "tiny:arrival-int4"):
+        made = new_manifest(preset, {"model": large})
+        assert made.strategy.segment_elements_max >= 1 << 20
+        named = new_manifest(preset, {"model": large, "strategy": {"segment_elements_max": 65536}})
+        assert named.strategy.segment_elements_max == 65536
+    assert new_manifest("tiny", {}).strategy.segment_elements_max == 16384
+    assert new_manifest("tiny", {"model": {"num_layers": 1}}).strategy.segment_elements_max == 16384
