@@ -125,6 +125,17 @@ def test_own_model(folder: Path) -> None:
     assert "layers.1.mix.weight" in names
 
 
+def test_own_data(folder: Path) -> None:
+    followed = follow("own-data.md", folder, environment_in(folder))
+    before, after, chats_before, chats_after = losses(followed)
+    assert after < before, "nothing was learnt from the text"
+    assert chats_after < chats_before, "nothing was learnt from the chats"
+    assert all(len(text) > 8 for text in generated(followed))
+    samples = next(text for command, text in followed if '"^samples"' in command)
+    assert re.match(r"samples +[0-9,]+ read", samples)
+    AutoModelForCausalLM.from_pretrained(folder / "my-chat")
+
+
 def assert_same_logits(library: torch.nn.Module, tokenizer_at: Path, run_dir: Path, number: int) -> None:
     """The library's model of the export and our own of the same round say the same, to the bit."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_at)
