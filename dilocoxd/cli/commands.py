@@ -13,6 +13,8 @@ from dilocoxd.cli.corpus import (
     is_store,
     name_of,
     named_paths,
+    require_enough,
+    require_there,
     source_at,
     with_own_text_hashes,
     with_text_hashes,
@@ -186,6 +188,7 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
     stores = {name: path for name, path in corpora.items() if is_store(path)}
     if stores and len(stores) == len(corpora):
         sources = tuple(source_at(name, path, manifest.model.vocab_size) for name, path in stores.items())
+        require_enough(manifest, stores)
         return manifest.model_copy(update={"data": manifest.data.model_copy(update={"sources": sources})}), stores
     if len(corpora) > 1:
         raise ConfigError(
@@ -256,6 +259,7 @@ def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: 
         manifest = load_manifest(run_dir.run_toml)
         changes = site_tables(options, site_changes, named_paths(options["data"]))
         site = in_force(with_changes(run_dir, changes))
+        require_there(manifest, site)
         check(manifest, site, run_dir.path, is_started=True, is_forced=force)
         keep(run_dir, changes)
         announce_run(run_dir)

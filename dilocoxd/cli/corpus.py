@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +79,76 @@ def source_at(name: str, path: str, vocab_size: int) -> SourceSection:
     return validated(SourceSection, {**fields, "weight": float(num_tokens)}, source=f"--data {name}={path}")
 
 
+def require_enough(manifest: Manifest, paths: Mapping[str, str]) -> None:
+    """Refuse token stores that give less than one batch, or nothing to validate on. Raises ConfigError."""
+    seq_len, batch = manifest.model.seq_len, manifest.inner.batch_sequences
+    counts = {name: _windows_of(path, seq_len) for name, path in paths.items()}
+    for name, (train, _) in counts.items():
+        if not train:
+            raise ConfigError(f"--data {name}={paths[name]}: no window of {seq_len + 1} tokens; pack longer documents")
+    total = sum(train for train, _ in counts.values())
+    if total < batch:
+        raise ConfigError(
+            f"--data {', '.join(counts)}: {total} samples of {seq_len} tokens are less than one batch of {batch}"
+            " (inner.batch_sequences); pack more text"
+        )
+    if manifest.data.evaluate_every_rounds and not any(held for _, held in counts.values()):
+        raise ConfigError(
+            f"--data {', '.join(counts)}: nothing of {seq_len + 1} tokens is held out for validation; pack again with a"
+            " larger --held-out, or more documents"
+        )
+
+
+def _windows_of(path: str, seq_len: int) -> tuple[int, int]:
+    """Samples to train on and held out ones; index.json was read before."""
+    shards = json.loads((Path(path) / "index.json").read_bytes())["shards"]
+    found = {"train": 0, "held": 0}
+    for shard in shards:
+        found[shard["name"].partition("-")[0]] += max(0, (shard["num_tokens"] - 1) // seq_len)
+    return found["train"], found["held"]
+
+
+def _require_enough_text(manifest: Manifest, train: int, held: int) -> None:
+    seq_len, batch = manifest.model.seq_len, manifest.inner.batch_sequences
+    name = manifest.data.corpus
+    if train < batch * seq_len + 1:
+        raise ConfigError(
+            f"the text {name!r} has {train} tokens to train on, less than one batch of {batch} x {seq_len}"
+            " (inner.batch_sequences, model.seq_len); give more text"
+        )
+    if held < seq_len + 1:
+        raise ConfigError(
+            f"the text {name!r} has {held} held-out tokens, less than one window of {seq_len + 1}: give more text, or"
+            " raise data.validation_fraction"
+        )
+
+
+def require_there(manifest: Manifest, site: SiteConfig) -> None:
+    """Before a known run starts again: its stores, or the text that was not prepared yet, can be read.
+
+    Raises ConfigError.
+    """
+    if manifest.model.kind == "external":
+        return
+    if manifest.data.sources:
+        _have_stores(manifest, site)
+        return
+    path = site.paths.corpora.get(manifest.data.corpus)
+    cache = chosen_cache_dir(site.paths.cache)
+    if path is None or find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
+        return
+    try:
+        if Path(path).is_dir():
+            next(Path(path).iterdir(), None)
+        else:
+            Path(path).open("rb").close()
+    except OSError as error:
+        raise ConfigError(
+            f"the run's text {manifest.data.corpus!r} cannot be read at {path} ({error.strerror}); say where it is with"
+            f" --data {manifest.data.corpus}=PATH"
+        ) from error
+
+
 def is_path(corpus: object) -> bool:
     """Whether `data.corpus` is a path of its founder's machine and not a name."""
     return isinstance(corpus, str) and (corpus.startswith(TEXT_PREFIX) or "/" in corpus)
@@ -95,6 +165,7 @@ def with_text_hashes(manifest: Manifest, site: SiteConfig, tokenizer: str = "") 
     found, problem = _prepare(manifest, site, *(("--tokenizer", tokenizer) if tokenizer else ()))
     if problem:
         raise ConfigError(problem)
+    _require_enough_text(manifest, int(found["num_train_tokens"]), int(found["num_validation_tokens"]))
     data = manifest.data.model_copy(update={"sha256": found["data_sha256"]})
     named = manifest.tokenizer.model_copy(update={"sha256": found["tokenizer_sha256"]})
     return manifest.model_copy(update={"data": data, "tokenizer": named})

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens.folders import files_below, require_text
+from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TABLE_SUFFIXES
 
 Progress = Callable[[str], None]
 
@@ -72,22 +74,34 @@ def read_corpus(name: str, progress: Progress) -> tuple[str, str]:
 def _read_user_text(path: Path, progress: Progress) -> str:
     files = [path]
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.is_file())
+        found = files_below(path)
         files = [p for p in found if p.suffix in _TEXT_SUFFIXES]
         left_out = Counter(p.suffix or p.name for p in found if p.suffix not in _TEXT_SUFFIXES)
         for suffix, count in sorted(left_out.items()):
             progress(f"left out: {count} files *{suffix} in {path}; `dilocoxd data pack` reads more kinds")
+    elif path.suffix in (*LINES_SUFFIXES, *TABLE_SUFFIXES, ".gz"):
+        raise ConfigError(f"{path} is no plain text: pack it with `dilocoxd data pack`, and give the store")
     try:
         if sum(file.stat().st_size for file in files) > _TEXT_BYTES_MAX:
             raise ConfigError(
                 f"{path} has more than {_TEXT_BYTES_MAX >> 30} GiB of text: pack it with `dilocoxd data pack`"
             )
-        text = "\n\n".join(file.read_text(encoding="utf-8") for file in files)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read text from {path} ({error}): give a UTF-8 file or folder") from error
+        text = "\n\n".join(_text_of(file) for file in files)
+    except OSError as error:
+        where = error.filename or path
+        raise ConfigError(f"cannot read text from {where} ({error.strerror}): give a UTF-8 file or folder") from error
     if not text.strip():
         raise ConfigError(f"no text in {path}: give a file or a folder with {', '.join(_TEXT_SUFFIXES)}")
     return text
+
+
+def _text_of(file: Path) -> str:
+    data = file.read_bytes()
+    require_text(data, file)
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")  # as a file opened for text gives it
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 near byte {error.start}; convert it to UTF-8") from error
 
 
 def _stdlib_docstrings() -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens.folders import files_below, require_text
 
 PIECE_BYTES: Final = 64 << 20
 _SEARCH_BYTES: Final = 1 << 20
@@ -59,9 +60,11 @@ def list_inputs(paths: Sequence[Path]) -> tuple[list[TextFile], Counter[str]]:
     found: list[TextFile] = []
     left_out: Counter[str] = Counter()
     for path in paths:
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        files = files_below(path) if path.is_dir() else [path]
         for file in files:
             kind = _kind(file)
+            if not path.exists() and not path.is_symlink():
+                raise ConfigError(f"{path}: there is no such file or folder; give the path of one")
             if kind is None and not path.is_dir():
                 raise ConfigError(
                     f"{file}: files of this kind cannot be packed; give {', '.join(KNOWN)}, or a folder of them"
@@ -148,9 +151,13 @@ def documents(piece: TextPiece, field: str) -> Iterator[str]:
         elif piece.kind in LINES_SUFFIXES:
             yield from _json_lines(piece, field)
         else:
-            yield b"".join(_bytes_of(piece)).decode("utf-8")
+            data = b"".join(_bytes_of(piece))
+            require_text(data, piece.path)
+            yield data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{piece.path}: not UTF-8 near byte {piece.start + error.start}; convert it first") from error
+        raise ConfigError(
+            f"{piece.path}: not UTF-8 near byte {piece.start + error.start}; convert it to UTF-8"
+        ) from error
     except (OSError, EOFError) as error:
         raise ConfigError(f"{piece.path}: cannot be read ({error}); give a readable file") from error
 

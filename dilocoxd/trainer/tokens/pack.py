@@ -87,8 +87,21 @@ def pack(
     (out / WORK).mkdir(parents=True, exist_ok=True)
     with _locked(out):
         _agree(out, plan)
-        packed = _pack_pieces(cut(files), out, settings, options.num_processes, tell, progress)
-        return _finish(out, packed, settings, tokenizer, tell)
+        try:
+            packed = _pack_pieces(cut(files), out, settings, options.num_processes, tell, progress)
+            return _finish(out, packed, settings, tokenizer, tell)
+        except ConfigError:
+            # Whoever mends the inputs has other ones then, of which no piece that was made here is.
+            _remove(out)
+            raise
+
+
+def _remove(out: Path) -> None:
+    for path in [path for part in (TRAIN, HELD) for path in out.glob(f"{part}-*")]:
+        path.unlink()
+    shutil.rmtree(out / WORK)
+    if not any(out.iterdir()):
+        out.rmdir()
 
 
 def _check_chat(files: Sequence[TextFile], options: PackOptions) -> None:
@@ -179,7 +192,7 @@ def _finish(
         settings.dtype, tokenizer.get_vocab_size(), settings.eos, tokenizer_digest(tokenizer), tuple(shards)
     )
     if not index.of_part(TRAIN):
-        raise ConfigError(f"{out}: there is no text to train on in these files; remove the folder and give others")
+        raise ConfigError(f"{out}: there is no text to train on in these files; give others")
     if settings.held_fraction and not index.of_part(HELD):
         tell("no document was held out: there will be no validation loss; raise --held-out, or pack more documents")
     num_empty = sum(piece.num_empty for piece in packed)

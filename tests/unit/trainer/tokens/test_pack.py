@@ -141,15 +141,19 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     (folder / "latin.txt").write_bytes(b"caf\xe9")
     (folder / "a.png").write_bytes(b"PNG")
     assert "choose with --field" in refused(folder, [lines], field="body")
-    assert "other inputs or options; repeat that command" in refused(folder, [lines])
-    (folder / "out" / WORK / "plan.json").unlink()
     assert "bad.jsonl, line 2: not JSON" in refused(folder, [folder / "bad.jsonl"])
-    (folder / "out" / WORK / "plan.json").unlink()
     assert "not UTF-8 near byte 3" in refused(folder, [folder / "latin.txt"])
     assert "cannot be packed; give .txt" in refused(folder, [folder / "a.png"])
-    assert "cannot be read" in refused(folder, [folder / "none.txt"])
+    assert "there is no such file" in refused(folder, [folder / "none.txt"])
     assert "no tokenizer" in refused(folder, [lines], tokenizer=folder / "a.png")
     assert "no token '<end>'" in refused(folder, [lines], eos="<end>")
+
+
+def test_unfinished_packing_of_other_inputs_is_kept(folder: Path) -> None:
+    (folder / "out" / WORK).mkdir(parents=True)
+    (folder / "out" / WORK / "plan.json").write_text("{}")
+    assert "other inputs or options; repeat that command" in refused(folder, [write_lines(folder / "a.jsonl")])
+    assert (folder / "out" / WORK / "plan.json").exists()
 
 
 def test_files_that_are_left_out_are_named(folder: Path) -> None:

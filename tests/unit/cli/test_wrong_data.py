@@ -1,0 +1,138 @@
+"""Wrong data: one sentence that names it and says what to do, status 78, and nothing is left behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.commands import new_manifest, own_text
+from dilocoxd.cli.corpus import require_there, with_text_hashes
+from dilocoxd.config.sections.paths import PathsSection
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.data.corpora import TEXT_PREFIX, read_corpus
+from dilocoxd.trainer.tokens.__main__ import main
+from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
+
+Make = Callable[[Path], object]
+
+
+def write(name: str, data: bytes) -> Make:
+    """A folder with a good file and this one; without a name an empty folder."""
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        if name:
+            (path / "a.txt").write_text("good\n" * 100)
+            (path / name).write_bytes(data)
+
+    return make
+
+
+def link_to_itself(path: Path) -> None:
+    """Stands for a file that cannot be opened: modes do not keep root out."""
+    path.mkdir()
+    (path / "a.txt").write_text("good\n" * 100)
+    (path / "b.txt").symlink_to("b.txt")
+
+
+FOLDERS: list[tuple[str, Make, str, str]] = [
+    ("empty", write("", b""), "no file to pack; give .txt", "no text in"),
+    ("pictures", lambda path: (path.mkdir(), (path / "a.png").write_bytes(b"PNG")), "no file to pack", "no text in"),
+    ("binary", write("b.txt", b"\xff\xfe\x01" * 99), "b.txt: not UTF-8 near byte 0; convert", "b.txt: not UTF-8 near"),
+    ("zeros", write("b.txt", b"ab\0c" * 99), "b.txt: byte 2 is zero, so this is no text", "b.txt: byte 2 is zero"),
+    ("latin-1", write("b.txt", b"caf\xe9\n"), "b.txt: not UTF-8 near byte 3; convert", "b.txt: not UTF-8 near byte 3"),
+    ("dangling", link_to_itself, "b.txt: cannot be read (Too many", "b.txt (Too many"),
+    ("missing", lambda path: None, "there is no such file or folder; give", "No such file"),
+]
+
+
+@pytest.mark.parametrize(("make", "packing", "reading"), [row[1:] for row in FOLDERS], ids=[row[0] for row in FOLDERS])
+def test_folder_that_is_no_text_is_refused(
+    make: Make, packing: str, reading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(tmp_path)
+    make(tmp_path / "in")
+    options = ["pack", "--processes", "1", "--tokenizer", str(tmp_path / "tokenizer")]
+    assert main([*options, str(tmp_path / "in"), str(tmp_path / "out")]) == 78
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert packing in last
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError) as caught:
+        read_corpus(f"{TEXT_PREFIX}{tmp_path / 'in'}", lambda _: None)
+    assert reading in str(caught.value)
+
+
+def test_broken_line_is_named_and_its_mending_is_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tokenizer(tmp_path)
+    lines = tmp_path / "a.jsonl"
+    lines.write_text('{"text": "good"}\n{"text": "bad\n')
+    command = [
+        "pack",
+        "--processes",
+        "1",
+        "--tokenizer",
+        str(tmp_path / "tokenizer"),
+        str(lines),
+        str(tmp_path / "out"),
+    ]
+    assert main(command) == 78
+    assert "a.jsonl, line 2: not JSON" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    lines.write_text('{"text": "good"}\n{"text": "mended"}\n')
+    assert main(command) == 0
+
+
+def test_lines_of_json_are_not_read_as_plain_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pack it with `dilocoxd data pack`"):
+        read_corpus(f"{TEXT_PREFIX}{write_lines(tmp_path / 'a.jsonl')}", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("documents", "held", "said"),
+    [
+        (["One short line."], 0.0, "no window of 33 tokens"),
+        (["A line that is long enough for a window or two, but for no batch. " * 2], 0.0, "less than one batch of 4"),
+        (DOCUMENTS, 0.0, "is held out for validation; pack again with a larger --held-out"),
+    ],
+)
+def test_store_that_cannot_fill_a_batch_is_refused(
+    documents: list[str], held: float, said: str, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl", documents)], held=held)
+    with pytest.raises(ConfigError) as caught:
+        own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+    assert said in str(caught.value)
+
+
+def test_text_that_cannot_fill_a_batch_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("".join(f"Number {i} is said.\n" for i in range(300)))
+    changes = {"model": {"vocab_size": 260, "seq_len": 2048}}
+    manifest, corpora = own_text(new_manifest("tiny", changes), {"data": (f"x={text}",)})
+    site = SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora))
+    with pytest.raises(ConfigError, match="less than one batch of 4 x 2048"):
+        with_text_hashes(manifest, site)
+
+
+def test_known_run_whose_data_is_gone_is_not_started(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")])
+    manifest, corpora = own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+    site = SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora))
+    require_there(manifest, site)
+    store.directory.rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"--data x=.*store: this is no token store"):
+        require_there(manifest, site)
+    text = tmp_path / "a.txt"
+    text.write_text("text\n")
+    manifest, corpora = own_text(new_manifest("tiny", {}), {"data": (f"x={text}",)})
+    site = SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora))
+    require_there(manifest, site)
+    text.unlink()
+    with pytest.raises(ConfigError, match=r"cannot be read at .*No such file.*; say where it is with --data x=PATH"):
+        require_there(manifest, site)
+    assert json.loads((tmp_path / "elsewhere" / "index.json").read_bytes())["shards"]
