@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dilocoxd.cli.configuration.keeping import keep, tables_in
+from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import (
     is_path,
     is_store,
@@ -35,7 +35,7 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
-from dilocoxd.config.environment import in_force
+from dilocoxd.config.environment import in_force, renamed
 from dilocoxd.config.footprint import parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
@@ -306,4 +306,4 @@ def _check_own_model(manifest: Manifest, site: SiteConfig) -> None:
 def with_changes(run_dir: RunDir, tables: Sections) -> SiteConfig:
     """The site.toml of a run directory, as the file has it, with `tables` put over it. Raises ConfigError."""
     source = "options" if tables else str(run_dir.site_toml)
-    return validated(SiteConfig, merged(tables_in(run_dir), tables), source=source)
+    return validated(SiteConfig, merged(renamed(read_toml(run_dir.site_toml)), tables), source=source)

@@ -68,5 +68,5 @@ def decode_case(data: bytes) -> AuditCase:
     if case.segment >= len(case.entry.result_hashes):
         raise WireError("malformed", f"the entry has no segment {case.segment}")
     if len(case.recent) % NUMBER_BYTES:
-        raise WireError("malformed", f"the norms before the entry are {len(case.recent)} bytes, not {NUMBER_BYTES} each")
+        raise WireError("malformed", f"the norms before the entry are {len(case.recent)} bytes, an odd number")
     return case

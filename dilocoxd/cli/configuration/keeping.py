@@ -1,9 +1,9 @@
 """Writes changes into the site.toml of a run directory: what people wrote there stays, comments and all."""
 
-from typing import Any, Final
+from typing import Final
 
 from dilocoxd.cli.configuration.editing import Sections, with_values
-from dilocoxd.config.environment import field_name, renamed, under_names_of
+from dilocoxd.config.environment import field_name, under_names_of
 from dilocoxd.config.loading import read_toml
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.writing import comment_lines, description
@@ -15,11 +15,6 @@ FIELDS: Final = {
     for section, info in SiteConfig.model_fields.items()
     for name, field in getattr(info.annotation, "model_fields", {}).items()
 }
-
-
-def tables_in(run_dir: RunDir) -> dict[str, Any]:
-    """What site.toml says, without variables and defaults. Raises ConfigError."""
-    return renamed(read_toml(run_dir.site_toml))
 
 
 def keep(run_dir: RunDir, changes: Sections) -> bool:
