@@ -125,7 +125,7 @@ class SiteFile:
         return SiteDone(request.request, not detail, detail[:4000])
 
     def _load(self, path: Path, request: RestoreSite) -> str:
-        """Fill the buffers; returns why not, or nothing. Raises Corrupt and OSError."""
+        """Fill the buffers; returns why not, or nothing. Raises OSError, StoreError, WireError, RequestFailed."""
         workspace = self._workspace
         offset, entries, metadata = read_header(path)
         if metadata.get("plan_sha256") != workspace.plan.sha256.hex():
@@ -148,7 +148,12 @@ class SiteFile:
         if digest.hexdigest() != metadata.get("sha256"):
             raise Corrupt(f"{path}: damaged (sha256 differs)")
         is_included = in_flight != NO_PHASE and request.phase == in_flight
-        return self._give_up_counted(request) if is_included else ""
+        if not is_included:
+            return ""
+        try:
+            return self._give_up_counted(request)
+        except FileNotFoundError as error:
+            return f"what its entry counted is gone meanwhile: {error}"
 
     def _give_up_counted(self, request: RestoreSite) -> str:
         """It was in flight and the chain names it: FEEDBACK <- d - counted, with the steps of Settle (outer/passes.py).

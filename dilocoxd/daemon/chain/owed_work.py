@@ -7,11 +7,13 @@ does it. Decides nothing about chains: recovery tells which entries leave and wh
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
 from dilocoxd.daemon.site.interface import TrainingSite
+from dilocoxd.errors import StoreError
 from dilocoxd.ids import PeerId, PhaseId
 from dilocoxd.machines.phase.settings import CountedIn, StartingPoint
 from dilocoxd.machines.recovery.branch import Branch
@@ -79,9 +81,10 @@ class WorkKeeper:
         work = self.kept.find(phase)
         if work is not None and work.entry_hash == entry_hash(entry):
             return CountedIn(phase, is_kept=True)
-        if log.has_payload(number) and not ledger.payloads.center_start:
-            results = log.payload(number)
-            return CountedIn(phase, False, results.path, results.offset, entry.lowrank_r, entry.place_of(self.me))
+        if not ledger.payloads.center_start:
+            with suppress(StoreError):  # dropped, long ago or this moment
+                results = log.payload(number)
+                return CountedIn(phase, False, results.path, results.offset, entry.lowrank_r, entry.place_of(self.me))
         return CountedIn(phase, is_kept=work is not None and work.num_passes == 1)
 
     async def leave_chain(self, own: list[Entry], branch: Branch, in_flight: InFlight | None) -> None:

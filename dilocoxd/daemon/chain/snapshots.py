@@ -150,7 +150,8 @@ class SnapshotKeeper:
         rounds_max = self._retention.rounds_max(newest)
         rounds = [number for number in list_rounds(self._directory) if number or not self._retention.keeps_first]
         first = payloads_needed_from(height, rounds, self._peer_heights(), rounds_max)
-        await asyncio.to_thread(log.drop_payloads, first)
-        # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile.
+        # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile; and
+        # before training begins, saved feedback may have to look up what an old entry counted of it.
         if (needed := site.status().work_needed) is not None:
+            await asyncio.to_thread(log.drop_payloads, first)
             await asyncio.to_thread(self._kept_work.drop_below, first, needed)

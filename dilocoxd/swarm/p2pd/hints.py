@@ -28,14 +28,14 @@ class OnlyOurRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is 
     def validate(self, record: DHTRecord) -> bool:
         try:
             if record.key != self._key_id:
-                raise WireError("not_allowed", "foreign DHT key")
+                raise WireError("malformed", "foreign DHT key")
             if len(record.subkey) > 128 or len(record.value) > 9 * 1024:
                 raise WireError("too_large", f"DHT value of {len(record.value)} bytes")
             value, subkey = msgpack.unpackb(record.value), msgpack.unpackb(record.subkey)
             if not isinstance(value, bytes):
                 raise WireError("malformed", "DHT value is not bytes")
             if self._check(value, record.expiration_time) != subkey:
-                raise WireError("not_allowed", "DHT record of another peer")
+                raise WireError("malformed", "DHT record of another peer")
         except (WireError, ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
             self._count_bad(error.code if isinstance(error, WireError) else "malformed")
             return False

@@ -297,7 +297,7 @@ class RestoreSite:
     path: Lines
     phase: Phase
     kept_path: Lines = ""
-    """Of the work that we kept of `phase`; empty: none that was given to this entry."""
+    """Of the work that we kept of `phase`: what this entry counted of it or, where nothing else tells, another attempt."""
     results_path: Lines = ""
     """Where the entry's results lie, at `offset`; empty: nowhere."""
     offset: Uint = 0
