@@ -154,9 +154,9 @@ def created_from(
     manifest_changes, site_changes = split_settings(settings)
     chosen = dict(options)
     origin = origin_of(chosen)
-    manifest, corpora = own_text(new_manifest(target, manifest_changes, origin), chosen)
+    manifest, given = own_text(new_manifest(target, manifest_changes, origin), chosen)
     manifest, origin = origin.with_tokenizer_for(manifest)
-    corpora = {**origin.corpora(manifest), **corpora}
+    corpora = {**origin.corpora(manifest), **given}
     tables = merged(site_tables(chosen, site_changes, corpora), {"paths": origin.site_settings()})
     site = validated(SiteConfig, tables, source="options")
     effective = in_force(site)
@@ -164,6 +164,8 @@ def created_from(
         check_new_run_dir(Path(directory), effective)
     if origin.tokenizer is not None and manifest.data.sources:
         require_packed_with(origin.tokenizer, {one.name: corpora[one.name] for one in manifest.data.sources})
+    if stores := {one.name: given[one.name] for one in manifest.data.sources if one.name in given}:
+        require_enough(manifest, stores)
     near = Path(directory or manifest.run_id)
     with made_first_state(manifest, origin.first_state, near) as first:
         named = with_tokenizer_files(first.manifest, origin.tokenizer)
@@ -188,7 +190,6 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
     stores = {name: path for name, path in corpora.items() if is_store(path)}
     if stores and len(stores) == len(corpora):
         sources = tuple(source_at(name, path, manifest.model.vocab_size) for name, path in stores.items())
-        require_enough(manifest, stores)
         return manifest.model_copy(update={"data": manifest.data.model_copy(update={"sources": sources})}), stores
     if len(corpora) > 1:
         raise ConfigError(

@@ -104,7 +104,9 @@ def _windows_of(path: str, seq_len: int) -> tuple[int, int]:
     shards = json.loads((Path(path) / "index.json").read_bytes())["shards"]
     found = {"train": 0, "held": 0}
     for shard in shards:
-        found[shard["name"].partition("-")[0]] += max(0, (shard["num_tokens"] - 1) // seq_len)
+        part = shard["name"].partition("-")[0]
+        if part in found:  # what else may stand there is refused when the shards are read
+            found[part] += max(0, (shard["num_tokens"] - 1) // seq_len)
     return found["train"], found["held"]
 
 
@@ -137,11 +139,12 @@ def require_there(manifest: Manifest, site: SiteConfig) -> None:
     cache = chosen_cache_dir(site.paths.cache)
     if path is None or find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
         return
+    place = Path(path).expanduser()
     try:
-        if Path(path).is_dir():
-            next(Path(path).iterdir(), None)
+        if place.is_dir():
+            next(place.iterdir(), None)
         else:
-            Path(path).open("rb").close()
+            place.open("rb").close()
     except OSError as error:
         raise ConfigError(
             f"the run's text {manifest.data.corpus!r} cannot be read at {path} ({error.strerror}); say where it is with"

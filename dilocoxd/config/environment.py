@@ -92,7 +92,7 @@ def given_variable(section: str, field: str) -> str:
     """Name of the variable in this environment that gives a field, under whichever of its names; empty if none does."""
     others = [other for (place, other), new in _OTHER_NAMES.items() if (place, new) == (section, field)]
     found = [name for name in (variable(section, each) for each in (field, *others)) if name in os.environ]
-    return found[0] if found else ""
+    return max(found, default="")  # as with_environment, which takes them in the order of their names
 
 
 def require_unhidden(tables: Mapping[str, Mapping[str, object]]) -> None:

@@ -62,7 +62,9 @@ class Ticker:
         if not has_changed and silent_s < self._every_s(status, now - self._began):
             return ""
         self._said = state
-        return self._say(self._with_time(step_line(status), now), now)
+        line = step_line(status)
+        is_wait = bool(status.waiting_for) or status.state != "training"
+        return self._say(self._with_time(line, now) if is_wait else line, now)
 
     def _every_s(self, status: Status, run_s: float) -> float:
         """Longest silence."""

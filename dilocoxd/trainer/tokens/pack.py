@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -84,6 +84,7 @@ def pack(
         "files": [(str(file.path), file.num_bytes, file.modified_ns) for file in files],
         "settings": {**asdict(settings), "tokenizer": tokenizer_digest(tokenizer)},
     }
+    is_ours = not out.exists()
     (out / WORK).mkdir(parents=True, exist_ok=True)
     with _locked(out):
         _agree(out, plan)
@@ -93,6 +94,9 @@ def pack(
         except ConfigError:
             # Whoever mends the inputs has other ones then, of which no piece that was made here is.
             _remove(out)
+            if is_ours and not any(out.iterdir()):
+                with suppress(OSError):  # it may have become somebody's working directory meanwhile
+                    out.rmdir()
             raise
 
 
@@ -100,8 +104,6 @@ def _remove(out: Path) -> None:
     for path in [path for part in (TRAIN, HELD) for path in out.glob(f"{part}-*")]:
         path.unlink()
     shutil.rmtree(out / WORK)
-    if not any(out.iterdir()):
-        out.rmdir()
 
 
 def _check_chat(files: Sequence[TextFile], options: PackOptions) -> None:

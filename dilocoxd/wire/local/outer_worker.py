@@ -297,7 +297,7 @@ class RestoreSite:
     path: Lines
     phase: Phase
     kept_path: Lines = ""
-    """Of the work that we kept of `phase`: what this entry counted of it or, where nothing else tells, another attempt."""
+    """Of the work that we kept of `phase`, for this entry or, where nothing else tells, another attempt; or empty."""
     results_path: Lines = ""
     """Where the entry's results lie, at `offset`; empty: nowhere."""
     offset: Uint = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.commands import new_manifest, own_text
-from dilocoxd.cli.corpus import require_there, with_text_hashes
+from dilocoxd.cli.corpus import require_enough, require_there, with_text_hashes
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
@@ -103,8 +103,9 @@ def test_store_that_cannot_fill_a_batch_is_refused(
 ) -> None:
     write_tokenizer(tmp_path)
     store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl", documents)], held=held)
+    manifest, stores = own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
     with pytest.raises(ConfigError) as caught:
-        own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+        require_enough(manifest, stores)
     assert said in str(caught.value)
 
 
