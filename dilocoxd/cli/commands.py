@@ -35,13 +35,13 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
-from dilocoxd.config.environment import in_force, renamed
+from dilocoxd.config.environment import in_force
 from dilocoxd.config.footprint import parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
 from dilocoxd.config.sections.data import DataSection
-from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site import SiteConfig, written_site
 from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.admission.keys import SigningKey
@@ -307,4 +307,4 @@ def _check_own_model(manifest: Manifest, site: SiteConfig) -> None:
 def with_changes(run_dir: RunDir, tables: Sections) -> SiteConfig:
     """The site.toml of a run directory, as the file has it, with `tables` put over it. Raises ConfigError."""
     source = "options" if tables else str(run_dir.site_toml)
-    return validated(SiteConfig, merged(renamed(read_toml(run_dir.site_toml)), tables), source=source)
+    return validated(SiteConfig, merged(written_site(run_dir.site_toml), tables), source=source)

@@ -90,17 +90,22 @@ def variable(section: str, field: str) -> str:
 
 def given_variable(section: str, field: str) -> str:
     """Name of the variable in this environment that gives a field, under whichever of its names; empty if none does."""
+    return max(
+        (name for name in _variables(section, field) if name in os.environ), default=""
+    )  # as with_environment, which takes them in the order of their names
+
+
+def _variables(section: str, field: str) -> list[str]:
+    """Of a field under each of its names."""
     others = [other for (place, other), new in _OTHER_NAMES.items() if (place, new) == (section, field)]
-    found = [name for name in (variable(section, each) for each in (field, *others)) if name in os.environ]
-    return max(found, default="")  # as with_environment, which takes them in the order of their names
+    return [variable(section, each) for each in (field, *others)]
 
 
 def require_unhidden(tables: Mapping[str, Mapping[str, object]]) -> None:
     """Raises ConfigError if a value that somebody typed now would be hidden by a variable that says something else."""
     for section, fields in tables.items():
         for field, value in fields.items():
-            others = [other for (place, other), new in _OTHER_NAMES.items() if (place, new) == (section, field)]
-            for name in (variable(section, each) for each in (field, *others)):
+            for name in _variables(section, field):
                 if name in os.environ and toml_value(os.environ[name]) != value:
                     raise ConfigError(
                         f"{section}.{field} = {value!r} was asked for, but {name}={os.environ[name]} is in the"

@@ -3,13 +3,13 @@
 import os
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dilocoxd.config.addresses import DEFAULT_PORT, is_host, read_address
 from dilocoxd.config.api import ApiSection, SinksSection
-from dilocoxd.config.environment import with_environment
+from dilocoxd.config.environment import renamed, with_environment
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.sections.parallel import ParallelSection
@@ -355,6 +355,11 @@ class SiteConfig(Section):
     def to_toml(self) -> str:
         """Text of a site.toml that loads to an equal object."""
         return commented_toml(self)
+
+
+def written_site(path: Path) -> dict[str, Any]:
+    """What a site.toml says, under the present names of fields, without variables and defaults. Raises ConfigError."""
+    return renamed(read_toml(path))
 
 
 def load_site(path: Path) -> SiteConfig:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -69,9 +70,17 @@ def work_path(directory: Path, phase: PhaseId) -> Path:
 
 def read_front(path: Path) -> KeptWork:
     """Raises FileNotFoundError, StoreError (Corrupt if it is not such a file, or cut off)."""
+    with opened_work(path) as file:
+        return front_of(file, path)
+
+
+@contextmanager
+def opened_work(path: Path) -> Iterator[BinaryIO]:
+    """Kept work to read from, whatever lies at `path` meanwhile. Raises FileNotFoundError, and StoreError for whatever
+    else the system refuses until it is closed."""
     try:
         with path.open("rb") as file:
-            return front_of(file, path)
+            yield file
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -100,20 +109,18 @@ def _num_items(front: bytes, size: int) -> int:
 
 def check_work(path: Path) -> KeptWork:
     """Read all and compare with the hash. Raises FileNotFoundError, StoreError."""
-    kept = read_front(path)
     digest = hashlib.sha256()
-    left = kept.offset + kept.body_bytes
-    try:
-        with path.open("rb") as file:
-            while left:
-                piece = file.read(min(left, _PIECE_BYTES))
-                if not piece:
-                    raise Corrupt(f"{path}: cut off")
-                digest.update(piece)
-                left -= len(piece)
-            expected = file.read(_DIGEST_BYTES)
-    except OSError as error:
-        raise store_error("reading kept work", path, error) from error
+    with opened_work(path) as file:
+        kept = front_of(file, path)
+        left = kept.offset + kept.body_bytes
+        file.seek(0)
+        while left:
+            piece = file.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise Corrupt(f"{path}: cut off")
+            digest.update(piece)
+            left -= len(piece)
+        expected = file.read(_DIGEST_BYTES)
     if digest.digest() != expected:
         raise Corrupt(f"{path}: damaged (sha256 differs)")
     return kept

@@ -11,11 +11,11 @@ import click
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.overrides import Sections, merged, split_settings
 from dilocoxd.cli.shell.offers import run_directories, settings
-from dilocoxd.config.environment import field_name, given_variable, in_force, renamed
+from dilocoxd.config.environment import field_name, given_variable, in_force
 from dilocoxd.config.fields import Section
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.config.site import SiteConfig, load_site, written_site
 from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, open_run_dir
@@ -78,7 +78,7 @@ def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
             raise ConfigError(_fixed_sentence(run_directory, section, next(iter(fields))))
     # Together, so that an unknown section is told as one.
     changes = {**changes, **fixed}
-    kept = validated(SiteConfig, merged(renamed(read_toml(run_dir.site_toml)), changes), source="config set")
+    kept = validated(SiteConfig, merged(written_site(run_dir.site_toml), changes), source="config set")
     if problems := site_problems(load_manifest(run_dir.run_toml), in_force(kept)):
         raise ConfigError("; ".join(problems))
     is_changed = keep(run_dir, changes)
@@ -108,11 +108,8 @@ def _hidden_lines(changes: Sections) -> Iterator[str]:
 
 def effective_settings(run_dir: RunDir) -> Iterator[Setting]:
     """Every field of both files, in their order, as this process would use it. Raises ConfigError."""
-    manifest, site, file = (
-        load_manifest(run_dir.run_toml),
-        load_site(run_dir.site_toml),
-        renamed(read_toml(run_dir.site_toml)),
-    )
+    manifest, site = load_manifest(run_dir.run_toml), load_site(run_dir.site_toml)
+    file = written_site(run_dir.site_toml)
     written = read_toml(run_dir.run_toml)
     for section, field, value in _values(manifest):
         yield Setting(f"{section}.{field}", value, "run.toml" if field in written.get(section, {}) else DEFAULT)

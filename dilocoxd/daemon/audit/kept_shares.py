@@ -17,8 +17,7 @@ from typing import BinaryIO, Final
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import PhaseId
-from dilocoxd.store.durable import store_error
-from dilocoxd.store.kept_work import front_of, work_path
+from dilocoxd.store.kept_work import front_of, opened_work, work_path
 
 Key = tuple[int, int, int]
 """Phase, and which file it was."""
@@ -46,38 +45,25 @@ class KeptShares:
 
     def place(self, phase: int, segment: int) -> KeptPlace:
         """Where our payload of a segment lies. Raises FileNotFoundError, StoreError."""
-        whole, lengths = self._whole(phase), self._lengths()
+        with opened_work(self._path(phase)) as file:
+            whole, lengths = self._payload(file, phase), self._lengths()
         if segment >= len(lengths):
             raise StoreError(f"there is no segment {segment}")
         return KeptPlace(whole.path, whole.offset + sum(lengths[:segment]), lengths[segment])
 
-    def _whole(self, phase: int) -> KeptPlace:
-        with self._open(phase) as file:
-            return self._payload(file, phase)
-
-    def _open(self, phase: int) -> BinaryIO:
-        path = work_path(self._directory, PhaseId(phase))
-        try:
-            return path.open("rb")
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise store_error("reading kept work", path, error) from error
+    def _path(self, phase: int) -> Path:
+        return work_path(self._directory, PhaseId(phase))
 
     def _payload(self, file: BinaryIO, phase: int) -> KeptPlace:
-        path = work_path(self._directory, PhaseId(phase))
-        try:
-            kept = front_of(file, path)
-        except OSError as error:
-            raise store_error("reading kept work", path, error) from error
-        length = sum(self._lengths())
+        path = self._path(phase)
+        kept, length = front_of(file, path), sum(self._lengths())
         if kept.num_passes != 1 or not 0 < length <= kept.body_bytes:
             raise StoreError(f"phase {phase} is not kept as one payload")
         return KeptPlace(path, kept.offset, length)
 
     def unread_bytes(self, phase: int) -> int:
         """What `hashes` has to read; 0 if it is remembered. Raises FileNotFoundError, StoreError."""
-        with self._open(phase) as file:
+        with opened_work(self._path(phase)) as file:
             length = self._payload(file, phase).length
             return 0 if _key(file, phase) in self._hashes else length
 
@@ -87,18 +73,15 @@ class KeptShares:
         All is read from one open file: the next attempt may put another one in its place meanwhile, or retention
         remove it. Threads may do this at once: what is remembered may be gone again, so it is returned from here.
         """
-        with self._open(phase) as file:
+        with opened_work(self._path(phase)) as file:
             position, key = self._payload(file, phase).offset, _key(file, phase)
             known = self._hashes.get(key)
             if known is not None:
                 return known
             found = []
-            try:
-                for length in self._lengths():
-                    found.append(_hash(file.fileno(), position, length))
-                    position += length
-            except OSError as error:
-                raise StoreError(f"reading kept work of phase {phase}: {error}") from error
+            for length in self._lengths():
+                found.append(_hash(file.fileno(), position, length))
+                position += length
         hashes = b"".join(found)
         with self._remembering:
             self._hashes[key] = hashes

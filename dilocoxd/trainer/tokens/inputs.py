@@ -60,11 +60,11 @@ def list_inputs(paths: Sequence[Path]) -> tuple[list[TextFile], Counter[str]]:
     found: list[TextFile] = []
     left_out: Counter[str] = Counter()
     for path in paths:
+        if not path.exists() and not path.is_symlink():
+            raise ConfigError(f"{path}: there is no such file or folder; give the path of one")
         files = files_below(path) if path.is_dir() else [path]
         for file in files:
             kind = _kind(file)
-            if not path.exists() and not path.is_symlink():
-                raise ConfigError(f"{path}: there is no such file or folder; give the path of one")
             if kind is None and not path.is_dir():
                 raise ConfigError(
                     f"{file}: files of this kind cannot be packed; give {', '.join(KNOWN)}, or a folder of them"
