@@ -33,8 +33,8 @@ def told(story: "Scenario", liar: SiteProcess) -> None:
     peer = _joins(story, liar, patch, words)
     story.wait(lambda: _rounds_with(story, peer), f"an outer step with {liar.name}'s contribution", NAMED_TIMEOUT_S)
     story.say(f"{liar.name} lies: {words}; first in outer step {min(_rounds_with(story, peer))}")
-    story.wait(lambda: bool(_alert(story, code, liar.name)), f"an alert that names {liar.name}", NAMED_TIMEOUT_S)
-    alert, by = _alert(story, code, liar.name)
+    story.wait(lambda: _alerts(story, code, liar.name), f"an alert that names {liar.name}", NAMED_TIMEOUT_S)
+    alert, by = _alerts(story, code, liar.name)[0]
     facts: dict[str, Any] = {"lie": words, "alert": code, "alert_text": alert, "named_by": by}
     facts["status_names_it"] = liar.name in _dilocoxd(story, "status", str(story.sites[0].run_dir))
     facts["rounds_until_named"] = len(_rounds_with(story, peer))
@@ -87,13 +87,14 @@ def _rounds_with(story: "Scenario", peer: str) -> list[int]:
     return sorted(k for k, peers in named.items() if peer in peers and len(peers) >= TOGETHER_MIN)
 
 
-def _alert(story: "Scenario", code: str, name: str) -> tuple[str, str]:
-    """Text of an honest site's alert that names the liar, and that site's name; empty while there is none."""
-    for site in story.sites:
-        for alert in story.history(site).status.get("alerts") or ():
-            if alert["code"] == code and name in {part.split(":")[0] for part in str(alert["text"]).split("; ")}:
-                return str(alert["text"]), site.name
-    return "", ""
+def _alerts(story: "Scenario", code: str, name: str) -> list[tuple[str, str]]:
+    """Texts of honest sites' alerts that name the liar, each with that site's name."""
+    return [
+        (str(alert["text"]), site.name)
+        for site in story.sites
+        for alert in story.history(site).status.get("alerts") or ()
+        if alert["code"] == code and name in {part.split(":")[0] for part in str(alert["text"]).split("; ")}
+    ]
 
 
 def _clipped_rounds(site: SiteProcess, peer: str) -> list[int]:
