@@ -156,4 +156,9 @@ def test_liars_break_a_plain_mean_and_are_held_back_by_clipping(task: Task) -> N
     assert loss["clip", "x -1e6"] < knows_nothing - 0.03, "one of four may take 2.5 of 5.5 norms"
     assert loss["centered", "x -1e6"] < loss["clip", "x -1e6"] - 0.03
     rows: list[dict[str, Any]] = [{"case": asdict(c), "loss": loss[c.defence, c.attack]} for c in LIARS]
-    assert "| 1/4 | x -1e6 | int4 | +" in report(rows)
+    line = next(line for line in report(rows).splitlines() if line.startswith("| 1/4 | x -1e6 | int4 | "))
+    none, clip, _, centered, _ = (cell.strip() for cell in line.split("|")[4:-1])
+    # A plain mean is taken anywhere by such a liar: how far is a matter of this CPU's rounding.
+    assert none == "diverged" or none.startswith("+"), line
+    assert clip.startswith("+"), line
+    assert centered.startswith("+"), line
