@@ -10,7 +10,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-processes test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-processes test-parts test-sites test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -28,8 +28,17 @@ test-in-process: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 25 -m "not processes" $(APART)
 
 # A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
-test-processes: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes $(APART)
+# Parts of a site (its workers, its trainers, its node in the swarm) and whole sites.
+PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
+SITES := tests/integration tests/remedies tests/tutorials $(addprefix --ignore ,$(PARTS))
+PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
+test-processes: test-sites test-parts
+
+test-parts: $(STAMP)
+	$(BIN)/python -m pytest $(PROCESSES) $(PARTS)
+
+test-sites: $(STAMP)
+	$(BIN)/python -m pytest $(PROCESSES) $(SITES)
 
 # Attacks on real daemons, each also on one without its mend (tests/adversary).
 test-adversary: $(STAMP)

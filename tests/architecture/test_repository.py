@@ -67,6 +67,22 @@ def test_documents_use_only_commands_that_exist() -> None:
     assert {"start", "join", "run", "status"} <= set(used)
 
 
+def test_every_test_with_processes_is_run_by_a_target_that_runs_processes() -> None:
+    """The targets name folders, for collecting every test of the project takes a minute."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    parts = re.search(r"^PARTS := \$\(addprefix tests/integration/,(.+)\)$", makefile, re.M)
+    sites = re.search(r"^SITES := (.+) \$\(addprefix --ignore ,\$\(PARTS\)\)$", makefile, re.M)
+    assert parts
+    assert sites
+    assert all((ROOT / "tests" / "integration" / name).exists() for name in parts[1].split())
+    folders = [*sites[1].split(), *re.findall(r"--ignore (tests/\w+)", makefile)]
+    marked = [p for p in (ROOT / "tests").rglob("test_*.py") if "mark.processes" in p.read_text(encoding="utf-8")]
+    assert len(marked) > 50
+    paths = [str(path.relative_to(ROOT)) for path in marked if path != Path(__file__).resolve()]
+    lost = [path for path in paths if not path.startswith(tuple(f"{folder}/" for folder in folders))]
+    assert not lost, f"no target runs {lost}"
+
+
 def test_every_make_target_of_the_documents_exists() -> None:
     targets = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.M))
     used = {t for p in MARKDOWN for t in re.findall(r"(?:^|`)make ([a-z-]+)", p.read_text(encoding="utf-8"), re.M)}
