@@ -258,13 +258,25 @@ def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: 
     run_dir = open_run_dir(run_directory)
     with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
         manifest = load_manifest(run_dir.run_toml)
-        changes = site_tables(options, site_changes, named_paths(options["data"]))
+        given = named_paths(options["data"])
+        changes = with_known_texts(site_tables(options, site_changes, given), given, run_dir.site_toml)
         site = in_force(with_changes(run_dir, changes))
         require_there(manifest, site)
         check(manifest, site, run_dir.path, is_started=True, is_forced=force)
         keep(run_dir, changes)
         announce_run(run_dir)
     return run_in_foreground(run_dir)
+
+
+def with_known_texts(tables: Sections, given: Mapping[str, str], site_toml: Path) -> Sections:
+    """`tables` with the texts that `site_toml` names beside those of `--data`, which are `given`.
+
+    A run may have many token stores: whoever moved one names that one. Raises ConfigError.
+    """
+    if not given or not site_toml.exists():
+        return tables
+    known = validated(SiteConfig, written_site(site_toml), source=str(site_toml)).paths.corpora
+    return {**tables, "paths": {**tables.get("paths", {}), "corpora": {**known, **given}}}
 
 
 def only_site_settings(settings: tuple[str, ...]) -> Sections:

@@ -13,6 +13,7 @@ from dilocoxd.cli.commands import (
     only_site_settings,
     run_in_foreground,
     with_changes,
+    with_known_texts,
 )
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import have_text, named_paths
@@ -55,7 +56,8 @@ def join(
     its site.toml.
     """
     target = read_target(addresses)
-    tables = site_tables(options, only_site_settings(options.pop("settings")), named_paths(options["data"]))
+    given = named_paths(options["data"])
+    tables = site_tables(options, only_site_settings(options.pop("settings")), given)
     if directory is not None and not (Path(directory) / "run.toml").exists():
         check_new_run_dir(Path(directory), in_force(validated(SiteConfig, tables, source="options")))
     tables.setdefault("network", {}).setdefault("bootstrap", list(target.addresses))
@@ -70,6 +72,7 @@ def join(
             have_text(manifest, site, access)
 
         near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
+        tables = with_known_texts(tables, given, near / "site.toml")
         if manifest.lora.rank and own_files is not None:
             tables.setdefault("paths", {})["base"] = str(own_files.absolute())
         with (

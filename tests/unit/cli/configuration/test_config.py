@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.commands import new_manifest, with_known_texts
 from dilocoxd.cli.configuration.editing import with_values
+from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.joining.join import joined_run_dir
 from dilocoxd.cli.joining.newcomer import Newcomer, Target
 from dilocoxd.cli.main import cli
+from dilocoxd.cli.overrides import site_tables
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PeerId
@@ -166,6 +168,21 @@ def test_joining_again_does_not_write_variables_nor_lose_comments(run: Path, mon
     assert (tables["network"]["port"], tables["network"]["bootstrap"]) == (31337, [other])
     assert "# forwarded by the router since May" in text
     assert open_run_dir(run).load()[1].api.port == 8081
+
+
+def test_text_that_moved_is_named_without_forgetting_the_others(run: Path) -> None:
+    text = OWN.replace('books = "/data/books"', 'books = "/data/books"\nmaps = "/data/maps"')
+    (run / "site.toml").write_text(text)
+    given = {"maps": "/disk2/maps"}
+    keep(open_run_dir(run), with_known_texts(site_tables({}, {}, given), given, run / "site.toml"))
+    assert open_run_dir(run).load()[1].paths.corpora == {"books": "/data/books", "maps": "/disk2/maps"}
+
+
+def test_first_join_names_only_what_is_given(tmp_path: Path) -> None:
+    given = {"maps": "/disk2/maps"}
+    tables = site_tables({}, {}, given)
+    assert with_known_texts(tables, given, tmp_path / "site.toml") == tables
+    assert "corpora" not in with_known_texts(site_tables({}, {}), {}, tmp_path / "site.toml").get("paths", {})
 
 
 def test_option_that_a_variable_hides_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
