@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens.folders import reading
+
+_REMEDY: Final = "download or write it again"
 
 
 def parquet_file(path: Path) -> Any:
-    """The opened file. Raises ConfigError."""
+    """The opened file. Raises ConfigError, StoreError."""
     try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ConfigError(f"{path}: no parquet file ({error}); download or write it again") from error
+        with reading(path, _REMEDY):
+            return pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowException as error:
+        raise ConfigError(f"{path}: no parquet file ({error}); {_REMEDY}") from error
 
 
 def rows(path: Path, groups: range, field: str) -> Iterator[str]:
-    """Texts in column `field`, row by row; of a parquet file those in `groups`. Raises ConfigError."""
+    """Texts in column `field`, row by row; of a parquet file those in `groups`. Raises ConfigError, StoreError."""
     try:
-        for batch in _batches(path, groups, field):
-            yield from _texts(batch, field, path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); download or write it again") from error
+        with reading(path, _REMEDY):
+            for batch in _batches(path, groups, field):
+                yield from _texts(batch, field, path)
+    except pyarrow.ArrowException as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); {_REMEDY}") from error
 
 
 def _batches(path: Path, groups: range, field: str) -> Iterator[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, StoreError
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -23,6 +25,23 @@ def require_text(data: bytes, path: Path) -> None:
     place = data.find(b"\0")
     if place >= 0:
         raise ConfigError(f"{path}: byte {place} is zero, so this is no text; take that file out, or convert it")
+
+
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """Around what reads `path`: its content is the user's to mend, a disk that refuses may do better the next time.
+
+    Raises ConfigError with `remedy` for the first, StoreError for the second, which has an errno.
+    """
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StoreError(
+                f"{path}: cannot be read now ({os.strerror(error.errno)}); see that its disk or mount answers, then"
+                " repeat the command, it goes on"
+            ) from error
+        raise ConfigError(f"{path}: cannot be read ({error}); {remedy}") from error
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens.folders import files_below, require_text
+from dilocoxd.trainer.tokens.folders import files_below, reading, require_text
 
 PIECE_BYTES: Final = 64 << 20
 _SEARCH_BYTES: Final = 1 << 20
@@ -24,6 +24,7 @@ TEXT_SUFFIXES: Final = (".txt", ".md", ".rst")
 LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
 TABLE_SUFFIXES: Final = (".parquet", ".arrow")
 KNOWN: Final = (*TEXT_SUFFIXES, *LINES_SUFFIXES, *TABLE_SUFFIXES)
+_REMEDY: Final = "give a readable file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,12 @@ def _input(path: Path, kind: str) -> TextFile:
 
 
 def cut(inputs: Sequence[TextFile]) -> list[TextPiece]:
-    """Pieces of about PIECE_BYTES, numbered. Raises ConfigError."""
+    """Pieces of about PIECE_BYTES, numbered. Raises ConfigError, StoreError."""
     pieces: list[TextPiece] = []
     for item in inputs:
-        for start, stop, num_bytes in _ranges(item):
+        with reading(item.path, _REMEDY):
+            ranges = list(_ranges(item))
+        for start, stop, num_bytes in ranges:
             pieces.append(TextPiece(len(pieces), item.path, item.kind, start, stop, num_bytes))
     return pieces
 
@@ -144,26 +147,28 @@ def _row_groups(path: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def documents(piece: TextPiece, field: str) -> Iterator[str]:
-    """The documents of a piece: lines of JSON or rows by `field`, a text as one document. Raises ConfigError."""
+    """The documents of a piece: lines of JSON or rows by `field`, a text as one document.
+
+    Raises ConfigError; StoreError if the file cannot be read now.
+    """
     try:
         if piece.kind in TABLE_SUFFIXES:
             yield from tables().rows(piece.path, range(piece.start, piece.stop), field)
         elif piece.kind in LINES_SUFFIXES:
             yield from _json_lines(piece, field)
         else:
-            data = b"".join(_bytes_of(piece))
+            with reading(piece.path, _REMEDY):
+                data = b"".join(_bytes_of(piece))
             require_text(data, piece.path)
             yield data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{piece.path}: not UTF-8 near byte {piece.start + error.start}; convert it to UTF-8"
         ) from error
-    except (OSError, EOFError) as error:
-        raise ConfigError(f"{piece.path}: cannot be read ({error}); give a readable file") from error
 
 
 def _bytes_of(piece: TextPiece) -> Iterator[bytes]:
-    """Line by line."""
+    """Line by line. Raises OSError, EOFError."""
     if piece.is_gzip:
         with gzip.open(piece.path) as file:
             yield from file
@@ -185,16 +190,17 @@ def _json_lines(piece: TextPiece, field: str) -> Iterator[str]:
 
 
 def rows_of(piece: TextPiece) -> Iterator[tuple[object, str]]:
-    """(value, where it stands) of each line of JSON. Raises ConfigError, OSError."""
-    for number, line in enumerate(_bytes_of(piece), 1):
-        if not line.strip():
-            continue
-        where = f"{piece.path}, line {number}" + (f" behind byte {piece.start}" if piece.start else "")
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{where}: not JSON ({error}); correct or remove that line") from error
-        yield row, where
+    """(value, where it stands) of each line of JSON. Raises ConfigError, StoreError."""
+    with reading(piece.path, _REMEDY):
+        for number, line in enumerate(_bytes_of(piece), 1):
+            if not line.strip():
+                continue
+            where = f"{piece.path}, line {number}" + (f" behind byte {piece.start}" if piece.start else "")
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{where}: not JSON ({error}); correct or remove that line") from error
+            yield row, where
 
 
 def text_of(row: dict[str, Any], field: str, where: str) -> str:

@@ -15,12 +15,12 @@ import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.tokens import inputs
 from dilocoxd.trainer.tokens.encode import WORK, is_held_out
-from dilocoxd.trainer.tokens.inputs import cut, documents, list_inputs
+from dilocoxd.trainer.tokens.inputs import TextPiece, cut, documents, list_inputs
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
-from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore
+from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore, open_store
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
 
 
@@ -125,6 +125,34 @@ def test_killed_packing_goes_on_and_gives_the_same_store(folder: Path) -> None:
     assert "pieces were packed before" in again.stderr
     whole = packed(folder, [source], name="whole", held=0.01)
     assert json.loads(again.stdout.splitlines()[-1])["sha256"] == whole.index.sha256()
+
+
+def test_file_that_cannot_be_read_for_now_costs_nothing_that_was_packed(folder: Path) -> None:
+    """Its mount is gone once the inputs are listed, and comes back."""
+    (folder / "in").mkdir()
+    for name in ("a", "b"):
+        write_lines(folder / "in" / f"{name}.jsonl")
+    away, said = folder / "b.jsonl", list[str]()
+
+    def take_away(done: int, total: int) -> None:
+        if not away.exists():
+            (folder / "in" / "b.jsonl").rename(away)
+
+    options = PackOptions(folder / "tokenizer", held_fraction=0.1)
+    with pytest.raises(StoreError, match=r"b\.jsonl: cannot be read now \(No such file.*repeat the command"):
+        pack([folder / "in"], folder / "out", options, said.append, take_away)
+    assert [path.name for path in (folder / "out" / WORK).glob("0*.json")] == ["00000.json"]
+    away.rename(folder / "in" / "b.jsonl")
+    pack([folder / "in"], folder / "out", options, said.append, lambda done, total: None)
+    assert "going on: 1 of 2 pieces were packed before" in said
+    assert texts_of(open_store(folder / "out"), TRAIN) == texts_of(packed(folder, [folder / "in"]), TRAIN)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow"])
+def test_refusal_of_the_system_is_not_taken_for_a_wrong_file(name: str, tmp_path: Path) -> None:
+    piece = TextPiece(0, tmp_path / name, "".join(Path(name.removesuffix(".gz")).suffixes), 0, 1, 1)
+    with pytest.raises(StoreError, match="repeat the command, it goes on"):
+        list(documents(piece, "text"))
 
 
 def refused(folder: Path, paths: list[Path], **changes: object) -> str:
