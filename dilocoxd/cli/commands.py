@@ -162,9 +162,11 @@ def created_from(
     effective = in_force(site)
     if directory is not None:
         check_new_run_dir(Path(directory), effective)
-    if origin.tokenizer is not None and manifest.data.sources:
-        require_packed_with(origin.tokenizer, {one.name: corpora[one.name] for one in manifest.data.sources})
-    if stores := {one.name: given[one.name] for one in manifest.data.sources if one.name in given}:
+    known = effective.paths.corpora
+    stores = {one.name: known[one.name] for one in manifest.data.sources if is_store(known.get(one.name, ""))}
+    if origin.tokenizer is not None and stores:
+        require_packed_with(origin.tokenizer, stores)
+    if stores:
         require_enough(manifest, stores)
     near = Path(directory or manifest.run_id)
     with made_first_state(manifest, origin.first_state, near) as first:
@@ -222,6 +224,8 @@ def start(
 
     def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
         check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
+        if manifest.data.sources and not no_run:
+            require_there(manifest, site)
         return with_text_hashes(manifest, site, tokenizer)
 
     run_dir = created_from(target, directory, settings, options, pin)

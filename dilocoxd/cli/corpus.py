@@ -92,10 +92,16 @@ def require_enough(manifest: Manifest, paths: Mapping[str, str]) -> None:
             f"--data {', '.join(counts)}: {total} samples of {seq_len} tokens are less than one batch of {batch}"
             " (inner.batch_sequences); pack more text"
         )
+    _require_held_out(manifest, counts)
+
+
+def _require_held_out(manifest: Manifest, counts: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse stores that leave a run which evaluates nothing to evaluate on. Raises ConfigError."""
     if manifest.data.evaluate_every_rounds and not any(held for _, held in counts.values()):
         raise ConfigError(
-            f"--data {', '.join(counts)}: nothing of {seq_len + 1} tokens is held out for validation; pack again with a"
-            " larger --held-out, or more documents"
+            f"--data {', '.join(counts)}: nothing of {manifest.model.seq_len + 1} tokens is held out for validation;"
+            " pack again with a larger --held-out, or more documents, or make the run with --set"
+            " data.evaluate_every_rounds=0"
         )
 
 
@@ -221,6 +227,7 @@ def _have_corpus(manifest: Manifest, site: SiteConfig, access: "Access") -> None
 
 
 def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
+    counts: dict[str, tuple[int, int]] = {}
     for source in manifest.data.sources:
         path = store_path(source, site)
         if not is_store(path):
@@ -231,6 +238,8 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
                 f"--data {source.name}={path}: its hash is {found.sha256}, that of the run's store is {source.sha256};"
                 " copy that of another site"
             )
+        counts[source.name] = _windows_of(path, manifest.model.seq_len)
+    _require_held_out(manifest, counts)
 
 
 def _fetch(manifest: Manifest, site: SiteConfig, cache: Path, access: "Access") -> None:

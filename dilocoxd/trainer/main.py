@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
@@ -93,7 +94,7 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
         settings.mix_alpha,
         is_writer=pipeline.place.copy == 0,
     )
-    validation = order.validation_by_source(settings.validation_sequences, settings.validation_batch)
+    validation = validation_of(order, settings)
     while local_buffers.ANCHOR not in link.buffers or local_buffers.PHASE not in link.buffers:
         link.receive()
     Pulse(lambda: link.send(local_worker.WorkerAlive(doing="", per_mille=0))).listen_to(pipeline.modules)
@@ -105,6 +106,13 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
         link.send(local_trainer.TrainerReady())
     TrainingLoop(link, channel, training, flat, order, validation).run()
     channel.barrier()
+
+
+def validation_of(order: SampleOrder, settings: StageSettings) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """What this rank evaluates on, by source; nothing where the run never asks. Raises ConfigError if there is none."""
+    if not settings.is_evaluated:
+        return {}
+    return order.validation_by_source(settings.validation_sequences, settings.validation_batch)
 
 
 def _order(link: DaemonConnection, settings: StageSettings) -> SampleOrder:

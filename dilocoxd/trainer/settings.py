@@ -40,6 +40,8 @@ class StageSettings:
     data_stream: str
     """Names this site's order of the data; no two sites share one."""
     validation_sequences: int
+    is_evaluated: bool
+    """Whether the run ever asks for a validation loss; without, its text need not hold anything out."""
     validation_batch: int
     """Sequences that are evaluated together, the run's batch: every site evaluates the same ones."""
     eager_optimizer: OuterOptimizer | None
@@ -107,6 +109,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         data_seed=manifest.seeds.data,
         data_stream=data_stream,
         validation_sequences=manifest.data.validation_sequences,
+        is_evaluated=manifest.data.evaluate_every_rounds > 0,
         validation_batch=inner.batch_sequences,
         eager_optimizer=eager_optimizer(manifest),
         fragments=manifest.strategy.fragments,

@@ -5,12 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from dilocoxd.cli.commands import new_manifest, own_text
-from dilocoxd.cli.corpus import require_enough, require_there, with_text_hashes
+from dilocoxd.cli.commands import created_from, new_manifest, own_text
+from dilocoxd.cli.corpus import have_text, require_enough, require_there, with_text_hashes
+from dilocoxd.cli.main import cli
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.trainer.data.corpora import TEXT_PREFIX, read_corpus
 from dilocoxd.trainer.tokens.__main__ import main
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
@@ -107,6 +110,39 @@ def test_store_that_cannot_fill_a_batch_is_refused(
     with pytest.raises(ConfigError) as caught:
         require_enough(manifest, stores)
     assert said in str(caught.value)
+
+
+def test_nothing_held_out_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    """By `run` and `join`, which know the run already, and by `start` where --data does not name the store."""
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")], held=0.0)
+    said = "x: nothing of 33 tokens is held out for validation"
+    manifest, corpora = own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+    site = SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora))
+    with pytest.raises(ConfigError, match=said):
+        require_there(manifest, site)
+    with pytest.raises(ConfigError, match=said):
+        have_text(manifest, site, Access(("unused",), 1.0, print))
+    (tmp_path / "run.toml").write_text(manifest.to_toml())
+    known = (f'paths.corpora={{x = "{store.directory}"}}',)
+    with pytest.raises(ConfigError, match=said):
+        created_from(str(tmp_path / "run.toml"), str(tmp_path / "run"), known, {}, lambda made, site, tokenizer: made)
+    assert not (tmp_path / "run").exists()
+    silent = manifest.model_copy(update={"data": manifest.data.model_copy(update={"evaluate_every_rounds": 0})})
+    require_there(silent, site)
+    require_enough(silent, corpora)
+
+
+def test_run_whose_stores_nobody_named_is_not_started(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")])
+    manifest, _ = own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+    (tmp_path / "run.toml").write_text(manifest.to_toml())
+    command = ["start", str(tmp_path / "run.toml"), "--tokenizer", str(tmp_path / "tokenizer"), "--port", "0"]
+    command += ["--dir", str(tmp_path / "run"), "--api-port", "0", "--host", "127.0.0.1"]
+    with pytest.raises(ConfigError, match="say where it is with --data x=PATH"):
+        CliRunner().invoke(cli, command, standalone_mode=False, catch_exceptions=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_text_that_cannot_fill_a_batch_is_refused(tmp_path: Path) -> None:

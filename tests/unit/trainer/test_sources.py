@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from dilocoxd.cli.commands import new_manifest, own_text
+from dilocoxd.config.sections.paths import PathsSection
+from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
 from dilocoxd.trainer.data.sources import SourceOrder, TextSource
 from dilocoxd.trainer.data.targets import mean_over
+from dilocoxd.trainer.main import validation_of
+from dilocoxd.trainer.settings import make_settings
 from dilocoxd.trainer.tokens.store import TokenStore
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
 
@@ -77,3 +82,16 @@ def test_other_stores_than_the_runs_are_refused(stores: list[TokenStore], tmp_pa
     none_held = packed(tmp_path, [write_lines(tmp_path / "c.jsonl")], name="none", held=0.0)
     with pytest.raises(ConfigError, match="pack with --held-out"):
         order([none_held]).validation_batches(8, 4)
+
+
+def test_held_out_text_is_needed_only_where_the_run_evaluates(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")], held=0.0)
+    settings = {}
+    for every in (0, 1):
+        changes = {"model": {"seq_len": SEQ_LEN, "vocab_size": 301}, "data": {"evaluate_every_rounds": every}}
+        manifest, corpora = own_text(new_manifest("tiny", changes), {"data": (f"x={store.directory}",)})
+        settings[every] = make_settings(manifest, SiteConfig(paths=PathsSection(corpora=corpora)), data_stream="x")
+    assert validation_of(order([store]), settings[0]) == {}
+    with pytest.raises(ConfigError, match="pack with --held-out"):
+        validation_of(order([store]), settings[1])
