@@ -35,13 +35,12 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
-from dilocoxd.config.environment import in_force
 from dilocoxd.config.footprint import parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
 from dilocoxd.config.sections.data import DataSection
-from dilocoxd.config.site import SiteConfig, written_site
+from dilocoxd.config.site import SiteConfig, in_force, written_site
 from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.admission.keys import SigningKey

@@ -7,13 +7,10 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from dilocoxd.config.fields import Section
-from dilocoxd.config.loading import validated
 from dilocoxd.errors import ConfigError
 
-C = TypeVar("C", bound=Section)
 _OTHER_NAMES: Final = {("parallel", "stages"): "pipeline"}
 _NAME: Final = re.compile(r"DILOCOXD_([A-Z0-9]+(?:_[A-Z0-9]+)*)__([A-Z0-9_]+)")
 
@@ -67,16 +64,6 @@ def under_names_of(
         if name in found.get(section, {}) and other in file.get(section, {}):
             found[section][other] = found[section].pop(name)
     return found
-
-
-def in_force(kept: C) -> C:
-    """What holds in this process: `kept`, which is what the file says, with the variables over it.
-
-    Raises ConfigError naming the variable's field.
-    """
-    kind = type(kept)
-    tables = with_environment(kept.model_dump(mode="json"), os.environ, kind.model_fields)
-    return validated(kind, tables, source="the environment")
 
 
 def variable(section: str, field: str) -> str:

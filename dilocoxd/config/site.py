@@ -2,19 +2,21 @@
 
 import os
 import socket
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from dilocoxd.config.addresses import DEFAULT_PORT, is_host, read_address
 from dilocoxd.config.api import ApiSection, SinksSection
-from dilocoxd.config.environment import renamed, with_environment
+from dilocoxd.config.environment import given_variable, renamed, with_environment
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.sections.parallel import ParallelSection
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.writing import commented_toml
+from dilocoxd.errors import ConfigError
 from dilocoxd.ids import is_peer_id
 from dilocoxd.site_names import NAME_CHARS_MAX, is_site_name, name_of_host
 
@@ -213,15 +215,6 @@ class NetworkSection(Section):
             )
         return value
 
-    @model_validator(mode="after")
-    def _has_own_data_port(self) -> "NetworkSection":
-        if self.data_connections and self.data_port == self.port:
-            raise ValueError(
-                f"network.data_port = {self.data_port} is network.port too; give another port that the firewall lets"
-                " in, or 0 for a free one"
-            )
-        return self
-
     @property
     def announced(self) -> tuple[str, ...]:
         """`announce` as multiaddresses without a peer."""
@@ -364,5 +357,34 @@ def written_site(path: Path) -> dict[str, Any]:
 
 def load_site(path: Path) -> SiteConfig:
     """The site configuration in a site.toml, with what the environment says over it. Raises ConfigError."""
-    tables = with_environment(read_toml(path), os.environ, SiteConfig.model_fields)
-    return validated(SiteConfig, tables, source=str(path))
+    return _in_force(read_toml(path), source=str(path))
+
+
+def in_force(kept: SiteConfig) -> SiteConfig:
+    """What holds in this process: `kept`, which is what the file says, with the variables over it.
+
+    Raises ConfigError naming the variable's field.
+    """
+    return _in_force(kept.model_dump(mode="json"), source="the environment")
+
+
+def _in_force(tables: dict[str, Any], *, source: str) -> SiteConfig:
+    """Ports are compared only here: a variable can make two of them one, or two that are one in the file differ."""
+    site = validated(SiteConfig, with_environment(tables, os.environ, SiteConfig.model_fields), source=source)
+    network, api = site.network, site.api
+    listened = [(api.host, api.port, "api", "port"), (network.host, network.port, "network", "port")]
+    if network.data_connections:
+        listened.insert(0, (network.host, network.data_port, "network", "data_port"))
+    for (host, port, *name), (other_host, other_port, *other_name) in combinations(listened, 2):
+        if port and port == other_port and _meet(host, other_host):
+            given = " and ".join(filter(None, (given_variable(*name), given_variable(*other_name))))
+            raise ConfigError(
+                f"{source}: {'.'.join(name)} = {port} is {'.'.join(other_name)} too; give one of them another port"
+                + (f" ({given} in the environment wins over site.toml)" if given else "")
+            )
+    return site
+
+
+def _meet(host: str, other: str) -> bool:
+    """Whether both cannot listen on one port: as they are written, an unspecified address is all of its kind."""
+    return host == other or "::" in (host, other) or ("0.0.0.0" in (host, other) and ":" not in host + other)

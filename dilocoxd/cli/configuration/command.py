@@ -11,11 +11,11 @@ import click
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.overrides import Sections, merged, split_settings
 from dilocoxd.cli.shell.offers import run_directories, settings
-from dilocoxd.config.environment import field_name, given_variable, in_force
+from dilocoxd.config.environment import field_name, given_variable
 from dilocoxd.config.fields import Section
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.config.site import SiteConfig, load_site, written_site
+from dilocoxd.config.site import SiteConfig, in_force, load_site, written_site
 from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, open_run_dir

@@ -21,11 +21,10 @@ from dilocoxd.cli.joining.newcomer import Newcomer, newcomer, read_target
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
-from dilocoxd.config.environment import in_force
 from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes, parameters, snapshot_bytes
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site import SiteConfig, in_force
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
 

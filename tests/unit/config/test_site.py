@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.config.loading import validated
-from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.config.site import SiteConfig, in_force, load_site
 from dilocoxd.errors import ConfigError
 
 PEER = "/ip4/10.0.0.1/tcp/31337/p2p/QmPeer"
@@ -47,11 +47,6 @@ def test_lists_come_back_as_they_were(tmp_path: Path) -> None:
         ("network", {"relays": ["/ip4/10.0.0.1/tcp/31337"]}, "names no peer; append /p2p/"),
         ("network", {"announce": ["/ip4/10.0.0.1/udp/1"]}, "is not TCP, the only transport used here"),
         ("network", {"announce": ["/ip4/10.0.0.1/tcp/99999"]}, "has port 99999, not 1 to 65535"),
-        (
-            "network",
-            {"port": 4000, "data_port": 4000, "data_connections": 8},
-            "network.data_port = 4000 is network.port too; give another port that the firewall lets in, or 0",
-        ),
         ("parallel", {"backend": "nccl"}, "use gloo with cpu, nccl with cuda"),
         (
             "parallel",
@@ -103,7 +98,48 @@ def test_batch_is_cut_for_a_pipeline_and_where_somebody_asks() -> None:
     assert [pieces(), pieces(shard=2), pieces(pipeline=2), pieces(microbatches=4)] == [1, 1, 8, 4]
 
 
-def test_data_port_counts_only_where_data_connections_are_on() -> None:
-    """Nothing listens on it otherwise: a site that runs is not refused for it."""
-    site = validated(SiteConfig, {"network": {"port": 4000, "data_port": 4000}}, source="site.toml")
-    assert site.network.data_port == 4000
+DATA = {"data_connections": 8, "data_port": 4000}
+
+
+@pytest.mark.parametrize(
+    ("network", "api", "sentence"),
+    [
+        ({"port": 4000, **DATA}, {}, "network.data_port = 4000 is network.port too; give one of them another"),
+        (DATA, {"port": 4000}, "network.data_port = 4000 is api.port too"),
+        ({"port": 8080}, {}, "api.port = 8080 is network.port too"),
+        ({"port": 8080, "host": "::"}, {}, "api.port = 8080 is network.port too"),
+        ({"port": 8080, "host": "::1"}, {"host": "::1"}, "api.port = 8080 is network.port too"),
+    ],
+)
+def test_ports_that_are_one_are_refused(
+    network: dict[str, object], api: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "site.toml"
+    kept = validated(SiteConfig, {"network": network, "api": api}, source="options")
+    path.write_text(kept.to_toml())
+    with pytest.raises(ConfigError, match=f"site.toml: {sentence}"):
+        load_site(path)
+    with pytest.raises(ConfigError, match=sentence):
+        in_force(kept)
+
+
+@pytest.mark.parametrize(
+    ("network", "api"),
+    [
+        ({"port": 4000, "data_port": 4000}, {}),  # nothing listens on it: data connections are off
+        ({"port": 8080, "host": "192.0.2.1"}, {}),
+        ({"port": 8080}, {"host": "::1"}),
+        ({"data_connections": 8}, {"port": 0}),
+    ],
+)
+def test_site_whose_ports_do_not_meet_is_not_refused(network: dict[str, object], api: dict[str, object]) -> None:
+    assert in_force(validated(SiteConfig, {"network": network, "api": api}, source="options"))
+
+
+def test_ports_are_compared_as_the_variables_leave_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DILOCOXD_API__PORT", "31337")
+    with pytest.raises(ConfigError, match=r"api\.port = 31337 is network\.port too.*\(DILOCOXD_API__PORT in the env"):
+        in_force(SiteConfig())
+    monkeypatch.setenv("DILOCOXD_API__PORT", "9000")
+    kept = validated(SiteConfig, {"network": {"port": 8080}}, source="options")
+    assert in_force(kept).api.port == 9000, "what the variable sets apart is not refused"
