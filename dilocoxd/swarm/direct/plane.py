@@ -241,7 +241,7 @@ class DataPlane:
             route.used.discard(link)
             if is_clean:
                 route.pause_s = RETRY_FIRST_S
-            elif stream.is_broken and route.is_open:
+            elif stream.is_broken and route.is_open and not stream.is_stale:
                 route.failed("an exchange broke on the way", now)
                 self._woken.set()
             if is_clean and route.is_open and not link.is_over:
@@ -251,5 +251,5 @@ class DataPlane:
 
         route.used.add(link)
         stream = FrameStream(route.peer, link.channel, link.channel, progress_timeout_s=self.progress_timeout_s)
-        stream.give_back = give_back
+        stream.give_back, stream.has_rested = give_back, link.idle_since > 0
         return stream

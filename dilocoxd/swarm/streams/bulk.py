@@ -16,7 +16,7 @@ from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, Refused, StreamGate
-from dilocoxd.wire.frames import FrameKind, encode_piece_header, split_piece
+from dilocoxd.wire.frames import Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
 LANES_MAX: Final = 4
@@ -222,11 +222,17 @@ class BulkSender:
         return False
 
     async def _run_lane(self, peer: PeerId, header: SegmentHeader, source: Region, claimed: set[int]) -> bool:
-        stream, is_offered = await self._gate.open(peer, PROTOCOL_BULK), False
-        try:
+        async def offer(stream: FrameStream) -> Frame:
             await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(header))
-            holding = await stream.read(FrameKind.HOLDING)
-            is_offered = True
+            try:
+                return await stream.read(FrameKind.HOLDING)
+            except Refused as refusal:
+                if refusal.code in ANSWERS:
+                    stream.done()
+                raise
+
+        stream, holding = await self._gate.ask(peer, PROTOCOL_BULK, offer)
+        try:
             missing = deque(PieceSet.from_bytes(holding.message, source.num_pieces).missing())
             while missing:
                 index = missing.popleft()
@@ -239,10 +245,6 @@ class BulkSender:
             receipt = await stream.read(FrameKind.RECEIPT, timeout_s=patience_s)
             stream.done()
             return receipt.message == RECEIPT_COMPLETE
-        except Refused as refusal:
-            if refusal.code in ANSWERS and not is_offered:
-                stream.done()
-            raise
         finally:
             stream.close()
 

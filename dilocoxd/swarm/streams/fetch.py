@@ -16,7 +16,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.bulk import RECEIPT_COMPLETE, Throttle
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, Region
 from dilocoxd.swarm.streams.streams import PROTOCOL_FETCH, FrameStream, StreamGate
-from dilocoxd.wire.frames import PIECE_BYTES, FrameKind, encode_piece_header, split_piece
+from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Fetch, FetchHeader, Hello
 
 JOINER_RESOURCES: Final = frozenset({"manifest"})
@@ -98,10 +98,20 @@ class FetchClient:
         self.counts: Counter[str] = Counter()
         """bytes_received."""
 
-    async def _request(self, stream: FrameStream, resource: str, offset: int, length_max: int) -> FetchHeader:
-        request = Fetch(self._gate.run_id or "", resource, offset, length_max)
-        await stream.write(FrameKind.FETCH, PEER_MESSAGES.encode(request))
-        frame = await stream.read(FrameKind.FOUND)
+    async def _request(
+        self, peer: PeerId, resource: str, offset: int, length_max: int
+    ) -> tuple[FrameStream, FetchHeader]:
+        """The caller closes the stream."""
+
+        async def request(stream: FrameStream) -> FetchHeader:
+            await stream.write(FrameKind.FETCH, PEER_MESSAGES.encode(wanted))
+            return self._header(await stream.read(FrameKind.FOUND), offset, length_max)
+
+        wanted = Fetch(self._gate.run_id or "", resource, offset, length_max)
+        return await self._gate.ask(peer, PROTOCOL_FETCH, request)
+
+    @staticmethod
+    def _header(frame: Frame, offset: int, length_max: int) -> FetchHeader:
         header = PEER_MESSAGES.decode(frame.message)
         if not isinstance(header, FetchHeader):
             raise WireError("malformed", "FOUND frame without a FetchHeader")
@@ -129,9 +139,8 @@ class FetchClient:
         WireError if the answer is wrong.
         """
         received = 0
-        stream = await self._gate.open(peer, PROTOCOL_FETCH)
+        stream, header = await self._request(peer, resource, offset, target.length)
         try:
-            header = await self._request(stream, resource, offset, target.length)
             if header.length != target.length:
                 raise WireError("out_of_range", f"{resource} ends before byte {offset + target.length}")
             async for num_bytes in self._take_pieces(stream, target):
@@ -156,20 +165,21 @@ class FetchClient:
 
     async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
         """A small resource; its hash is checked only against what this peer said. Raises PeerError, WireError."""
-        stream = await self._gate.open(peer, PROTOCOL_FETCH)
         fd = os.memfd_create("fetch", os.MFD_CLOEXEC)
         try:
-            header = await self._request(stream, resource, 0, bytes_max)
-            if header.total_bytes > bytes_max:
-                raise WireError("too_large", f"{resource} has {header.total_bytes} bytes, at most {bytes_max}")
-            async for _ in self._take_pieces(stream, Region(fd, 0, header.length)):
-                pass
-            await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
-            stream.done()
+            stream, header = await self._request(peer, resource, 0, bytes_max)
+            try:
+                if header.total_bytes > bytes_max:
+                    raise WireError("too_large", f"{resource} has {header.total_bytes} bytes, at most {bytes_max}")
+                async for _ in self._take_pieces(stream, Region(fd, 0, header.length)):
+                    pass
+                await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
+                stream.done()
+            finally:
+                stream.close()
             data = os.pread(fd, header.length, 0)
         finally:
             os.close(fd)
-            stream.close()
         if hashlib.sha256(data).digest() != header.sha256:
             raise WireError("bad_hash", f"{resource} is not what {peer} announced")
         return data

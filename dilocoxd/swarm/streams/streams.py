@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, TypeVar
 
 from dilocoxd.errors import PeerError, ProtocolViolation, WireError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper, Standing
+from dilocoxd.swarm.streams.ends import ByteReader, ByteWriter, IntoReader, StreamOpener
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.room import StreamPlace, StreamRoom
 from dilocoxd.wire.codec import one_line
@@ -26,6 +27,8 @@ from dilocoxd.wire.frames import (
     finish_frame,
 )
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, PROTOCOL_MINOR, Hello, Refuse
+
+T = TypeVar("T")
 
 PROTOCOL_HELLO: Final = "/dilocoxd/hello"
 PROTOCOL_MESSAGE: Final = "/dilocoxd/message"
@@ -63,43 +66,12 @@ class Refused(PeerError):
         self.detail = detail
 
 
-class StreamOpener(Protocol):
-    """The part of kademlia.Node that this floor uses."""
-
-    async def open_stream(
-        self, peer: PeerId, protocol: str, *, timeout_s: float = 10.0
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
-
-
 class DataWays(Protocol):
     """The part of direct.plane.DataPlane that this floor uses."""
 
     async def take(self, peer: PeerId, protocol: str) -> "FrameStream | None":
         """A connection of its own for one exchange; None: use p2pd."""
         ...
-
-
-class ByteReader(Protocol):
-    """asyncio.StreamReader, or the channel of a data connection."""
-
-    async def read(self, n: int) -> bytes: ...
-
-
-class ByteWriter(Protocol):
-    """asyncio.StreamWriter, or the channel of a data connection."""
-
-    def write(self, data: bytes | memoryview) -> None: ...
-
-    async def drain(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class IntoReader(Protocol):
-    """A reader that writes where it is told: the channel of a data connection."""
-
-    async def read_into(self, target: memoryview) -> int: ...
 
 
 class FrameStream:
@@ -125,9 +97,17 @@ class FrameStream:
         self.give_back: Callable[[bool], None] | None = None
         """Called in place of closing when this is one exchange on a connection that may carry others: with True when
         the exchange has come to its end."""
-        self._is_done = self.is_broken = False
+        self._is_done = self._is_ended = self.is_broken = False
+        self.has_rested = False
+        """It is an exchange on a connection that was there before, without one on it for a while."""
         self.bytes_sent = 0
         self.bytes_received = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """The other side ended it while it rested (S11.7), and nobody has noticed until now: what was asked on it was
+        not answered, and can be asked on another."""
+        return self.has_rested and self._is_ended and not self.bytes_received
 
     def take_place(self, room: StreamRoom, place: StreamPlace) -> None:
         """The other side opened it: from now on its half-sent frames are counted, until it is closed."""
@@ -148,7 +128,7 @@ class FrameStream:
                 took = "nothing" if not filled else f"{filled} of {length} bytes"
                 raise PeerError(f"{self.peer} sent {took} within {wait_s:g} s while {what} was due") from None
             except OSError as error:
-                self.is_broken = True
+                self.is_broken = self._is_ended = True
                 raise PeerError(f"{self.peer}: connection broke ({error})") from error
             if not count:
                 break
@@ -188,6 +168,7 @@ class FrameStream:
         what = " or ".join(kind.name for kind in expected) or "a refusal"
         head = await self._read_exactly(PRELUDE_BYTES, what, timeout_s or self._progress_timeout_s)
         if not head:
+            self._is_ended = True
             raise PeerError(f"{self.peer} ended the stream before {what}")
         prelude = decode_prelude(bytes(head))
         if prelude.kind not in expected and prelude.kind is not FrameKind.REFUSED:
@@ -240,6 +221,7 @@ class FrameStream:
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError when the transport is closed
             self.is_broken = True
             is_silent = isinstance(error, TimeoutError)
+            self._is_ended = not is_silent
             how = f" took nothing for {self._progress_timeout_s:g} s" if is_silent else f": connection broke ({error})"
             raise PeerError(f"{self.peer}{how}") from error
         self.bytes_sent += len(data)
@@ -315,10 +297,27 @@ class StreamGate:
             stream = FrameStream(peer, reader, writer, progress_timeout_s=self.progress_timeout_s)
         try:
             await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(self.hello(record)))
-        except (PeerError, asyncio.CancelledError):
+        except (PeerError, asyncio.CancelledError) as error:
             stream.close()
+            if isinstance(error, PeerError) and stream.is_stale:
+                return await self.open(peer, protocol, timeout_s=timeout_s, record=record)
             raise
         return stream
+
+    async def ask(
+        self, peer: PeerId, protocol: str, request: Callable[[FrameStream], Awaitable[T]]
+    ) -> tuple[FrameStream, T]:
+        """A stream to `peer`, and what `request` wrote and read on it; on another one if the first was stale.
+
+        The caller closes it. Raises PeerError, WireError."""
+        while True:  # only so many connections rest
+            stream = await self.open(peer, protocol)
+            try:
+                return stream, await request(stream)
+            except (PeerError, WireError, asyncio.CancelledError) as error:
+                stream.close()
+                if not isinstance(error, PeerError) or not stream.is_stale:
+                    raise
 
     def _check(self, hello: object, admits: Admits) -> Hello:
         if not isinstance(hello, Hello):

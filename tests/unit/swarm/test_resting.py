@@ -1,0 +1,124 @@
+"""A data connection that its acceptor ended while it rested costs nothing: what was asked is asked again. S11.7."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.errors import PeerError
+from dilocoxd.ids import PeerId, RunId
+from dilocoxd.swarm.direct.certificates import Credentials
+from dilocoxd.swarm.direct.links import DataLink
+from dilocoxd.swarm.direct.listener import DataListener
+from dilocoxd.swarm.direct.plane import DataPlane
+from dilocoxd.swarm.direct.sockets import listen_on
+from dilocoxd.swarm.discovery.identity import Identity, create
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, StreamGate
+from dilocoxd.wire.frames import Frame, FrameKind
+from dilocoxd.wire.messages import Hello
+
+RUN = RunId("test-0123456789abcdef")
+
+
+class NoStreams:
+    """A p2pd that opens no stream, and counts how often it was asked for one."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    async def open_stream(
+        self, peer: PeerId, protocol: str, *, timeout_s: float = 10.0
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.num_asked += 1
+        raise PeerError("by p2pd")
+
+
+class End:
+    """One side: gate and data plane over loopback, without a p2pd."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity, self.node = identity, NoStreams()
+        self.gate = StreamGate(self.node, RUN, PeerGuard(lambda: 0.0))
+        self.accepted: list[DataLink] = []
+        credentials = Credentials(identity)
+        self.listener = DataListener(listen_on(["127.0.0.1"], 0), credentials, self._serve)
+        self.plane = DataPlane(credentials, self.listener, self._hosts, str(RUN), 8)
+        self.gate.data = self.plane
+
+    async def _hosts(self, peer: PeerId) -> list[str]:
+        return ["127.0.0.1"]
+
+    async def _serve(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
+        self.accepted.append(link)
+        await self.gate.serve(self._answer, peer, link.channel, link.channel, data_from=network)
+
+    async def _answer(self, stream: FrameStream, hello: Hello) -> None:
+        await stream.read(FrameKind.OFFER)
+        await stream.write(FrameKind.HOLDING, b"")
+
+
+@contextlib.asynccontextmanager
+async def two(folder: Path) -> AsyncIterator[tuple[End, End]]:
+    """A, and B to which A has a data connection that rests."""
+    a, b = End(create(folder / "a.key")), End(create(folder / "b.key"))
+    both = {a.identity.peer_id, b.identity.peer_id}
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(end.plane.run(lambda: both)) for end in (a, b)]
+        for one, other in ((a, b), (b, a)):
+            other.plane.meet(one.identity.peer_id, one.identity.public_key_der, one.listener.port)
+        async with asyncio.timeout(60):
+            while not a.plane.view(b.identity.peer_id).is_data:
+                await asyncio.sleep(0.01)
+        yield a, b
+        for task in tasks:
+            task.cancel()
+
+
+async def offered(stream: FrameStream) -> Frame:
+    await stream.write(FrameKind.OFFER, b"x" * 1000)
+    frame = await stream.read(FrameKind.HOLDING)
+    stream.done()
+    return frame
+
+
+async def test_request_on_a_connection_that_was_ended_is_sent_again_on_another(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        peer = b.identity.peer_id
+        stream, _ = await a.gate.ask(peer, PROTOCOL_BULK, offered)
+        stream.close()
+        assert (a.plane.counts["links_opened"], a.plane.counts["links_reused"]) == (1, 1)
+        b.accepted[0].abort()  # A learns of it once it has sent its request
+        stream, frame = await a.gate.ask(peer, PROTOCOL_BULK, offered)
+        stream.close()
+        assert frame.kind is FrameKind.HOLDING
+        assert (a.plane.counts["links_opened"], a.plane.counts["links_reused"]) == (2, 2)
+        assert a.plane.view(peer).is_data, "its port is not given up for it"
+        assert not a.node.num_asked
+
+
+async def test_request_goes_to_p2pd_at_once_where_the_port_is_gone_too(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        peer = b.identity.peer_id
+        b.listener.close()
+        b.accepted[0].abort()
+        with pytest.raises(PeerError, match="by p2pd"):
+            await a.gate.ask(peer, PROTOCOL_BULK, offered)
+        assert a.node.num_asked == 1
+        assert not a.plane.view(peer).is_data
+
+
+async def test_connection_that_breaks_after_an_answer_has_begun_is_no_stale_one(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        peer = b.identity.peer_id
+
+        async def broken(stream: FrameStream) -> Frame:
+            await offered(stream)
+            b.accepted[0].abort()
+            return await stream.read(FrameKind.RECEIPT)
+
+        with pytest.raises(PeerError):
+            await a.gate.ask(peer, PROTOCOL_BULK, broken)
+        assert (a.plane.counts["links_opened"], a.plane.counts["links_reused"]) == (1, 1)
