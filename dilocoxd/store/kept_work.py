@@ -139,6 +139,13 @@ class KeptWorkStore:
         except (FileNotFoundError, Corrupt):
             return None
 
+    def find_whole(self, phase: PhaseId) -> KeptWork | None:
+        """The same, after reading all of it: None also if its body is damaged, or cannot be read."""
+        try:
+            return check_work(work_path(self._directory, phase))
+        except (FileNotFoundError, StoreError):
+            return None
+
     def contents(self) -> dict[PhaseId, dict[PhaseId, int]]:
         """The content of each (sound) file, by phase. Raises StoreError."""
         return {work.phase: dict(work.content) for work in self._all()}

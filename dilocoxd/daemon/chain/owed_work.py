@@ -78,7 +78,7 @@ class WorkKeeper:
         log, number = ledger.log, ledger.own_rounds[-1]
         entry = log.entry(number).entry
         phase = next(c.phase for c in entry.contributions if c.peer == self.me)
-        work = self.kept.find(phase)
+        work = self.kept.find_whole(phase)  # damaged, it would restore nothing where the results restore all
         if work is not None and work.entry_hash == entry_hash(entry):
             return CountedIn(phase, is_kept=True)
         if not ledger.payloads.center_start:

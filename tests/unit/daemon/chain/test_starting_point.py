@@ -8,7 +8,7 @@ from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.machines.phase.settings import CountedIn
-from dilocoxd.store.kept_work import KeptWork, KeptWorkStore
+from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece, work_path
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import entry_hash
 from tests.harness.synthetic import fake_site
@@ -51,6 +51,26 @@ async def test_the_entry_itself_comes_before_another_attempt(
         results = ledger.log.payload(3)
         expected = CountedIn(NEWEST, False, results.path, results.offset, 0, entries[3].entry.place_of(ME))
     assert start.newest == expected
+
+
+@pytest.mark.parametrize("has_payload", [True, False])
+async def test_kept_work_that_is_damaged_behind_its_front_says_nothing(tmp_path: Path, has_payload: bool) -> None:
+    entries = true_chain(4)
+    ledger, site = await opened(tmp_path, entries)
+    store = KeptWorkStore(tmp_path / "work")
+    with (tmp_path / "payload").open("wb+") as payload:
+        payload.write(bytes(1000))
+        payload.flush()
+        work = KeptWork(NEWEST, 3, entry_hash(entries[3].entry), content=((NEWEST, 1),))
+        store.keep(work, [Piece(payload.fileno(), 0, 1000)])
+    path = work_path(tmp_path / "work", NEWEST)
+    path.write_bytes(path.read_bytes().replace(bytes(1000), bytes(999) + b"x"))
+    if not has_payload:
+        ledger.log.drop_payloads(4)
+    newest = (await WorkKeeper(ME, site, store, EventLog(None)).starting_point(ledger)).newest
+    assert newest is not None
+    assert not newest.is_kept
+    assert bool(newest.results_path) == has_payload, "the log still says it"
 
 
 async def test_a_chain_that_never_named_us_says_nothing(tmp_path: Path) -> None:
