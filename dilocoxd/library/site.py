@@ -32,8 +32,6 @@ from dilocoxd.wire.layout import Layout, make_layout
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 RETRY_S: Final = 0.2
-NO_LOSS: Final = 0.0
-"""Of a step whose loss was not a finite number."""
 
 
 class Site:
@@ -158,13 +156,13 @@ class Site:
         self._num_steps += 1
         phase.inner_step += 1
         phase.tokens += tokens
-        phase.loss_sum += loss if is_finite else NO_LOSS
+        phase.loss_sum += loss if is_finite else 0.0
         self._link.send(
             local_trainer.StepDone(
                 phase=phase.number,
                 inner_step=phase.inner_step,
                 global_step=self._num_steps,
-                loss=loss if is_finite else NO_LOSS,
+                loss=loss if is_finite else local_trainer.NOT_FINITE,
                 tokens=tokens,
                 step_seconds=time.monotonic() - self._last_step,
                 idle_seconds=self._idle_s,

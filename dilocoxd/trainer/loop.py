@@ -30,8 +30,6 @@ from dilocoxd.wire.local import buffers as local_buffers, trainer as local_train
 _NON_FINITE_STEPS_MAX: Final = 50
 MEMORY_EVERY_STEPS: Final = 10
 """How often ranks tell what they hold."""
-_LOSS_NOT_FINITE: Final = 1e30
-"""Reported instead of NaN or infinity, which the codec refuses."""
 
 
 @dataclass(slots=True)
@@ -138,7 +136,7 @@ class TrainingLoop:
                     phase=phase.phase,
                     inner_step=phase.inner_step,
                     global_step=training.progress.global_step,
-                    loss=loss if math.isfinite(loss) else _LOSS_NOT_FINITE,
+                    loss=loss if math.isfinite(loss) else local_trainer.NOT_FINITE,
                     tokens=ids_BT.numel(),
                     step_seconds=time.monotonic() - started,
                     idle_seconds=self._idle_s,

@@ -1,5 +1,6 @@
 """Turns what the trainers report into the events and totals that the rest of the daemon shows."""
 
+import math
 from dataclasses import dataclass
 
 from dilocoxd.daemon.site.interface import AnchorAdopted, SiteEvent, StepReported
@@ -99,7 +100,7 @@ class SiteProgress:
             phase=step.phase,
             inner_step=step.inner_step,
             global_step=step.global_step,
-            loss=step.loss,
+            loss=step.loss if abs(step.loss) < local_trainer.NOT_FINITE else math.nan,
             tokens=step.tokens,
             step_seconds=step.step_seconds,
             idle_seconds=self.idle_seconds,

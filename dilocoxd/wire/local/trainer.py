@@ -10,6 +10,8 @@ Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
 Phase = Annotated[PhaseId, Bounds(0, 2**63 - 1)]
 UNKNOWN = -1.0
 """Of a figure that is never negative, and that nobody measured."""
+NOT_FINITE = 1e30
+"""Told as a loss instead of NaN or an infinity, which the codec refuses; what is as large is no loss either."""
 
 RANKS_MAX: Final = 4096
 SAMPLE_RANGES_MAX: Final = 4096
@@ -108,6 +110,7 @@ class StepDone:
     """1-based inside the phase."""
     global_step: Uint
     loss: float
+    """`NOT_FINITE`: no number."""
     tokens: Uint
     step_seconds: float
     idle_seconds: float

@@ -1,0 +1,31 @@
+"""What trainers report becomes what the daemon shows."""
+
+import math
+
+import pytest
+
+from dilocoxd.daemon.site.interface import StepReported
+from dilocoxd.daemon.site.progress import SiteProgress
+from dilocoxd.ids import PhaseId
+from dilocoxd.wire.local.trainer import NOT_FINITE, StepDone
+from tests.unit.daemon.observe.test_alert_rules import World
+
+
+def reported(loss: float) -> StepReported:
+    event = SiteProgress().take(StepDone(PhaseId(1), 1, 1, loss, 8, 0.1, 0.0))
+    assert isinstance(event, StepReported)
+    return event
+
+
+def test_a_loss_that_is_no_number_is_none_and_raises_the_alert() -> None:
+    world = World()
+    world.change(losses__inner=reported(NOT_FINITE).loss)
+    assert world.look() == {"loss_not_finite"}
+    world.change(losses__inner=reported(7.5).loss)
+    assert world.look() == set()
+
+
+@pytest.mark.parametrize("loss", [0.0, -3.0, 1e20])
+def test_every_other_loss_stays_what_it_is(loss: float) -> None:
+    assert reported(loss).loss == loss
+    assert math.isnan(reported(NOT_FINITE).loss)
