@@ -268,6 +268,20 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " Contributions of such phases are refused by themselves.",
     ),
     AlertKind(
+        "loss_spike", "warning",
+        "The training loss of this site has jumped far above what it usually is.",
+        "Five inner steps in a row above the median of the 128 before by six times its usual spread and by 5%, and"
+        " above all but one in twenty of them; goes after 20 steps in a row that are not, or when it has stood for"
+        " 1,000 steps and is the new level.",
+        "The learning rate is too high or hardly clipped; other text than before; a site that spoils the model; a GPU"
+        " that computes wrongly.",
+        "The text says where it began. At the first steps of a phase: the outer step brought it; `dilocoxd rounds` says"
+        " who contributed, and if another alert names a site, `dilocoxd evict` it. Within a phase: it is this site's"
+        " own text, learning rate or GPU; compare `dilocoxd status` of the others. If the validation loss stays high"
+        " too, start a new run from an export of an earlier round (`dilocoxd export --round`) with a lower inner.lr or"
+        " inner.clip_norm.",
+    ),
+    AlertKind(
         "disk_low", "critical",
         "The disk with the run directory is nearly full.",
         "Less than 5% or less than 2 GB or less than two snapshots are free; goes above.",

@@ -5,10 +5,11 @@ Conditions have a memory (how long, since when) and a gap between raising and cl
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Status
 
@@ -231,8 +232,13 @@ def _loss(status: Status) -> str:
     inner = status.losses.inner
     if inner is None or math.isfinite(inner):
         return ""
-    named = "; ".join(alert.text for alert in status.alerts if alert.code in NAMING_ALERTS)
-    return f"the newest inner loss is {inner}" + (f"; the likely cause is a contribution ({named})" if named else "")
+    return f"the newest inner loss is {inner}{blamed(status.alerts)}"
+
+
+def blamed(alerts: Iterable[StandingAlert]) -> str:
+    """End of a sentence about a bad loss: the sites that other alerts name as its cause; empty if none does."""
+    named = "; ".join(alert.text for alert in alerts if alert.code in NAMING_ALERTS)
+    return f"; the likely cause is a contribution ({named})" if named else ""
 
 
 def _disk(seen: Seen) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 from dilocoxd.answers.history import SiteSpan
+from dilocoxd.daemon.observe.alert_rules import blamed
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.site.interface import AnchorAdopted, LoopLagged, SiteEvent, StepReported, WorkerChanged
 from dilocoxd.daemon.workers.kills import KillReader
@@ -11,6 +12,7 @@ from dilocoxd.machines.phase.outputs import OfferContribution
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.loss_watch import LossWatch
 
 LAG_ALERT_S: Final = 5.0
 """The loop was away for so long: others probe a silent peer after this. Shorter delays are events only."""
@@ -36,6 +38,7 @@ class SiteHistory:
         self._told_idle = told_idle
         self._states: dict[str, str] = {}
         self._idle_s = 0.0
+        self._loss_watch = LossWatch()
         self.tokens_per_step = 0
 
     def note(self, event: SiteEvent) -> None:
@@ -81,6 +84,7 @@ class SiteHistory:
         journal.totals.tokens += event.tokens
         self.tokens_per_step = event.tokens
         journal.add_inner_loss(event.global_step, event.loss)
+        self._watch_loss(event)
         start = now - event.step_seconds
         idle = max(0.0, event.idle_seconds - self._idle_s)
         self._idle_s = event.idle_seconds
@@ -90,6 +94,17 @@ class SiteHistory:
         journal.add_span("compute", start, now, self._height())
         if journal.phases:
             journal.phases[-1].end = now
+
+    def _watch_loss(self, event: StepReported) -> None:
+        base = f" on round {self._journal.phases[-1].round}" if self._journal.phases else ""
+        if not self._loss_watch.note(event.loss, f"inner step {event.inner_step} of phase {event.phase}{base}"):
+            return
+        code, text = "loss_spike", self._loss_watch.text
+        if text:
+            text += blamed(self._journal.alerts.values())
+            self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))
+        else:
+            self._events.emit(catalogue.AlertCleared(code=code))
 
     def _worker(self, event: WorkerChanged) -> None:
         code = f"worker_{event.role}_lost"
