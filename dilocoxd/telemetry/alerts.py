@@ -127,7 +127,9 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "The trainers died and are being started again from the newest anchor; their phase is lost.",
         "A trainer process ended or went silent; goes when the next generation runs.",
         "CUDA error, lack of memory, a NaN guard, or silence beyond workers.step_timeout_s.",
-        "Read the newest logs/trainer-*.log. If it is out of memory: more parallel.pipeline, shard or microbatches.",
+        "Read the newest logs/trainer-*.log. If it is out of memory: more parallel.pipeline, shard or microbatches. If"
+        " it was silent, the text names a folder of logs/hangs with the stacks and collectives of each rank; the one"
+        " that is not in the collective of the others is the cause.",
         for_s=300,
     ),
     AlertKind(

@@ -11,13 +11,14 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
-from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import GENERATION_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
 from dilocoxd.models import param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.frozen import fill_frozen
@@ -25,6 +26,7 @@ from dilocoxd.trainer.channel import EXIT_DAEMON_GONE, CommandChannel, exit_when
 from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
 from dilocoxd.trainer.data.sources import SourceOrder
+from dilocoxd.trainer.flight_recorder import start_recording
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
 from dilocoxd.trainer.parallel.local import place_of
@@ -81,6 +83,10 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
         )
     )
     settings = load_settings(environment)
+    try:
+        start_recording(Path(environment[RUN_DIRECTORY_VARIABLE]), rank)
+    except OSError as error:
+        log.warning("a hang of this rank will not be told: %s", error)  # nothing that training needs
     torch.set_num_threads(settings.num_threads)
     check_model(settings.model)
     order = _order(link, settings)

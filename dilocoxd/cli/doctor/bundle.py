@@ -62,8 +62,9 @@ def members(
         yield f"{file.stem}.json", json.dumps(configuration(file), indent=1, default=str)
     for file in sorted(run_dir.logs.glob("events.jsonl*")):
         yield f"logs/{file.name}", end_of(file, EVENT_BYTES_MAX)
-    for file in sorted((*run_dir.logs.glob("*.log"), *run_dir.logs.glob("stacks.txt"))):
-        yield f"logs/{file.name}", end_of(file, LOG_BYTES_MAX)
+    for pattern in ("*.log", "stacks.txt", "hangs/*-generation-*/*"):
+        for file in sorted(run_dir.logs.glob(pattern)):
+            yield f"logs/{file.relative_to(run_dir.logs)}", end_of(file, LOG_BYTES_MAX)
     for path in ANSWERS if client is not None else ():
         assert client is not None
         try:

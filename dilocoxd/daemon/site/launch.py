@@ -120,4 +120,6 @@ def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> Tr
         header = _header(settings, "trainer", generation)
         return ForkLaunch(settings.trainer_modules[0], (environment,), log, f"{mark}/trainer-{generation}", header)
 
-    return TrainerSettings(launch, _budget(settings), settings.num_stages, settings.trainer_start_timeout_s)
+    return TrainerSettings(
+        launch, _budget(settings), settings.num_stages, settings.run_directory, settings.trainer_start_timeout_s
+    )

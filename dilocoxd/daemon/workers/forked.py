@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.daemon.workers.supervisor import describe_exit
-from dilocoxd.ipc.process_tree import kill_tree
+from dilocoxd.ipc.process_tree import find_tree, kill_tree
 
 FIRST_EXIT_S: Final = 0.2
 """The end of a worker's socket comes some milliseconds before its exit status, which tells what it died of."""
@@ -71,6 +71,11 @@ class Workers:
         if missing:
             self._hung(f"it did not tell within {BURY_S:g} s that killed workers ended")
         return told or "it was killed"
+
+    def living(self) -> dict[int, int]:
+        """Place in the launch -> pid, of those that still run. Blocks for some 50 ms."""
+        found = set(find_tree(self._mark))  # a pid that is over may be somebody else's by now
+        return {index: pid for index, pid in enumerate(self.pids) if pid in found}
 
     @property
     def statuses(self) -> tuple[int, ...]:

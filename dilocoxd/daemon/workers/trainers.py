@@ -8,11 +8,13 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.hang_dump import dump_of
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.daemon.workers.ranks import listen, with_ranks
 from dilocoxd.daemon.workers.supervisor import nap
@@ -47,6 +49,8 @@ class TrainerSettings:
     launch: Callable[[int], ForkLaunch]
     budget: RestartBudget
     num_stages: int
+    run_directory: Path
+    """Where ranks that hang leave what they tell of it."""
     silence_max_s: float
     """Between start and TrainerReady; every sign of life starts it again."""
 
@@ -78,11 +82,15 @@ class TrainerLife:
         """It said TrainerStopped: whatever its exit status is, it ended well."""
         self.failure = ""
         self.is_misconfigured = False
+        self.is_hung = False
+        """It was silent for too long, and is asked where it is before it is killed."""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.last_sign = asyncio.get_running_loop().time()
         self._listener = listener
 
     def on_message(self, stage_rank: int, message: Any) -> None:
+        if self.is_hung:
+            return  # too late: the phase machine has given it up, and only its dump is waited for
         self.last_sign = asyncio.get_running_loop().time()
         match message:
             case local_trainer.TrainerReady():
@@ -102,9 +110,10 @@ class TrainerLife:
             raise WireError("unexpected_message", "TrainerReady before all ranks said hello")
         self._listener.trainer_connected(self.number)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, is_hung: bool = False) -> None:
         """First reason wins: the others follow from it."""
         if not self.ended.done():
+            self.is_hung = is_hung
             self.ended.set_result(reason)
 
 
@@ -174,9 +183,9 @@ class Trainer:
             rank.connection.send(message)
 
     def restart(self, number: int, reason: str) -> None:
-        """End this generation; the next one follows."""
+        """End this generation, which is silent; the next one follows."""
         if self._present is not None and self._present.number == number:
-            self._present.end(reason)
+            self._present.end(reason, is_hung=True)
 
     def stop(self) -> None:
         """No further generation; the present one is ended after a short time to leave by itself."""
@@ -219,6 +228,7 @@ class Trainer:
                 reason = await asyncio.shield(generation.ended)
                 for watch in watches:
                     watch.cancel()
+            reason += await self._told_of_hang(generation, workers)
         finally:
             self._present = None
             for rank in generation.ranks.values():
@@ -231,6 +241,16 @@ class Trainer:
             self._stopping.set()
             return "it stopped as it was told"
         return f"{generation.failure or reason} ({told})"
+
+    async def _told_of_hang(self, generation: TrainerLife, workers: Workers) -> str:
+        """End of a sentence: where the ranks of a hung generation wrote what they are at. Before their sockets end."""
+        if not generation.is_hung or self._stopping.is_set():
+            return ""
+        try:
+            folder = await dump_of(self._settings.run_directory, generation.number, workers)
+        except OSError as error:
+            return f"; where it hung cannot be told: {error}"
+        return f"; where each rank was: {folder}" if folder else ""
 
     async def _fork(self) -> Workers:
         """All ranks of the present generation. Raises WorkerError, OSError."""
@@ -256,4 +276,4 @@ class Trainer:
             generation.last_sign += lost_s  # time that we lost ourselves is not their silence
             silence = loop.time() - generation.last_sign
             if silence > limit and not generation.is_ready:
-                generation.end(f"it said nothing for {silence:.0f} s while it started")
+                generation.end(f"it said nothing for {silence:.0f} s while it started", is_hung=True)

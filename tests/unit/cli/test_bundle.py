@@ -34,6 +34,9 @@ def run_directory(tmp_path: Path) -> Path:
     events = EventLog(run_dir.events, level="error")
     events.emit(WorkerDied(worker="outer", pid=7, reason=f"curl said {TOKEN}", restarts_left=3))
     (run_dir.logs / "outer.log").write_text(f"Authorization: Bearer abcdef0123456789\nfine\nWANDB_API_KEY={'f' * 40}\n")
+    hang = run_dir.logs / "hangs" / "20260101T000000-generation-1"
+    hang.mkdir(parents=True)
+    (hang / "stacks-0.txt").write_text("in all_reduce")
     return folder
 
 
@@ -57,6 +60,7 @@ def test_bundle_helps_and_tells_no_secret(run_directory: Path, tmp_path: Path) -
         "site.json",
         "logs/events.jsonl",
         "logs/outer.log",
+        "logs/hangs/20260101T000000-generation-1/stacks-0.txt",
     } <= set(found)
     run_dir = open_run_dir(run_directory)
     key = run_dir.identity(run_dir.load()[1]).read_bytes()

@@ -1,0 +1,74 @@
+"""Asks trainers that hang where they are, before they are killed: a folder in logs/hangs of the run directory.
+
+Only those are asked that listen (trainer/flight_recorder.py): the signal ends any other process. Which rank is the
+cause shows by comparing: it is the one that is not in the collective that the others wait in.
+"""
+
+import asyncio
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.daemon.workers.forked import Workers
+from dilocoxd.ipc.hang_files import DUMP_SIGNAL, collectives_name, hangs_folder, live_folder, names_of
+
+DUMP_S: Final = 3.0
+"""Writing takes some 10 ms; a rank that is frozen, or holds the interpreter lock, tells its collectives never."""
+LOOK_S: Final = 0.05
+HANGS_KEPT: Final = 5
+"""Folders of the newest hangs; older ones are removed."""
+_PROC: Final = Path("/proc")
+
+
+async def dump_of(run_directory: Path, generation: int, workers: Workers) -> str:
+    """Folder with what the ranks told, as a path below the run directory; empty if none told anything."""
+    asked = await asyncio.to_thread(_ask, run_directory, workers)
+    if not asked:
+        return ""
+    live = live_folder(run_directory)
+    deadline = time.monotonic() + DUMP_S
+    while not all((live / collectives_name(rank)).exists() for rank in asked):
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(LOOK_S)
+    return await asyncio.to_thread(_keep, run_directory, generation, len(workers.pids))
+
+
+def _ask(run_directory: Path, workers: Workers) -> list[int]:
+    """Ranks that were sent the signal."""
+    asked = []
+    for rank, pid in workers.living().items():
+        (live_folder(run_directory) / collectives_name(rank)).unlink(missing_ok=True)
+        if catches(pid, DUMP_SIGNAL):
+            os.kill(pid, DUMP_SIGNAL)
+            asked.append(rank)
+    return asked
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for this signal; False if it is gone."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def _keep(run_directory: Path, generation: int, num_ranks: int) -> str:
+    """Move what was written to a folder of its own; its path below the run directory, empty if there is nothing."""
+    hangs, live = hangs_folder(run_directory), live_folder(run_directory)
+    files = [live / name for rank in range(num_ranks) for name in names_of(rank)]
+    written = [file for file in files if file.exists() and file.stat().st_size]
+    if not written:
+        return ""
+    folder = hangs / f"{time.strftime('%Y%m%dT%H%M%S')}-generation-{generation}"
+    folder.mkdir(exist_ok=True)
+    for file in written:
+        file.replace(folder / file.name)
+    kept = sorted(one for one in hangs.iterdir() if one.is_dir() and one != live)
+    for old in kept[:-HANGS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return str(folder.relative_to(run_directory))
