@@ -357,7 +357,8 @@ def written_site(path: Path) -> dict[str, Any]:
 
 def load_site(path: Path) -> SiteConfig:
     """The site configuration in a site.toml, with what the environment says over it. Raises ConfigError."""
-    return _in_force(read_toml(path), source=str(path))
+    tables = with_environment(read_toml(path), os.environ, SiteConfig.model_fields)
+    return _with_own_ports(validated(SiteConfig, tables, source=str(path)), f"{path}: ")
 
 
 def in_force(kept: SiteConfig) -> SiteConfig:
@@ -365,12 +366,12 @@ def in_force(kept: SiteConfig) -> SiteConfig:
 
     Raises ConfigError naming the variable's field.
     """
-    return _in_force(kept.model_dump(mode="json"), source="the environment")
+    tables = with_environment(kept.model_dump(mode="json"), os.environ, SiteConfig.model_fields)
+    return _with_own_ports(validated(SiteConfig, tables, source="the environment"), "")
 
 
-def _in_force(tables: dict[str, Any], *, source: str) -> SiteConfig:
-    """Ports are compared only here: a variable can make two of them one, or two that are one in the file differ."""
-    site = validated(SiteConfig, with_environment(tables, os.environ, SiteConfig.model_fields), source=source)
+def _with_own_ports(site: SiteConfig, where: str) -> SiteConfig:
+    """Not a validator: a variable can make two ports one, or set apart what is one in the file. Raises ConfigError."""
     network, api = site.network, site.api
     listened = [(api.host, api.port, "api", "port"), (network.host, network.port, "network", "port")]
     if network.data_connections:
@@ -379,7 +380,7 @@ def _in_force(tables: dict[str, Any], *, source: str) -> SiteConfig:
         if port and port == other_port and _meet(host, other_host):
             given = " and ".join(filter(None, (given_variable(*name), given_variable(*other_name))))
             raise ConfigError(
-                f"{source}: {'.'.join(name)} = {port} is {'.'.join(other_name)} too; give one of them another port"
+                f"{where}{'.'.join(name)} = {port} is {'.'.join(other_name)} too; give one of them another port"
                 + (f" ({given} in the environment wins over site.toml)" if given else "")
             )
     return site

@@ -48,10 +48,20 @@ def huge() -> Manifest:
 
 def test_both_ports_are_told_at_once_with_their_options(tmp_path: Path, taken: int) -> None:
     folder = tmp_path / "run"
-    options = ["--dir", str(folder), "--host", "127.0.0.1", "--port", str(taken), "--api-port", str(taken)]
-    with pytest.raises(ConfigError, match=r"port \d+ cannot be .* --port .* Also: .*port \d+ cannot be .* --api-port"):
-        invoke("start", "tiny", *options)
+    both = r"port \d+ cannot be .* --port .* Also: .*port \d+ cannot be .* --api-port"
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        options = ["--host", "127.0.0.1", "--port", str(taken), "--api-port", str(other.getsockname()[1])]
+        with pytest.raises(ConfigError, match=both):
+            invoke("start", "tiny", "--dir", str(folder), *options)
     assert not folder.exists()
+
+
+def test_one_port_for_both_is_told_before_anybody_listens(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^api\.port = 4000 is network\.port too; give one of them another port"):
+        invoke("start", "tiny", "--dir", str(tmp_path / "run"), "--port", "4000", "--api-port", "4000")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
