@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -272,10 +272,12 @@ BUGS: dict[str, Bug] = {
 }
 
 
-def caught_by(bug: Bug, first_seed: int, num_seeds: int) -> tuple[int | str, str] | None:
+def caught_by(
+    bug: Bug, first_seed: int, num_seeds: int, scenarios: Sequence[Callable[[], str]] = SCENARIOS
+) -> tuple[int | str, str] | None:
     """Scenario or seed, and message of the first schedule that shows the bug."""
     with bug():
-        for scenario in SCENARIOS:
+        for scenario in scenarios:
             try:
                 problem = scenario()
             except Exception as error:

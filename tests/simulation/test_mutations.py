@@ -3,6 +3,7 @@
 import pytest
 
 from tests.simulation.mutations import BUGS, caught_by
+from tests.simulation.schedules.directed import SCENARIOS
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -13,17 +14,27 @@ def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
+    ("name", "scenario"),
     [
-        "promise is not written",
-        "a restarted voter asks nobody",
-        "an older message takes back a claim",
-        "a false branch is not left",
-        "no deadline is set",
-        "who was silent once is never waited for again",
-        "the grace goes on while a peer stands still",
-        "no time-out is moved after standing still",
+        ("promise is not written", "voter_restarts_after_a_lone_commit"),
+        ("a restarted voter asks nobody", "restarted_voter_asks_before_it_finishes"),
+        ("an older message takes back a claim", "overtaken_message_does_not_hide_a_commit"),
+        ("a false branch is not left", "false_branch_is_left_again"),
+        ("no deadline is set", "voter_restarts_after_a_lone_commit"),
+        (
+            "who was silent once is never waited for again",
+            "who_gives_attempts_up_and_goes_on_stops_no_round",
+        ),
+        (
+            "the grace goes on while a peer stands still",
+            "coordinator_that_stands_still_in_the_grace_hears_the_others_first",
+        ),
+        (
+            "no time-out is moved after standing still",
+            "coordinator_that_stands_still_in_the_grace_hears_the_others_first",
+        ),
     ],
 )
-def test_planted_bug_is_caught_by_a_directed_schedule(name: str) -> None:
-    assert caught_by(BUGS[name], first_seed=0, num_seeds=0) is not None
+def test_planted_bug_is_caught_by_its_directed_schedule(name: str, scenario: str) -> None:
+    named = [one for one in SCENARIOS if one.__name__ == scenario]
+    assert caught_by(BUGS[name], first_seed=0, num_seeds=0, scenarios=named) is not None
