@@ -20,6 +20,7 @@ from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.wire.local.outer_worker import LoadState
 from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.published.directory import VOCAB, publish
+from tests.harness.published.prepared_here import prepared_here
 from tests.unit.models.families import FAMILY_CONFIGS
 from tests.unit.trained.test_pretrained import export, logits, start
 
@@ -31,7 +32,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a published model and a run of an adapter of it."""
     folder = tmp_path_factory.mktemp("adapter")
     publish(folder / "model", LLAMA)
-    assert start(folder, "--init", str(folder / "model"), "--lora", "4", "--set", "model.seq_len=24").exit_code == 0
+    options = ("--init", str(folder / "model"), "--lora", "4", "--set", "model.seq_len=24")
+    assert start(folder, *options, is_apart=True).exit_code == 0
     return folder
 
 
@@ -72,7 +74,7 @@ def test_the_first_state_exported_is_the_model_for_peft(made: Path) -> None:
 
 
 def join(manifest: Manifest, init: Path | None, near: Path) -> None:
-    with joined_first_state(manifest, init, near, Access(("unused",), 1.0, lambda line: None)):
+    with prepared_here(), joined_first_state(manifest, init, near, Access(("unused",), 1.0, lambda line: None)):
         pass
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,19 @@ from dilocoxd.wire.local.outer_worker import LoadState
 from dilocoxd.wire.local.worker import WorkerFailed
 from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.published.directory import LINES, VOCAB, publish, save_tokenizer
+from tests.harness.published.prepared_here import prepared_here
 from tests.unit.models.families import FAMILY_CONFIGS
 
 LLAMA = FAMILY_CONFIGS["llama tied"] | {"vocab_size": VOCAB}
 
 
-def start(folder: Path, *options: str) -> Result:
-    """`dilocoxd start tiny --no-run` in `folder`, with a text of its own."""
+def start(folder: Path, *options: str, is_apart: bool = False) -> Result:
+    """`dilocoxd start tiny --no-run` in `folder`, with a text of its own. `is_apart`: weights are read as they are for
+    an operator, in another process, which takes seconds to load its libraries."""
     (folder / "text.txt").write_text("".join(LINES), encoding="utf-8")
     arguments = [*start_arguments(folder), *options]
-    return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+    with nullcontext() if is_apart else prepared_here():
+        return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
 
 
 def start_arguments(folder: Path, data: str = "") -> list[str]:
@@ -81,7 +85,8 @@ def test_what_was_saved_is_state_0_to_the_bit(tmp_path: Path, label: str) -> Non
 def test_start_takes_a_model_and_export_gives_it_back(tmp_path: Path, label: str) -> None:
     table = FAMILY_CONFIGS[label] | {"vocab_size": VOCAB}
     saved = publish(tmp_path / "model", table, shard="60KB")
-    assert start(tmp_path, "--init", str(tmp_path / "model"), "--set", "model.seq_len=24").exit_code == 0
+    options = ("--init", str(tmp_path / "model"), "--set", "model.seq_len=24")
+    assert start(tmp_path, *options, is_apart=label == "llama tied").exit_code == 0
     manifest = load_manifest(tmp_path / "run" / "run.toml")
     assert manifest.model.seq_len == 24
     assert manifest.tokenizer.kind == "files"
@@ -180,11 +185,11 @@ def spoil_tensor(model: Path) -> None:
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What `dilocoxd start` says when it refuses: one sentence, status 78, and nothing was written."""
 
-    def refusal(folder: Path, *options: str, data: str = "") -> str:
+    def refusal(folder: Path, *options: str, data: str = "", is_apart: bool = False) -> str:
         before = {path.name for path in folder.iterdir()}
         (folder / "text.txt").write_text("".join(LINES), encoding="utf-8")
         monkeypatch.setattr("sys.argv", ["dilocoxd", *start_arguments(folder, data), *options])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as ended, nullcontext() if is_apart else prepared_here():
             main()
         said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dilocoxd: ")]
         assert ended.value.code == 78
@@ -220,7 +225,8 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
 ) -> None:
     shutil.copytree(published, tmp_path / "model")
     spoil(tmp_path / "model")  # type: ignore[operator]
-    assert re.search(words, refused(tmp_path, "--init", str(tmp_path / "model")))
+    said = refused(tmp_path, "--init", str(tmp_path / "model"), is_apart=spoil is spoil_end)
+    assert re.search(words, said)
 
 
 @pytest.mark.parametrize(

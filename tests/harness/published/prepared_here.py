@@ -1,0 +1,42 @@
+"""Weights are read in this process, where torch is loaded already, and not in the one that `dilocoxd start` starts.
+
+The same program with the same arguments; to load torch and transformers once more takes several times as long as the
+rest of a test. Who tests that process itself leaves this out.
+"""
+
+import io
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from dilocoxd.cli.model import first_state as command_line
+from dilocoxd.trained.incoming import first_state as program
+
+
+class _Ended:
+    """What there is of a process that has ended."""
+
+    def __init__(self, command: Sequence[str], **_: Any) -> None:
+        assert command[1:3] == ["-m", program.__name__]
+        self.stdout, self.stderr = io.StringIO(), io.StringIO()
+        with redirect_stdout(self.stdout), redirect_stderr(self.stderr):
+            self.returncode = program.main(command[3:])
+        self.stdout.seek(0)
+        self.stderr.seek(0)
+
+    def __enter__(self) -> "_Ended":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def prepared_here() -> Iterator[None]:
+    """As long as it lasts."""
+    library = SimpleNamespace(Popen=_Ended, PIPE=subprocess.PIPE)
+    with mock.patch.object(command_line, "subprocess", library):
+        yield
