@@ -20,11 +20,14 @@ class PassRoots:
         self._named: dict[int, Digest] = {}
         """By pass: what the first result said that it is the mean of."""
         self._trees: dict[int, MerkleTree] = {}
+        self._summands: dict[int, Digest] = {}
+        """Over the roots of all summands, of the passes in which all are known: asked with every segment."""
 
     def keep_own(self, me: PeerId, pass_index: int, hashes: tuple[Digest, ...]) -> None:
         """Our payload of a pass lies in OUTBOX."""
         self._trees[pass_index] = tree = MerkleTree(hashes)
         self._of[pass_index, me] = tree.root
+        self._summands.pop(pass_index, None)
 
     def own_proof(self, pass_index: int, segment: int) -> tuple[Digest, ...]:
         """That the segment is part of our payload."""
@@ -40,9 +43,12 @@ class PassRoots:
 
     def summands(self, pass_index: int) -> Digest | None:
         """Root over the roots of all summands of a mean; None while we do not know."""
-        roots = [self._of.get((pass_index, peer)) for peer in self._order]
-        known = [root for root in roots if root is not None]
-        return merkle_root(known) if len(known) == len(roots) else self._named.get(pass_index)
+        if pass_index not in self._summands:
+            known = [root for peer in self._order if (root := self._of.get((pass_index, peer))) is not None]
+            if len(known) < len(self._order):
+                return self._named.get(pass_index)
+            self._summands[pass_index] = merkle_root(known)
+        return self._summands[pass_index]
 
     def bind_summands(self, pass_index: int, root: Digest) -> bool:
         """A result of these summands was stored. False if others were known to be its summands."""

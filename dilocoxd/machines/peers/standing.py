@@ -165,7 +165,7 @@ class PeerBook:
             if view is None or peer not in present:
                 continue
             if record.tip.is_at_our_head and (view.height, view.head) != (chain.height, chain.head):
-                view = replace(view, height=chain.height, head=chain.head)
+                view = PeerView(peer, view.is_live, view.is_training, chain.height, chain.head, view.step_seconds)
             views[peer] = view
         views[self.me] = PeerView(self.me, True, is_training, chain.height, chain.head)
         return views

@@ -77,7 +77,7 @@ def on_audited(height: Height, event: Audited, state: str, now: Monotonic) -> Ou
 
 def _look_at_missing(height: Height, exchange: Exchange, now: Monotonic) -> Outcome:
     timers, limits = height.attempt.timers, height.limits
-    lost = sorted(peer for peer in exchange.group if not height.book.is_live(peer))
+    lost = sorted(exchange.by_peer.keys() - height.book.live())
     if lost:
         return GiveUp(f"lost {', '.join(lost[:3])}")
     repeats = tuple(exchange.retry(now))

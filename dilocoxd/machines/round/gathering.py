@@ -88,8 +88,10 @@ def gathered_at(height: Height) -> Gathered:
     contributions: dict[PeerId, Contribution] = {}
     awaited: dict[PeerId, Monotonic | None] = {}
     unready, absent = [], []
+    readies = words.readies()
     for peer, view in book.present_views(chain, is_training=trains).items():
-        ready = words.ready(peer)
+        ready = readies.get(peer)
+        has_offered = ready is not None and ready.contribution is not None
         if (
             ready is not None
             and ready.contribution is not None
@@ -99,9 +101,9 @@ def gathered_at(height: Height) -> Gathered:
             contributions[peer] = ready.contribution
         if words.left(peer) == attempt.index or book.is_suspected(peer):
             continue  # nobody waits for it
-        if peer not in contributions and peer not in accused and _is_expected(height, peer, view):
+        if peer not in contributions and peer not in accused and (has_offered or _is_due(height, peer, view)):
             awaited[peer] = book.pace.expected(peer)
-        if book.records[peer].has_missed_join or (ready is not None and ready.attempt >= attempt.index):
+        if (ready is not None and ready.attempt >= attempt.index) or book.records[peer].has_missed_join:
             continue
         if ready is not None or view.head == chain.head:
             unready.append(peer)
@@ -122,9 +124,8 @@ def gathered_at(height: Height) -> Gathered:
     )
 
 
-def _is_expected(height: Height, peer: PeerId, view: PeerView) -> bool:
-    if height.words.has_offered(peer):
-        return True
+def _is_due(height: Height, peer: PeerId, view: PeerView) -> bool:
+    """Whether an offer of it, of which there is none yet, is waited for."""
     is_near = view.height in (height.round, height.round - 1)
     return view.is_training and is_near and not height.book.records[peer].is_straggler
 
@@ -219,7 +220,7 @@ def others_due(height: Height, now: Monotonic, own_step_s: float = 0.0) -> Monot
     latest = now + pace.grace(height.limits)
     due = []
     for peer, view in views.items():
-        if not view.is_live or not _is_expected(height, peer, view) or height.words.has_offered(peer):
+        if not view.is_live or height.words.has_offered(peer) or not _is_due(height, peer, view):
             continue
         expected = pace.planned(peer, _planned_steps(height, peer, known, own_step_s), view.step_seconds)
         if expected is not None and now < expected <= latest:

@@ -51,7 +51,7 @@ def coordinator_order(
 ) -> list[PeerId]:
     """Peers in the order in which they are asked to coordinate this attempt; the same list at everybody."""
     prefix = f"{run_id}\0{round_index}\0{attempt}\0"
-    return sorted(peers, key=lambda peer: _order(prefix, peer))
+    return sorted(peers, key=functools.partial(_order, prefix))
 
 
 @functools.lru_cache(1 << 14)

@@ -125,12 +125,12 @@ class Height:
 
     def candidates(self) -> list[PeerId]:
         """Who may coordinate this attempt, best first: live peers at our head."""
-        records, words, head = self.book.records, self.words, self.chain.head
+        records, readies, head = self.book.records, self.words.readies(), self.chain.head
         here = [
             peer
             for peer in self.book.present()
             if peer == self.me
-            or words.ready(peer) is not None
+            or peer in readies
             or records[peer].tip.is_at_our_head
             or ((view := records[peer].view) is not None and view.head == head)
         ]
@@ -243,6 +243,9 @@ class Height:
 
     def hear_attempt(self, peer: PeerId, attempt: Attempt) -> Violation | None:
         """The peer says that it is in this attempt; a Violation if that is not to be believed (R5)."""
+        if attempt <= self.attempt.index:
+            self.words.claim(peer, attempt)  # as a rule: we were there, so there is nothing to be believed
+            return None
         # Who comes late cannot know how far the others are: it believes two that agree, or the only other one there is.
         is_alone_with_it = self.book.is_alone_with(peer)
         known = self.words.known_attempt(peer, self.attempt.index)

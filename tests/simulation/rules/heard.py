@@ -171,7 +171,8 @@ class Heard:
         return peer in self.views and self.views[peer].is_live and peer not in self.departed
 
     def live(self) -> list[PeerId]:
-        return [peer for peer in self.views if self.is_live(peer)]
+        departed = self.departed
+        return [peer for peer, view in self.views.items() if view.is_live and peer not in departed]
 
     def known_attempt(self, without: PeerId) -> int:
         """The latest that anybody else claims (R5)."""
@@ -179,8 +180,11 @@ class Heard:
 
     def is_believed(self, peer: PeerId, attempt: int) -> bool:
         """Not too far beyond every attempt that is known (R5)."""
+        jump_max = self.limits.attempt_jump_max
+        if attempt <= self.attempt + jump_max:
+            return True  # as a rule: nobody need be asked
         is_alone = not [other for other in self.live() if other != peer]
-        return is_alone or attempt <= self.known_attempt(peer) + self.limits.attempt_jump_max
+        return is_alone or attempt <= self.known_attempt(peer) + jump_max
 
     def is_suspected(self, peer: PeerId) -> bool:
         return self.suspicion.get(peer, 0) > SUSPICION_MAX
