@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -107,18 +107,31 @@ def _text_of(file: Path) -> str:
 def _stdlib_docstrings() -> Iterator[str]:
     root = Path(sysconfig.get_path("stdlib"))
     skipped = {"site-packages", "test", "tests", "__pycache__", "idlelib", "dist-packages"}
-    for path in sorted(root.rglob("*.py")):
-        if skipped & set(path.relative_to(root).parts):
-            continue
+    files: list[Path] = []
+    for folder, inside, names in os.walk(root):
+        inside[:] = [name for name in inside if name not in skipped]  # what was installed may be many times as much
+        files += [Path(folder, name) for name in names if name.endswith(".py")]
+    for path in sorted(files):
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
             continue
-        for node in ast.walk(tree):
+        for node in statements_below(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text and len(text) > 80:
                     yield text + "\n"
+
+
+def statements_below(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every node that may have a docstring, in the order of ast.walk, which hashes of this corpus rest on; most nodes
+    are of expressions, and those have none."""
+    todo = deque[ast.AST]([tree])
+    while todo:
+        node = todo.popleft()
+        yield node
+        inside = ast.iter_child_nodes(node)
+        todo.extend(one for one in inside if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case))
 
 
 def _newest_package(pattern: str) -> str:

@@ -1,5 +1,6 @@
 """Data of a run: the same tokens on every site, nothing held out is trained on, any position without history."""
 
+import ast
 import hashlib
 import json
 import subprocess
@@ -14,7 +15,7 @@ import torch
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.data import DataConfig, PreparedData, TokenizerConfig, prepare
 from dilocoxd.trainer.data.bpe import train_tokenizer
-from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus
+from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus, statements_below
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.data.prepare import unigram_entropy
 from dilocoxd.trainer.data.split import chunks_of, hold_out
@@ -215,6 +216,39 @@ def test_english_without_package_tools_is_the_standard_library(tmp_path: Path, m
     assert source == "stdlib"
     assert len(text) > 500_000
     assert "gcide cannot be had" in said[-1]
+
+
+def test_docstrings_are_found_in_the_order_of_all_nodes() -> None:
+    source = """
+if a:
+    def in_if(): ...
+else:
+    class InElse:
+        async def method(self):
+            def inner(): ...
+try:
+    def in_try(): ...
+except E:
+    def in_except(): ...
+else:
+    def in_else(): ...
+finally:
+    def in_finally(): ...
+match f(lambda: 1):
+    case [1, *_]:
+        def in_case(): ...
+for _ in b:
+    with c:
+        while d:
+            def in_while(): ...
+@decorated(lambda x: [y for y in x])
+def last(of=lambda: 2): ...
+"""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    tree = ast.parse(source)
+    expected = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    assert len(expected) == 12
+    assert [node for node in statements_below(tree) if isinstance(node, kinds)] == expected
 
 
 @pytest.mark.parametrize("size", [100, 5000])
