@@ -174,6 +174,17 @@ def decode_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
     return scales
 
 
+def multiply_blocks_(values: Tensor, scales: Tensor, block: int) -> None:
+    """values <- values * scale of their block; the last block may be short."""
+    full = values.numel() // block
+    if full == scales.numel():
+        values.view(full, block).mul_(scales.unsqueeze(1))
+        return
+    values[: full * block].view(full, block).mul_(scales[:full].unsqueeze(1))
+    if full < scales.numel():
+        values[full * block :].mul_(scales[full])
+
+
 def pack_nibbles(values: Tensor, out: Tensor) -> None:
     """float32 values in [-8, 7] -> split-half nibbles of the nearest integers, ties to even. Overwrites `values`."""
     full = values.numel() // GROUP

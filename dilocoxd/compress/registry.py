@@ -11,8 +11,9 @@ from dilocoxd.compress.bins import BinMeans
 from dilocoxd.compress.blockint import SCALE_BYTES, BlockInt
 from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.floats import FloatCodec
-from dilocoxd.compress.tables import E3M0, Int2
+from dilocoxd.compress.tables import E3M0
 from dilocoxd.compress.topk import SPAN, TopK
+from dilocoxd.compress.twobit import Int2
 from dilocoxd.errors import ConfigError
 
 BLOCK_MIN, BLOCK_MAX = 16, 4096

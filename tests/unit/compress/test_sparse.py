@@ -8,7 +8,6 @@ import torch
 from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
-from dilocoxd.compress.tables import tree_sum
 from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.outer.feedback import ErrorFeedback
@@ -114,8 +113,3 @@ def test_sparse_with_feedback_delivers_everything_in_the_end(kind: str) -> None:
         missing[mode] = float((engine.anchor + 80 * update).norm() / (80 * update).norm())
     assert missing["local"] < 0.35
     assert missing["none"] > 2 * missing["local"]
-
-
-def test_tree_sum_is_the_sum() -> None:
-    rows = torch.arange(64, dtype=torch.float32).view(4, 16)
-    assert torch.equal(tree_sum(rows), rows.sum(dim=1))

@@ -1,0 +1,79 @@
+"""The fast encoders write the bytes of plain ones: every value is chosen on purpose, so every bit is compared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dilocoxd.compress.codec import Codec
+from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.compress.twobit import Int2
+from tests.reference.two_bits import int2_payload, int2_values
+
+LENGTHS = (1, 2, 3, 5, 15, 16, 17, 127, 129, 1023, 1025, 4093, 4095, 4096, 4097, 8190, 9001, 20_481)
+TINY = (0.0, -0.0, 1e-45, -1e-45, 2.0**-126, -(2.0**-126))
+EDGE = (*TINY, 2.0**-64, -(2.0**-65), 2.0**-40, 0.5, -0.5, 1.0, -1.0, 2.0**64)
+
+
+def vectors(numel: int, seed: int) -> list[Tensor]:
+    """Gaussian ones of several sizes, heavy tails, two equal magnitudes, zeros in places, and nothing but edges."""
+    rng = torch.Generator().manual_seed(seed)
+    normal = torch.randn(numel, generator=rng)
+    signs = torch.where(normal >= 0, 1.0, -1.0)
+    edges = torch.tensor(EDGE)
+    return [
+        normal * 1e-3,
+        normal.pow(9),
+        normal * 2.0**-140,
+        normal * 2.0**-66,
+        signs * 0.75,
+        signs.abs().neg(),
+        torch.where(normal > 1.0, normal, 0.0),
+        edges[torch.randint(len(EDGE), (numel,), generator=rng)],
+        edges[torch.randint(len(EDGE) - 1, (numel,), generator=rng)],
+        edges[torch.randint(len(TINY), (numel,), generator=rng)],
+        torch.zeros(numel),
+        torch.full((numel,), -0.0),
+    ]
+
+
+def payload_of(codec: Codec, values: Tensor) -> bytes:
+    payload = bytearray(codec.payload_bytes(values.numel()))
+    codec.encode(values, payload)
+    return bytes(payload)
+
+
+def decoded(codec: Codec, payload: bytes, numel: int) -> Tensor:
+    out = torch.full((numel,), float("nan"))
+    codec.decode(payload, out)
+    return out.view(torch.int32)
+
+
+@pytest.mark.parametrize("block", [16, 32, 64, 128, 256, 1024, 4096])
+def test_int2_writes_and_reads_the_bits_of_the_plain_reference(block: int) -> None:
+    codec = codec_from_name("int2", block=block)
+    for numel in LENGTHS:
+        for index, values in enumerate(vectors(numel, seed=numel)):
+            before = values.clone()
+            payload = payload_of(codec, values)
+            assert payload == int2_payload(values, block), (numel, index)
+            assert torch.equal(values.view(torch.int32), before.view(torch.int32)), "the values are not written to"
+            if index < 2:
+                expected = int2_values(payload, numel, block).view(torch.int32)
+                assert torch.equal(decoded(codec, payload, numel), expected), (numel, index)
+
+
+@pytest.mark.parametrize("excess", [0, 1, 129, 4099])
+def test_int2_of_several_chunks_is_that_of_its_values(excess: int) -> None:
+    codec = codec_from_name("int2")
+    for values in vectors(2 * Int2.chunk + excess, seed=excess)[:7:3]:
+        assert payload_of(codec, values) == int2_payload(values, 128)
+
+
+def test_what_a_codec_kept_from_other_lengths_does_not_show() -> None:
+    first, second = torch.randn(Int2.chunk), torch.randn(300)
+    for block in (128, 64, 128):
+        codec = codec_from_name("int2", block=block)
+        for values in (first, second, first):
+            assert payload_of(codec, values) == int2_payload(values, block)
