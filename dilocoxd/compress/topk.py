@@ -13,13 +13,20 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dilocoxd.compress.blockint import padded
-from dilocoxd.compress.codec import CHUNK, Codec, bad_payload, check_decoded, check_encodable, load, store
+from dilocoxd.compress.codec import CHUNK, Codec, bad_payload, check_decoded, check_encodable
 
 SPAN = 4096
+SPAN_BITS = 12
+STRIPE = 16
+"""Spans compared at a time: fewer bools than the codec's scratch would otherwise grow by."""
+CANDIDATES_MAX = 4
+"""Times k and spans; of Gaussian values 1.2 are usual, and with many more the short way is none."""
 ValueFormat = Literal["2bit", "fp32"]
 
 
@@ -41,76 +48,133 @@ class TopK(Codec):
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         rows = padded(values, SPAN).view(-1, SPAN)
-        magnitudes = rows.abs()
-        check_encodable(magnitudes)
-        positions = magnitudes.topk(self._k, dim=1, sorted=False).indices.sort(dim=1).values
+        positions = largest_positions(rows.abs(), self._k)
         chosen = rows.gather(1, positions)
-        target = self._spans(out, start, rows.shape[0])
-        target[:, : self._position_bytes].copy_(_pack_positions(positions))
+        target = self._spans(out, start, rows.shape[0]).numpy()
+        _pack_positions(positions.numpy(), target[:, : self._position_bytes])
         if self._values == "fp32":
-            target[:, self._position_bytes :].copy_(chosen.view(torch.uint8).view(rows.shape[0], -1))
+            target[:, self._position_bytes :] = chosen.numpy().view(np.uint8)
         else:
-            self._encode_signs(chosen, target[:, self._position_bytes :])
+            _encode_signs(chosen, target[:, self._position_bytes :])
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         num_spans = -(-out.numel() // SPAN)
-        source = self._spans(payload, start, num_spans)
+        source = self._spans(payload, start, num_spans).numpy()
         positions = _unpack_positions(source[:, : self._position_bytes])
-        if not bool((positions[:, 1:] > positions[:, :-1]).all().item()):
+        if not (positions[:, 1:] > positions[:, :-1]).all():
             raise bad_payload("positions of a chunk are not strictly ascending")
         raw = source[:, self._position_bytes :]
         if self._values == "fp32":
-            values = load(raw.reshape(-1), torch.float32).view(num_spans, self._k)
+            values = torch.from_numpy(raw.copy().view(np.float32))
             check_decoded(values)
         else:
-            values = self._decode_signs(raw)
-        rows = torch.zeros(num_spans, SPAN).scatter_(1, positions, values)
-        out.copy_(rows.view(-1)[: out.numel()])
+            values = _decode_signs(raw, self._k)
+        at = torch.from_numpy(positions)
+        if out.numel() == num_spans * SPAN:
+            out.zero_().view(num_spans, SPAN).scatter_(1, at, values)
+        else:
+            out.copy_(torch.zeros(num_spans, SPAN).scatter_(1, at, values).view(-1)[: out.numel()])
 
     def _spans(self, payload: Tensor, start: int, count: int) -> Tensor:
         first = start // SPAN * self._span_bytes
         return payload[first : first + count * self._span_bytes].view(count, self._span_bytes)
 
-    def _encode_signs(self, chosen: Tensor, out: Tensor) -> None:
-        magnitudes = chosen.abs().double()
-        is_high = magnitudes >= magnitudes.mean(dim=1, keepdim=True)
-        means = []
-        for group in (~is_high, is_high):
-            count = group.sum(dim=1).clamp_(min=1)
-            means.append((magnitudes * group).sum(dim=1) / count)
-        store_rows(torch.stack(means, dim=1).float().to(torch.bfloat16), out[:, :4])
-        codes = (chosen < 0).to(torch.uint8) | (is_high.to(torch.uint8) << 1)
-        codes = torch.nn.functional.pad(codes, (0, -self._k % 4)).view(out.shape[0], -1, 4)
-        out[:, 4:].copy_(codes[:, :, 0] | codes[:, :, 1] << 2 | codes[:, :, 2] << 4 | codes[:, :, 3] << 6)
 
-    def _decode_signs(self, raw: Tensor) -> Tensor:
-        levels = load(raw[:, :4].reshape(-1), torch.bfloat16).float().view(-1, 2)
-        check_decoded(levels)
-        if bool((levels < 0).any().item()):
-            raise bad_payload("a magnitude of a chunk is negative")
-        packed = raw[:, 4:]
-        codes = torch.stack([(packed >> (2 * part)) & 3 for part in range(4)], dim=2).view(raw.shape[0], -1)
-        codes = codes[:, : self._k].to(torch.int64)
-        magnitudes = levels.gather(1, codes >> 1)
-        return torch.where((codes & 1) == 1, -magnitudes, magnitudes)
+def largest_positions(magnitudes: Tensor, k: int) -> Tensor:
+    """int64[rows, k], ascending: where the k largest of float32[rows, SPAN] >= 0 stand, those that `topk` chooses.
+
+    The k-th largest of the maxima of groups is a lower bound of the k-th largest value; few values reach it, and only
+    they are compared. Rows in which equal magnitudes leave a choice, or with fewer than k groups that are not zero,
+    are left to `topk`. Raises NotEncodableError.
+    """
+    num_rows = magnitudes.shape[0]
+    groups = 4 << (k - 1).bit_length()
+    if groups > SPAN // 2:
+        check_encodable(magnitudes)
+        return _plain_positions(magnitudes, k)
+    peaks = magnitudes.view(num_rows, -1, groups).amax(dim=1)
+    check_encodable(peaks)
+    values = magnitudes.numpy()
+    bound = np.sort(peaks.numpy(), axis=1)[:, groups - k]
+    bound[bound == 0] = np.inf
+    stripes = range(0, num_rows, STRIPE)
+    flat = np.concatenate(
+        [_places(values[at : at + STRIPE] >= bound[at : at + STRIPE, None]) + at * SPAN for at in stripes]
+    )
+    if flat.size > CANDIDATES_MAX * k * num_rows:
+        return _plain_positions(magnitudes, k)
+    candidates, row = values.reshape(-1)[flat], flat >> SPAN_BITS
+    counts = np.bincount(row, minlength=num_rows)
+    width = max(k, int(counts.max()))
+    table = np.full((num_rows, width), -1.0, dtype=np.float32)
+    table[np.arange(width) < counts[:, None]] = candidates
+    least = np.sort(table, axis=1)[:, width - k]
+    is_kept = candidates >= np.repeat(least, counts)
+    kept = flat[is_kept]
+    is_clear = np.bincount(kept >> SPAN_BITS, minlength=num_rows) == k
+    if is_clear.all():
+        return torch.from_numpy((kept & (SPAN - 1)).reshape(num_rows, k))
+    positions = torch.empty(num_rows, k, dtype=torch.int64)
+    clear = torch.from_numpy(is_clear)
+    positions[clear] = torch.from_numpy((kept[is_clear[kept >> SPAN_BITS]] & (SPAN - 1)).reshape(-1, k))
+    positions[~clear] = _plain_positions(magnitudes[~clear], k)
+    return positions
 
 
-def store_rows(values: Tensor, out: Tensor) -> None:
-    """Copy the bytes of each row of `values` into the rows of `out`."""
-    raw = torch.empty(values.numel() * values.itemsize, dtype=torch.uint8)
-    store(values, raw)
-    out.copy_(raw.view(values.shape[0], -1))
+def _plain_positions(magnitudes: Tensor, k: int) -> Tensor:
+    return magnitudes.topk(k, dim=1, sorted=False).indices.sort(dim=1).values
 
 
-def _pack_positions(positions: Tensor) -> Tensor:
-    pairs = positions.to(torch.int32).view(positions.shape[0], -1, 2)
-    a, b = pairs[:, :, 0], pairs[:, :, 1]
-    triples = torch.stack([a & 255, (a >> 8) | ((b & 15) << 4), b >> 4], dim=2)
-    return triples.to(torch.uint8).view(positions.shape[0], -1)
+def _places(is_set: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Flat positions of the few that are set, ascending; the number of values is a multiple of 8."""
+    eights = is_set.reshape(-1).view(np.uint64)
+    words = np.flatnonzero(eights != 0)
+    inside = np.flatnonzero(eights[words].view(np.bool_))
+    places: NDArray[np.int64] = (words[inside >> 3] << 3) + (inside & 7)
+    return places
 
 
-def _unpack_positions(packed: Tensor) -> Tensor:
-    triples = packed.reshape(packed.shape[0], -1, 3).to(torch.int64)
-    a = triples[:, :, 0] | (triples[:, :, 1] & 15) << 8
-    b = triples[:, :, 1] >> 4 | triples[:, :, 2] << 4
-    return torch.stack([a, b], dim=2).view(packed.shape[0], -1)
+def _encode_signs(chosen: Tensor, out: NDArray[np.uint8]) -> None:
+    """float32[spans, k] -> two magnitudes and the codes of each span. Sums are torch's: the same bits as ever."""
+    wide = chosen.abs().double()
+    magnitudes = wide.numpy()
+    is_high = magnitudes >= wide.mean(dim=1, keepdim=True).numpy()
+    num_high = is_high.sum(axis=1, dtype=np.int32)
+    means = np.empty((chosen.shape[0], 2))
+    for column, (group, count) in enumerate(((~is_high, chosen.shape[1] - num_high), (is_high, num_high))):
+        total = torch.from_numpy(magnitudes * group).sum(dim=1).numpy()
+        np.divide(total, np.maximum(count, 1), out=means[:, column])
+    out[:, :4] = torch.from_numpy(means).float().to(torch.bfloat16).view(torch.uint8).numpy()
+    bits = np.empty((chosen.shape[0], 2 * chosen.shape[1]), dtype=np.bool_)
+    np.less(chosen.numpy(), 0, out=bits[:, ::2])
+    bits[:, 1::2] = is_high
+    out[:, 4:] = np.packbits(bits, axis=1, bitorder="little")
+
+
+def _decode_signs(raw: NDArray[np.uint8], k: int) -> Tensor:
+    """float32[spans, k]."""
+    levels = torch.from_numpy(raw[:, :4].copy()).view(torch.bfloat16).float()
+    check_decoded(levels)
+    both = levels.numpy()
+    if (both < 0).any():
+        raise bad_payload("a magnitude of a chunk is negative")
+    bits = np.unpackbits(raw[:, 4:], axis=1, count=2 * k, bitorder="little")
+    values = np.where(bits[:, 1::2], both[:, 1:], both[:, :1])
+    return torch.from_numpy(np.where(bits[:, ::2], -values, values))
+
+
+def _pack_positions(positions: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+    """int64[spans, k] below 4096 -> two in three bytes."""
+    a, b = positions[:, ::2], positions[:, 1::2]
+    out[:, ::3] = a & 255
+    out[:, 1::3] = (a >> 8) | ((b & 15) << 4)
+    out[:, 2::3] = b >> 4
+
+
+def _unpack_positions(packed: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Two positions in three bytes -> int64[spans, k]."""
+    low, middle, high = (packed[:, part::3].astype(np.int64) for part in range(3))
+    positions = np.empty((packed.shape[0], 2 * low.shape[1]), dtype=np.int64)
+    positions[:, ::2] = low | (middle & 15) << 8
+    positions[:, 1::2] = middle >> 4 | high << 4
+    return positions

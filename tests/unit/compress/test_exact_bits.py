@@ -9,6 +9,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.twobit import Int2
+from tests.reference.top_k import topk_payload, topk_values
 from tests.reference.two_bits import int2_payload, int2_values
 
 LENGTHS = (1, 2, 3, 5, 15, 16, 17, 127, 129, 1023, 1025, 4093, 4095, 4096, 4097, 8190, 9001, 20_481)
@@ -77,3 +78,31 @@ def test_what_a_codec_kept_from_other_lengths_does_not_show() -> None:
         codec = codec_from_name("int2", block=block)
         for values in (first, second, first):
             assert payload_of(codec, values) == int2_payload(values, block)
+
+
+@pytest.mark.parametrize("form", ["2bit", "fp32"])
+@pytest.mark.parametrize("k", [2, 6, 64, 66, 258, 512, 514, 4096])
+def test_topk_writes_and_reads_the_bits_of_the_plain_reference(k: int, form: str) -> None:
+    codec = codec_from_name("topk", k=k, values=form)
+    for numel in (1, 4095, 4096, 9001, 20_481) if k <= 64 else (9001,):
+        for index, values in enumerate([*vectors(numel, seed=numel + k), *crowded(numel)]):
+            payload = payload_of(codec, values)
+            assert payload == topk_payload(values, k, form), (numel, index)
+            if index < 2:
+                expected = topk_values(payload, numel, k, form).view(torch.int32)
+                assert torch.equal(decoded(codec, payload, numel), expected), (numel, index)
+
+
+def crowded(numel: int) -> list[Tensor]:
+    """The largest values side by side, ascending, in few groups, and every second row without any."""
+    rng = torch.Generator().manual_seed(numel)
+    places = torch.arange(numel)
+    normal = torch.randn(numel, generator=rng)
+    return [
+        torch.where(places % 4096 < 70, normal * 100, normal),
+        places.float(),
+        torch.where(places % 256 < 3, normal * 100, normal),
+        torch.where(places // 4096 % 2 == 0, normal, 0.0),
+        normal.mul(8).round(),
+        normal.bfloat16().float(),
+    ]
