@@ -25,7 +25,7 @@ else
 endif
 
 test-in-process: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 25 -m "not processes" $(APART)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "not processes" $(APART)
 
 # A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
 # Parts of a site (its workers, its trainers, its node in the swarm) and whole sites.

@@ -1,8 +1,27 @@
-"""Property tests try the same examples in each run; DILOCOXD_NEW_EXAMPLES=1 looks for new ones."""
+"""Property tests try the same examples in each run; DILOCOXD_NEW_EXAMPLES=1 looks for new ones.
+
+The longest files of those that start no daemons come first: run two at a time, one of them would else be left alone at
+the end (tests/integration does the same for those that do).
+"""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+LONGEST = (
+    *("simulation/test_seeds.py", "unit/machines/phase/test_crash_books.py", "unit/trained/test_pretrained.py"),
+    *("stories/test_stories.py", "unit/outerworker/test_memory.py", "unit/bench/test_convergence.py"),
+    *("unit/trainer/test_data.py", "unit/outer/test_invariants.py", "unit/trained/test_adapter_start.py"),
+)
 
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("default" if os.environ.get("DILOCOXD_NEW_EXAMPLES") else "fixed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Same order otherwise."""
+    rank = {(Path(__file__).parent / name).resolve(): number for number, name in enumerate(LONGEST)}
+    assert all(path.exists() for path in rank), "a file of LONGEST is gone"
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
