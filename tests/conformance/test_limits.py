@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hivemind.proto import dht_pb2
 
+from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.discovery import contacts, gossip
@@ -17,6 +18,13 @@ from dilocoxd.wire import entry, messages, records
 
 ROOT = Path(__file__).resolve().parents[2]
 KIB, MIB, DAY_MS = 1024, 1 << 20, 24 * 3600 * 1000
+
+
+def first_chunk(codec: str) -> int:
+    """Values in the first chunk of a long share."""
+    start, stop = next(iter(codec_from_name(codec).chunks(1 << 20)))
+    return stop - start
+
 
 STATED = {
     "E5. A receiver MUST bound memory before it parses: a message is at most 1 MiB, a record 8 KiB, an entry 8 MiB": (
@@ -41,6 +49,11 @@ STATED = {
         (fence.EACH.burst, 40.0),
         (fence.TOTAL.per_s, 50.0),
         (fence.TOTAL.burst, 400.0),
+    ),
+    "have 524,288 values, of `fp32`, `fp16`, `bf16` and `topk` 262,144, of `int2`, `e3m0` and `int8bins` 131,072": (
+        *((first_chunk(name), 524_288) for name in ("int4", "int8")),
+        *((first_chunk(name), 262_144) for name in ("fp32", "fp16", "bf16", "topk")),
+        *((first_chunk(name), 131_072) for name in ("int2", "e3m0", "int8bins")),
     ),
 }
 
