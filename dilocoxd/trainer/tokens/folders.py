@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StoreError(
                 f"{path}: cannot be read now ({os.strerror(error.errno)}); see that its disk or mount answers, then"

@@ -168,7 +168,7 @@ def documents(piece: TextPiece, field: str) -> Iterator[str]:
 
 
 def _bytes_of(piece: TextPiece) -> Iterator[bytes]:
-    """Line by line. Raises OSError, EOFError."""
+    """Line by line. Raises OSError, EOFError, zlib.error."""
     if piece.is_gzip:
         with gzip.open(piece.path) as file:
             yield from file

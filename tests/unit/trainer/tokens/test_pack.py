@@ -155,6 +155,17 @@ def test_refusal_of_the_system_is_not_taken_for_a_wrong_file(name: str, tmp_path
         list(documents(piece, "text"))
 
 
+@pytest.mark.parametrize("cut", [range(40, 60), range(-9, 0)], ids=["damaged", "cut off"])
+def test_damaged_gzip_is_a_wrong_file(cut: range, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    data = bytearray(gzip.compress("\n".join(DOCUMENTS).encode()))
+    if cut.start > 0:
+        data[cut.start : cut.stop] = bytes(255 - byte for byte in data[cut.start : cut.stop])
+    path.write_bytes(data if cut.start > 0 else data[: cut.start])
+    with pytest.raises(ConfigError, match=r"a\.txt\.gz: cannot be read .*; give a readable file"):
+        list(documents(TextPiece(0, path, ".txt", 0, 1, 1), "text"))
+
+
 def refused(folder: Path, paths: list[Path], **changes: object) -> str:
     """The sentence with which packing is refused."""
     options = PackOptions(**{"tokenizer": folder / "tokenizer", **changes})  # type: ignore[arg-type]
