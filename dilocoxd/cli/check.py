@@ -83,6 +83,8 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
         problems += [f"{path}: {text}" for text in site_problems(manifest, site)]
     if manifest is not None and not problems:
         problems += [f"{path}: {text}" for text in impossible(manifest, site)]
+    if manifest is not None and site is not None and not problems:
+        problems += [f"{path}: {text}" for text in unreadable(manifest, site)]
     # Only here, as there.
     from dilocoxd.cli.configuration.figures import figures
 
@@ -114,6 +116,17 @@ def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:
         return list(refusals(manifest, footprint(manifest, shape), machine, parallel.device))
     except ConfigError as error:
         return [str(error)]
+
+
+def unreadable(manifest: Manifest, site: SiteConfig) -> list[str]:
+    """What this site was told to read and cannot: the run's token stores, or its text."""
+    from dilocoxd.cli.corpus import require_there  # only here: it knows how stores are made
+
+    try:
+        require_there(manifest, site)
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def gpu_memory() -> int:

@@ -13,6 +13,7 @@ from dilocoxd.cli.main import cli
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.rundir import create_run_dir
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.trainer.data.corpora import TEXT_PREFIX, read_corpus
 from dilocoxd.trainer.tokens.__main__ import main
@@ -143,6 +144,20 @@ def test_run_whose_stores_nobody_named_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="say where it is with --data x=PATH"):
         CliRunner().invoke(cli, command, standalone_mode=False, catch_exceptions=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_check_config_finds_a_store_that_is_gone(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")], held=0.1)
+    manifest, corpora = own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+    run_dir = create_run_dir(tmp_path / "run", manifest, SiteConfig(paths=PathsSection(corpora=corpora)))
+    command = ["check-config", str(run_dir.path)]
+    done = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert not done.return_value, done.output
+    Path(store.directory).rename(tmp_path / "elsewhere")
+    done = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert done.return_value == 78
+    assert "this is no token store" in done.output
 
 
 def test_text_that_cannot_fill_a_batch_is_refused(tmp_path: Path) -> None:
