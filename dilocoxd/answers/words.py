@@ -1,5 +1,7 @@
 """Figures for people, the same in every table, line and message. Pure. Units: decimal (kB, MB), as links are sold."""
 
+import math
+
 MINUTE_S = 60
 HOUR_S = 3600
 DAY_S = 86_400
@@ -41,8 +43,8 @@ def _two_units(seconds: float, large_s: int, large: str, small_s: int, small: st
 
 
 def figure(value: float | None, form: str = ".3f") -> str:
-    """A number, or a dash while there is none."""
-    return format(value, form) if value is not None else "-"
+    """A number, or a dash where there is none."""
+    return format(value, form) if value is not None and math.isfinite(value) else "-"
 
 
 def tokens_per_s(value: float | None) -> str:

@@ -1,12 +1,12 @@
 """Answers of all GET paths: each asks the view and hands its value on. Decides nothing but paging and thinning."""
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
 from dilocoxd.answers.fields import LossPoint
 from dilocoxd.answers.history import LossCurves
+from dilocoxd.answers.losses import mean_of_known
 from dilocoxd.answers.site import Health
 from dilocoxd.api import endpoints
 from dilocoxd.api.endpoints import OpenApiDocument
@@ -20,14 +20,13 @@ from dilocoxd.api.responses.problems import ProblemError, problem
 
 
 def thinned(points: Sequence[LossPoint], count: int) -> Sequence[LossPoint]:
-    """At most `count` points: last time and number of each stretch, mean of its losses."""
+    """At most `count` points: last time and number of each stretch, mean of its known losses."""
     if len(points) <= count:
         return points
     found: list[LossPoint] = []
     for index in range(count):
         part = points[index * len(points) // count : (index + 1) * len(points) // count]
-        losses = [math.nan if loss is None else loss for _, _, loss in part]
-        found.append((part[-1][0], part[-1][1], sum(losses) / len(losses)))
+        found.append((part[-1][0], part[-1][1], mean_of_known(loss for _, _, loss in part)))
     return found
 
 

@@ -41,8 +41,8 @@ class Codec(ABC):
     name: str
     """Canonical spelling, as `registry.codec_from_name` takes it."""
     chunk: int = CHUNK
-    """Elements worked on at a time; no part of the format. Codecs with several temporaries per value take fewer at
-    once, or their scratch exceeds a segment of a million."""
+    """Elements worked on at a time: no part of the payload, but the norms of C9 are added up by chunks. Codecs with
+    several temporaries per value take fewer at once, or their scratch exceeds a segment of a million."""
 
     @abstractmethod
     def payload_bytes(self, numel: int) -> int:

@@ -188,7 +188,7 @@ class _Tree:
 
 _spare_scratch: list[_Scratch] = []
 _spare_levels: list[Tensor] = []
-"""At most one of each, of a full chunk: taken out while in use, so that threads never share one."""
+"""One of each as a rule, of a full chunk: taken out while in use, so that threads never share one."""
 
 
 def _taken_scratch(rows: int, block: int) -> _Scratch:

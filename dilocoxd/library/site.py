@@ -156,7 +156,9 @@ class Site:
         self._num_steps += 1
         phase.inner_step += 1
         phase.tokens += tokens
-        phase.loss_sum += loss if is_finite else 0.0
+        if is_finite:
+            phase.loss_sum += loss
+            phase.num_losses += 1
         self._link.send(
             local_trainer.StepDone(
                 phase=phase.number,
@@ -213,7 +215,7 @@ class Site:
                 phase=closed.number,
                 inner_steps=closed.inner_step,
                 tokens=closed.tokens,
-                mean_loss=closed.loss_sum / max(1, closed.inner_step),
+                mean_loss=closed.loss_sum / closed.num_losses if closed.num_losses else local_trainer.NOT_FINITE,
                 took_anchor=command.then == "replace",
                 round=self.round,
             )
@@ -274,6 +276,7 @@ class _Phase:
         self.inner_step = 0
         self.tokens = 0
         self.loss_sum = 0.0
+        self.num_losses = 0
 
 
 def _layout(manifest: Manifest, parameters: list[tuple[str, nn.Parameter]], run_directory: Path) -> Layout:

@@ -172,7 +172,8 @@ class PhaseClosed(Event):
     phase: int
     inner_steps: int
     tokens: int
-    mean_loss: float
+    mean_loss: float | None
+    """Of the steps with a finite loss; None if there was none."""
     global_step: int
 
 

@@ -1,9 +1,9 @@
 """Tells where a rank hangs: stacks of all threads, and the newest collectives with their state, into files.
 
-`DUMP_SIGNAL` asks for it: the daemon before it ends trainers that are silent (daemon/workers/hang_dump.py), or anybody,
-for training goes on. Stacks are written inside the signal handler, so that a rank that is stuck in C code and holds the
-interpreter lock tells them too. Torch's flight recorder (gloo and NCCL) is read by a thread, which needs that lock: a
-rank that waits in a collective does not hold it. Numbers are not touched.
+`DUMP_SIGNAL` asks for it: the daemon before it ends trainers that are silent (daemon/workers/hang_dump.py), or a person
+who wonders: training goes on. Stacks are written inside the signal handler, so that a rank that is stuck in C code and
+holds the interpreter lock tells them too. Torch's flight recorder (gloo and NCCL) is read by a thread, which needs that
+lock: a rank that waits in a collective does not hold it. Numbers are not touched.
 """
 
 from __future__ import annotations

@@ -42,11 +42,13 @@ class PhaseProgress:
     inner_step: int = 0
     tokens: int = 0
     loss_sum: float = 0.0
+    num_losses: int = 0
+    """Steps whose loss was finite; `loss_sum` is theirs."""
 
     @property
     def mean_loss(self) -> float:
-        """Mean training loss of the phase so far."""
-        return self.loss_sum / self.inner_step if self.inner_step else 0.0
+        """Mean training loss of the phase so far; NOT_FINITE if no step had a finite one."""
+        return self.loss_sum / self.num_losses if self.num_losses else local_trainer.NOT_FINITE
 
 
 class TrainingLoop:
@@ -129,7 +131,9 @@ class TrainingLoop:
         self._apply(squares)
         phase.inner_step += 1
         phase.tokens += ids_BT.numel()
-        phase.loss_sum += loss if math.isfinite(loss) else 0.0
+        if math.isfinite(loss):
+            phase.loss_sum += loss
+            phase.num_losses += 1
         if training.pipeline.reports:
             self._link.send(
                 local_trainer.StepDone(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.ipc.hang_files import DUMP_SIGNAL
 from dilocoxd.models import param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.frozen import fill_frozen
@@ -49,6 +51,7 @@ _EXIT_FAILED: Final = 1
 def main() -> int:
     """Run one rank until the daemon says stop. Returns the exit code."""
     rank = os.environ["RANK"]
+    signal.signal(DUMP_SIGNAL, signal.SIG_IGN)  # until there is something to tell: else it would end the process
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s stage rank {rank} %(name)s %(message)s"
     )

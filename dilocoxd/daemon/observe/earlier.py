@@ -62,7 +62,8 @@ class EarlierLives:
         self.inner_steps += int(record["inner_steps"])
         # Versions before 0.2 did not say the step: then what was counted stands for it.
         step = int(record.get("global_step", self.inner_steps))
-        self.inner.append((float(record["time"]), step, float(record["mean_loss"])))
+        if record["mean_loss"] is not None:
+            self.inner.append((float(record["time"]), step, float(record["mean_loss"])))
 
     def _validation(self, record: dict[str, Any]) -> None:
         number = int(record["round"])

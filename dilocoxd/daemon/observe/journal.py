@@ -12,6 +12,7 @@ from typing import Final
 
 from dilocoxd.answers.alerts import PastAlert, StandingAlert
 from dilocoxd.answers.history import OwnKind, OwnSpan, SiteSpan
+from dilocoxd.answers.losses import mean_of_known
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.daemon.observe.other_sites import OthersTimeline
 from dilocoxd.ids import UnixTime
@@ -83,8 +84,8 @@ class Curve:
 
 
 def mean_point(points: list[Point]) -> Point:
-    """Time and number of the last one, mean loss."""
-    return (points[-1][0], points[-1][1], sum(point[2] for point in points) / len(points))
+    """Time and number of the last one, mean of the known losses."""
+    return (points[-1][0], points[-1][1], mean_of_known(point[2] for point in points))
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.answers.status import Status
+from dilocoxd.answers.words import figure
 
 BLOCK_VARIABLE: Final = "DILOCOXD_TEST_BLOCK"
 TICK_MAX_S: Final = 2.0
@@ -109,7 +110,7 @@ def status_line(status: Status) -> str:
     parts = [f"{status.state}, outer step {status.height}"]
     loss = status.losses.inner
     if loss is not None:
-        parts.append(f"loss {loss:.3f}")
+        parts.append(f"loss {figure(loss)}")
     parts.append(f"{status.peers.live} other sites live")
     if status.waiting_for:
         parts.append(f"waits for {status.waiting_for}")

@@ -71,7 +71,7 @@ class SiteProgress:
                     phase=message.phase,
                     inner_steps=message.inner_steps,
                     tokens=message.tokens,
-                    mean_loss=message.mean_loss,
+                    mean_loss=_finite(message.mean_loss),
                     global_step=self.global_step,
                 )
             case local_trainer.AnchorTaken():
@@ -100,7 +100,7 @@ class SiteProgress:
             phase=step.phase,
             inner_step=step.inner_step,
             global_step=step.global_step,
-            loss=step.loss if abs(step.loss) < local_trainer.NOT_FINITE else math.nan,
+            loss=math.nan if (loss := _finite(step.loss)) is None else loss,
             tokens=step.tokens,
             step_seconds=step.step_seconds,
             idle_seconds=self.idle_seconds,
@@ -120,6 +120,10 @@ class SiteProgress:
             return None
         self._started = phase.number
         return catalogue.PhaseStarted(phase=phase.number, base_round=state.shared.round, inner_steps=phase.inner_steps)
+
+
+def _finite(loss: float) -> float | None:
+    return loss if abs(loss) < local_trainer.NOT_FINITE else None
 
 
 def _known(value: float) -> float | None:

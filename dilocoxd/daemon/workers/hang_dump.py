@@ -8,6 +8,7 @@ import asyncio
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +23,18 @@ HANGS_KEPT: Final = 5
 _PROC: Final = Path("/proc")
 
 
-async def dump_of(run_directory: Path, generation: int, workers: Workers) -> str:
-    """Folder with what the ranks told, as a path below the run directory; empty if none told anything."""
+async def dump_of(run_directory: Path, generation: int, workers: Workers, is_hurried: Callable[[], bool]) -> str:
+    """Folder with what the ranks told, as a path below the run directory; empty if none told anything.
+
+    Once `is_hurried` says so, nobody is waited for any longer: the site stops.
+    """
     asked = await asyncio.to_thread(_ask, run_directory, workers)
     if not asked:
         return ""
     live = live_folder(run_directory)
     deadline = time.monotonic() + DUMP_S
     while not all((live / collectives_name(rank)).exists() for rank in asked):
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or is_hurried():
             break
         await asyncio.sleep(LOOK_S)
     return await asyncio.to_thread(_keep, run_directory, generation, len(workers.pids))
@@ -64,7 +68,7 @@ def _keep(run_directory: Path, generation: int, num_ranks: int) -> str:
     written = [file for file in files if file.exists() and file.stat().st_size]
     if not written:
         return ""
-    folder = hangs / f"{time.strftime('%Y%m%dT%H%M%S')}-generation-{generation}"
+    folder = hangs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-generation-{generation}"
     folder.mkdir(exist_ok=True)
     for file in written:
         file.replace(folder / file.name)

@@ -247,7 +247,7 @@ class Trainer:
         if not generation.is_hung or self._stopping.is_set():
             return ""
         try:
-            folder = await dump_of(self._settings.run_directory, generation.number, workers)
+            folder = await dump_of(self._settings.run_directory, generation.number, workers, self._stopping.is_set)
         except OSError as error:
             return f"; where it hung cannot be told: {error}"
         return f"; where each rank was: {folder}" if folder else ""

@@ -311,13 +311,17 @@ class StreamGate:
 
         The caller closes it. Raises PeerError, WireError."""
         while True:  # only so many connections rest
-            stream = await self.open(peer, protocol)
+            stream, is_answered = await self.open(peer, protocol), False
             try:
-                return stream, await request(stream)
-            except (PeerError, WireError, asyncio.CancelledError) as error:
-                stream.close()
-                if not isinstance(error, PeerError) or not stream.is_stale:
+                answer = await request(stream)
+                is_answered = True
+                return stream, answer
+            except PeerError:
+                if not stream.is_stale:
                     raise
+            finally:
+                if not is_answered:
+                    stream.close()
 
     def _check(self, hello: object, admits: Admits) -> Hello:
         if not isinstance(hello, Hello):

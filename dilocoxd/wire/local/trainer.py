@@ -141,6 +141,7 @@ class BoundaryClosed:
     inner_steps: Uint
     tokens: Uint
     mean_loss: float
+    """Of the steps with a finite loss; NOT_FINITE if there was none."""
     took_anchor: bool
     """True: `then` was `replace`, and all ranks hold the anchor `round` now."""
     round: Round

@@ -1,12 +1,13 @@
 """Ranks that hang: all wait in a collective for rank 1, which is somewhere else.
 
-Each touches READY-<rank> in the run directory when it is about to hang. Nothing here speaks with a daemon.
+Each touches READY-<rank> in the run directory from where it hangs. Nothing here speaks with a daemon.
 """
 
 import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,13 +27,20 @@ def main() -> int:
     start_recording(run_directory, rank)
     join("gloo", os.environ, timeout=timedelta(seconds=HANG_S))
     dist.all_reduce(torch.ones(4))
-    (run_directory / f"READY-{rank}").touch()
+    ready = run_directory / f"READY-{rank}"
     if rank == LAGGARD:
-        be_elsewhere()
-    dist.all_reduce(torch.ones(3))
+        be_elsewhere(ready)
+    wait_for_all(dist.all_reduce(torch.ones(3), async_op=True), ready)
     return 0
 
 
-def be_elsewhere() -> None:
-    """What the stacks must show."""
+def be_elsewhere(ready: Path) -> None:
+    """What the stacks of rank 1 must show."""
+    ready.touch()
     time.sleep(HANG_S)
+
+
+def wait_for_all(work: Any, ready: Path) -> None:
+    """What the stacks of the others must show; `work` is a collective that has begun."""
+    ready.touch()
+    work.wait()

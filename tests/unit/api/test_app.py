@@ -99,6 +99,7 @@ async def test_curves_are_thinned_on_request() -> None:
 def test_thinning_keeps_short_curves() -> None:
     assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0)], 2) == [(1.0, 1, 2.0), (2.0, 2, 4.0)]
     assert thinned([(1.0, 1, 2.0), (2.0, 2, 4.0), (3.0, 3, 6.0)], 2) == [(1.0, 1, 2.0), (3.0, 3, 5.0)]
+    assert thinned([(1.0, 1, 2.0), (2.0, 2, None), (3.0, 3, 6.0)], 2) == [(1.0, 1, 2.0), (3.0, 3, 6.0)]
 
 
 async def test_poller_that_has_the_answer_gets_no_body() -> None:

@@ -7,7 +7,8 @@ import pytest
 from dilocoxd.daemon.site.interface import StepReported
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.ids import PhaseId
-from dilocoxd.wire.local.trainer import NOT_FINITE, StepDone
+from dilocoxd.telemetry.catalogue import PhaseClosed
+from dilocoxd.wire.local.trainer import NOT_FINITE, BoundaryClosed, StepDone
 from tests.unit.daemon.observe.test_alert_rules import World
 
 
@@ -29,3 +30,10 @@ def test_a_loss_that_is_no_number_is_none_and_raises_the_alert() -> None:
 def test_every_other_loss_stays_what_it_is(loss: float) -> None:
     assert reported(loss).loss == loss
     assert math.isnan(reported(NOT_FINITE).loss)
+
+
+@pytest.mark.parametrize(("told", "known"), [(NOT_FINITE, None), (0.0, 0.0), (5.25, 5.25)])
+def test_a_phase_without_a_finite_loss_has_no_mean(told: float, known: float | None) -> None:
+    event = SiteProgress().take(BoundaryClosed(PhaseId(1), 4, 32, told, False, 1))
+    assert isinstance(event, PhaseClosed)
+    assert event.mean_loss == known

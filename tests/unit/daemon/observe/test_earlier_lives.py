@@ -67,6 +67,7 @@ def first_life(folder: Path, log: EntryLog) -> None:
         catalogue.ValidationMeasured(round=1, validation_loss=4.5),
         committed(1, hashes[1]),
         catalogue.PhaseClosed(phase=1, inner_steps=20, tokens=800, mean_loss=4.0, global_step=40),
+        catalogue.PhaseClosed(phase=2, inner_steps=0, tokens=0, mean_loss=None, global_step=40),
         catalogue.ValidationMeasured(round=2, validation_loss=4.25),
     )
     life.alerts.alert("disk_low", "1 GB left", "free space")
