@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
 from dilocoxd.answers.fields import Count, Hex, told
+
+PROFILE_STEPS: Final = 5
+PROFILE_STEPS_MAX: Final = 50
+"""Inner steps of one profile. A rank holds what it records in memory; more would not be looked at either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,23 @@ class CommandDone:
 
     ok: Literal[True]
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileStatus:
+    """The newest profile that was asked for since the daemon started."""
+
+    state: Annotated[
+        Literal["none", "waiting", "recording", "written", "failed"],
+        told("`waiting`: for the next inner step; `recording`: that, or its files are written."),
+    ] = "none"
+    steps: Annotated[Count, told("Inner steps that were asked for.")] = 0
+    recorded_steps: Count = 0
+    first_step: Annotated[Count, told("Global number of the first recorded inner step; 0: not begun.")] = 0
+    folder: Annotated[str, told("Below the run directory, on the site's disk; empty: not begun.")] = ""
+    files: Annotated[tuple[str, ...], told("One Chrome trace of each rank; empty until all are written.")] = ()
+    total_bytes: Count = 0
+    text: Annotated[str, told("One sentence: how far it is, or what came of it.")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

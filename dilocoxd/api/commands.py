@@ -15,6 +15,7 @@ from dilocoxd.api.requests import (
     EvictRequest,
     LogLevelRequest,
     PauseRequest,
+    ProfileRequest,
     RequestBody,
     SiteRequest,
 )
@@ -65,6 +66,10 @@ class Controlling:
     async def snapshot(self, request: web.Request) -> web.StreamResponse:
         await body_of(request, EmptyRequest)
         return self._done(self._control.snapshot())
+
+    async def start_profile(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, ProfileRequest)
+        return self._done(await self._control.profile(asked.steps))
 
     async def reach(self, request: web.Request) -> web.StreamResponse:
         await body_of(request, EmptyRequest)

@@ -15,9 +15,17 @@ from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import JoinLine, Peer, Ping, Reach
 from dilocoxd.answers.rounds import LogEntry, Participation, RoundColumns, RoundRow
-from dilocoxd.answers.site import CommandDone, Health, ResolvedConfig, Snapshot
+from dilocoxd.answers.site import CommandDone, Health, ProfileStatus, ResolvedConfig, Snapshot
 from dilocoxd.answers.status import Status
-from dilocoxd.api.requests import AddressRequest, EmptyRequest, EvictRequest, LogLevelRequest, PauseRequest, SiteRequest
+from dilocoxd.api.requests import (
+    AddressRequest,
+    EmptyRequest,
+    EvictRequest,
+    LogLevelRequest,
+    PauseRequest,
+    ProfileRequest,
+    SiteRequest,
+)
 from dilocoxd.api.responses.problems import bad_request
 
 INTEGER_MAX: Final = 2**53 - 1
@@ -148,6 +156,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint("GET", "/v1/log/{round}", "log_entry", "One entry.", LogEntry, (ROUND,), problems=(404,)),
     Endpoint("GET", "/v1/snapshots", "snapshots", "Snapshots on this site's disk.", list[Snapshot]),
+    Endpoint(
+        "GET", "/v1/profile", "profile", "What came of the newest profile of inner steps, or how far it is.",
+        ProfileStatus,
+    ),
     Endpoint("GET", "/v1/config", "config", "The configuration as it took effect, secrets masked.", ResolvedConfig),
     Endpoint(
         "GET", "/v1/events", "events", "Server-sent events: `event` (docs/events.md), `status`, `reset`.",
@@ -168,6 +180,11 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST", "/v1/control/snapshot", "snapshot", "Write the shared state to disk.", CommandDone,
         body=EmptyRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/profile", "start_profile",
+        "Record the next inner steps of every trainer process as traces; see GET /v1/profile.", CommandDone,
+        body=ProfileRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/reach", "reach", "Have a peer try to connect to the addresses that we announce.",

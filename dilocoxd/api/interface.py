@@ -12,7 +12,7 @@ from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach
 from dilocoxd.answers.rounds import LogEntry, RoundRow
-from dilocoxd.answers.site import ResolvedConfig, Snapshot
+from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Snapshot
 from dilocoxd.answers.status import Status
 
 
@@ -63,6 +63,9 @@ class View(Protocol):
     def recent_events(self, limit: int) -> Sequence[Mapping[str, object]]:
         """The newest events, oldest first."""
 
+    def profile(self) -> ProfileStatus:
+        """GET /v1/profile."""
+
     def config(self) -> ResolvedConfig:
         """GET /v1/config, secrets masked."""
 
@@ -96,6 +99,9 @@ class Control(Protocol):
 
     def snapshot(self) -> str:
         """Write the shared state to disk as soon as the outer worker is free."""
+
+    async def profile(self, steps: int) -> str:
+        """Record the next inner steps of all ranks; `View.profile` tells what comes of it."""
 
     async def reach(self) -> Reach:
         """What a peer finds when it tries to connect to us."""

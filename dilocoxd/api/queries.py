@@ -146,6 +146,9 @@ class Reading:
     async def snapshots(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._view.snapshots)
 
+    async def profile(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.profile))
+
     async def config(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.config))
 

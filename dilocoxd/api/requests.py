@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX
+
 
 class RequestBody(BaseModel):
     """Base: no other fields than the documented ones."""
@@ -15,6 +17,12 @@ class PauseRequest(RequestBody):
     """Why the trainers pause."""
 
     reason: Annotated[str, Field(min_length=1, max_length=200)] = "asked for over the API"
+
+
+class ProfileRequest(RequestBody):
+    """How many inner steps to record."""
+
+    steps: Annotated[int, Field(ge=1, le=PROFILE_STEPS_MAX)] = PROFILE_STEPS
 
 
 class LogLevelRequest(RequestBody):

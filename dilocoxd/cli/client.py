@@ -21,7 +21,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
 ANSWER_BYTES_MAX = 64 << 20
 Answer = TypeVar("Answer")
-Body = Mapping[str, str] | None
+Body = Mapping[str, str | int] | None
 
 
 @dataclass(frozen=True, slots=True)

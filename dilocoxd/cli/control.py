@@ -1,25 +1,32 @@
-"""`dilocoxd pause | resume | leave | snapshot | ping | peers | log-level`: commands to a running daemon, over its API.
+"""`dilocoxd pause | resume | leave | snapshot | profile | ping | peers | log-level`: commands to a running daemon.
 
 A group and its commands are one module's: the table of commands imports that module alone.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
+from typing import Final
 
 import click
 
 from dilocoxd.answers.peers import Peer, Ping
-from dilocoxd.answers.site import CommandDone
+from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, CommandDone, ProfileStatus
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.screens.peers import peers_screen, ping_screen
 from dilocoxd.cli.shell.default_command import SHOW, DefaultCommand
 from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
+from dilocoxd.errors import PeerError
 
 PING_S = 60.0
 """Some hellos and one payload."""
+PROFILE_POLL_S: Final = 0.5
+"""How far it is; the API keeps an answer for 0.2 s."""
+FILES_SHOWN: Final = 4
 NOTE = f"The token comes from the run directory, or from {TOKEN_VARIABLE}."
 
 
@@ -64,6 +71,39 @@ def leave(target: str | None, as_json: bool) -> int:
 def snapshot(target: str | None, as_json: bool) -> int:
     """Write the shared state to disk now."""
     return command(target, "snapshot", {}, as_json=as_json)
+
+
+@click.command(epilog=NOTE)
+@target_argument
+@click.option(
+    "--steps", type=click.IntRange(1, PROFILE_STEPS_MAX), default=PROFILE_STEPS, show_default=True, help="Inner steps."
+)
+@json_option
+def profile(target: str | None, steps: int, as_json: bool) -> int:
+    """Record the next inner steps of every trainer process, to see where their time goes.
+
+    Each writes a trace into RUN_DIR/profiles, where the newest 5 are kept. Numbers of the
+    training do not change; recorded steps take a little longer.
+    """
+    client = client_for(target)
+    client.ask("/v1/control/profile", CommandDone, {"steps": steps})
+    found, told = client.ask("/v1/profile", ProfileStatus), ""
+    while found.state in ("waiting", "recording"):
+        if found.text != told:
+            told = found.text
+            click.echo(told, err=True)
+        time.sleep(PROFILE_POLL_S)
+        found = client.ask("/v1/profile", ProfileStatus)
+    if found.state != "written":
+        raise PeerError(f"no profile was written: {found.text or 'the daemon was started again meanwhile'}")
+    folder = Path(target or ".") / found.folder if Path(target or "./run.toml").exists() else f"RUN_DIR/{found.folder}"
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "path": str(folder)}))
+        return 0
+    more = ", ..." if len(found.files) > FILES_SHOWN else ""
+    click.echo(f"written: {folder} ({', '.join(found.files[:FILES_SHOWN])}{more}): {found.text}")
+    click.echo("look at one: open it at https://ui.perfetto.dev, or in chrome://tracing; it stays on your machine")
+    return 0
 
 
 @click.command(epilog=NOTE)

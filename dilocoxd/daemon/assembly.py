@@ -257,6 +257,9 @@ class Daemon:
         return ControlParts(
             lifecycle=self.lifecycle,
             pauses=self.ledger.pauses,
+            site=self.site,
+            has_own_loop=self.opened.manifest.model.kind == "external",
+            run_directory=self.opened.run_dir.path,
             loaded_height=lambda: self.ledger.chain.height if self.rounds is not None else None,
             snapshots=self.snapshots,
             snapshot_directory=self.opened.run_dir.snapshots,

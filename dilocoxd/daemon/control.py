@@ -3,6 +3,7 @@
 Nothing here waits: each command starts its effect and says what will happen. A pause does not outlive the daemon.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from dilocoxd.daemon.peers.dial_back import Ask, ask_peers
 from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
+from dilocoxd.daemon.site.interface import TrainingSite
+from dilocoxd.daemon.site.profiling import UNDER_WAY, make_room
 from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PeerId
 from dilocoxd.store.snapshots import INDEX_NAME
@@ -30,6 +33,10 @@ class ControlParts:
 
     lifecycle: Lifecycle
     pauses: Pauses
+    site: TrainingSite
+    has_own_loop: bool
+    """Somebody's own loop trains, not the trainers that dilocoxd starts."""
+    run_directory: Path
     loaded_height: Callable[[], int | None]
     """Which state is loaded and takes part in rounds; None: none yet."""
     snapshots: SnapshotKeeper
@@ -91,6 +98,27 @@ class DaemonControl:
         if not self._parts.snapshots.request(height):
             raise CommandRefused("another snapshot is about to be written; try again later")
         return f"state {height} is being written, unless the next entry overtakes it; see /v1/snapshots"
+
+    async def profile(self, steps: int) -> str:
+        """Record the next inner steps of all ranks."""
+        parts = self._parts
+        if parts.has_own_loop:
+            raise CommandRefused("a loop of your own trains this run; use torch.profiler in that loop")
+        if parts.lifecycle.is_paused:
+            raise CommandRefused(
+                "the site is paused, so there is no inner step to record; `dilocoxd resume` comes first"
+            )
+        status = parts.site.status()
+        if status.profile.state in UNDER_WAY:
+            raise CommandRefused(f"a profile is being recorded already ({status.profile.text}); wait for it")
+        if parts.lifecycle.state != "training" or not status.is_training:
+            reason = status.waiting_for or parts.lifecycle.waiting_for or f"the daemon is {parts.lifecycle.state}"
+            raise CommandRefused(
+                f"no trainer trains now ({reason}), so there is no inner step to record; try again later"
+            )
+        parts.site.profile(steps)
+        await asyncio.to_thread(make_room, parts.run_directory)
+        return "the next inner steps are recorded; see /v1/profile"
 
     async def reach(self) -> Reach:
         """What a peer finds when it tries to connect to the addresses that we announce."""

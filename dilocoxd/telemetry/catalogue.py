@@ -255,6 +255,26 @@ class SnapshotWritten(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileWritten(Event):
+    """Inner steps were recorded as an operator asked; each rank has a file in the folder, below the run directory."""
+
+    name: ClassVar[str] = "profile.written"
+    folder: str
+    first_step: int
+    steps: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFailed(Event):
+    """A profile that an operator asked for could not be recorded or written; training goes on."""
+
+    name: ClassVar[str] = "profile.failed"
+    level: ClassVar[Level] = "warning"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryStarted(Event):
     """Catching up with, or moving to, a chain that others have."""
 

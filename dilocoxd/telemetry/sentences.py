@@ -32,6 +32,8 @@ _SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
     c.RoundAbandoned: lambda e: f"round {e.round}: attempt {e.attempt} was given up: {e.reason}",
     c.RecoveryStarted: lambda e: f"catching up from {e.own_height} to {e.target_height}: {e.reason}",
     c.RecoveryEnded: _caught_up,
+    c.ProfileWritten: lambda e: f"profile of {plural(e.steps, 'inner step')} written to {e.folder}",
+    c.ProfileFailed: lambda e: f"no profile, training goes on: {e.reason}",
     c.SitePaused: lambda e: f"paused: {e.reason}",
     c.SiteResumed: lambda e: "training goes on",
     c.ApiStarted: lambda e: f"dashboard and API at {_url(e)}",

@@ -25,6 +25,7 @@ from dilocoxd.trainer.data.targets import mean_over, share_trained
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.parallel.memory import held_bytes
 from dilocoxd.trainer.parameters.flat import FlatParameters
+from dilocoxd.trainer.profiling import StepRecorder
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 _NON_FINITE_STEPS_MAX: Final = 50
@@ -82,6 +83,7 @@ class TrainingLoop:
         self._idle_s = 0.0
         self._num_non_finite = 0
         self._num_skipped = 0
+        self._recorder = StepRecorder(training.pipeline.place.rank, training.pipeline.device, link.send)
         self._handlers: dict[type, Callable[[Any], None]] = {
             local_trainer.StartTraining: self._on_start,
             local_trainer.Extend: self._on_extend,
@@ -91,6 +93,7 @@ class TrainingLoop:
             local_trainer.Pause: self._on_pause,
             local_trainer.Resume: self._on_resume,
             local_trainer.StopTraining: self._on_stop_training,
+            local_trainer.Profile: self._recorder.ask,
             local_worker.Stop: self._on_stop,
         }
 
@@ -101,7 +104,8 @@ class TrainingLoop:
             if phase is None or self._is_paused or self._is_boundary_due or self._needs_anchor:
                 commands = self._wait()
             else:
-                commands = self._step(phase)
+                with self._recorder.step(self._training.progress.global_step + 1):
+                    commands = self._step(phase)
             for command in commands:
                 handler = self._handlers.get(type(command))
                 if handler is None:
@@ -266,6 +270,7 @@ class TrainingLoop:
 
     def _on_pause(self, _: local_trainer.Pause) -> None:
         self._is_paused = True
+        self._recorder.finish("the site was paused before the first step")
 
     def _on_resume(self, _: local_trainer.Resume) -> None:
         self._is_paused = False

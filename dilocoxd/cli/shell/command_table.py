@@ -61,6 +61,11 @@ GROUPS: Final = (
             LazyCommand(
                 "log", f"{CLI}.log:log", "Read the chain of outer steps: show it, or (daemon stopped) verify it"
             ),
+            LazyCommand(
+                "profile",
+                f"{CLI}.control:profile",
+                "Record the next inner steps of every trainer process, to see where their time goes",
+            ),
             LazyCommand("snapshots", f"{CLI}.show:snapshots", "Show the snapshots on a site's disk"),
         ),
     ),

@@ -58,6 +58,8 @@ class SiteHistory:
                 | catalogue.PhaseExtended()
                 | catalogue.ContributionRefused()
                 | catalogue.ContributionSettled()
+                | catalogue.ProfileWritten()
+                | catalogue.ProfileFailed()
             ):
                 self._events.emit(event)
             case WorkerChanged():

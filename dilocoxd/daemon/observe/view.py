@@ -13,7 +13,7 @@ from dilocoxd.answers.history import LossCurves, OwnSpan, SiteTimeline, SwarmTim
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.rounds import LogEntry, RoundRow
-from dilocoxd.answers.site import ResolvedConfig, Snapshot
+from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Snapshot
 from dilocoxd.answers.status import Status
 from dilocoxd.daemon.observe.log_entries import log_entries
 from dilocoxd.daemon.observe.status import StatusReader, StatusSources
@@ -117,6 +117,10 @@ class DaemonView:
     def recent_events(self, limit: int) -> list[dict[str, object]]:
         """The newest events, oldest first."""
         return [*self._from.journal.records][-limit:]
+
+    def profile(self) -> ProfileStatus:
+        """GET /v1/profile."""
+        return self._from.site.status().profile
 
     def config(self) -> ResolvedConfig:
         """GET /v1/config, secrets masked."""

@@ -18,8 +18,9 @@ Who settles: the round machine owns the question for which rounds a contribution
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
+from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.config.agreement import Delay
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
@@ -30,6 +31,7 @@ from dilocoxd.machines.phase.vocabulary import TrainerCommand
 from dilocoxd.telemetry import catalogue
 from dilocoxd.wire.local.outer_worker import PassReady, ReducedAgain, SegmentReduced, Share, SnapshotSaved, StateReady
 
+NO_PROFILE: Final = ProfileStatus()
 WorkerState = Literal["starting", "running", "lost", "stopped"]
 WorkerRole = Literal["fork_server", "outer", "trainer"]
 
@@ -168,6 +170,8 @@ Shown = (
     | catalogue.ContributionRefused
     | catalogue.ContributionSettled
     | catalogue.ValidationMeasured
+    | catalogue.ProfileWritten
+    | catalogue.ProfileFailed
 )
 """What people read as it is; a settled contribution is told again if the outer worker died over it."""
 
@@ -214,6 +218,7 @@ class SiteStatus:
     doing: str = ""  # what the trainers are busy with while that is no inner step
     skipped_steps: int = 0  # since the daemon started
     rank_memory_bytes: tuple[int, ...] = ()  # of each trainer process; empty before its first step
+    profile: ProfileStatus = NO_PROFILE
 
 
 class BufferAccess(Protocol):
@@ -288,6 +293,11 @@ class TrainingSite(Protocol):
 
     def resume(self) -> None:
         """Trainers go on."""
+        ...
+
+    def profile(self, steps: int) -> None:
+        """Have the ranks record their next inner steps; `status().profile` tells what comes of it. Only while none is
+        recorded, and the trainers train."""
         ...
 
     def beat(self) -> int:

@@ -1,9 +1,10 @@
 """Turns what the trainers report into the events and totals that the rest of the daemon shows."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dilocoxd.daemon.site.interface import AnchorAdopted, SiteEvent, StepReported
+from dilocoxd.daemon.site.profiling import Profiling
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase.state import PhaseState
 from dilocoxd.machines.phase.trainer_state import TrainerState
@@ -38,6 +39,7 @@ class SiteProgress:
     """What the trainers are busy with, as they say, while that is no inner step."""
     base_round: RoundIndex | None = None
     """Newest base of a phase; between a boundary and the copy of the next base still the one before."""
+    profiling: Profiling = field(default_factory=Profiling)
     _started: PhaseId | None = None
 
     @property
@@ -56,6 +58,7 @@ class SiteProgress:
         self.skipped_before, self.skipped_now = self.skipped_steps, 0
         self.rank_memory_bytes = ()
         self.doing = ""
+        self.profiling.lost()
 
     def take(self, message: TrainerMessage) -> SiteEvent | None:
         """The event that this message means for others."""
@@ -82,6 +85,8 @@ class SiteProgress:
                     validation_loss=message.validation_loss,
                     by_source={one.name: one.loss for one in message.by_source},
                 )
+            case local_trainer.TraceBegun() | local_trainer.TraceWritten():
+                return self.profiling.take(message)
             case _:
                 return None
 
@@ -90,6 +95,7 @@ class SiteProgress:
         self.train_seconds += step.step_seconds
         self.idle_now = max(self.idle_now, step.idle_seconds)
         self.global_step = step.global_step
+        self.profiling.step_done(step.global_step)
         self.tokens_per_step = step.tokens
         self.learning_rate, self.gradient_norm = _known(step.learning_rate), _known(step.gradient_norm)
         self.skipped_now = step.skipped_steps

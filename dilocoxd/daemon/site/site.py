@@ -300,6 +300,10 @@ class LocalSite:
         """See Site."""
         self._post(ev.ResumeOrdered())
 
+    def profile(self, steps: int) -> None:
+        """See Site."""
+        self._tell(self.progress.profiling.begin(steps, self._settings.run_directory, self._settings.num_stages))
+
     def beat(self) -> int:
         """See Site."""
         if not self._inbox.full():

@@ -47,6 +47,7 @@ def site_status(
         doing=progress.doing,
         skipped_steps=progress.skipped_steps,
         rank_memory_bytes=progress.rank_memory_bytes,
+        profile=progress.profiling.shown,
     )
 
 

@@ -51,8 +51,8 @@ def _on_message(m: PhaseState, message: TrainerMessage) -> None:
             trainer.is_evaluating = False
         case local_trainer.TrainerStopped():
             m.lose_trainers()
-        case local_worker.WorkerAlive():
-            pass
+        case local_worker.WorkerAlive() | local_trainer.TraceBegun() | local_trainer.TraceWritten():
+            pass  # a sign of life, and no more
         case _:
             assert_never(message)
 

@@ -25,11 +25,14 @@ from dilocoxd.wire.local.trainer import (
     Evaluated,
     Extend,
     Pause,
+    Profile,
     Resume,
     StartTraining,
     StepDone,
     StopTraining,
     TakeAnchor,
+    TraceBegun,
+    TraceWritten,
     TrainerStopped,
 )
 from dilocoxd.wire.local.worker import WorkerAlive
@@ -40,6 +43,9 @@ OuterAnswer = StateReady | BaseCopied | ContributionFormed | Settled | SiteDone 
 
 TrainerMessage = (
     StepDone | BoundaryDue | BoundaryClosed | AnchorTaken | Evaluated | TrainerStopped | WorkerAlive
+    | TraceBegun | TraceWritten
 )  # fmt: skip
 
-TrainerCommand = StartTraining | Extend | CloseBoundary | TakeAnchor | Evaluate | Pause | Resume | StopTraining
+TrainerCommand = (
+    StartTraining | Extend | CloseBoundary | TakeAnchor | Evaluate | Pause | Resume | StopTraining | Profile
+)  # fmt: skip

@@ -93,6 +93,15 @@ class StopTraining:
     """Write the checkpoint at the next inner-step boundary, answer TrainerStopped, exit 0."""
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Record the next `steps` inner steps with torch's profiler; every rank answers TraceWritten, once."""
+
+    steps: Uint
+    folder: Lines
+    """Begin of the folder's path, which ends with `-step` and the global number of the first step."""
+
+
 # --- trainer -> daemon ------------------------------------------------------------------------------------------------
 
 
@@ -179,3 +188,22 @@ class Evaluated:
 class TrainerStopped:
     phase: Phase
     inner_step: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class TraceBegun:
+    """From stage rank 0: the profile that was asked for begins with this inner step (the global number)."""
+
+    first_step: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWritten:
+    """From every rank: its file lies in the folder, or `problem` says why there is none; nothing is recorded now."""
+
+    stage_rank: Uint
+    first_step: Uint
+    steps: Uint
+    """That were recorded; fewer than asked for if a pause came first."""
+    size_bytes: Uint
+    problem: Lines = ""

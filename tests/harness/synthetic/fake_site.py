@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.daemon.site.interface import (
     SiteEvent,
     SiteLayout,
@@ -58,6 +59,7 @@ class FakeSite:
         self._in_flight: PhaseId | None = None
         self._is_training = False
         self.phase_s = float(os.environ.get("FAKE_PHASE_S", "2.0"))
+        self.shown_profile = ProfileStatus()
         self.moved_work: list[tuple[PhaseId, bool]] = []
         self.snapshots: dict[str, tuple[RoundIndex, Digest]] = {}
 
@@ -129,6 +131,10 @@ class FakeSite:
         self._is_training = True
         self._offer_soon()
 
+    def profile(self, steps: int) -> None:
+        """Never ends by itself."""
+        self.shown_profile = ProfileStatus(state="waiting", steps=steps, text="waiting for the next inner step")
+
     def beat(self) -> int:
         self.num_beats += 1
         return self.num_beats
@@ -172,5 +178,5 @@ class FakeSite:
         nothing: dict[str, Any] = {}
         return SiteStatus(
             "", self._is_training, self._phase, 0, 0, 0, self._round, 0.0, 0.0, 0.0, 0, self._in_flight,
-            self._round, self._digest, self._digest, nothing,
+            self._round, self._digest, self._digest, nothing, profile=self.shown_profile,
         )  # fmt: skip

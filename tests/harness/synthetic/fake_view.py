@@ -18,7 +18,7 @@ from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach, TriedAddress
 from dilocoxd.answers.progress import RunProgress
 from dilocoxd.answers.rounds import Contributor, LogEntry, RoundRow, RoundTimes
-from dilocoxd.answers.site import ResolvedConfig, Snapshot
+from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Snapshot
 from dilocoxd.answers.status import (
     Audits,
     LifetimeTotals,
@@ -58,6 +58,8 @@ class FakeView:
 
     def __init__(self, num_rounds: int = 3) -> None:
         self.num_rounds = num_rounds
+        self.profiles = [ProfileStatus()]
+        """What is told next; the last one again and again."""
         self.is_healthy = True
         self.is_ready = False
         self.state: DaemonState = "joining"
@@ -239,6 +241,9 @@ class FakeView:
             found.append({"time": START + index * ROUND_S, "event": kind[0], "level": kind[1], "round": index})
         return found
 
+    def profile(self) -> ProfileStatus:
+        return self.profiles.pop(0) if len(self.profiles) > 1 else self.profiles[0]
+
     def config(self) -> ResolvedConfig:
         return ResolvedConfig(run_id="fake-0", run_directory="/run", run={}, site={"api": {}}, warnings=())
 
@@ -293,6 +298,9 @@ class FakeControl:
 
     def snapshot(self) -> str:
         return self._note("snapshot")
+
+    async def profile(self, steps: int) -> str:
+        return self._note("profile", str(steps))
 
     async def reach(self) -> Reach:
         self._note("reach")

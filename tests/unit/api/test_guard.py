@@ -21,6 +21,8 @@ COMMANDS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("snapshot", {}, ("snapshot",)),
     ("log-level", {"level": "debug"}, ("log-level", "debug")),
     ("reach", {}, ("reach",)),
+    ("profile", {"steps": 50}, ("profile", "50")),
+    ("profile", None, ("profile", "5")),
 ]
 
 
@@ -73,6 +75,14 @@ async def test_bad_body_is_refused(more: dict[str, Any], status: int) -> None:
         assert answer.status == status
         assert_shape(Problem, json.dumps(answer.body))
         assert api.control.asked == []
+
+
+@pytest.mark.parametrize("steps", [0, 51, -1, "2", 2.5, None])
+async def test_a_profile_has_1_to_50_steps(steps: Any) -> None:
+    async with served() as api:
+        answer = await api.ask("/v1/control/profile", "POST", token=TOKEN, json={"steps": steps})
+        assert (answer.status, api.control.asked) == (400, [])
+        assert "steps" in answer.body["detail"]
 
 
 async def test_other_host_names_are_refused_and_own_ones_answered() -> None:

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner
 
+from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.api.server import serve_api
+from dilocoxd.cli import control
 from dilocoxd.cli.client import TOKEN_VARIABLE, ApiClient, client_for
 from dilocoxd.cli.doctor import machine as checks_machine, site as checks_site
 from dilocoxd.cli.doctor.findings import FINDINGS
@@ -121,6 +124,59 @@ def test_ping_says_which_way_how_far_and_how_wide(api: Served) -> None:
     ]
     assert api.control.asked == [("ping", "beta")]
     assert json.loads(run("ping", "beta", "--json", api.url)[1])["is_direct"] is False
+
+
+STEPS_OF_A_PROFILE = (
+    ProfileStatus(state="waiting", steps=2, text="waiting for the next inner step"),
+    ProfileStatus(state="recording", steps=2, recorded_steps=1, text="recorded 1 of 2 inner steps"),
+    ProfileStatus(state="recording", steps=2, recorded_steps=1, text="recorded 1 of 2 inner steps"),
+    ProfileStatus(
+        state="written", steps=2, recorded_steps=2, first_step=9, folder="profiles/now-step9",
+        files=("rank0.json.gz", "rank1.json.gz"), total_bytes=1500, text="2 inner steps of 2 ranks, 1.5 kB",
+    ),
+)  # fmt: skip
+
+
+def test_profile_shows_how_far_it_is_and_where_the_files_lie(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "PROFILE_POLL_S", 0.25)
+    api.view.profiles = list(STEPS_OF_A_PROFILE)
+    code, text = run("profile", "--steps", "2", api.url)
+    assert code == 0 and api.control.asked == [("profile", "2")]
+    *told, where, how = text.splitlines()
+    assert told == ["waiting for the next inner step", "recorded 1 of 2 inner steps"]
+    assert where.startswith("written: RUN_DIR/profiles/now-step9 (rank0.json.gz, rank1.json.gz)") and "perfetto" in how
+
+
+def test_profile_of_a_run_directory_gives_a_path_that_can_be_opened(api: Served, tmp_path: Path) -> None:
+    host, port = api.url.removeprefix("http://").split(":")
+    folder = tmp_path / "run"
+    run("init", "tiny", "--dir", str(folder), "--host", "127.0.0.1", "--api-port", port)
+    assert host == "127.0.0.1"
+    api.view.profiles = [STEPS_OF_A_PROFILE[-1]]
+    assert f"written: {folder}/profiles/now-step9 " in run("profile", str(folder))[1]
+    found = json.loads(run("profile", "--json", str(folder))[1])
+    assert (found["path"], found["total_bytes"]) == (f"{folder}/profiles/now-step9", 1500)
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (ProfileStatus(state="failed", text="rank 1: No space left on device; training goes on"), "rank 1: No space"),
+        (ProfileStatus(), "started again meanwhile"),
+    ],
+)
+def test_a_profile_that_fails_says_why(api: Served, end: ProfileStatus, says: str) -> None:
+    api.view.profiles = [end]
+    with pytest.raises(PeerError, match=f"no profile was written: .*{says}"):
+        run("profile", api.url)
+
+
+def test_refused_and_impossible_profiles(api: Served) -> None:
+    api.control.refusal = "a profile is being recorded already"
+    with pytest.raises(PeerError, match=r"409 .*recorded already"):
+        run("profile", api.url)
+    with pytest.raises(UsageError, match="51 is not in the range 1<=x<=50"):
+        run("profile", "--steps", "51", api.url)
 
 
 def test_refusals_are_told_in_the_daemons_words(api: Served) -> None:

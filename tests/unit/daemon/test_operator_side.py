@@ -81,6 +81,7 @@ async def test_every_answer_has_its_documented_shape(world: Recorded) -> None:
         "log": await view.log(None, 10),
         "snapshots": await view.snapshots(),
         "config": view.config(),
+        "profile": view.profile(),
         "past_alerts": view.past_alerts(),
         "recent_events": view.recent_events(10),
     }
