@@ -311,17 +311,13 @@ class StreamGate:
 
         The caller closes it. Raises PeerError, WireError."""
         while True:  # only so many connections rest
-            stream, is_answered = await self.open(peer, protocol), False
+            stream = await self.open(peer, protocol)
             try:
-                answer = await request(stream)
-                is_answered = True
-                return stream, answer
-            except PeerError:
-                if not stream.is_stale:
+                return stream, await request(stream)
+            except BaseException as error:  # whatever it is: the caller has no stream to close
+                stream.close()
+                if not isinstance(error, PeerError) or not stream.is_stale:
                     raise
-            finally:
-                if not is_answered:
-                    stream.close()
 
     def _check(self, hello: object, admits: Admits) -> Hello:
         if not isinstance(hello, Hello):
