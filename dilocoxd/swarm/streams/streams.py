@@ -105,8 +105,7 @@ class FrameStream:
 
     @property
     def is_stale(self) -> bool:
-        """The other side ended it while it rested (S11.7), and nobody has noticed until now: what was asked on it was
-        not answered, and can be asked on another."""
+        """The other side ended it while it rested (S11.7), unnoticed until now: what was asked can be asked anew."""
         return self.has_rested and self._is_ended and not self.bytes_received
 
     def take_place(self, room: StreamRoom, place: StreamPlace) -> None:
@@ -307,17 +306,19 @@ class StreamGate:
     async def ask(
         self, peer: PeerId, protocol: str, request: Callable[[FrameStream], Awaitable[T]]
     ) -> tuple[FrameStream, T]:
-        """A stream to `peer`, and what `request` wrote and read on it; on another one if the first was stale.
-
-        The caller closes it. Raises PeerError, WireError."""
+        """A stream to `peer`, and what `request` wrote and read on it; on another one if the first was stale. Who asks
+        closes it. Raises PeerError, WireError."""
         while True:  # only so many connections rest
-            stream = await self.open(peer, protocol)
-            try:
-                return stream, await request(stream)
-            except BaseException as error:  # whatever it is: the caller has no stream to close
-                stream.close()
-                if not isinstance(error, PeerError) or not stream.is_stale:
-                    raise
+            with contextlib.ExitStack() as ends:
+                ends.callback((stream := await self.open(peer, protocol)).close)
+                try:
+                    answer = await request(stream)
+                except PeerError:
+                    if not stream.is_stale:
+                        raise
+                else:
+                    ends.pop_all()
+                    return stream, answer
 
     def _check(self, hello: object, admits: Admits) -> Hello:
         if not isinstance(hello, Hello):
