@@ -2,9 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX
+
+
+def _whole(value: object) -> object:
+    """5.0 is an integer in JSON as 5 is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class RequestBody(BaseModel):
@@ -22,7 +27,7 @@ class PauseRequest(RequestBody):
 class ProfileRequest(RequestBody):
     """How many inner steps to record."""
 
-    steps: Annotated[int, Field(ge=1, le=PROFILE_STEPS_MAX)] = PROFILE_STEPS
+    steps: Annotated[int, Field(ge=1, le=PROFILE_STEPS_MAX), BeforeValidator(_whole)] = PROFILE_STEPS
 
 
 class LogLevelRequest(RequestBody):

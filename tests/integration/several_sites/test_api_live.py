@@ -104,6 +104,18 @@ def test_answers_have_their_documented_shapes(pair: tuple[SiteProcess, SiteProce
             assert_shape(endpoint.answer, json.dumps(found))
 
 
+def test_lines_for_people_say_how_it_goes_and_who_is_there(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    """A line a round; never silent for longer than the promise, from the first seconds on; others by their names."""
+    a, b = pair
+    line = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO round \d+  [12]/2 sites  .* up, .* down", re.MULTILINE)
+    wait_until(lambda: line.search(a.log_path.read_text()), "the line of a round", PATIENCE_S, a.describe)
+    shown = a.log_path.read_text()
+    assert f"{b.status()['name']} is a site of this run" in shown
+    assert "INFO starting: waits for " in shown and "round.committed" not in shown
+    told = [time.mktime(time.strptime(row[:19], "%Y-%m-%d %H:%M:%S")) for row in shown.splitlines() if row[:2] == "20"]
+    assert max(later - earlier for earlier, later in itertools.pairwise(told)) <= LINE_EVERY_S + SLACK_S
+
+
 def test_generated_requests_meet_no_server_error_and_no_other_shape(pair: tuple[SiteProcess, SiteProcess]) -> None:
     """By schemathesis; /v1/events never ends and leave ends the daemon, so they have tests of their own."""
     site, _ = pair
@@ -140,18 +152,6 @@ def test_pause_stops_contributions_and_others_go_on(pair: tuple[SiteProcess, Sit
     assert post(b, "resume") == (409, dataclasses.asdict(Problem(
         type="about:blank", title="Conflict", status=409, detail="the site is not paused")))  # fmt: skip
     wait_until(lambda: took_part(a) >= 2, "b contributes again", PATIENCE_S, a.describe)
-
-
-def test_lines_for_people_say_how_it_goes_and_who_is_there(pair: tuple[SiteProcess, SiteProcess]) -> None:
-    """A line a round; never silent for longer than the promise, from the first seconds on; others by their names."""
-    a, b = pair
-    line = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO round \d+  [12]/2 sites  .* up, .* down", re.MULTILINE)
-    wait_until(lambda: line.search(a.log_path.read_text()), "the line of a round", PATIENCE_S, a.describe)
-    shown = a.log_path.read_text()
-    assert f"{b.status()['name']} is a site of this run" in shown
-    assert "INFO starting: waits for " in shown and "round.committed" not in shown
-    told = [time.mktime(time.strptime(row[:19], "%Y-%m-%d %H:%M:%S")) for row in shown.splitlines() if row[:2] == "20"]
-    assert max(later - earlier for earlier, later in itertools.pairwise(told)) <= LINE_EVERY_S + SLACK_S
 
 
 def test_ping_finds_a_site_by_its_name_and_connections_change_at_run_time(

@@ -22,6 +22,7 @@ COMMANDS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("log-level", {"level": "debug"}, ("log-level", "debug")),
     ("reach", {}, ("reach",)),
     ("profile", {"steps": 50}, ("profile", "50")),
+    ("profile", {"steps": 35.0}, ("profile", "35")),
     ("profile", None, ("profile", "5")),
 ]
 
