@@ -10,22 +10,26 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-processes test-parts test-sites test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
 
-# Two passes when nothing is asked for in particular: what starts no daemons, then what does.
+# All passes when nothing is asked for in particular: what starts no daemons, then what does.
 APART := --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard --ignore tests/adversary
 test: $(STAMP)
 ifeq ($(strip $(ARGS)),)
-	$(MAKE) test-in-process test-processes test-adversary
+	$(MAKE) test-in-process test-simulation test-processes test-adversary
 else
 	$(BIN)/python -m pytest -q $(APART) $(ARGS)
 endif
 
 test-in-process: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "not processes" $(APART)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "not processes" $(APART) --ignore tests/simulation
+
+# 2,000 schedules of the round machine, those that failed once, and planted bugs.
+test-simulation: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 5 tests/simulation
 
 # A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
 # Parts of a site (its workers, its trainers, its node in the swarm) and whole sites.
