@@ -25,6 +25,7 @@ from dilocoxd.library.describe import shared_parameters
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.models.config import EXTERNAL_KIND
 from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.trainer.loop import PhaseProgress
 from dilocoxd.trainer.parameters.variants import flat_parameters
 from dilocoxd.trainer.settings import eager_optimizer
 from dilocoxd.wire.codec import one_line
@@ -70,7 +71,7 @@ class Site:
         self._tokens_max = manifest.largest_inner_step
         self._module = module
         self._evaluate_loop = evaluate
-        self._phase = _Phase(PhaseId(0), 1)
+        self._phase = PhaseProgress(PhaseId(0), 1)
         self._is_training = self._is_paused = self._is_waiting = self._is_due = False
         self._num_steps = 0
         self._last_step = time.monotonic()
@@ -152,19 +153,14 @@ class Site:
 
     def _report(self, loss: float, tokens: int) -> None:
         phase = self._phase
-        is_finite = math.isfinite(loss)
         self._num_steps += 1
-        phase.inner_step += 1
-        phase.tokens += tokens
-        if is_finite:
-            phase.loss_sum += loss
-            phase.num_losses += 1
+        phase.count(loss, tokens)
         self._link.send(
             local_trainer.StepDone(
-                phase=phase.number,
+                phase=phase.phase,
                 inner_step=phase.inner_step,
                 global_step=self._num_steps,
-                loss=loss if is_finite else local_trainer.NOT_FINITE,
+                loss=loss if math.isfinite(loss) else local_trainer.NOT_FINITE,
                 tokens=tokens,
                 step_seconds=time.monotonic() - self._last_step,
                 idle_seconds=self._idle_s,
@@ -172,7 +168,7 @@ class Site:
         )
         if phase.inner_step >= phase.inner_steps:
             self._is_due = True
-            self._link.send(local_trainer.BoundaryDue(phase=phase.number, inner_steps=phase.inner_step))
+            self._link.send(local_trainer.BoundaryDue(phase=phase.phase, inner_steps=phase.inner_step))
 
     # --- what the daemon orders ---------------------------------------------------------------------------------------
 
@@ -189,7 +185,7 @@ class Site:
         self._link.send(local_trainer.AnchorTaken(round=command.round, how="start", phase=command.phase, inner_step=0))
 
     def _begin(self, phase: PhaseId, inner_steps: int) -> None:
-        self._phase = _Phase(phase, max(1, inner_steps))
+        self._phase = PhaseProgress(phase, max(1, inner_steps))
         self._is_due = False
 
     def _hold(self, round_index: RoundIndex, shared_steps: int) -> None:
@@ -212,10 +208,10 @@ class Site:
         self._is_waiting = command.then == "wait"
         self._link.send(
             local_trainer.BoundaryClosed(
-                phase=closed.number,
+                phase=closed.phase,
                 inner_steps=closed.inner_step,
                 tokens=closed.tokens,
-                mean_loss=closed.loss_sum / closed.num_losses if closed.num_losses else local_trainer.NOT_FINITE,
+                mean_loss=closed.mean_loss,
                 took_anchor=command.then == "replace",
                 round=self.round,
             )
@@ -229,7 +225,7 @@ class Site:
         phase = self._phase
         self._link.send(
             local_trainer.AnchorTaken(
-                round=command.round, how=command.how, phase=phase.number, inner_step=phase.inner_step
+                round=command.round, how=command.how, phase=phase.phase, inner_step=phase.inner_step
             )
         )
 
@@ -260,23 +256,11 @@ class Site:
 
     def _on_stop_training(self, _: local_trainer.StopTraining) -> None:
         phase = self._phase
-        self._link.send(local_trainer.TrainerStopped(phase=phase.number, inner_step=phase.inner_step))
+        self._link.send(local_trainer.TrainerStopped(phase=phase.phase, inner_step=phase.inner_step))
         self.is_running = False
 
     def _on_stop(self, _: local_worker.Stop) -> None:
         self.is_running = False
-
-
-class _Phase:
-    """Steps between two exchanges."""
-
-    def __init__(self, number: PhaseId, inner_steps: int) -> None:
-        self.number = number
-        self.inner_steps = inner_steps
-        self.inner_step = 0
-        self.tokens = 0
-        self.loss_sum = 0.0
-        self.num_losses = 0
 
 
 def _layout(manifest: Manifest, parameters: list[tuple[str, nn.Parameter]], run_directory: Path) -> Layout:

@@ -35,7 +35,7 @@ MEMORY_EVERY_STEPS: Final = 10
 
 @dataclass(slots=True)
 class PhaseProgress:
-    """The phase that trains now."""
+    """The phase that trains now, here or in a loop of somebody's own."""
 
     phase: PhaseId
     inner_steps: int
@@ -45,6 +45,14 @@ class PhaseProgress:
     loss_sum: float = 0.0
     num_losses: int = 0
     """Steps whose loss was finite; `loss_sum` is theirs."""
+
+    def count(self, loss: float, tokens: int) -> None:
+        """An inner step is done."""
+        self.inner_step += 1
+        self.tokens += tokens
+        if math.isfinite(loss):
+            self.loss_sum += loss
+            self.num_losses += 1
 
     @property
     def mean_loss(self) -> float:
@@ -133,11 +141,7 @@ class TrainingLoop:
         memory = self._memory() if phase.inner_step % MEMORY_EVERY_STEPS == 0 else ()
         (loss, squares, *held), commands = self._channel.exchange((local_loss, local_squares, *memory))
         self._apply(squares)
-        phase.inner_step += 1
-        phase.tokens += ids_BT.numel()
-        if math.isfinite(loss):
-            phase.loss_sum += loss
-            phase.num_losses += 1
+        phase.count(loss, ids_BT.numel())
         if training.pipeline.reports:
             self._link.send(
                 local_trainer.StepDone(
