@@ -1,7 +1,6 @@
 """Property tests try the same examples in each run; DILOCOXD_NEW_EXAMPLES=1 looks for new ones.
 
-The longest files of those that start no daemons come first: run two at a time, one of them would else be left alone at
-the end (tests/integration does the same for those that do).
+The longest files come first: run two at a time, one of them would else be left alone at the end.
 """
 
 import os
@@ -11,6 +10,11 @@ import pytest
 from hypothesis import settings
 
 LONGEST = (
+    # with daemons
+    *("integration/several_sites/test_kill_matrix.py", "integration/several_sites/test_chaos.py"),
+    *("integration/several_sites/test_engine_parity.py", "integration/several_sites/test_launches.py"),
+    *("integration/several_sites/test_training.py", "integration/test_benchmarks.py", "tutorials/test_tutorials.py"),
+    # without
     *("simulation/test_seeds.py", "unit/machines/phase/test_crash_books.py", "unit/trained/test_pretrained.py"),
     *("stories/test_stories.py", "unit/outerworker/test_memory.py", "unit/bench/test_convergence.py"),
     *("unit/trainer/test_data.py", "unit/outer/test_invariants.py", "unit/trained/test_adapter_start.py"),
