@@ -12,6 +12,9 @@ PROFILE_STEPS: Final = 5
 PROFILE_STEPS_MAX: Final = 50
 """Inner steps of one profile. A rank holds what it records in memory; more would not be looked at either."""
 
+PROFILE_UNDER_WAY: Final = ("waiting", "recording")
+"""States of one that is not over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

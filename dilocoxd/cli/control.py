@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from dilocoxd.answers.peers import Peer, Ping
-from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, CommandDone, ProfileStatus
+from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, PROFILE_UNDER_WAY, CommandDone, ProfileStatus
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
 from dilocoxd.cli.screens.layout import width
@@ -88,7 +88,7 @@ def profile(target: str | None, steps: int, as_json: bool) -> int:
     client = client_for(target)
     client.ask("/v1/control/profile", CommandDone, {"steps": steps})
     found, told = client.ask("/v1/profile", ProfileStatus), ""
-    while found.state in ("waiting", "recording"):
+    while found.state in PROFILE_UNDER_WAY:
         if found.text != told:
             told = found.text
             click.echo(told, err=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.answers.peers import Ping, Reach
+from dilocoxd.answers.site import PROFILE_UNDER_WAY
 from dilocoxd.daemon.chain.pauses import Pauses
 from dilocoxd.daemon.chain.snapshots import SnapshotKeeper
 from dilocoxd.daemon.peers.dial_back import Ask, ask_peers
@@ -17,7 +18,7 @@ from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.site.interface import TrainingSite
-from dilocoxd.daemon.site.profiling import UNDER_WAY, make_room
+from dilocoxd.daemon.site.profiling import make_room
 from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PeerId
 from dilocoxd.store.snapshots import INDEX_NAME
@@ -109,7 +110,7 @@ class DaemonControl:
                 "the site is paused, so there is no inner step to record; `dilocoxd resume` comes first"
             )
         status = parts.site.status()
-        if status.profile.state in UNDER_WAY:
+        if status.profile.state in PROFILE_UNDER_WAY:
             raise CommandRefused(f"a profile is being recorded already ({status.profile.text}); wait for it")
         if parts.lifecycle.state != "training" or not status.is_training:
             reason = status.waiting_for or parts.lifecycle.waiting_for or f"the daemon is {parts.lifecycle.state}"

@@ -3,29 +3,26 @@
 Files are the ranks' own; only the number of folders is kept small here.
 """
 
-import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.answers.site import ProfileStatus
+from dilocoxd.answers.site import PROFILE_UNDER_WAY, ProfileStatus
 from dilocoxd.answers.words import in_bytes, plural
+from dilocoxd.ipc.dated_folders import keep_newest, stamp
 from dilocoxd.ipc.profile_files import profiles_folder, trace_name
 from dilocoxd.telemetry import catalogue
 from dilocoxd.wire.local.trainer import Profile, TraceBegun, TraceWritten
 
 FOLDERS_KEPT: Final = 5
-UNDER_WAY: Final = ("waiting", "recording")
 Ended = catalogue.ProfileWritten | catalogue.ProfileFailed
 
 
 def make_room(run_directory: Path) -> None:
     """Remove the oldest folders, so that one more makes `FOLDERS_KEPT`."""
     folder = profiles_folder(run_directory)
-    kept = sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
-    for old in kept[: 1 - FOLDERS_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    if folder.is_dir():
+        keep_newest((one for one in folder.iterdir() if one.is_dir()), FOLDERS_KEPT - 1)
 
 
 class Profiling:
@@ -40,12 +37,12 @@ class Profiling:
     @property
     def is_under_way(self) -> bool:
         """A second one must wait."""
-        return self.shown.state in UNDER_WAY
+        return self.shown.state in PROFILE_UNDER_WAY
 
     def begin(self, steps: int, run_directory: Path, num_ranks: int) -> Profile:
         """What stage rank 0 is to be told; `num_ranks` answers are awaited."""
         self._num_ranks, self._written = num_ranks, {}
-        self._prefix = time.strftime("%Y%m%dT%H%M%S")
+        self._prefix = stamp()
         self.shown = ProfileStatus(state="waiting", steps=steps, text="waiting for the next inner step")
         return Profile(steps, str(profiles_folder(run_directory).absolute() / self._prefix))
 

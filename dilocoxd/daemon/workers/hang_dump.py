@@ -6,13 +6,13 @@ cause shows by comparing: it is the one that is not in the collective that the o
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from dilocoxd.daemon.workers.forked import Workers
+from dilocoxd.ipc.dated_folders import keep_newest, stamp
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL, collectives_name, hangs_folder, live_folder, names_of
 
 DUMP_S: Final = 3.0
@@ -68,11 +68,9 @@ def _keep(run_directory: Path, generation: int, num_ranks: int) -> str:
     written = [file for file in files if file.exists() and file.stat().st_size]
     if not written:
         return ""
-    folder = hangs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-generation-{generation}"
+    folder = hangs / f"{stamp()}-generation-{generation}"
     folder.mkdir(exist_ok=True)
     for file in written:
         file.replace(folder / file.name)
-    kept = sorted(one for one in hangs.iterdir() if one.is_dir() and one != live)
-    for old in kept[:-HANGS_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    keep_newest((one for one in hangs.iterdir() if one.is_dir() and one != live), HANGS_KEPT)
     return str(folder.relative_to(run_directory))

@@ -112,7 +112,7 @@ def test_only_the_newest_hangs_are_kept(tmp_path: Path, monkeypatch: Any) -> Non
     live.mkdir(parents=True)
     told = []
     for number in range(HANGS_KEPT + 3):
-        monkeypatch.setattr(hang_dump.time, "strftime", lambda _, *now, n=number: f"20260101T00000{n}Z")
+        monkeypatch.setattr(hang_dump, "stamp", lambda n=number: f"20260101T00000{n}Z")
         (live / stacks_name(0)).write_text("stack")
         (live / stacks_name(9)).write_text("of a rank that is no more")
         told.append(hang_dump._keep(tmp_path, number, 1))
