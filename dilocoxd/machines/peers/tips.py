@@ -124,13 +124,16 @@ class Tips:
         """Remember where `peer` stands; returns the relation.
 
         Messages overtake each other: a lower height does not take back what the peer has just claimed. `is_late`: from
-        a heartbeat, which says where the peer stood some time ago.
+        a heartbeat, which says where the peer stood some time ago; since then it may have changed to another branch
+        too, at the same height (R19.5).
         """
         tip = self._records.of(peer).tip
         kind, known = relation(chain, height, head), tip.claim
-        is_overtaken = is_late or (known is not None and now - known.said_at < self._limits.behind_grace_s)
-        if known is not None and known.height > height and is_overtaken:
-            return kind
+        if known is not None:
+            is_recent = now - known.said_at < self._limits.behind_grace_s
+            is_older = known.height > height and (is_late or is_recent)
+            if is_older or (is_late and known.height == height and known.head != head):
+                return kind
         if kind == SAME:
             tip.our_head_said_at = tip.our_head_said_at if is_late else now
             self._believe(peer, tip)

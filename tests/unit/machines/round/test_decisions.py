@@ -246,6 +246,18 @@ def test_an_overtaken_message_does_not_take_back_a_claim() -> None:
     assert says(6, 30.0) == [], "the peer itself says that it stands here"
 
 
+def test_a_heartbeat_from_before_a_change_of_branch_does_not_take_back_the_claim() -> None:
+    """Seed 923090: it stood here, changed to another branch at this height and said so; then its last heartbeat came,
+    and others committed beside it."""
+    chain = ChainView(RUN, RoundIndex(6), HEAD, Digest(bytes(32)), heads=(HEAD,))
+    tips = Tips(LIMITS, PeerRecords())
+    tips.hear(chain, A, RoundIndex(6), Digest(b"\1" * 32), Monotonic(10.0))
+    tips.hear(chain, A, RoundIndex(6), HEAD, Monotonic(10.3), is_late=True)
+    assert list(tips.claims) == [A]
+    tips.hear(chain, A, RoundIndex(6), HEAD, Monotonic(10.4))
+    assert list(tips.claims) == [], "its own word does"
+
+
 def _fields(value: Gathered) -> dict[str, object]:
     return {name: getattr(value, name) for name in Gathered.__dataclass_fields__}
 
