@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.harness.running.warm import WARM_VARIABLE
+
 LONGEST = (
     # with daemons
     *("integration/several_sites/test_kill_matrix.py", "integration/several_sites/test_chaos.py"),
@@ -22,6 +24,9 @@ LONGEST = (
 
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("default" if os.environ.get("DILOCOXD_NEW_EXAMPLES") else "fixed")
+
+
+os.environ.setdefault(WARM_VARIABLE, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

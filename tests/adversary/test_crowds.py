@@ -29,6 +29,7 @@ def victims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SiteProc
     """A site, and one without the mend."""
     folder = tmp_path_factory.mktemp("crowds")
     site, hollow = found_run(folder, "a", *OPEN), found_run(folder, "h", *OPEN)
+    site.cold = hollow.cold = True
     with sites(site, hollow):
         site.start_without_model(1.0)
         patched(hollow, "hole_room")

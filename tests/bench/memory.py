@@ -156,6 +156,7 @@ def measure(
     with sites(*pair):
         for site in pair:
             site.environment[STEP_S_VARIABLE] = str(step_s)
+            site.cold = True
             site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and min(watch.height for watch in watches) < rounds:

@@ -168,10 +168,6 @@ class NamespacedSite(SiteProcess):
         assert self.network is not None
         return self.network.namespace(self.name)
 
-    def start_command(self, command: list[str]) -> None:
-        """Run any command as this site's daemon, in the namespace (`ip netns exec` replaces itself: same pid)."""
-        super().start_command(["ip", "netns", "exec", self.namespace, *command])
-
     def get(self, path: str) -> Any | None:
         """JSON of an API path, or None while nobody answers; a thread inside the namespace asks."""
         if self._asker is None:

@@ -16,8 +16,13 @@ from typing import Any
 
 import psutil
 
+from tests.harness.running.warm import STEP_VARIABLE, WARM_VARIABLE, WarmProcess, warm
+
 ROOT = Path(__file__).resolve().parents[3]
-POLL_S = 0.1
+POLL_S = 0.2
+PYTHON = [sys.executable, "-m"]
+STEP_S = "0.04"
+"""An inner step of a daemon that is not cold takes at least this long, so that trainers leave CPU to other tests."""
 
 
 def wait_until(
@@ -48,7 +53,14 @@ class SiteProcess:
     port: int
     """HTTP API."""
     environment: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | WarmProcess | None = None
+    cold: bool = field(default_factory=lambda: not os.environ.get(WARM_VARIABLE))
+    """Whether it does its own imports, as for what measures starts, memory or modules, and outside of the tests."""
+
+    @property
+    def namespace(self) -> str:
+        """Network namespace that it lives in, if not that of the tests."""
+        return ""
 
     @property
     def log_path(self) -> Path:
@@ -56,20 +68,30 @@ class SiteProcess:
 
     def start(self, *arguments: str) -> None:
         """Run `dilocoxd ARGUMENTS` (default: run RUN_DIR) in its own process group."""
-        self.start_command([sys.executable, "-m", "dilocoxd", *(arguments or ("run", str(self.run_dir)))])
+        self.start_command([*PYTHON, "dilocoxd", *(arguments or ("run", str(self.run_dir)))])
 
     def start_without_model(self, phase_s: float = 1.5) -> None:
         """Run the daemon with tests/harness/synthetic/fake_site.py in place of workers; a phase takes `phase_s`
         seconds."""
         self.environment["FAKE_PHASE_S"] = str(phase_s)
-        self.start_command([sys.executable, "-m", "tests.harness.synthetic.fake_daemon", str(self.run_dir)])
+        self.start_command([*PYTHON, "tests.harness.synthetic.fake_daemon", str(self.run_dir)])
 
     def start_command(self, command: list[str]) -> None:
         """Run any command as this site's daemon."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **self.environment}
+        environment.setdefault(STEP_VARIABLE, STEP_S)
         with self.log_path.open("ab") as log:
+            if not self.cold and command[:2] == PYTHON:
+                self.process = warm().start(command[2:], self.run_dir.parent, environment, log.fileno(), self.namespace)
+                return
+            inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []  # replaces itself: same pid
             self.process = subprocess.Popen(
-                command, cwd=self.run_dir.parent, env=environment, stdout=log, stderr=log, start_new_session=True
+                [*inside, *command],
+                cwd=self.run_dir.parent,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def get(self, path: str) -> Any | None:

@@ -21,7 +21,7 @@ def write_corpus(folder: Path) -> Path:
     return corpus
 
 
-def founder_options(folder: Path, *, inner_steps: int = 80) -> list[str]:
+def founder_options(folder: Path, *, inner_steps: int = 50) -> list[str]:
     """Options of `init tiny`: phases of a few seconds, a snapshot every four rounds."""
     corpus = folder / "corpus"
     settings = {
