@@ -31,11 +31,11 @@ test-in-process: $(STAMP)
 test-simulation: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 5 tests/simulation
 
-# A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
+# A file's tests follow each other, three files at a time, for they wait more than they compute: every process has ports and network namespaces of its own.
 # Parts of a site (its workers, its trainers, its node in the swarm) and whole sites.
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
 SITES := tests/integration tests/remedies tests/tutorials $(addprefix --ignore ,$(PARTS))
-PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
+PROCESSES := -q -n 3 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
 test-processes: test-sites test-parts
 
 test-parts: $(STAMP)
@@ -91,9 +91,11 @@ $(STAMP): constraints.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "dilocoxd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[demo,dev,docs]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-build-isolation -e ".[demo,dev,docs]"
+	@# On all cores, where pip takes one. Packages carry templates that are no Python, which is told and does not matter.
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	touch $@
 
 # What is installed, as CycloneDX JSON; the tool has a place of its own, so that it is not part of the list.
