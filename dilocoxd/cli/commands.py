@@ -92,18 +92,16 @@ def new_manifest(target: str | None, changes: Sections, origin: Origin = Origin(
     if origin.parent is not None and target is not None:
         raise ConfigError(f"{target} and --from {origin.parent.path}: a run begins from one of them; leave one out")
     target = DEFAULT_PRESET if target is None else target
-    if target in preset_names():
-        tables, source = preset_tables(target), f"preset {target}"
-    elif Path(target).is_file():
+    is_file = target not in preset_names() and Path(target).is_file()
+    if is_file:
         tables, source = read_toml(Path(target)), target
     else:
-        tables, source = preset_tables(target), target  # refuses and lists what there is
+        tables, source = preset_tables(target), f"preset {target}"  # refuses what is none, and lists what there is
     wanted = merged(origin.applied(tables), changes)
     manifest = manifest_from_tables(wanted, source=source)
-    is_preset = origin.parent is None and not (source == target and Path(target).is_file())
-    is_named = "segment_elements_max" in changes.get("strategy", {})
+    has_own_segments = is_file or origin.parent is not None or "segment_elements_max" in changes.get("strategy", {})
     # A preset names the size for its own small model; a larger one would get thousands of segments (ADR 27).
-    if is_preset and not is_named and parameters(manifest) > parameters(manifest_from_tables(tables, source=source)):
+    if not has_own_segments and parameters(manifest) > parameters(manifest_from_tables(tables, source=source)):
         manifest = manifest_from_tables(merged(wanted, {"strategy": {"segment_elements_max": 0}}), source=source)
     return manifest.created_now()
 

@@ -1,6 +1,7 @@
 """Options and --set become configuration; addresses for others are right."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +120,20 @@ def test_a_larger_model_in_a_preset_chooses_its_own_segments() -> None:
         assert named.strategy.segment_elements_max == 65536
     assert new_manifest("tiny", {}).strategy.segment_elements_max == 16384
     assert new_manifest("tiny", {"model": {"num_layers": 1}}).strategy.segment_elements_max == 16384
+
+
+def test_what_is_wrong_is_said_of_the_preset_or_the_file_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "other.toml"):
+        Path(name).write_text(new_manifest("tiny", {}).to_toml())
+    for target, source in (
+        ("tiny", "preset tiny"),
+        ("tiny:diloco", "preset tiny:diloco"),
+        ("other.toml", "other.toml"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{source}: .*num_layers"):
+            new_manifest(target, {"model": {"num_layers": 0}})
+    of_file = new_manifest("other.toml", {"model": {"num_layers": 200, "hidden_size": 256}})
+    assert of_file.strategy.segment_elements_max == 16384, "a file names the number for its own model"
