@@ -11,6 +11,7 @@ import click
 
 from dilocoxd.cli.shell.offers import presets
 from dilocoxd.config.fields import Section
+from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
 from dilocoxd.config.site import SiteConfig, load_site
@@ -94,26 +95,15 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
 
 
 def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:
-    """What of these files no site, or not this one, can carry out; `site` None: any site with one stage."""
+    """What of these files no site, or not this one, can carry out; `site` None: one whose site.toml says nothing."""
     # Only here: the plan of the tensors loads torch, which takes seconds.
-    from dilocoxd.planner.footprint import SiteShape, footprint
+    from dilocoxd.planner.footprint import footprint
     from dilocoxd.planner.refusals import Machine, refusals
 
-    parallel = (site or SiteConfig()).parallel
-    microbatches = parallel.pieces(manifest.inner.microbatches) if site else 0
-    shape = SiteShape(
-        parallel.pipeline,
-        microbatches,
-        2,
-        parallel.stages_per_process,
-        parallel.shard,
-        parallel.replicate,
-        parallel.batch_sequences,
-        parallel.activation_checkpointing == "block",
-    )
-    machine = Machine(machine_memory().total, gpu_memory()) if site else Machine()
+    shape = shape_of(manifest, site)
+    machine = Machine(machine_memory().total, gpu_memory() if shape.on_gpu else 0) if site else Machine()
     try:
-        return list(refusals(manifest, footprint(manifest, shape), machine, parallel.device))
+        return list(refusals(manifest, footprint(manifest, shape), machine))
     except ConfigError as error:
         return [str(error)]
 

@@ -35,7 +35,7 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
-from dilocoxd.config.footprint import parameters
+from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
@@ -101,7 +101,8 @@ def new_manifest(target: str | None, changes: Sections, origin: Origin = Origin(
     manifest = manifest_from_tables(wanted, source=source)
     has_own_segments = is_file or origin.parent is not None or "segment_elements_max" in changes.get("strategy", {})
     # A preset names the size for its own small model; a larger one would get thousands of segments (ADR 27).
-    if not has_own_segments and parameters(manifest) > parameters(manifest_from_tables(tables, source=source)):
+    own = None if has_own_segments else manifest_from_tables(tables, source=source)
+    if own is not None and model_parameters(manifest) > model_parameters(own):
         manifest = manifest_from_tables(merged(wanted, {"strategy": {"segment_elements_max": 0}}), source=source)
     return manifest.created_now()
 

@@ -7,6 +7,7 @@ import click
 
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.overrides import split_settings
+from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.exchange.cost import Link
 from dilocoxd.planner.processors import Processors, parse_gpus
@@ -44,7 +45,6 @@ def plan(
     manifest = new_manifest(str(Path(target, "run.toml")) if Path(target).is_dir() else target, changes)
     # Only here: the plan of the tensors loads torch, which takes seconds.
     from dilocoxd.planner.advice import better_settings
-    from dilocoxd.planner.footprint import SiteShape
     from dilocoxd.planner.plan import Compute, Deployment, plan_run
     from dilocoxd.planner.report import advice_lines, lines, values
 
@@ -54,7 +54,7 @@ def plan(
     num_stages = stages or min(processors.count, manifest.model.num_layers)
     place = Deployment(
         Link(upload, download, parse_time("--rtt", rtt)),
-        SiteShape(num_stages, manifest.inner.microbatches, sites),
+        SiteShape(num_stages, manifest.inner.microbatches if num_stages > 1 else 1, sites, on_gpu=bool(gpus)),
         Compute(processors.flop_per_s(manifest.inner.dtype), step_s),
     )
     found = plan_run(manifest, place)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Audits, Status
-from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes
+from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.daemon.alerts import AlertDriver, Watched
 from dilocoxd.daemon.audit.auditor import Auditor
 from dilocoxd.daemon.audit.inputs import AuditSources
@@ -185,8 +185,7 @@ class Daemon:
         )
 
     def _make_site_history(self) -> SiteHistory:
-        wanted = model_bytes(self.opened.manifest, self.opened.config) + PROCESSES_BYTES
-        kills = KillReader(wanted)
+        kills = KillReader(site_estimate(self.opened.manifest, self.opened.config).node_bytes)
         return SiteHistory(self.journal, self.opened.events, lambda: self.ledger.chain.height, self._note_idle, kills)
 
     def _make_recovery(self, aside: Aside) -> RecoveryDriver:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from dilocoxd.config.footprint import model_bytes, parameters
+from dilocoxd.config.footprint.counts import counted
+from dilocoxd.config.footprint.estimate import site_estimate
+from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 
@@ -12,8 +14,6 @@ PEERS_MANY: Final = 128
 SNAPSHOTS_MANY: Final = 100
 VALIDATION_MANY: Final = 10_000
 PAYLOAD_ROUNDS_MANY: Final = 1_000_000
-BYTES_PER_VALUE: Final = 0.5
-"""Of a payload in int4."""
 _GIB: Final = 1 << 30
 
 
@@ -37,7 +37,7 @@ def manifest_doubts(manifest: Manifest, memory_bytes: int) -> Iterator[str]:
             f" the longest phase holds ({honest} tokens); use 0, which is that"
         )
     if limits.peers_max > PEERS_MANY:
-        inbox = limits.peers_max * BYTES_PER_VALUE * parameters(manifest) / _GIB
+        inbox = limits.peers_max * counted(manifest, shape_of(manifest, None)).payload_bytes / _GIB
         yield (
             f"round.peers_max = {limits.peers_max} makes room for that many payloads, {inbox:.1f} GiB at every site if"
             " so many come; lower it to what you expect"
@@ -49,7 +49,7 @@ def manifest_doubts(manifest: Manifest, memory_bytes: int) -> Iterator[str]:
             f"data.validation_sequences = {manifest.data.validation_sequences} makes every evaluation long at every"
             " site; some hundreds are enough"
         )
-    if (needed := model_bytes(manifest, None)) > memory_bytes:
+    if (needed := site_estimate(manifest, None).node_bytes) > memory_bytes:
         yield (
             f"model.hidden_size = {manifest.model.hidden_size} and the other sizes make a model that wants"
             f" {needed / _GIB:.1f} GiB of a site, and this machine has {memory_bytes / _GIB:.1f} GiB; use a smaller"

@@ -5,9 +5,10 @@ Puts the formulas of this room together; decides nothing. Source: docs/planning.
 
 from dataclasses import dataclass
 
+from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.machines.exchange.cost import ExchangeCost, ExchangeWork, Link, bytes_each_way, exchange_cost
-from dilocoxd.planner.footprint import Footprint, SiteShape, footprint
+from dilocoxd.planner.footprint import Footprint, footprint
 from dilocoxd.planner.loss import StudyRow, loss_gap_percent
 from dilocoxd.planner.pace import Cadence, RoundUse, bytes_saved, pace, pipeline_step_s
 

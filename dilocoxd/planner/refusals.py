@@ -13,13 +13,13 @@ GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this site has; 0 = not known, then nothing is refused for it."""
+    """What this site has and uses; 0 = not known or not used, then nothing is refused for it."""
 
     memory_bytes: int = 0
     gpu_memory_bytes: int = 0
 
 
-def refusals(manifest: Manifest, weight: Footprint, machine: Machine, device: str) -> Iterator[str]:
+def refusals(manifest: Manifest, weight: Footprint, machine: Machine) -> Iterator[str]:
     """One sentence for each thing that cannot work: what, which value, what to do."""
     strategy = manifest.strategy
     if weight.factored_share < FACTORED_SHARE_MIN:
@@ -29,11 +29,8 @@ def refusals(manifest: Manifest, weight: Footprint, machine: Machine, device: st
             f" in one segment of {strategy.segment_elements_max} elements; raise strategy.segment_elements_max or lower"
             " strategy.lowrank_r until at least half is factored, or use 'identity'"
         )
-    if device == "cuda":
-        yield from _too_large("a GPU", "the fullest stage", weight.trainer_bytes, machine.gpu_memory_bytes)
-        yield from _too_large("this machine", "the outer worker", weight.outer_worker_bytes, machine.memory_bytes)
-    else:
-        yield from _too_large("this machine", "the site", weight.node_bytes, machine.memory_bytes)
+    yield from _too_large("a GPU", "the fullest stage", weight.trainer_bytes, machine.gpu_memory_bytes)
+    yield from _too_large("this machine", "the site", weight.node_bytes, machine.memory_bytes)
 
 
 def _too_large(place: str, what: str, needed: int, there: int) -> Iterator[str]:

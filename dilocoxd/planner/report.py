@@ -21,6 +21,7 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
     )
     extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
     where = "the whole site" if place.shape.stages == 1 else f"each of {place.shape.stages} stages at most"
+    node = "main memory of one node" if place.shape.on_gpu else "one node with everything"
     return [
         ("model", f"{weight.parameters:,} parameters in {weight.num_segments} segments"),
         ("strategy", f"{strategy.codec}, {strategy.transform}, delay {strategy.delay}, H = {strategy.inner_steps}"),
@@ -38,7 +39,7 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
         (
             "memory",
             f"trainers {in_decimal(weight.trainer_bytes, 'B')} ({where}), outer worker"
-            f" {in_decimal(weight.outer_worker_bytes, 'B')}, one node with everything"
+            f" {in_decimal(weight.outer_worker_bytes, 'B')}, {node}"
             f" {in_decimal(weight.node_bytes, 'B')}",
         ),
         ("disk", in_decimal(weight.disk_bytes, "B")),

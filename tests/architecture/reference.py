@@ -10,6 +10,8 @@ from dilocoxd.cli.configuration.figures import LINKS_MBIT, NUM_SITES, ROUND_TRIP
 from dilocoxd.cli.shell.command_table import GROUPS
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
+from dilocoxd.config.sections.parallel import ParallelSection
+from dilocoxd.config.site import SiteConfig
 from dilocoxd.planner.quantities import in_decimal, in_seconds
 
 NOTE = "Made by `python -m tests.architecture.generated`; edit the code instead.\n"
@@ -91,7 +93,7 @@ def hardware() -> str:
         f"| model, strategy | parameters | node | GPU | disk | payload | {' | '.join(times)} |",
         f"|---|---|---|---|---|---|{'---|' * len(times)}",
     ]
-    lines += [_row(name, figures(manifest, None)) for name, manifest in _runs()]
+    lines += [_row(name, figures(manifest, site)) for name, manifest, site in _runs()]
     lines += [
         "",
         "The presets' own models and strategies, then shapes of well-known models with a vocabulary of"
@@ -102,14 +104,16 @@ def hardware() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _runs() -> Iterator[tuple[str, Manifest]]:
+def _runs() -> Iterator[tuple[str, Manifest, SiteConfig]]:
     for name in ("tiny", "demo", "small", "small:sparseloco", "small:dilocox"):
-        yield f"`{name}`", manifest_from_tables(preset_tables(name), source=name)
+        yield f"`{name}`", manifest_from_tables(preset_tables(name), source=name), SiteConfig()
     for label, shape in SHAPES.items():
         tables = preset_tables("small")
         tables["model"] = {**tables["model"], **VOCABULARY, **shape}
         tables["strategy"] = {**tables["strategy"], "segment_elements_max": SEGMENT_ELEMENTS}
-        yield f"{label}, as `small`", manifest_from_tables(tables, source=label)
+        manifest = manifest_from_tables(tables, source=label)
+        pieces = ParallelSection(microbatches=manifest.inner.microbatches)
+        yield f"{label}, as `small`", manifest, SiteConfig(parallel=pieces)
 
 
 def _row(name: str, found: Figures) -> str:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
+from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost
-from dilocoxd.planner.footprint import Footprint, SiteShape, footprint
+from dilocoxd.planner.footprint import Footprint, footprint
 from dilocoxd.planner.quantities import in_decimal, in_seconds
 
 LINKS_MBIT: Final = (10, 100, 1000)
@@ -29,21 +30,9 @@ class Figures:
 
 
 def figures(manifest: Manifest, site: SiteConfig | None) -> Figures:
-    """The figures at `site`; None: any site with one stage. Raises ConfigError when no site can follow the run."""
-    parallel = (site or SiteConfig()).parallel
-    # Of any site the figures are those of one that cuts its batch as the run says.
-    microbatches = parallel.pieces(manifest.inner.microbatches) if site else 0
-    shape = SiteShape(
-        parallel.pipeline,
-        microbatches,
-        NUM_SITES,
-        parallel.stages_per_process,
-        parallel.shard,
-        parallel.replicate,
-        parallel.batch_sequences,
-        parallel.activation_checkpointing == "block",
-    )
-    weight = footprint(manifest, shape)
+    """The figures at `site`; None: at one whose site.toml says nothing. Raises ConfigError when no site can follow the
+    run."""
+    weight = footprint(manifest, shape_of(manifest, site, NUM_SITES))
     return Figures(
         parameters=weight.parameters,
         payload_bytes=weight.payload_bytes,

@@ -1,5 +1,6 @@
 """Checks of the machine for `dilocoxd doctor`: Python, torch, GPU, clock, disk, memory, shared memory, file limits."""
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -15,15 +16,18 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from dilocoxd.cli.doctor.findings import Finding
-from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes, snapshot_bytes
+from dilocoxd.config.footprint.estimate import PROCESSES_BYTES, site_estimate
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.ipc.machine_memory import machine_memory
+from dilocoxd.store.rundir import RunDir
 
 PYTHON: Final = (3, 11)
 FILES_MIN: Final = 4096
 SHM_PER_RANK: Final = 64 << 20
 DISK_MIN: Final = 2 << 30
+STATES_MIN: Final = 3
+"""Snapshots: the newest, the one before it, and the one that is being written."""
 CLOCK_ERROR_MAX_S: Final = 1.0
 _STA_UNSYNC: Final = 0x0040
 _TORCH_PROBE: Final = """
@@ -141,18 +145,39 @@ def clock_finding() -> Finding:
 
 
 def disk_finding(directory: Path, manifest: Manifest | None) -> Finding:
-    usage = shutil.disk_usage(directory)
-    needed = DISK_MIN + (3 * snapshot_bytes(manifest) if manifest is not None else 0)
-    text = f"{usage.free / 1e9:.1f} GB free at {directory}, {needed / 1e9:.1f} GB wanted"
-    return Finding("disk", "ok" if usage.free >= needed else "error", text)
+    """An error when not even the first snapshots have room, a warning when the run will want more than there is."""
+    free = shutil.disk_usage(directory).free
+    weight = site_estimate(manifest, None) if manifest is not None else None
+    least, wanted = (STATES_MIN * weight.state_bytes, weight.disk_bytes) if weight else (0, 0)
+    held = _held_bytes(directory)
+    least, wanted = (DISK_MIN + max(0, size - held) for size in (least, max(least, wanted)))
+    text = f"{free / 1e9:.1f} GB free at {directory}, {wanted / 1e9:.1f} GB wanted"
+    return Finding("disk", "error" if free < least else "warning" if free < wanted else "ok", text)
+
+
+def _held_bytes(directory: Path) -> int:
+    """Of what a run wants, what its directory has already; 0 where none is yet."""
+    run_dir, total = RunDir(directory), 0
+    for folder in (run_dir.log, run_dir.snapshots, run_dir.site):
+        for path in folder.rglob("*"):
+            with contextlib.suppress(OSError):  # a daemon at work removes what is old
+                total += path.stat().st_size
+    return total
 
 
 def memory_finding(manifest: Manifest | None, site: SiteConfig | None = None) -> Finding:
     """An error when not even the copies of the model have room, a warning when little is left for the rest."""
-    model = model_bytes(manifest, site) if manifest is not None else 0
-    available, needed = machine_memory().available, model + PROCESSES_BYTES
-    text = f"{available / 1e9:.1f} GB available, about {needed / 1e9:.1f} GB wanted (activations come on top)"
-    return Finding("memory", "error" if available < model else "warning" if available < needed else "ok", text)
+    available = machine_memory().available
+    if manifest is None:
+        copies, needed, rest = 0, PROCESSES_BYTES, "without a model"
+    else:
+        weight = site_estimate(manifest, site)
+        copies, needed = weight.copies_bytes, weight.node_bytes
+        rest = f"{copies / 1e9:.1f} GB of it for copies of the model"
+        if manifest.model.kind == "external":
+            rest += "; activations of your module come on top"
+    text = f"{available / 1e9:.1f} GB available, about {needed / 1e9:.1f} GB wanted ({rest})"
+    return Finding("memory", "error" if available < copies else "warning" if available < needed else "ok", text)
 
 
 def shm_finding(site: SiteConfig | None) -> Finding:

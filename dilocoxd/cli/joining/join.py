@@ -21,7 +21,8 @@ from dilocoxd.cli.joining.newcomer import Newcomer, newcomer, read_target
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
-from dilocoxd.config.footprint import PROCESSES_BYTES, model_bytes, parameters, snapshot_bytes
+from dilocoxd.config.footprint.counts import model_parameters
+from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, in_force
@@ -139,12 +140,12 @@ def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_aske
 def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> list[tuple[str, str]]:
     """What an operator should know before this machine works for somebody's run."""
     model, strategy, admission = manifest.model, manifest.strategy, manifest.admission
-    memory = (model_bytes(manifest, site) + PROCESSES_BYTES) / 2**30
-    disk = (manifest.snapshot.keep + 1) * snapshot_bytes(manifest) / 2**30
+    weight = site_estimate(manifest, site)
+    memory, disk = weight.node_bytes / 2**30, weight.disk_bytes / 2**30
     texts = ", ".join(source.name for source in manifest.data.sources) or manifest.data.corpus
     rows = [
         ("joining", manifest.run_id),
-        ("model", f"{model.kind}, {parameters(manifest) / 1e6:,.1f} M parameters, {model.num_layers} layers"),
+        ("model", f"{model.kind}, {model_parameters(manifest) / 1e6:,.1f} M parameters, {model.num_layers} layers"),
         ("text", texts),
         ("needs", f"about {memory:.1f} GiB of memory and {disk:.1f} GiB of disk"),
         ("exchange", f"{strategy.codec}, {strategy.transform}, every {strategy.inner_steps} steps"),

@@ -11,7 +11,7 @@ from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.doctor import machine as doctor_machine
 from dilocoxd.cli.doctor.before_start import check_before_start
 from dilocoxd.cli.main import cli
-from dilocoxd.config.footprint import model_bytes
+from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
@@ -105,15 +105,16 @@ def test_too_little_memory_is_refused_and_can_be_forced(tmp_path: Path, capsys: 
 
 def test_memory_that_is_only_tight_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = {}
-    for available in (0, 1 << 30, 100 << 30):
+    for available in (0, 1 << 29, 1 << 30):
         found = MachineMemory(100 << 30, available)
         monkeypatch.setattr(doctor_machine, "machine_memory", lambda found=found: found)
-        levels[available >> 30] = doctor_machine.memory_finding(new_manifest("tiny", {}), site()).level
-    assert levels == {0: "error", 1: "warning", 100: "ok"}
+        levels[available] = doctor_machine.memory_finding(new_manifest("tiny", {}), site()).level
+    assert levels == {0: "error", 1 << 29: "warning", 1 << 30: "ok"}
 
 
 def test_copies_on_the_gpu_want_no_main_memory() -> None:
-    assert model_bytes(huge(), site(device="cuda", backend="nccl")) < model_bytes(huge(), site())
+    on_gpu, on_cpu = site_estimate(huge(), site(device="cuda", backend="nccl")), site_estimate(huge(), site())
+    assert on_gpu.copies_bytes < on_cpu.copies_bytes and on_gpu.node_bytes < on_cpu.node_bytes
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torch import nn
 
 from dilocoxd import describe
 from dilocoxd.cli.model.origin import Origin
-from dilocoxd.config.footprint import parameters
+from dilocoxd.config.footprint.counts import model_parameters
+from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.sections.own_module import CHARACTERS_MAX, parse_shapes, shapes_text
@@ -21,7 +22,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.library.site import Site
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.outerworker.plan import make_plan
-from dilocoxd.planner.footprint import SiteShape, footprint
+from dilocoxd.planner.footprint import footprint
 from dilocoxd.store.rundir import create_run_dir
 
 
@@ -47,7 +48,7 @@ def test_a_described_module_is_the_runs_layout(tmp_path: Path) -> None:
     specs = param_specs(ModelConfig.of_run(manifest))
     expected = [("scale", ()), ("embed.weight", (11, 4)), ("norm.weight", (4,)), ("norm.bias", (4,))]
     assert [(spec.name, spec.shape) for spec in specs] == expected, "trained ones, tied ones once, no buffers"
-    assert parameters(manifest) == make_plan(manifest).layout.numel == 1 + 44 + 8
+    assert model_parameters(manifest) == make_plan(manifest).layout.numel == 1 + 44 + 8
     assert footprint(manifest, SiteShape(1, 1, 2)).parameters == 53
     values = load_file(tmp_path / "m" / "model.safetensors")
     assert torch.equal(values["embed.weight"], module.embed.weight)

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
-from dilocoxd.planner.footprint import SiteShape, factored_share, footprint
+from dilocoxd.planner.footprint import factored_share, footprint
 from dilocoxd.planner.refusals import Machine, refusals
 from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry, SignedVote, decode_entry, encode_entry
 from dilocoxd.wire.local.outer_worker import ContributionFormed
@@ -73,18 +74,18 @@ def test_low_rank_compresses_at_every_size(size: str, lowrank_r: int, ratio: flo
 def test_low_rank_that_cannot_compress_is_refused(size: str, lowrank_r: int) -> None:
     manifest = run_of(size, lowrank_r)
     weight = footprint(manifest, SiteShape(1, 0, 2))
-    (text,) = refusals(manifest, weight, Machine(), "cpu")
+    (text,) = refusals(manifest, weight, Machine())
     assert f"lowrank_r = {lowrank_r} factors only 0% of the values" in text
     assert f"one segment of {manifest.strategy.segment_elements_max} elements" in text
 
 
 def test_the_papers_largest_run_is_refused_by_the_machine_only() -> None:
     manifest = run_of("107B", 2048)
-    weight = footprint(manifest, SiteShape(20, 0, 2))
-    assert not list(refusals(manifest, weight, Machine(), "cuda"))
-    gpu, node = refusals(manifest, weight, Machine(2 << 40, 80 << 30), "cuda")
+    weight = footprint(manifest, SiteShape(20, 0, 2, on_gpu=True))
+    assert not list(refusals(manifest, weight, Machine()))
+    gpu, node = refusals(manifest, weight, Machine(2 << 40, 80 << 30))
     assert "the fullest stage needs about" in gpu and "a GPU has 80.0 GiB" in gpu
-    assert "the outer worker needs about" in node and "this machine has 2048.0 GiB" in node
+    assert "the site needs about" in node and "this machine has 2048.0 GiB" in node
 
 
 def test_what_was_chosen_is_in_the_manifest() -> None:

@@ -11,11 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from dilocoxd.cli.main import cli
 from dilocoxd.cli.model.first_state import joined_first_state
+from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.outerworker.plan import make_plan
-from dilocoxd.planner.footprint import SiteShape, footprint
+from dilocoxd.planner.footprint import footprint
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.wire.local.outer_worker import LoadState
 from tests.harness.outer_worker.in_process import InnerWorker

@@ -1,0 +1,130 @@
+"""Decides how much memory and disk a run wants of a site: the one place for what anything costs. Pure.
+
+`site_estimate` counts by formula and answers before torch is loaded; the planner counts from the plan that trains and
+asks `estimate` the same. docs/planning.md has the formulas and what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.config.footprint.counts import Counts, Slice, counted
+from dilocoxd.config.footprint.shape import SiteShape, shape_of
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+
+FLOAT_BYTES: Final = 4
+DAEMON_BYTES: Final = 200 << 20
+"""Daemon and p2pd together after 200 rounds (docs/lab/benchmarks.md)."""
+PROCESS_BYTES: Final = 250 << 20
+"""A worker process before it holds any parameter: interpreter and torch (docs/lab/benchmarks.md)."""
+PROCESSES_BYTES: Final = DAEMON_BYTES + 2 * PROCESS_BYTES
+"""All processes of a site with one trainer, without a model."""
+PARAMETER_BYTES: Final = {"adamw": 24, "muon": 20}
+"""In a trainer, on the GPU if there is one: parameter, gradient, moments, anchor of the phase, copy for evaluations;
+muon has one moment less."""
+OVERLAY_BYTES: Final = 16
+"""delay = eager keeps four more copies."""
+VALUE_BYTES: Final = {"float32": 4, "bfloat16": 3}
+"""Of an activation: in 16 bits about half of them stay fp32, those of norms and of the residual stream."""
+HOLES: Final = 1.4
+"""On a CPU activations take so much more than what is kept: blocks that the allocator cannot give back."""
+LOGITS_BYTES: Final = 3 * FLOAT_BYTES
+"""For each logit: it, its log softmax and its gradient."""
+PAYLOADS_KEPT: Final = 64
+"""The log never drops the payloads of fewer entries (site.toml, storage)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes."""
+
+    outer_worker_bytes: int
+    trainer_bytes: int
+    """Of the fullest stage: what its GPU must hold."""
+    copies_bytes: int
+    """Main memory that the copies of the model take: less cannot work."""
+    node_bytes: int
+    """Main memory of everything on one node; with GPUs, what stays in main memory."""
+    state_bytes: int
+    """A snapshot."""
+    disk_bytes: int
+
+
+def site_estimate(manifest: Manifest, site: SiteConfig | None) -> Estimate:
+    """Of the run at this site, counted by formula; `site` None: at a site whose site.toml says nothing."""
+    shape = shape_of(manifest, site)
+    return estimate(manifest, shape, counted(manifest, shape))
+
+
+def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
+    """Of the run at a site of `shape`."""
+    numel, payload = counts.parameters, counts.payload_bytes
+    state = FLOAT_BYTES * numel * (1 + counts.num_slots) + counts.memory_bytes
+    # Buffers take memory where they are written: an INBOX slot and the owner's feedback only in our own segments.
+    copies = 3 + counts.num_slots + (1 / shape.num_sites if _has_owner_feedback(manifest) else 0)
+    is_gathered = manifest.reduction.reducer == "gather"
+    payloads = 2 + (shape.num_sites - 1) / (1 if is_gathered else shape.num_sites)
+    outer_copies = round(copies * FLOAT_BYTES * numel)
+    outer_worker = outer_copies + round(payloads * payload) + counts.memory_bytes + PROCESS_BYTES
+    held = [_held_bytes(manifest, one, shape) for one in counts.slices]
+    passing = [_activation_bytes(manifest, one, index, shape) for index, one in enumerate(counts.slices)]
+    stages = range(shape.stages)
+    trainers = [sum(held[first :: shape.stages]) + sum(passing[first :: shape.stages]) for first in stages]
+    of_trainers = 0 if shape.on_gpu else shape.readers * (sum(held) + round(HOLES * sum(passing)))
+    entries = max(PAYLOADS_KEPT, manifest.snapshot.keep * manifest.snapshot.every_rounds)
+    moments = 2 * FLOAT_BYTES * numel
+    return Estimate(
+        outer_worker_bytes=outer_worker,
+        trainer_bytes=max(trainers),
+        copies_bytes=outer_copies + (0 if shape.on_gpu else shape.readers * sum(held)),
+        node_bytes=DAEMON_BYTES + outer_worker + of_trainers + shape.ranks * PROCESS_BYTES,
+        state_bytes=state,
+        # One snapshot and one checkpoint of the trainers are written while their predecessors still exist.
+        disk_bytes=(manifest.snapshot.keep + 1) * state + entries * payload + 2 * moments,
+    )
+
+
+def _has_owner_feedback(manifest: Manifest) -> bool:
+    reduction = manifest.reduction
+    is_kept = reduction.owner_feedback == "kept" and reduction.reducer != "gather"
+    return is_kept and manifest.strategy.error_feedback != "none"
+
+
+def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
+    """What a process keeps of a slice from step to step, and parameters and gradients that are whole for a while."""
+    overlay = OVERLAY_BYTES if manifest.strategy.delay == "eager" else 0
+    each = PARAMETER_BYTES[manifest.inner.optimizer] + overlay
+    held = (each * one.trained + FLOAT_BYTES * one.frozen) // shape.shard
+    if shape.readers == 1:
+        return held
+    numel = one.trained + one.frozen
+    # Of a stage of a pipeline all is whole for a while, else two blocks.
+    whole = numel if shape.stages > 1 else min(numel, 2 * numel // max(1, one.layers))
+    return held + 2 * FLOAT_BYTES * whole
+
+
+def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteShape) -> int:
+    """What passes through a slice in each step: activations of the microbatches in flight, and logits of one."""
+    model, inner = manifest.model, manifest.inner
+    microbatches = shape.microbatches or inner.microbatches
+    tokens = max(1, (shape.batch_sequences or inner.batch_sequences) // shape.readers // microbatches) * model.seq_len
+    in_flight = max(1, min(microbatches, shape.stages - index))
+    block = VALUE_BYTES[inner.dtype] * _block_values(manifest)
+    if shape.is_checkpointed:
+        of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size + block
+    else:
+        of_blocks = in_flight * one.layers * block
+    return tokens * (of_blocks + (LOGITS_BYTES * model.vocab_size if one.is_last else 0))
+
+
+def _block_values(manifest: Manifest) -> int:
+    """What the backward pass of a LLaMA-shaped block keeps for each token; the attention matrix is never stored.
+
+    Two norms keep three values each for a unit of width (their input, it scaled, their output), attention its queries
+    and its result, the feed-forward part four for a unit of its own width.
+    """
+    model = manifest.model
+    kv = model.hidden_size * model.num_kv_heads // model.num_heads
+    return 8 * model.hidden_size + 2 * kv + 4 * model.intermediate_size

@@ -1,0 +1,56 @@
+"""How a site cuts the model, as far as that decides what the site weighs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SiteShape:
+    """How a site cuts the model, and among how many sites it is one."""
+
+    stages: int
+    """Processes of the pipeline."""
+    microbatches: int
+    """Pieces of a batch; 0 is the run's number."""
+    num_sites: int
+    slices_per_process: int = 1
+    shard: int = 1
+    """Processes that hold each stage in parts."""
+    replicate: int = 1
+    """Copies of all that."""
+    batch_sequences: int = 0
+    """Sequences of an inner step at this site; 0 is the run's number."""
+    is_checkpointed: bool = False
+    """Whether blocks are computed again in the backward pass."""
+    on_gpu: bool = False
+    """Whether the trainers' tensors are in the memory of GPUs."""
+
+    @property
+    def readers(self) -> int:
+        """Processes of one stage; each has its part of the batch."""
+        return self.shard * self.replicate
+
+    @property
+    def ranks(self) -> int:
+        """Trainer processes."""
+        return self.stages * self.readers
+
+
+def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) -> SiteShape:
+    """Of this site, one of `num_sites`; None: of a site whose site.toml says nothing."""
+    parallel = (site or SiteConfig()).parallel
+    return SiteShape(
+        parallel.pipeline,
+        parallel.pieces(manifest.inner.microbatches),
+        num_sites,
+        parallel.stages_per_process,
+        parallel.shard,
+        parallel.replicate,
+        parallel.batch_sequences,
+        parallel.activation_checkpointing == "block",
+        parallel.device == "cuda",
+    )
