@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 DUMP_SIGNAL: Final = signal.SIGUSR1
+TIMEOUT_PREFIX: Final = "nccl-timeout-"
+"""Of the files that NCCL's own watchdog writes; it appends the rank."""
 
 
 def hangs_folder(run_directory: Path) -> Path:
@@ -30,6 +32,11 @@ def collectives_name(rank: int) -> str:
     return f"collectives-{rank}.json"
 
 
+def timeout_name(rank: int) -> str:
+    """What NCCL's watchdog writes of the collectives when one takes too long, as a pickle, before it ends the rank."""
+    return f"{TIMEOUT_PREFIX}{rank}"
+
+
 def names_of(rank: int) -> tuple[str, ...]:
     """All files of one rank."""
-    return (stacks_name(rank), collectives_name(rank))
+    return (stacks_name(rank), collectives_name(rank), timeout_name(rank))

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from dilocoxd.ipc.hang_files import (
     DUMP_SIGNAL,
+    TIMEOUT_PREFIX,
     collectives_name,
-    hangs_folder,
     live_folder,
     names_of,
     stacks_name,
@@ -46,7 +46,7 @@ def start_recording(run_directory: Path, rank: int) -> None:
         (folder / name).unlink(missing_ok=True)
     # Where step_timeout_s is longer than the time-out of a collective, NCCL's own watchdog is the first to notice.
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(hangs_folder(run_directory) / "nccl-timeout-"))
+    os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / TIMEOUT_PREFIX))
     stacks = os.open(folder / stacks_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     asked, ask = os.pipe()
     os.set_blocking(ask, False)

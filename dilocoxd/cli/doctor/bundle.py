@@ -8,6 +8,7 @@ secret.
 
 import io
 import json
+import pickle
 import platform
 import re
 import sys
@@ -16,18 +17,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dilocoxd import __version__
 from dilocoxd.cli.client import ApiClient
 from dilocoxd.config.loading import read_toml
 from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.ipc.hang_files import TIMEOUT_PREFIX
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.telemetry.masking import MASK, masked_table
 
 LOG_BYTES_MAX: Final = 512 << 10
 """Of the end of each log file."""
 EVENT_BYTES_MAX: Final = 4 << 20
+RECORD_BYTES_MAX: Final = 32 << 20
+ENTRIES_SHOWN: Final = 100
+"""Newest collectives of a record of NCCL."""
 SECRET_CHARS_MIN: Final = 8
 ANSWERS: Final = ("status", "peers", "alerts", "rounds?limit=100", "snapshots", "config")
 _NAMED: Final = re.compile(
@@ -64,7 +69,11 @@ def members(
         yield f"logs/{file.name}", end_of(file, EVENT_BYTES_MAX)
     for pattern in ("*.log", "stacks.txt", "hangs/*-generation-*/*"):
         for file in sorted(run_dir.logs.glob(pattern)):
-            yield f"logs/{file.relative_to(run_dir.logs)}", end_of(file, LOG_BYTES_MAX)
+            name = f"logs/{file.relative_to(run_dir.logs)}"
+            if file.name.startswith(TIMEOUT_PREFIX):
+                yield f"{name}.json", record_of(file)
+            else:
+                yield name, end_of(file, LOG_BYTES_MAX)
     for path in ANSWERS if client is not None else ():
         assert client is not None
         try:
@@ -114,6 +123,29 @@ def end_of(file: Path, size_max: int) -> str:
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - size_max))
         return opened.read().decode("utf-8", "replace")
+
+
+_BROKEN: Final = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError, MemoryError)
+"""What an unpickler raises for bytes that are no pickle."""
+
+
+class _PlainData(pickle.Unpickler):
+    """Numbers, texts, lists and tables: a pickle that names anything to be called is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def record_of(file: Path) -> str:
+    """NCCL's record of collectives as JSON, so that it can be read and scrubbed; its newest entries."""
+    try:
+        with file.open("rb") as opened:
+            record = _PlainData(io.BytesIO(opened.read(RECORD_BYTES_MAX))).load()
+        if isinstance(record, dict) and isinstance(record.get("entries"), list):
+            record["entries"] = record["entries"][-ENTRIES_SHOWN:]
+        return json.dumps(record, indent=1, default=str)
+    except (pickle.UnpicklingError, *_BROKEN) as error:
+        return json.dumps({"error": f"cannot be read: {error}"})
 
 
 def secrets_of(run_dir: RunDir) -> list[str]:

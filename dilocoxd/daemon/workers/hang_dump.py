@@ -13,7 +13,7 @@ from typing import Final
 
 from dilocoxd.daemon.workers.forked import Workers
 from dilocoxd.ipc.dated_folders import keep_newest, stamp
-from dilocoxd.ipc.hang_files import DUMP_SIGNAL, collectives_name, hangs_folder, live_folder, names_of
+from dilocoxd.ipc.hang_files import DUMP_SIGNAL, collectives_name, hangs_folder, live_folder, names_of, timeout_name
 
 DUMP_S: Final = 3.0
 """Writing takes some 10 ms; a rank that is frozen, or holds the interpreter lock, tells its collectives never."""
@@ -38,6 +38,17 @@ async def dump_of(run_directory: Path, generation: int, workers: Workers, is_hur
             break
         await asyncio.sleep(LOOK_S)
     return await asyncio.to_thread(_keep, run_directory, generation, len(workers.pids))
+
+
+async def left_by_nccl(run_directory: Path, generation: int, num_ranks: int) -> str:
+    """The same where nobody was asked: NCCL's watchdog may have written what it saw before it ended a rank."""
+    return await asyncio.to_thread(_keep_timeouts, run_directory, generation, num_ranks)
+
+
+def _keep_timeouts(run_directory: Path, generation: int, num_ranks: int) -> str:
+    live = live_folder(run_directory)
+    is_there = any((live / timeout_name(rank)).exists() for rank in range(num_ranks))
+    return _keep(run_directory, generation, num_ranks) if is_there else ""
 
 
 def _ask(run_directory: Path, workers: Workers) -> list[int]:
@@ -71,6 +82,7 @@ def _keep(run_directory: Path, generation: int, num_ranks: int) -> str:
     folder = hangs / f"{stamp()}-generation-{generation}"
     folder.mkdir(exist_ok=True)
     for file in written:
+        file.chmod(0o600)
         file.replace(folder / file.name)
     keep_newest((one for one in hangs.iterdir() if one.is_dir() and one != live), HANGS_KEPT)
     return str(folder.relative_to(run_directory))

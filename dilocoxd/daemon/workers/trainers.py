@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
-from dilocoxd.daemon.workers.hang_dump import dump_of
+from dilocoxd.daemon.workers.hang_dump import dump_of, left_by_nccl
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.daemon.workers.ranks import listen, with_ranks
 from dilocoxd.daemon.workers.supervisor import nap
@@ -244,10 +244,14 @@ class Trainer:
 
     async def _told_of_hang(self, generation: TrainerLife, workers: Workers) -> str:
         """End of a sentence: where the ranks of a hung generation wrote what they are at. Before their sockets end."""
-        if not generation.is_hung or self._stopping.is_set():
+        if self._stopping.is_set():
             return ""
+        directory, number = self._settings.run_directory, generation.number
         try:
-            folder = await dump_of(self._settings.run_directory, generation.number, workers, self._stopping.is_set)
+            if generation.is_hung:
+                folder = await dump_of(directory, number, workers, self._stopping.is_set)
+            else:
+                folder = await left_by_nccl(directory, number, len(workers.pids))
         except OSError as error:
             return f"; where it hung cannot be told: {error}"
         return f"; where each rank was: {folder}" if folder else ""

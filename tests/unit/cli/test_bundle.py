@@ -1,13 +1,15 @@
 """The support archive: everything that helps, and no key, token or training text anywhere in it."""
 
 import json
+import pickle
 import tarfile
 from pathlib import Path
 
 import pytest
+import torch._C._distributed_c10d as c10d
 from click.testing import CliRunner
 
-from dilocoxd.cli.doctor.bundle import scrubbed
+from dilocoxd.cli.doctor.bundle import record_of, scrubbed
 from dilocoxd.cli.main import cli
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.telemetry.catalogue import WorkerDied
@@ -37,6 +39,8 @@ def run_directory(tmp_path: Path) -> Path:
     hang = run_dir.logs / "hangs" / "20260101T000000-generation-1"
     hang.mkdir(parents=True)
     (hang / "stacks-0.txt").write_text("in all_reduce")
+    entries = [{"profiling_name": "nccl:all_reduce", "record_id": number} for number in range(300)]
+    (hang / "nccl-timeout-0").write_bytes(pickle.dumps({"entries": entries, "note": f"token={TOKEN}"}, protocol=2))
     return folder
 
 
@@ -61,7 +65,10 @@ def test_bundle_helps_and_tells_no_secret(run_directory: Path, tmp_path: Path) -
         "logs/events.jsonl",
         "logs/outer.log",
         "logs/hangs/20260101T000000-generation-1/stacks-0.txt",
+        "logs/hangs/20260101T000000-generation-1/nccl-timeout-0.json",
     } <= set(found)
+    record = json.loads(found["logs/hangs/20260101T000000-generation-1/nccl-timeout-0.json"])
+    assert [one["record_id"] for one in record["entries"]] == list(range(200, 300))
     run_dir = open_run_dir(run_directory)
     key = run_dir.identity(run_dir.load()[1]).read_bytes()
     for name, text in found.items():
@@ -70,6 +77,16 @@ def test_bundle_helps_and_tells_no_secret(run_directory: Path, tmp_path: Path) -
     assert json.loads(found["run.json"])["model"]["kind"] == "native" and "fine" in found["logs/outer.log"]
     assert "identity.key" in found["files.txt"] and '"worker.died"' in found["logs/events.jsonl"]
     assert json.loads(found["versions.json"])["dilocoxd"]
+
+
+def test_record_of_torch_is_read_as_it_writes_it_and_nothing_in_it_is_called(tmp_path: Path) -> None:
+    file, called = tmp_path / "nccl-timeout-0", tmp_path / "called"
+    file.write_bytes(c10d._dump_fr_trace())  # the recorder of NCCL, without NCCL
+    assert json.loads(record_of(file))["version"]
+    for data in (pickle.dumps(called.touch), b"", b"\x80\x02}(", b"no pickle at all"):
+        file.write_bytes(data)
+        assert "cannot be read" in json.loads(record_of(file))["error"]
+    assert not called.exists()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import torch
 from dilocoxd.daemon.workers import hang_dump
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import ForkLaunch
-from dilocoxd.daemon.workers.hang_dump import HANGS_KEPT, catches, dump_of
+from dilocoxd.daemon.workers.hang_dump import HANGS_KEPT, catches, dump_of, left_by_nccl
 from dilocoxd.daemon.workers.trainers import Trainer, TrainerLife, TrainerSettings
 from dilocoxd.ipc.client import RUN_DIRECTORY_VARIABLE
-from dilocoxd.ipc.hang_files import DUMP_SIGNAL, hangs_folder, live_folder, stacks_name
+from dilocoxd.ipc.hang_files import DUMP_SIGNAL, hangs_folder, live_folder, stacks_name, timeout_name
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.wire.local.trainer import TrainerReady
 from tests.harness.outer_worker.hang_probe import LAGGARD
@@ -119,6 +119,28 @@ def test_only_the_newest_hangs_are_kept(tmp_path: Path, monkeypatch: Any) -> Non
     kept = sorted(str(path.relative_to(tmp_path)) for path in hangs_folder(tmp_path).iterdir() if path != live)
     assert kept == told[-HANGS_KEPT:]
     assert hang_dump._keep(tmp_path, 99, 1) == "", "nothing was written"
+
+
+async def test_what_nccl_wrote_before_it_ended_a_rank_is_kept_like_a_hang(tmp_path: Path) -> None:
+    live = live_folder(tmp_path)
+    live.mkdir(parents=True)
+    (live / stacks_name(0)).write_text("")
+    assert await left_by_nccl(tmp_path, 3, 2) == "", "a rank that just died has nothing to tell"
+    (live / timeout_name(1)).write_bytes(b"record")
+    folder = await left_by_nccl(tmp_path, 3, 2)
+    assert folder.endswith("-generation-3")
+    assert [file.name for file in (tmp_path / folder).iterdir()] == ["nccl-timeout-1"]
+    assert not (live / timeout_name(1)).exists()
+
+
+def test_nccl_writes_where_the_daemon_looks(tmp_path: Path) -> None:
+    code = "import os, pathlib, sys; from dilocoxd.trainer.flight_recorder import start_recording;"
+    code += "start_recording(pathlib.Path(sys.argv[1]), 1); print(os.environ['TORCH_FR_DUMP_TEMP_FILE'] + '1')"
+    live_folder(tmp_path).mkdir(parents=True)
+    before = live_folder(tmp_path) / timeout_name(1)
+    before.write_bytes(b"of the generation before")
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()) == before and not before.exists()
 
 
 def test_being_asked_changes_no_number_and_ends_nothing(tmp_path: Path) -> None:
