@@ -8,6 +8,7 @@ import ipaddress
 import re
 import socket
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, Literal
 
 from dilocoxd.errors import ConfigError
@@ -109,3 +110,19 @@ def listen_ip(host: str) -> str:
             f"network.host = {host!r} has no address ({error.strerror}); give an IP address of this machine with --host"
         ) from error
     return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+
+
+def listened_on(host: str, section: str) -> tuple[str, ...]:
+    """Addresses of the sockets that `host` of `network` or `api` means, each of one family.
+
+    For other sites `::` is both families, a socket each; for the API it is IPv6 alone, as asyncio opens it.
+    """
+    return ("::", "0.0.0.0") if host == "::" and section == "network" else (host,)
+
+
+def are_one(hosts: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether both cannot listen on one port: as they are written, an unspecified address is all of its family."""
+    return any(
+        host == other or ((":" in host) == (":" in other) and bool({"::", "0.0.0.0"} & {host, other}))
+        for host, other in product(hosts, others)
+    )

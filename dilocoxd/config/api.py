@@ -24,7 +24,7 @@ class ApiSection(Section):
     host: Annotated[
         str,
         knob(
-            "Address the API listens on.",
+            "Address the API listens on; 0.0.0.0 is all of IPv4, :: all of IPv6.",
             unit="IP address",
             cost="beyond loopback everybody can read it.",
             min_length=2,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from dilocoxd.config.addresses import DEFAULT_PORT, is_host, read_address
+from dilocoxd.config.addresses import DEFAULT_PORT, are_one, is_host, listened_on, read_address
 from dilocoxd.config.api import ApiSection, SinksSection
 from dilocoxd.config.environment import given_variable, renamed, with_environment
 from dilocoxd.config.fields import Section, knob
@@ -377,15 +377,10 @@ def _with_own_ports(site: SiteConfig, where: str) -> SiteConfig:
     if network.data_connections:
         listened.insert(0, (network.host, network.data_port, "network", "data_port"))
     for (host, port, *name), (other_host, other_port, *other_name) in combinations(listened, 2):
-        if port and port == other_port and _meet(host, other_host):
+        if port and port == other_port and are_one(listened_on(host, name[0]), listened_on(other_host, other_name[0])):
             given = " and ".join(filter(None, (given_variable(*name), given_variable(*other_name))))
             raise ConfigError(
                 f"{where}{'.'.join(name)} = {port} is {'.'.join(other_name)} too; give one of them another port"
                 + (f" ({given} in the environment wins over site.toml)" if given else "")
             )
     return site
-
-
-def _meet(host: str, other: str) -> bool:
-    """Whether both cannot listen on one port: as they are written, an unspecified address is all of its kind."""
-    return host == other or "::" in (host, other) or ("0.0.0.0" in (host, other) and ":" not in host + other)

@@ -12,7 +12,7 @@ from dilocoxd.answers.peers import Peer, Reach
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient
 from dilocoxd.cli.doctor.findings import Finding
-from dilocoxd.config.addresses import listen_ip
+from dilocoxd.config.addresses import listen_ip, listened_on
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.store.rundir import RunDir
@@ -57,23 +57,33 @@ def identity_finding(path: Path) -> Finding:
 
 def port_finding(check: str, host: str, port: int, *, is_running: bool) -> Finding:
     try:
-        ip = listen_ip(host)
+        ips = listened_on(listen_ip(host), "api" if check == "port_api" else "network")
     except ConfigError:
         return Finding("host", "error", f"the name {host!r} has no address")
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                return Finding("host", "error", f"{host} is no address of this machine")
-            if is_running:
-                return Finding(check, "ok", f"{host} port {port}: the daemon listens")
-            return Finding(check, "error", f"{host} port {port} cannot be listened on: {error.strerror}")
+    error = next(filter(None, (_bind_error(ip, port) for ip in ips)), None)
+    if error is not None:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Finding("host", "error", f"{host} is no address of this machine")
+        if is_running:
+            return Finding(check, "ok", f"{host} port {port}: the daemon listens")
+        return Finding(check, "error", f"{host} port {port} cannot be listened on: {error.strerror}")
     if is_running and check in ("port_network", "port_data"):
         return Finding(check, "error", f"the daemon runs, but nobody listens on {host} port {port}")
     return Finding(check, "ok", f"{host} port {port} is free")
+
+
+def _bind_error(ip: str, port: int) -> OSError | None:
+    """Why a socket cannot have this address; of its own family alone, like those of the daemon."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind((ip, port))
+        except OSError as error:
+            return error
+    return None
 
 
 def announce_finding(site: SiteConfig, status: Status | None) -> Finding:

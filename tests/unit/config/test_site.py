@@ -1,9 +1,12 @@
 """site.toml: defaults, refusals, round trip."""
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
+from dilocoxd.cli.doctor.site import port_finding
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig, in_force, load_site
 from dilocoxd.errors import ConfigError
@@ -108,7 +111,9 @@ DATA = {"data_connections": 8, "data_port": 4000}
         (DATA, {"port": 4000}, "network.data_port = 4000 is api.port too"),
         ({"port": 8080}, {}, "api.port = 8080 is network.port too"),
         ({"port": 8080, "host": "::"}, {}, "api.port = 8080 is network.port too"),
+        ({"port": 8080, "host": "::"}, {"host": "::"}, "api.port = 8080 is network.port too"),
         ({"port": 8080, "host": "::1"}, {"host": "::1"}, "api.port = 8080 is network.port too"),
+        ({"port": 8080, "host": "::1"}, {"host": "::"}, "api.port = 8080 is network.port too"),
     ],
 )
 def test_ports_that_are_one_are_refused(
@@ -129,6 +134,8 @@ def test_ports_that_are_one_are_refused(
         ({"port": 4000, "data_port": 4000}, {}),  # nothing listens on it: data connections are off
         ({"port": 8080, "host": "192.0.2.1"}, {}),
         ({"port": 8080}, {"host": "::1"}),
+        ({"port": 8080}, {"host": "::"}),  # the API's socket is of IPv6 alone
+        ({"port": 8080, "host": "127.0.0.1"}, {"host": "::"}),
         ({"data_connections": 8}, {"port": 0}),
     ],
 )
@@ -143,3 +150,18 @@ def test_ports_are_compared_as_the_variables_leave_them(monkeypatch: pytest.Monk
     monkeypatch.setenv("DILOCOXD_API__PORT", "9000")
     kept = validated(SiteConfig, {"network": {"port": 8080}}, source="options")
     assert in_force(kept).api.port == 9000, "what the variable sets apart is not refused"
+
+
+async def test_api_on_all_of_ipv6_leaves_ipv4_to_others() -> None:
+    """Why `listened_on` says so: what asyncio opens for `::`, whatever the system's default is."""
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "::", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        assert port_finding("port_network", "0.0.0.0", port, is_running=False).level == "ok"
+        assert port_finding("port_network", "::", port, is_running=False).level == "error"
+    finally:
+        server.close()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert port_finding("port_api", "::", port, is_running=False).level == "ok"
+        assert port_finding("port_network", "::", port, is_running=False).level == "error"
