@@ -6,17 +6,19 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
 
+from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder, canonical, has_answer, messages_of
 from dilocoxd.trainer.tokens.inputs import TextPiece, documents, rows_of
 from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer
 from dilocoxd.trainer.tokens.words import WordEncoder
 
 WORK: Final = ".pack"
@@ -112,9 +114,20 @@ def pack_piece(directory: Path, piece: TextPiece, settings: PackSettings) -> Pac
     return packed
 
 
+@contextmanager
+def _passing() -> Iterator[None]:
+    """The tokenizer was read before the processes were started: that it cannot be now will pass, or is another one,
+    which the next start notices. Nothing that was packed is wrong for it. Raises StoreError."""
+    try:
+        yield
+    except (ConfigError, OSError) as error:
+        raise StoreError(f"{error}; it could be read before: repeat the command, it goes on") from error
+
+
 def _write_chats(piece: TextPiece, settings: PackSettings, writers: Mapping[str, _ShardWriter]) -> int:
     """How many conversations had no answer and were left out."""
-    encoder = ChatEncoder(Path(settings.tokenizer).parent)
+    with _passing():
+        encoder = ChatEncoder(Path(settings.tokenizer).parent)
     empty = 0
     for row, where in rows_of(piece):
         messages = messages_of(row, settings.field, where)
@@ -130,7 +143,8 @@ def _write_chats(piece: TextPiece, settings: PackSettings, writers: Mapping[str,
 
 def _write_texts(piece: TextPiece, settings: PackSettings, writers: Mapping[str, _ShardWriter]) -> int:
     """How many documents were empty."""
-    encoder = WordEncoder(Tokenizer.from_file(settings.tokenizer), settings.dtype)
+    with _passing():
+        encoder = WordEncoder(load_tokenizer(Path(settings.tokenizer)), settings.dtype)
     ends = [] if settings.eos is None else [settings.eos]
     end = np.asarray(ends, np.dtype(settings.dtype).newbyteorder("<")).tobytes()
     empty = 0

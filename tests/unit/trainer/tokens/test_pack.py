@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.tokens import inputs
-from dilocoxd.trainer.tokens.encode import WORK, is_held_out
+from dilocoxd.trainer.tokens.encode import WORK, PackSettings, is_held_out, pack_piece
 from dilocoxd.trainer.tokens.inputs import TextPiece, cut, documents, list_inputs
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore, open_store
@@ -146,6 +146,16 @@ def test_file_that_cannot_be_read_for_now_costs_nothing_that_was_packed(folder: 
     pack([folder / "in"], folder / "out", options, said.append, lambda done, total: None)
     assert "going on: 1 of 2 pieces were packed before" in said
     assert texts_of(open_store(folder / "out"), TRAIN) == texts_of(packed(folder, [folder / "in"]), TRAIN)
+
+
+@pytest.mark.parametrize("is_chat", [False, True], ids=["text", "chat"])
+def test_tokenizer_that_cannot_be_read_for_now_costs_nothing_that_was_packed(is_chat: bool, folder: Path) -> None:
+    """Whoever packs has read it before: only a ConfigError removes the pieces."""
+    (folder / "out" / WORK).mkdir(parents=True)
+    (piece,) = cut(list_inputs([write_lines(folder / "a.jsonl")])[0])
+    gone = PackSettings(str(folder / "gone" / "tokenizer.json"), "uint16", 0, "text", 0.1, is_chat)
+    with pytest.raises(StoreError, match=r"gone.*repeat the command, it goes on"):
+        pack_piece(folder / "out", piece, gone)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow"])
