@@ -4,6 +4,7 @@ numpy and tokenizers are never loaded here: `python -m dilocoxd.trainer.prepare`
 """
 
 import fcntl
+import functools
 import hashlib
 import json
 import re
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,28 +62,59 @@ def is_store(path: str) -> bool:
     return (Path(path) / "index.json").is_file()
 
 
-def source_at(name: str, path: str, vocab_size: int) -> SourceSection:
-    """The token store at `path` as the manifest names it; its weight is its length. Raises ConfigError."""
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What of a store's index.json counts here; `shards`: the part of each, and its tokens."""
+
+    sha256: str
+    vocab_size: int
+    shards: tuple[tuple[str, int], ...]
+
+    def windows(self, seq_len: int) -> tuple[int, int]:
+        """Samples to train on and held out ones; what else may be there is refused when the shards are read."""
+        counts = [
+            sum(max(0, (count - 1) // seq_len) for part, count in self.shards if part == wanted)
+            for wanted in ("train", "held")
+        ]
+        return counts[0], counts[1]
+
+
+def _index_of(name: str, path: str) -> _Index:
+    """Of the token store at `path`. Raises ConfigError."""
+    file = Path(path) / "index.json"
     try:
-        data = (Path(path) / "index.json").read_bytes()
-        index = json.loads(data)
-        num_tokens = sum(s["num_tokens"] for s in index["shards"] if s["name"].startswith("train-"))
-        store_vocab = int(index["vocab_size"])
+        seen = file.stat()
+        return _read_index(file, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--data {name}={path}: index.json is damaged ({error}); pack the store again") from error
-    if store_vocab > vocab_size:
+
+
+@functools.lru_cache(maxsize=64)
+def _read_index(file: Path, _state: tuple[int, ...]) -> _Index:
+    """Once for each state of the file: a command asks three times, and the index of a large store has megabytes."""
+    data = file.read_bytes()
+    index = json.loads(data)
+    shards = tuple((shard["name"].partition("-")[0], int(shard["num_tokens"])) for shard in index["shards"])
+    return _Index(hashlib.sha256(data).hexdigest(), int(index["vocab_size"]), shards)
+
+
+def source_at(name: str, path: str, vocab_size: int) -> SourceSection:
+    """The token store at `path` as the manifest names it; its weight is its length. Raises ConfigError."""
+    index = _index_of(name, path)
+    if index.vocab_size > vocab_size:
         raise ConfigError(
-            f"--data {name}={path}: the store has {store_vocab} kinds of tokens, model.vocab_size = {vocab_size}; use"
-            f" --set model.vocab_size={store_vocab}"
+            f"--data {name}={path}: the store has {index.vocab_size} kinds of tokens, model.vocab_size = {vocab_size};"
+            f" use --set model.vocab_size={index.vocab_size}"
         )
-    fields = {"name": name, "sha256": hashlib.sha256(data).hexdigest(), "num_tokens": num_tokens}
+    num_tokens = sum(count for part, count in index.shards if part == "train")
+    fields = {"name": name, "sha256": index.sha256, "num_tokens": num_tokens}
     return validated(SourceSection, {**fields, "weight": float(num_tokens)}, source=f"--data {name}={path}")
 
 
 def require_enough(manifest: Manifest, paths: Mapping[str, str]) -> None:
     """Refuse token stores that give less than one batch, or nothing to validate on. Raises ConfigError."""
     seq_len, batch = manifest.model.seq_len, manifest.inner.batch_sequences
-    counts = {name: _windows_of(path, seq_len) for name, path in paths.items()}
+    counts = {name: _index_of(name, path).windows(seq_len) for name, path in paths.items()}
     for name, (train, _) in counts.items():
         if not train:
             raise ConfigError(f"--data {name}={paths[name]}: no window of {seq_len + 1} tokens; pack longer documents")
@@ -103,17 +135,6 @@ def _require_held_out(manifest: Manifest, counts: Mapping[str, tuple[int, int]])
             " pack again with a larger --held-out, or more documents, or make the run with --set"
             " data.evaluate_every_rounds=0"
         )
-
-
-def _windows_of(path: str, seq_len: int) -> tuple[int, int]:
-    """Samples to train on and held out ones; index.json was read before."""
-    shards = json.loads((Path(path) / "index.json").read_bytes())["shards"]
-    found = {"train": 0, "held": 0}
-    for shard in shards:
-        part = shard["name"].partition("-")[0]
-        if part in found:  # what else may stand there is refused when the shards are read
-            found[part] += max(0, (shard["num_tokens"] - 1) // seq_len)
-    return found["train"], found["held"]
 
 
 def _require_enough_text(manifest: Manifest, train: int, held: int) -> None:
@@ -238,7 +259,7 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
                 f"--data {source.name}={path}: its hash is {found.sha256}, that of the run's store is {source.sha256};"
                 " copy that of another site"
             )
-        counts[source.name] = _windows_of(path, manifest.model.seq_len)
+        counts[source.name] = _index_of(source.name, path).windows(manifest.model.seq_len)
     _require_held_out(manifest, counts)
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli.commands import created_from, new_manifest, own_text
-from dilocoxd.cli.corpus import have_text, require_enough, require_there, with_text_hashes
+from dilocoxd.cli.corpus import _read_index, have_text, require_enough, require_there, with_text_hashes
 from dilocoxd.cli.main import cli
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
@@ -111,6 +111,20 @@ def test_store_that_cannot_fill_a_batch_is_refused(
     with pytest.raises(ConfigError) as caught:
         require_enough(manifest, stores)
     assert said in str(caught.value)
+
+
+def test_index_of_a_store_is_read_once_and_again_when_it_is_another(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    lines = [write_lines(tmp_path / "a.jsonl")]
+    store = packed(tmp_path, lines, held=0.1)
+    before = _read_index.cache_info().misses
+    manifest, stores = own_text(new_manifest("tiny", {}), {"data": (f"x={store.directory}",)})
+    require_enough(manifest, stores)
+    require_there(manifest, SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=stores)))
+    assert _read_index.cache_info().misses == before + 1
+    (store.directory / "index.json").write_text('{"shards": []}')
+    with pytest.raises(ConfigError, match=r"index\.json is damaged"):
+        require_enough(manifest, stores)
 
 
 def test_nothing_held_out_is_refused_before_anything_is_started(tmp_path: Path) -> None:
