@@ -32,6 +32,7 @@ from dilocoxd.cli.overrides import (
     site_options,
     site_tables,
     split_settings,
+    warn_of_address,
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
@@ -138,6 +139,7 @@ def announce_run(run_dir: RunDir) -> None:
     if manifest.admission.mode == "invite" and link.invite is None:
         click.echo("another machine joins with a link that an authority of the run makes: dilocoxd invite RUN_DIR")
         return
+    warn_of_address(link.address)
     click.echo("another machine joins with:")
     click.echo(f"  dilocoxd join {link.to_text()}")
 

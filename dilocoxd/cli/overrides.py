@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from dilocoxd.cli.shell.offers import settings
-from dilocoxd.config.addresses import is_host, listen_ip, read_address
+from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address
 from dilocoxd.config.environment import field_name, require_unhidden
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
@@ -189,3 +189,14 @@ def join_address(site: SiteConfig, peer_id: str) -> str:
             return site.network.relays[0]  # any peer of the run will do, and this one is not reached from outside
         base = read_address(reachable_address(site.network.host)).multiaddr(site.network.port)
     return f"{base}/p2p/{peer_id}"
+
+
+def warn_of_address(address: str) -> None:
+    """One sentence on stderr if `address`, which stands in a link, does not lead here from everywhere."""
+    where = read_address(address)
+    if words := local_words(where.host):
+        click.echo(
+            f"warning: the address in the link, {where.host}, {words}: sites elsewhere cannot follow it; give one that"
+            f" leads here from everywhere with --announce (network.announce), and forward its TCP port {where.port}",
+            err=True,
+        )

@@ -22,6 +22,18 @@ _PEER: Final = re.compile(r"/p2p/[^\s/]+")
 _HOST_PORT: Final = re.compile(
     r"(?:\[(?P<v6>[^\s/\[\]]+)\]|(?P<host>[^\s/:\[\]]+))(?::(?P<port>[0-9]{1,9}))?(?:/(?P<peer>\S+))?"
 )
+_LOCAL: Final = {
+    "127.0.0.0/8": "means this machine alone",
+    "::1/128": "means this machine alone",
+    "10.0.0.0/8": "is of a private network",
+    "172.16.0.0/12": "is of a private network",
+    "192.168.0.0/16": "is of a private network",
+    "fc00::/7": "is of a private network",
+    "100.64.0.0/10": "is of a provider's or a VPN's own network",
+    "169.254.0.0/16": "is of a single link",
+    "fe80::/10": "is of a single link",
+}
+"""Networks whose addresses do not lead here from everywhere (RFC 1918, 4193, 6598, 3927, 4291), and what they are."""
 _NAME: Final = re.compile(r"(?=.{1,253}$)(?:(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\.)*(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\.?")
 
 
@@ -55,6 +67,19 @@ def kind_of_host(host: str) -> str:
     """What stands before `host` in a multiaddress."""
     version = ip_version(host)
     return f"ip{version}" if version else "dns"
+
+
+def local_words(host: str) -> str:
+    """Why `host` does not lead to the same machine from everywhere; empty: it may, or it is a name.
+
+    >>> local_words("192.168.1.5"), local_words("203.0.113.7")
+    ('is of a private network', '')
+    """
+    if ip_version(host) is None:
+        return ""
+    ip = ipaddress.ip_address(host)
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return next((words for network, words in _LOCAL.items() if ip in ipaddress.ip_network(network)), "")
 
 
 def read_address(text: str) -> TypedAddress:

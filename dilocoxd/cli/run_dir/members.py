@@ -13,6 +13,7 @@ import click
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.site import CommandDone
 from dilocoxd.cli.client import client_for
+from dilocoxd.cli.overrides import warn_of_address
 from dilocoxd.cli.run_dir.admission import (
     Keyring,
     found,
@@ -122,6 +123,7 @@ def show_link(run_dir: RunDir, manifest: Manifest, token: InviteToken) -> None:
 
     site = load_site(run_dir.site_toml)
     link = replace(join_link(run_dir, manifest, site, load(run_dir.identity(site)).peer_id), invite=token)
+    warn_of_address(link.address)
     click.echo(f"dilocoxd join {link.to_text()}")
 
 

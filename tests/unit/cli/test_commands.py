@@ -49,6 +49,8 @@ def test_init_makes_a_run_directory_and_prints_the_line_for_others(tmp_path: Pat
     wanted = f"dilocoxd join /ip4/127.0.0.1/tcp/{made.network.port}/p2p/{load(identity).peer_id}"
     assert wanted in done.output
     assert manifest.run_id in done.output
+    assert "127.0.0.1, means this machine alone: sites elsewhere cannot follow it" in done.stderr
+    assert "sites elsewhere" in invoke("invite", str(path)).stderr
 
 
 def test_run_toml_of_the_operator_is_a_target_too(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Options and --set become configuration; addresses for others are right."""
 
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.cli.commands import new_manifest
-from dilocoxd.cli.overrides import join_address, parse_setting, site_tables, split_settings
+from dilocoxd.cli.overrides import join_address, parse_setting, site_tables, split_settings, warn_of_address
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.settings import listen_addresses
@@ -77,6 +78,34 @@ def test_join_address_prefers_what_is_announced() -> None:
     announced = site(announce=("/dns/a.example/tcp/7/p2p/QmA", "/ip4/1.2.3.4/tcp/8"), port=5)
     assert join_address(announced, "QmA") == "/dns/a.example/tcp/7/p2p/QmA"
     assert "0.0.0.0" not in join_address(site(port=5), "QmA")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/ip4/192.168.1.5/tcp/31337/p2p/QmA", "192.168.1.5, is of a private network"),
+        ("10.0.0.1:5", "10.0.0.1, is of a private network: .* forward its TCP port 5$"),
+        ("172.31.0.1:5", "is of a private network"),
+        ("[fd42::1]:5", "is of a private network"),
+        ("100.64.0.1:5", "is of a provider's or a VPN's own network"),
+        ("169.254.0.1:5", "is of a single link"),
+        ("[fe80::1]:5", "is of a single link"),
+        ("[::ffff:10.0.0.1]:5", "is of a private network"),
+        ("127.0.0.1:5", "means this machine alone"),
+        ("203.0.113.7:5", ""),
+        ("172.32.0.1:5", ""),
+        ("[2001:db8::1]:5", ""),
+        ("head.example.org:5", ""),
+    ],
+)
+def test_link_that_does_not_lead_here_from_everywhere_is_warned_about(
+    address: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_of_address(address)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == (words != ""), "one sentence"
+    assert re.search(words, printed.err.strip())
 
 
 @pytest.mark.parametrize(
