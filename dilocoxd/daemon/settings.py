@@ -146,6 +146,7 @@ def swarm_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, identi
         relay_for_others=network.relay_for_others,
         name=site.site.shown,
         map_port=network.nat_port_map,
+        hole_punching=network.hole_punching,
         upload_bytes_per_s_max=network.upload_bytes_per_s_max,
         serve_bytes_per_s_max=network.serve_bytes_per_s_max,
         streams_per_peer=network.streams_per_peer,

@@ -31,6 +31,7 @@ class SwarmSettings:
     relays: tuple[str, ...] = ()
     relay_for_others: bool = False
     map_port: bool = False
+    hole_punching: bool = True
     upload_bytes_per_s_max: int = 0
     serve_bytes_per_s_max: int = 0
     name: str = ""
@@ -65,6 +66,7 @@ class SwarmSettings:
             # Who names relays cannot be reached otherwise; who announces an address can.
             "private" if self.relays else "public" if self.announce else None,
             self.startup_timeout_s,
+            hole_punching=self.hole_punching,
             may_ask=may_ask,
             log_path=self.log_path,
         )

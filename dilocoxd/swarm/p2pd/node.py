@@ -120,6 +120,7 @@ class Node:
             use_auto_relay=bool(self._settings.relays),
             trusted_relays=list(self._settings.relays) or None,
             nat_port_map=self._settings.map_port,
+            auto_nat=self._settings.hole_punching,
             force_reachability=self._settings.reachability,
             dht_mode="client",  # libp2p's own public DHT: nobody here uses it
         )

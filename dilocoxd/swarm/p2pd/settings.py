@@ -24,15 +24,17 @@ class NodeSettings:
     hint_key: str = "dilocoxd"
     """DHT key of this run's records."""
     relays: tuple[str, ...] = ()
-    """Multiaddrs of public peers that relay for us when we are behind NAT; also turns on hole punching."""
+    """Multiaddrs of public peers that relay for us when we are behind NAT."""
     relay_for_others: bool = False
     """Carry the bytes of peers that cannot be reached: p2pd does so for anybody who asks."""
     map_port: bool = False
-    """Ask the router for a port mapping (UPnP)."""
+    """Ask the router for a port mapping (UPnP, NAT-PMP)."""
     reachability: Literal["public", "private"] | None = None
     """Whether others can open connections to us. None: p2pd finds out, which
     takes a minute and needs public addresses all around."""
     startup_timeout_s: float = 60.0
+    hole_punching: bool = True
+    """Open direct connections through NATs to whom we meet at a relay; p2pd's AutoNAT service comes with it."""
     may_ask: Callable[[PeerId], bool] = lambda peer: True
     """Whose DHT requests are answered."""
     p2pd_memory_mib: int = 128

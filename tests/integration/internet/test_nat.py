@@ -1,0 +1,128 @@
+"""Two sites behind two routers: a relay brings them together, and where the routers allow it they go on without it."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.swarm.discovery import identity
+from dilocoxd.swarm.p2pd.addresses import circuit_through
+from dilocoxd.swarm.p2pd.connections import address_text, is_relayed
+from dilocoxd.swarm.p2pd.node import Node
+from dilocoxd.swarm.p2pd.relays import reserve
+from dilocoxd.swarm.p2pd.settings import NodeSettings
+from tests.harness.internet.nat import NattedInternet, RouterKind
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+PORT = 31337
+WITNESSES = ("relay", "w1", "w2", "w3")
+"""p2pd believes in an address of its own once four others, of different addresses, have seen it there."""
+PUNCH_S = 30.0
+STAY_S = 4.0
+"""p2pd punches within one round trip of the relayed connection, and tries three times."""
+ECHO = "/test/echo"
+
+
+class Swarm:
+    """p2pd at each site, one relay among them."""
+
+    def __init__(self, internet: NattedInternet, folder: Path, stack: contextlib.AsyncExitStack) -> None:
+        self._internet = internet
+        self._folder = folder
+        self._stack = stack
+        self.nodes: dict[str, Node] = {}
+
+    async def start(self, name: str, listen: str, **changes: object) -> Node:
+        key = identity.create(self._folder / name / "identity.key")
+        settings = NodeSettings(
+            key.path,
+            self._folder / name / "p2p",
+            (f"/ip4/{listen}/tcp/{PORT}",),
+            **changes,  # type: ignore[arg-type]
+        )
+        node = Node(settings, lambda data, expiration: key.peer_id, lambda code: None)
+        with self._internet.standing_in(name):
+            await node.start()
+        self._stack.push_async_callback(node.shutdown)
+        self.nodes[name] = node
+        return node
+
+    async def ways(self, here: str, there: str) -> list[str]:
+        """The remote ends of the connections between two sites."""
+        found = (await self.nodes[here].connections()).get(self.nodes[there].peer_id, ())
+        return [address_text(data) for data in found]
+
+
+@contextlib.asynccontextmanager
+async def hidden_pair(
+    folder: Path, kind: RouterKind, witnesses: tuple[str, ...], *, may_punch: bool = True
+) -> AsyncIterator[tuple[Swarm, NattedInternet]]:
+    """Sites a and b, each behind a router, which know the witnesses and have just met at the relay."""
+    async with contextlib.AsyncExitStack() as stack:
+        internet = stack.enter_context(NattedInternet(f"nt{os.getpid() % 10000}", witnesses, "ab", kind))
+        swarm = Swarm(internet, folder, stack)
+        for name in witnesses:
+            own = internet.address(name)
+            await swarm.start(
+                name, own, announce=(f"/ip4/{own}/tcp/{PORT}",), reachability="public", relay_for_others=name == "relay"
+            )
+        place = (await swarm.nodes["relay"].addresses())[0]
+        for name in "ab":
+            node = await swarm.start(name, "0.0.0.0", relays=(place,), reachability="private", hole_punching=may_punch)
+            for witness in witnesses:
+                other = swarm.nodes[witness]
+                await node.connect(other.peer_id, await other.addresses())
+            await reserve(node, swarm.nodes["relay"].peer_id, place)
+        await asyncio.sleep(STAY_S)  # identify answers come in by themselves, p2pd tells nobody when
+        await swarm.nodes["a"].connect(swarm.nodes["b"].peer_id, [circuit_through(place)])
+        yield swarm, internet
+
+
+async def direct(swarm: Swarm) -> list[str]:
+    """Direct ways from a to b, once there is one."""
+    async with asyncio.timeout(PUNCH_S):
+        while not (found := [way for way in await swarm.ways("a", "b") if not is_relayed(way)]):
+            await asyncio.sleep(0.2)
+        return found
+
+
+async def echo(swarm: Swarm) -> bytes:
+    """A word from a to b and back, on a new stream."""
+
+    async def answer(peer: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5))
+        await writer.drain()
+
+    await swarm.nodes["b"].set_handler(ECHO, answer)
+    reader, writer = await swarm.nodes["a"].open_stream(swarm.nodes["b"].peer_id, ECHO)
+    writer.write(b"hello")
+    async with asyncio.timeout(10):
+        said = await reader.readexactly(5)
+    writer.close()
+    return said
+
+
+async def test_hole_is_punched_through_two_routers_that_keep_ports_and_the_relay_may_go(tmp_path: Path) -> None:
+    async with hidden_pair(tmp_path, "keeps ports", WITNESSES) as (swarm, internet):
+        assert await direct(swarm) == [f"/ip4/{internet.router_address('b')}/tcp/{PORT}"]
+        await swarm.nodes["relay"].shutdown()
+        assert await echo(swarm) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("kind", "witnesses", "may_punch"),
+    [("draws ports", WITNESSES, True), ("keeps ports", WITNESSES[:1], True), ("keeps ports", WITNESSES, False)],
+    ids=["routers that draw ports", "nobody but the relay", "not allowed"],
+)
+async def test_relay_carries_what_cannot_go_directly(
+    tmp_path: Path, kind: RouterKind, witnesses: tuple[str, ...], may_punch: bool
+) -> None:
+    async with hidden_pair(tmp_path, kind, witnesses, may_punch=may_punch) as (swarm, _):
+        await asyncio.sleep(STAY_S)
+        ways = await swarm.ways("a", "b")
+        assert ways and all(map(is_relayed, ways))
+        assert await echo(swarm) == b"hello"
