@@ -1,7 +1,7 @@
 """GET /v1/peers, and what a peer finds that tries to connect to us."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from dilocoxd.answers.fields import NAME_TOLD, Count, Hex, Seconds, Speed, told
 
@@ -31,6 +31,10 @@ class Peer:
     has_data: Annotated[bool, told("Payloads to it travel on data connections (network.data_port); else over p2pd.")]
     no_data_reason: Annotated[str, told("Why not on data connections; empty where they are.")]
     incarnation: Count
+    way: Annotated[
+        Literal["direct", "relay", ""],
+        told("How p2pd is connected to it: directly (a punched hole included), only through a relay; empty: not now."),
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

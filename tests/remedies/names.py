@@ -31,6 +31,6 @@ UNTRIED = {
     "alert:loss_spike": "asks for another run, another person, or a test of the GPU",
     "alert:loop_blocked": MACHINE,
     "finding:python": MACHINE, "finding:torch": MACHINE, "finding:clock": MACHINE, "finding:reach": OTHER_PEOPLE,
-    "finding:data": OTHER_PEOPLE,
+    "finding:data": OTHER_PEOPLE, "finding:ways": OTHER_PEOPLE,
     "health:3": READING, "health:4": READING,
 }  # fmt: skip

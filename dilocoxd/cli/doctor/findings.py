@@ -56,6 +56,11 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "A peer can connect to the addresses that this site announces (asked of a running daemon).",
         "Open network.port in firewall and router, set network.announce, or use network.relays and nat_port_map.",
     ),
+    "ways": (
+        "Live sites are connected directly, not through a relay (asked of a running daemon).",
+        "Forward TCP network.port to one of the two sites, or set network.nat_port_map there; rounds go on without, at"
+        " the relay's speed.",
+    ),
     "clock": (
         "The clock is synchronised and within 10 s of the peers.",
         "Start a time service: `timedatectl set-ntp true`, or install chrony.",

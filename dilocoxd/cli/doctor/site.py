@@ -39,8 +39,9 @@ def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterato
     if status is not None:
         yield peers_clock_finding(status)
         yield reach_finding(client, status)
-        is_on = site.network.data_connections > 0
-        yield data_finding(client.ask("/v1/peers", list[Peer]) if is_on else (), is_on=is_on)
+        peers = client.ask("/v1/peers", list[Peer])
+        yield ways_finding(peers)
+        yield data_finding(peers, is_on=site.network.data_connections > 0)
     else:
         yield Finding("reach", "info", "no daemon runs here; start it and ask again")
 
@@ -133,6 +134,14 @@ def reach_finding(client: ApiClient, status: Status) -> Finding:
     tried = ", ".join(f"{one.address} {'answers' if one.ok else one.error}" for one in found.addresses)
     is_reached = any(one.ok for one in found.addresses)
     return Finding("reach", "ok" if is_reached else "error", f"seen from {found.peer}: {tried or 'no addresses'}")
+
+
+def ways_finding(peers: Sequence[Peer]) -> Finding:
+    live = [peer for peer in peers if peer.is_live]
+    relayed = [peer.name for peer in live if peer.way == "relay"]
+    if not relayed:
+        return Finding("ways", "ok" if live else "info", "no live site is reached through a relay")
+    return Finding("ways", "warning", f"{len(relayed)} of {len(live)} through a relay: {', '.join(relayed[:3])}")
 
 
 def data_finding(peers: Sequence[Peer], *, is_on: bool) -> Finding:

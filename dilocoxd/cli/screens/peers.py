@@ -25,7 +25,7 @@ def peers_screen(status: Status, peers: Sequence[Peer], width: int | None) -> st
         Column("tok/s", [f"{value:,.0f}" if value is not None else "-" for value in speeds], 1, is_number=True),
         Column("step", [_step(status.phase.step_seconds or None), *(_step(p.step_seconds) for p in peers)], 6),
         Column("link", ["-", *(_speed(peer.link_bytes_per_s) for peer in peers)], 5),
-        Column("by", ["-", *("data" if peer.has_data else "p2pd" for peer in peers)], 6),
+        Column("by", ["-", *(_by(peer) for peer in peers)], 6),
         Column("address", [_first(status.addresses), *(_first(peer.addresses) for peer in peers)], 7),
         Column("peer id", [status.peer_id, *(peer.peer_id for peer in peers)], 8),
     ]
@@ -54,6 +54,11 @@ def _words(state: str) -> str:
 
 def _behind(peer: Peer) -> str:
     return str(peer.rounds_behind) if peer.rounds_behind > 0 else "-"
+
+
+def _by(peer: Peer) -> str:
+    """What carries payloads to it."""
+    return "data" if peer.has_data else "relay" if peer.way == "relay" else "p2pd"
 
 
 def _ago(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ Moves facts only: new records and contacts in, one view of all peers out, about 
 import asyncio
 from collections.abc import Callable, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from dilocoxd.answers.peers import Peer
 from dilocoxd.daemon.observe.journal import Journal
@@ -132,7 +132,14 @@ class MembershipDriver:
             has_data=ways.is_data,
             no_data_reason=ways.reason,
             incarnation=record.incarnation,
+            way=self._way(peer),
         )
+
+    def _way(self, peer: PeerId) -> Literal["direct", "relay", ""]:
+        contacts = self._swarm.contacts
+        if peer not in contacts.connected:
+            return ""
+        return "relay" if peer in contacts.relayed else "direct"
 
     def report(self) -> None:
         """Tell the round machine who is there."""

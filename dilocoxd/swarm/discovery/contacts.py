@@ -19,6 +19,7 @@ from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.discovery.peers_file import PeersFile
 from dilocoxd.swarm.discovery.records import RecordBook
 from dilocoxd.swarm.p2pd.addresses import Address
+from dilocoxd.swarm.p2pd.connections import is_only_relayed
 from dilocoxd.swarm.p2pd.node import Node
 from dilocoxd.swarm.streams.streams import StreamGate, unix_ms
 from dilocoxd.telemetry.catalogue import Event, JoinStageFailed
@@ -106,6 +107,8 @@ class Contacts:
         """When we first saw each connected peer that has shown no membership."""
         self.connected: frozenset[PeerId] = frozenset()
         """Peers that p2pd had a connection to when we last looked (strangers of other runs included)."""
+        self.relayed: frozenset[PeerId] = frozenset()
+        """Those of them that we are connected to through a relay only."""
         self.num_looks = 0
         """Rises every few seconds while the loop runs and p2pd answers or is known to be dead."""
         self.is_woken = asyncio.Event()
@@ -153,9 +156,11 @@ class Contacts:
                 self.is_woken.clear()
                 self.num_looks += 1
                 try:
-                    self.connected = frozenset(await self._node.connected_peers())
+                    found = await self._node.connections()
                 except PeerError:
-                    self.connected = frozenset()  # p2pd is being started again
+                    found = {}  # p2pd is being started again
+                self.connected = frozenset(found)
+                self.relayed = frozenset(peer for peer, ends in found.items() if is_only_relayed(ends))
                 self._met &= self.connected
                 await self._turn_out_strangers()
                 if self._node.is_running:

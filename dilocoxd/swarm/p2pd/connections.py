@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import base58
@@ -51,6 +52,11 @@ def ip_of(address: bytes) -> str:
 def is_relayed(address: str) -> bool:
     """Whether a connection with this remote address goes through another peer."""
     return "/p2p-circuit" in address
+
+
+def is_only_relayed(ends: Sequence[bytes]) -> bool:
+    """Whether all connections to a peer, given by their remote ends, go through others; False if there is none."""
+    return bool(ends) and all(is_relayed(address_text(data)) for data in ends)
 
 
 def _varint(data: bytes) -> tuple[int, bytes]:

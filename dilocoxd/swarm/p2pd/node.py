@@ -287,12 +287,8 @@ class Node:
             return PeerId(match[1])
         raise PeerError(f"{address} claims to be whoever we ask for")
 
-    async def connected_peers(self) -> list[PeerId]:
-        """Peers that p2pd has a connection to."""
-        return list(await self.connections())
-
     async def connections(self) -> dict[PeerId, tuple[bytes, ...]]:
-        """The same with the remote ends of their connections, as binary multiaddresses. Raises PeerError."""
+        """Peers that p2pd is connected to, with the remote ends as binary multiaddresses. Raises PeerError."""
         request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
         response, (_, writer) = await self._ask_p2pd(request, "list peers", 10.0)
         writer.close()

@@ -80,7 +80,7 @@ async def test_stranger_gets_a_bare_hello_and_is_disconnected(tmp_path: Path) ->
             assert caught.value.code == "not_admitted"
             assert not await stranger.node.merge_dht(a.peer_id)  # the DHT is silent too
             async with asyncio.timeout(20):
-                while a.peer_id in await stranger.node.connected_peers():
+                while a.peer_id in await stranger.node.connections():
                     await asyncio.sleep(0.2)
             assert a.records == [] and a.swarm.contacts.in_touch == frozenset()
         finally:

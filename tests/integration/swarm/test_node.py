@@ -48,7 +48,7 @@ async def test_p2pd_killed_is_recreated_with_same_id_port_and_handlers(tmp_path:
         async with asyncio.timeout(30):
             assert await a.node.wait_p2pd_death() == -signal.SIGKILL
         with pytest.raises(PeerError):
-            await a.node.connected_peers()
+            await a.node.connections()
         await a.node.start()
         assert await a.node.addresses() == addresses
         await b.meet(a)

@@ -46,7 +46,7 @@ async def _through_a_relay(folder: Path, plain: Node) -> None:
             through = circuit_through(place)
             assert f"{through}/p2p/{hidden.peer_id}" in await hidden.addresses()
             await plain.connect(hidden.peer_id, [through])
-            assert hidden.peer_id in await plain.connected_peers()
+            assert hidden.peer_id in await plain.connections()
         with pytest.raises(PeerError, match=r"NO_RESERVATION|no reservation"):
             await plain.connect(fresh_peer_id(), [through])
     # The relay is gone.

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click import UsageError
@@ -264,19 +263,18 @@ def test_ports_and_bootstrap_addresses() -> None:
 
 
 @pytest.mark.parametrize("is_on", [False, True])
-def test_doctor_asks_for_data_connections_only_where_they_are_on(api: Served, tmp_path: Path, is_on: bool) -> None:
-    asked: list[str] = []
-
-    class Noted:
-        def ask(self, path: str, *rest: Any, **named: Any) -> Any:
-            asked.append(path)
-            return ApiClient(api.url, TOKEN).ask(path, *rest, **named)
-
-    client: Any = Noted()
+def test_doctor_judges_data_connections_only_where_they_are_on(api: Served, tmp_path: Path, is_on: bool) -> None:
     site = SiteConfig(network=NetworkSection(data_connections=8 if is_on else 0))
-    found = {one.check: one for one in checks_site.site_findings(tmp_path, site, client)}
-    assert ("/v1/peers" in asked) == is_on
+    found = {one.check: one for one in checks_site.site_findings(tmp_path, site, ApiClient(api.url, TOKEN))}
     assert (found["data"].text == "network.data_connections is 0") == (not is_on)
+
+
+def test_sites_that_only_a_relay_leads_to_are_named() -> None:
+    first, *others = FakeView().peers()
+    assert checks_site.ways_finding([]).level == "info"
+    assert checks_site.ways_finding([changed(first, way="direct")]).level == "ok"
+    found = checks_site.ways_finding([changed(first, way="relay"), *others])
+    assert (found.level, found.text.partition(": ")[2]) == ("warning", first.name)
 
 
 def test_addresses_that_others_cannot_use_are_warned_of() -> None:

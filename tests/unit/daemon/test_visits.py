@@ -7,7 +7,7 @@ from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.p2pd.addresses import multiaddr_bytes
-from dilocoxd.swarm.p2pd.connections import address_text, is_relayed
+from dilocoxd.swarm.p2pd.connections import address_text, is_only_relayed, is_relayed
 from tests.unit.daemon.test_site_names import ALICE, BOB
 
 CAROL = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
@@ -49,6 +49,13 @@ def test_who_is_not_one_site_is_told_the_choices() -> None:
 def test_connections_are_read_as_p2pd_writes_them(address: str, is_through_another: bool) -> None:
     assert address_text(multiaddr_bytes(address)) == address
     assert is_relayed(address) is is_through_another
+
+
+def test_a_peer_is_relayed_only_while_no_connection_is_direct() -> None:
+    direct, relayed = (multiaddr_bytes(f"/ip4/10.0.0.9/tcp/1{rest}") for rest in ("", f"/p2p/{ALICE}/p2p-circuit"))
+    assert [is_only_relayed(ends) for ends in ((), (relayed,), (relayed, direct), (direct,))] == [
+        False, True, False, False,
+    ]  # fmt: skip
 
 
 def test_what_is_of_another_protocol_is_read_as_far_as_it_goes() -> None:

@@ -103,6 +103,9 @@ def test_a_pipe_gets_every_column_whole_and_a_narrow_terminal_what_matters() -> 
     wide = peers_screen(status(), sites(), None)
     assert ID in wide and "/ip4/10.0.0.1/tcp/31337" in wide and "2.5 MB/s" in wide and "(with" not in wide
     assert all(not line.endswith(" ") for line in wide.splitlines())
+    attic, *others = sites()
+    hidden = replace(attic, has_data=False, way="relay")
+    assert "2.5 MB/s  relay" in peers_screen(status(), [hidden, *others], None)
     narrow = peers_screen(status(), sites(), 30).splitlines()
     assert narrow[:2] == ["site           state     tok/s", "home (here)    training  1,240"]
 
