@@ -167,6 +167,16 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublicAddress:
+    """A public address, with the port of this site, at which others saw it."""
+
+    address: str
+    num_tried: Annotated[Count, told("Sites that tried to connect to it, of those asked in the last half hour.")]
+    num_reached: Annotated[Count, told("Those that could. Nobody else's word is behind it.")]
+    is_announced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """GET /v1/status."""
 
@@ -201,6 +211,7 @@ class Status:
     alerts: tuple[StandingAlert, ...]
     exchange: Annotated[ExchangeTimes | None, told("null before the second exchange with others.")] = None
     audits: Audits = field(default_factory=Audits)
+    public_addresses: Annotated[tuple[PublicAddress, ...], told("What others say; empty: they see no public one.")] = ()
     samples: Annotated[
         Samples | None, told("null in a run on one text, whose windows are drawn: nobody knows which were read twice.")
     ] = None

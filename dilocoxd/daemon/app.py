@@ -221,6 +221,7 @@ class App:
         await daemon.swarm.start()
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(self._watched(group, daemon.membership.run(), "membership"))
+        helpers.append(group.create_task(daemon.outside_watch.run(), name="public address"))
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout

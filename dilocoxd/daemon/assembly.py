@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dilocoxd.answers.peers import Peer
-from dilocoxd.answers.status import Audits, Status
+from dilocoxd.answers.status import Audits, PublicAddress, Status
 from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.daemon.alerts import AlertDriver, Watched
 from dilocoxd.daemon.audit.auditor import Auditor
@@ -36,6 +36,7 @@ from dilocoxd.daemon.peers.heartbeat import Heartbeat
 from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.membership import MembershipDriver, PeerMemory
 from dilocoxd.daemon.peers.offences import Offences
+from dilocoxd.daemon.peers.outside import OutsideView, OutsideWatch
 from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
@@ -159,6 +160,10 @@ class Daemon:
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)
         self.membership = self._arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
+        self._outside = OutsideView(opened.config.network.port)
+        self.outside_watch = OutsideWatch(
+            self._outside, self.swarm.fetch_bytes, self.membership.live, self.swarm.node.network, self._announce
+        )
         self.promises = PromiseFile(run_dir.path)
         self.recorder = _recorder(opened)
         self.rounds: RoundDriver | None = None
@@ -236,6 +241,7 @@ class Daemon:
             opened=self.opened,
             forecast=self.forecast,
             audits=lambda: self.auditor.counts if self.auditor is not None else Audits(),
+            public_addresses=self._public_addresses,
         )
         return DaemonView(sources, self.metrics.exposition)
 
@@ -340,6 +346,14 @@ class Daemon:
     async def _talks_from(self, peer: PeerId) -> tuple[str, ...]:
         ends = (await self.swarm.node.connections()).get(peer, ())
         return tuple(filter(None, map(ip_of, ends)))
+
+    def _public_addresses(self) -> tuple[PublicAddress, ...]:
+        told = [address.removesuffix(f"/p2p/{self.me}") for address in self.swarm.addresses()]
+        return self._outside.rows(time.monotonic(), told)
+
+    def _announce(self, found: tuple[str, ...]) -> None:
+        if not self.opened.config.network.announce:  # the operator knows better
+            self.swarm.public = tuple(f"{address}/p2p/{self.me}" for address in found)
 
     def _addresses_of(self, peer: PeerId) -> tuple[str, ...]:
         record = self.table.record(peer)

@@ -115,6 +115,8 @@ class Swarm:
         self._sequence = 0
         self._clashes = 0
         self._addresses: tuple[str, ...] = ()
+        self.public: tuple[str, ...] = ()
+        """Addresses of ours that others found out; told after those that p2pd knows."""
 
     def _may_ask(self, peer: PeerId) -> bool:
         allowed = self._settings.allowed_peers
@@ -233,7 +235,7 @@ class Swarm:
 
     async def _look_up_addresses(self) -> None:
         try:
-            self._addresses = tuple(await self.node.addresses())
+            self._addresses = tuple(dict.fromkeys((*await self.node.addresses(), *self.public)))
         except PeerError:
             return  # p2pd is being started again; its addresses stay the same
 

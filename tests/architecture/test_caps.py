@@ -13,6 +13,7 @@ KEYS: Final = ("PeerId", "tuple[PeerId", "str", "Hashable", "StreamPlace")
 CAPS: Final = {
     "daemon/peers/dial_back.py DialBack._asked": "PEERS_TRACKED",
     "daemon/peers/membership.py MembershipDriver._probing": "suspects in the table: at most its PEERS_MAX",
+    "daemon/peers/outside.py OutsideView._words": "PEERS_KEPT",
     "daemon/round/inbox.py RoundInbox._own_room": "who has a stream that waits: at most the room's streams",
     "daemon/round/transfers.py Transfers._gates": "GATES_MAX",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",

@@ -12,6 +12,7 @@ from dilocoxd.answers.peers import Peer, Reach
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient
 from dilocoxd.cli.doctor.findings import Finding
+from dilocoxd.cli.screens.status import outside
 from dilocoxd.config.addresses import listen_ip, listened_on
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, PeerError
@@ -93,7 +94,8 @@ def announce_finding(site: SiteConfig, status: Status | None) -> Finding:
     told = list(site.network.announced) or list(status.addresses if status is not None else ())
     useful = [address for address in told if can_reach_others(address)]
     if useful:
-        return Finding("announce", "ok", f"others are told {', '.join(useful[:3])}")
+        seen = outside(status.public_addresses) if status is not None else ""
+        return Finding("announce", "ok", f"others are told {', '.join(useful[:3])}{seen and f'; they see {seen}'}")
     if told:
         return Finding("announce", "warning", f"others are told only {', '.join(told[:3])}, which is this machine")
     is_local = site.network.host in ("127.0.0.1", "::1", "localhost")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dilocoxd.answers.peers import Peer
-from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, Samples, Status
+from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status
 from dilocoxd.answers.words import figure, in_bytes, in_time, plural, tokens_per_s
 from dilocoxd.cli.screens.layout import facts, wrapped
 from dilocoxd.cli.screens.peers import peers_screen
@@ -44,11 +44,21 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("samples", samples(status.samples)),
         ("exchange", exchange(status.exchange)),
         ("audits", audits(status.audits)),
+        ("outside", outside(status.public_addresses)),
         ("trainers", idle(status)),
         ("model", model(status)),
         ("memory", in_bytes(progress.memory_bytes) if progress.memory_bytes is not None else ""),
         ("up", f"{in_time(status.uptime_s)}, version {status.version}"),
     ]  # fmt: skip
+
+
+def outside(addresses: Sequence[PublicAddress]) -> str:
+    """Where others see this site, and whether they get in there."""
+    return "; ".join(
+        f"{one.address}, reached by {one.num_reached} of {plural(one.num_tried, 'site')} that tried"
+        + (", announced" if one.is_announced else "")
+        for one in addresses[:2]
+    )
 
 
 def schedule(status: Status) -> str:

@@ -19,6 +19,7 @@ from dilocoxd.answers.status import (
     PayloadSizes,
     PeerCounts,
     Phase,
+    PublicAddress,
     Round,
     Samples,
     Status,
@@ -72,6 +73,7 @@ class StatusSources:
     opened: Opened
     forecast: ExchangeForecast
     audits: Callable[[], Audits] = Audits
+    public_addresses: Callable[[], tuple[PublicAddress, ...]] = tuple
 
 
 class StatusReader:
@@ -127,6 +129,7 @@ class StatusReader:
             alerts=tuple(journal.alerts.values()),
             exchange=sources.forecast.newest,
             audits=sources.audits(),
+            public_addresses=sources.public_addresses(),
             samples=samples_of(sources.ledger.reading.leases),
         )
 

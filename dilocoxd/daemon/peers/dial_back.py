@@ -1,20 +1,23 @@
 """Can we be reached from outside? A peer tries, and tells: TCP connections to the addresses in our own signed record.
 
-The peer tries only addresses in the asker's record that are the asker's own, those from which it talks to the peer now,
-and rarely, so that nobody can have others, or the inside of our network, scanned through us.
+The peer tries only addresses that are the asker's own, those from which it talks to the peer now, with the ports in the
+asker's record, and rarely, so that nobody can have others, or the inside of our network, scanned through us. What the
+record does not name, such as the public address of the asker's router, is tried too: so the asker learns of it.
 Source: protocol/09-catching-up.md, resource `reach`.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import socket
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import asdict
 from typing import Final, Protocol
 
 from dilocoxd.answers.peers import Reach, TriedAddress
+from dilocoxd.config.addresses import read_address
 from dilocoxd.errors import CommandRefused, ConfigError, PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.p2pd.addresses import can_reach_others, parse_address
@@ -23,6 +26,8 @@ from dilocoxd.wire.codec import one_line
 RESOURCE: Final = "reach"
 CONNECT_S: Final = 3.0
 ADDRESSES_TRIED: Final = 4
+SEEN_TRIED: Final = 2
+"""Of these: addresses that the asker talks from without naming them."""
 EVERY_S: Final = 10.0
 """One try per peer in this time."""
 PEERS_TRACKED: Final = 256
@@ -61,11 +66,23 @@ class DialBack:
         self._asked.move_to_end(peer)
         while len(self._asked) > PEERS_TRACKED:
             self._asked.popitem(last=False)
-        addresses = sorted(self._announced(peer), key=lambda address: not can_reach_others(address))
+        announced = sorted(self._announced(peer), key=lambda address: not can_reach_others(address))
         own = frozenset(await self._talks_from(peer))
+        seen = seen_addresses(announced, own)
+        addresses = [*announced[: ADDRESSES_TRIED - len(seen)], *seen]
         async with asyncio.TaskGroup() as group:
-            tries = [group.create_task(try_address(one, own), name="dial back") for one in addresses[:ADDRESSES_TRIED]]
+            tries = [group.create_task(try_address(one, own), name="dial back") for one in addresses]
         return json.dumps([asdict(one.result()) for one in tries]).encode("utf-8")
+
+
+def seen_addresses(announced: Sequence[str], own: Set[str]) -> list[str]:
+    """Where the asker might be reached besides what it announces: IP addresses it talks from, with its first port."""
+    named = []
+    for address in announced:
+        with contextlib.suppress(ConfigError):  # a relay's address, for one
+            named.append(parse_address(address))
+    unnamed = sorted(own - {where.host for where in named})
+    return [read_address(ip).multiaddr(named[0].port) for ip in unnamed[:SEEN_TRIED]] if named else []
 
 
 async def try_address(address: str, own: frozenset[str]) -> TriedAddress:

@@ -206,7 +206,7 @@ async def test_dial_back_tries_only_the_askers_own_addresses() -> None:
     records = {PEER: [f"/ip4/127.0.0.1/tcp/{port}", "/ip4/127.0.0.1/tcp/1"] + ["/ip4/127.0.0.1/tcp/2"] * 9}
 
     async def talks_from(peer: PeerId) -> tuple[str, ...]:
-        return ("127.0.0.1", "192.0.2.7")
+        return ("127.0.0.1",)
 
     dial_back = DialBack(lambda peer: records.get(peer, []), talks_from, lambda: now[0])
     rows = reach.checked(await dial_back.answer(PEER))
@@ -225,12 +225,32 @@ async def test_dial_back_says_nothing_about_places_that_the_asker_does_not_talk_
         port = server.sockets[0].getsockname()[1]
 
         async def talks_from(peer: PeerId) -> tuple[str, ...]:
-            return ("192.0.2.7",)
+            return ("127.0.0.9",)
 
         asked = DialBack(lambda _peer: [f"{host}/tcp/{port}", f"{host}/tcp/1"], talks_from, lambda: 0.0)
-        open_port, closed_port = reach.checked(await asked.answer(PEER))
+        open_port, closed_port, own = reach.checked(await asked.answer(PEER))
     assert not open_port.ok
+    assert (own.address, own.ok) == (f"/ip4/127.0.0.9/tcp/{port}", False), "there the asker itself would answer"
     assert open_port.error == closed_port.error == reach.OTHER_PLACE
+
+
+async def test_dial_back_tries_where_the_asker_is_seen_at_the_port_that_it_names() -> None:
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        async def talks_from(peer: PeerId) -> tuple[str, ...]:
+            return ("127.0.0.1", "::1", "127.0.0.8", "127.0.0.9")
+
+        named = [f"/ip4/192.168.1.{n}/tcp/{port}" for n in range(9)]
+        rows = reach.checked(await DialBack(lambda _peer: named, talks_from, lambda: 0.0).answer(PEER))
+    assert [(row.address, row.ok) for row in rows] == [
+        *((address, False) for address in named[:2]),
+        (f"/ip4/127.0.0.1/tcp/{port}", True),
+        (f"/ip4/127.0.0.8/tcp/{port}", False),
+    ]
+    assert [row.error for row in rows[:2]] == [reach.OTHER_PLACE] * 2
+    relayed = [f"/ip4/10.0.0.9/tcp/1/p2p/{PEER}/p2p-circuit"]
+    assert reach.seen_addresses(relayed, {"127.0.0.1"}) == [], "no port is known to be the asker's"
 
 
 async def test_answers_of_peers_may_be_anything() -> None:
