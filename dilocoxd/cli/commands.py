@@ -13,6 +13,7 @@ from dilocoxd.cli.corpus import (
     is_store,
     name_of,
     named_paths,
+    require_documents,
     require_enough,
     require_there,
     source_at,
@@ -168,6 +169,7 @@ def created_from(
         require_packed_with(origin.tokenizer, stores)
     if stores:
         require_enough(manifest, stores)
+    require_documents(manifest, stores)
     near = Path(directory or manifest.run_id)
     with made_first_state(manifest, origin.first_state, near) as first:
         named = with_tokenizer_files(first.manifest, origin.tokenizer)

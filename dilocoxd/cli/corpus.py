@@ -68,6 +68,7 @@ class _Index:
 
     sha256: str
     vocab_size: int
+    eos: int | None
     shards: tuple[tuple[str, int], ...]
 
     def windows(self, seq_len: int) -> tuple[int, int]:
@@ -95,7 +96,7 @@ def _read_index(file: Path, _state: tuple[int, ...]) -> _Index:
     data = file.read_bytes()
     index = json.loads(data)
     shards = tuple((shard["name"].partition("-")[0], int(shard["num_tokens"])) for shard in index["shards"])
-    return _Index(hashlib.sha256(data).hexdigest(), int(index["vocab_size"]), shards)
+    return _Index(hashlib.sha256(data).hexdigest(), int(index["vocab_size"]), index.get("eos"), shards)
 
 
 def source_at(name: str, path: str, vocab_size: int) -> SourceSection:
@@ -134,6 +135,25 @@ def _require_held_out(manifest: Manifest, counts: Mapping[str, tuple[int, int]])
             f"--data {', '.join(counts)}: nothing of {manifest.model.seq_len + 1} tokens is held out for validation;"
             " pack again with a larger --held-out, or more documents, or make the run with --set"
             " data.evaluate_every_rounds=0"
+        )
+
+
+def require_documents(manifest: Manifest, paths: Mapping[str, str]) -> None:
+    """Refuse data.document_mask where nothing tells documents apart; `paths`: the token stores. Raises ConfigError."""
+    if not manifest.data.document_mask:
+        return
+    if manifest.model.kind == "external" or not paths:
+        what = "the training loop is your own" if manifest.model.kind == "external" else "the run trains on one text"
+        raise ConfigError(
+            f"data.document_mask = true keeps the documents of token stores apart, but {what}; remove it, or give"
+            " stores that `dilocoxd data pack` made"
+        )
+    ends = {name: _index_of(name, path).eos for name, path in paths.items()}
+    if None in ends.values() or len(set(ends.values())) > 1:
+        each = ", ".join(f"{name}: {'none' if end is None else end}" for name, end in ends.items())
+        raise ConfigError(
+            f"data.document_mask = true needs token stores whose documents end with one token, but these have {each};"
+            " pack them with one tokenizer and --eos, or remove data.document_mask"
         )
 
 
@@ -261,6 +281,7 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
             )
         counts[source.name] = _index_of(source.name, path).windows(manifest.model.seq_len)
     _require_held_out(manifest, counts)
+    require_documents(manifest, {source.name: store_path(source, site) for source in manifest.data.sources})
 
 
 def _fetch(manifest: Manifest, site: SiteConfig, cache: Path, access: "Access") -> None:

@@ -40,6 +40,7 @@ LATER_FIELDS: tuple[tuple[str, str, object], ...] = (
     ("init", "parent", ""),
     ("tokenizer", "files", {}),
     ("inner", "batch_sequences_max", 0),
+    ("data", "document_mask", False),
     ("reduction", "verify", "none"),
     ("reduction", "verify_fraction", 0.1),
 )

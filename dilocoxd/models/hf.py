@@ -26,6 +26,8 @@ _TOP_LEVEL = ("embed_tokens", "layers", "norm", "rotary_emb")
 class HfStage(StageModule):
     """Layers of one span of a transformers decoder."""
 
+    takes_positions = True
+
     def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
         super().__init__()
         self.span = span
@@ -70,10 +72,10 @@ class HfStage(StageModule):
         """The layers of the span."""
         return iter(self.base.layers)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         """Ids or hidden states in, hidden states or logits out."""
         hidden = self.base.embed_tokens(x) if self.span.is_first else x
-        out: Tensor = self.base(inputs_embeds=hidden, use_cache=False).last_hidden_state
+        out: Tensor = self.base(inputs_embeds=hidden, position_ids=positions_BT, use_cache=False).last_hidden_state
         return self.lm_head(out) if self.lm_head is not None else out
 
     def new_cache(self) -> Any:

@@ -58,6 +58,8 @@ class NoPositions(nn.Module):
 class CutStage(StageModule):
     """Layers of one span of a transformers decoder, under the names of the whole model."""
 
+    takes_positions = True
+
     def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
         super().__init__()
         self.span = span
@@ -139,12 +141,11 @@ class CutStage(StageModule):
         """The layers of the span."""
         return iter(getattr(self.base, self._names.layers))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         """Ids or hidden states in, hidden states or logits out."""
-        if self.span.is_first:
-            hidden: Tensor = self.base(input_ids=x, use_cache=False).last_hidden_state
-        else:
-            hidden = self.base(inputs_embeds=x, use_cache=False).last_hidden_state
+        # The library keeps apart what positions that begin anew tell apart, without a mask or a cache.
+        inputs = {"input_ids" if self.span.is_first else "inputs_embeds": x, "position_ids": positions_BT}
+        hidden: Tensor = self.base(**inputs, use_cache=False).last_hidden_state
         return self._logits(hidden) if self.span.is_last else hidden
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import StageSpan
-from dilocoxd.models.stage import StageModule
+from dilocoxd.models.stage import StageModule, document_mask
 
 
 @dataclass
@@ -53,8 +53,13 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, past: KeyValues | None = None) -> Tensor:
-        """Attention output [B, T, D]; with `past` also over what it holds, which grows by the T positions."""
+    def forward(
+        self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, past: KeyValues | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Attention output [B, T, D]; with `past` also over what it holds, which grows by the T positions.
+
+        With `mask`, bool [B, 1, T, T], each position sees what is true there; else all before it.
+        """
         num_sequences, length, _ = x_BTD.shape
         q_BHTE = self.q_proj(x_BTD).view(num_sequences, length, self.num_heads, self.head_dim).transpose(1, 2)
         k_BKTE = self.k_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
@@ -64,9 +69,14 @@ class Attention(nn.Module):
         if past is not None:
             k_BKTE, v_BKTE = past.grow(k_BKTE, v_BKTE)
         # A single newest position may see everything; several are only ever the first.
-        is_causal = length > 1 or past is None
+        is_causal = (length > 1 or past is None) and mask is None
         mixed_BHTE = functional.scaled_dot_product_attention(
-            q_BHTE, k_BKTE, v_BKTE, is_causal=is_causal, enable_gqa=self.num_heads != self.num_kv_heads
+            q_BHTE,
+            k_BKTE,
+            v_BKTE,
+            attn_mask=mask,
+            is_causal=is_causal,
+            enable_gqa=self.num_heads != self.num_kv_heads,
         )
         out: Tensor = self.o_proj(mixed_BHTE.transpose(1, 2).reshape(num_sequences, length, -1))
         return out
@@ -98,15 +108,19 @@ class Block(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, past: KeyValues | None = None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, past: KeyValues | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Hidden states after this block, [B, T, D]."""
-        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_TE, sin_TE, past)
+        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_TE, sin_TE, past, mask)
         out: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
         return out
 
 
 class NativeStage(StageModule):
     """Layers of one span, with the embedding in the first and norm and head in the last stage."""
+
+    takes_positions = True
 
     def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
         super().__init__()
@@ -137,9 +151,9 @@ class NativeStage(StageModule):
         """The layers of the span."""
         return iter(self.layers.values())
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         """Ids or hidden states in, hidden states or logits out."""
-        return self._run(x, [None] * len(self.layers))
+        return self._run(x, [None] * len(self.layers), positions_BT)
 
     def new_cache(self) -> list[KeyValues]:
         """One for each block."""
@@ -149,14 +163,18 @@ class NativeStage(StageModule):
         """Logits of tokens that follow those in the cache."""
         return self._run(ids_BT, cache)
 
-    def _run(self, x: Tensor, pasts: Sequence[KeyValues | None]) -> Tensor:
+    def _run(self, x: Tensor, pasts: Sequence[KeyValues | None], positions_BT: Tensor | None = None) -> Tensor:
         hidden_BTD: Tensor = self.embed_tokens(x) if self.embed_tokens is not None else x
-        start = pasts[0].length if pasts[0] is not None else 0
-        stop = start + hidden_BTD.shape[1]
-        cos_TE = self.get_buffer("cos_TE")[start:stop]
-        sin_TE = self.get_buffer("sin_TE")[start:stop]
+        cos, sin, mask = self.get_buffer("cos_TE"), self.get_buffer("sin_TE"), None
+        if positions_BT is None:
+            start = pasts[0].length if pasts[0] is not None else 0
+            stop = start + hidden_BTD.shape[1]
+            cos, sin = cos[start:stop], sin[start:stop]
+        else:
+            # [B, 1, T, E]: each sequence has positions of its own, the same for all heads.
+            cos, sin, mask = cos[positions_BT].unsqueeze(1), sin[positions_BT].unsqueeze(1), document_mask(positions_BT)
         for block, past in zip(self.layers.values(), pasts, strict=True):
-            hidden_BTD = block(hidden_BTD, cos_TE, sin_TE, past)
+            hidden_BTD = block(hidden_BTD, cos, sin, past, mask)
         if self.norm is None or self.lm_head is None:
             return hidden_BTD
         logits_BTV: Tensor = self.lm_head(self.norm(hidden_BTD))

@@ -1,9 +1,14 @@
-"""What every stage of every family offers: a forward pass and its parameters under their global names."""
+"""What every stage of every family offers: a forward pass and its parameters under their global names.
 
+Documents may share a sample without seeing each other. One begins behind the store's end token and at the start of each
+sample. Positions begin anew with it, so that it is computed as if it were alone, whatever a model makes of positions.
+"""
+
+# Shape legend: B sequences, T positions, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +24,11 @@ class StageModule(nn.Module):
     """
 
     span: StageSpan
+    takes_positions: ClassVar[bool] = False
+    """Whether `forward` has a second argument `positions_BT`, int64 or None: where each token stands in its document.
+
+    Tokens of one document then do not see those of another; a document begins at each 0. None: all see all before them.
+    """
 
     def global_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of this stage under their global names, in canonical order."""
@@ -70,3 +80,18 @@ class StageModule(nn.Module):
             for name, param in module.named_parameters(recurse=False):
                 empty = torch.empty(param.shape, dtype=param.dtype, device=device)
                 module.register_parameter(name, nn.Parameter(empty))
+
+
+def positions_of(ids_BT: Tensor, end: int) -> Tensor:
+    """Place of each token in its document, int64 [B, T]: 0 for the first of the sample and behind each token `end`."""
+    begins_BT = torch.ones_like(ids_BT, dtype=torch.bool)
+    begins_BT[:, 1:] = ids_BT[:, :-1] == end
+    places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).expand_as(ids_BT)
+    return places_BT - torch.where(begins_BT, places_BT, 0).cummax(dim=1).values
+
+
+def document_mask(positions_BT: Tensor) -> Tensor:
+    """What each position sees, bool [B, 1, T, T]: itself and what precedes it in its document, which begins at 0."""
+    numbers_BT = (positions_BT == 0).cumsum(dim=1)
+    is_same = numbers_BT[:, None, :, None] == numbers_BT[:, None, None, :]
+    return is_same.tril()

@@ -15,6 +15,7 @@ from torch.nn import functional
 from dilocoxd.config.site import load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import StageModule
+from dilocoxd.models.stage import positions_of
 from dilocoxd.trained.choose import Tell
 from dilocoxd.trained.found import StoredRun
 from dilocoxd.trained.load import load_model
@@ -79,11 +80,10 @@ def measure_validation(run: StoredRun, number: int | None, cache: Path, tell: Te
     Raises ConfigError, StoreError.
     """
     manifest = run.manifest
-    held = _order(run, cache, tell).validation_by_source(
-        manifest.data.validation_sequences, manifest.inner.batch_sequences
-    )
+    order = _order(run, cache, tell)
+    held = order.validation_by_source(manifest.data.validation_sequences, manifest.inner.batch_sequences)
     model, anchor = load_model(run, number, tell)
-    found = {name: _mean_loss(model, batches) for name, batches in held.items()}
+    found = {name: _mean_loss(model, batches, order.document_end) for name, batches in held.items()}
     whole = Measured("validation", anchor.round, mean_over(found), round(sum(count for _, count in found.values())))
     if len(found) == 1:
         return [whole]
@@ -98,13 +98,26 @@ def _order(run: StoredRun, cache: Path, tell: Tell) -> SampleOrder:
     if run.run_dir is None:
         raise ConfigError(f"{run.snapshots}: give a run directory, whose site.toml knows where the token stores are")
     sources = sources_of(manifest, load_site(run.run_dir.site_toml))
-    return SourceOrder(sources, manifest.model.seq_len, manifest.model.vocab_size, seed=0)
+    return SourceOrder(
+        sources,
+        manifest.model.seq_len,
+        manifest.model.vocab_size,
+        seed=0,
+        has_document_mask=manifest.data.document_mask,
+    )
 
 
-def _mean_loss(model: StageModule, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+def _mean_loss(
+    model: StageModule, batches: Sequence[tuple[Tensor, Tensor]], document_end: int | None
+) -> tuple[float, float]:
     """(mean loss, number of targets that count)."""
+
+    def logits_of(ids_BT: Tensor) -> Tensor:
+        found: Tensor = model(ids_BT) if document_end is None else model(ids_BT, positions_of(ids_BT, document_end))
+        return found
+
     losses = [
-        (float(cross_entropy(model(ids_BT), targets_BT)), share_trained(targets_BT))
+        (float(cross_entropy(logits_of(ids_BT), targets_BT)), share_trained(targets_BT))
         for ids_BT, targets_BT in batches
         if share_trained(targets_BT)
     ]

@@ -91,9 +91,9 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
     except OSError as error:
         log.warning("a hang of this rank will not be told: %s", error)  # nothing that training needs
     torch.set_num_threads(settings.num_threads)
-    check_model(settings.model)
+    check_model(settings.model, keeps_documents_apart=settings.has_document_mask)
     order = _order(link, settings)
-    pipeline = _join_pipeline(settings, environment)
+    pipeline = _join_pipeline(settings, environment, order.document_end)
     layout = make_layout(param_specs(settings.model), settings.segment_elements_max)
     flat = flat_parameters(
         pipeline.parameters(),
@@ -132,12 +132,23 @@ def _order(link: DaemonConnection, settings: StageSettings) -> SampleOrder:
     model = settings.model
     if settings.sources:
         report(f"opening {len(settings.sources)} token stores")
-        return SourceOrder(settings.sources, model.seq_len, model.vocab_size, seed=settings.data_seed)
+        return SourceOrder(
+            settings.sources,
+            model.seq_len,
+            model.vocab_size,
+            seed=settings.data_seed,
+            has_document_mask=settings.has_document_mask,
+        )
+    if settings.has_document_mask:
+        raise ConfigError(
+            "data.document_mask = true keeps the documents of token stores apart, but this run trains on one text; pack"
+            " it with `dilocoxd data pack`, or set it to false"
+        )
     prepared = prepare(settings.data, settings.tokenizer, settings.cache_dir, report)
     return BatchOrder(prepared, model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
 
 
-def _join_pipeline(settings: StageSettings, environment: Mapping[str, str]) -> Pipeline:
+def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], document_end: int | None) -> Pipeline:
     if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
         # All ranks are on this machine: gloo must not pick an outside interface by the host's name.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -145,7 +156,7 @@ def _join_pipeline(settings: StageSettings, environment: Mapping[str, str]) -> P
     if device.type == "cuda":
         torch.cuda.set_device(device)
     join(settings.backend, environment, timeout=_COLLECTIVE_TIMEOUT)
-    pipeline = Pipeline(settings.model, settings.pipeline, device=device)
+    pipeline = Pipeline(settings.model, settings.pipeline, device=device, document_end=document_end)
     if settings.frozen is not None:
         base = settings.frozen.open(lambda text: log.info("model: %s", text))
         fill_frozen(pipeline.modules, base, place_of)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage, cut_stages
+from dilocoxd.models.stage import positions_of
 from dilocoxd.models.tied import TiedEmbedding
 from dilocoxd.trainer.data.targets import PartLoss, cross_entropy, share_trained
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
@@ -110,14 +111,23 @@ class Accumulation:
         self._loss = loss_fn
         self._num_parts = num_microbatches
 
-    def step(self, ids_BT: Tensor, *, target: Tensor, losses: list[Tensor], return_outputs: bool) -> None:
+    def step(
+        self,
+        ids_BT: Tensor,
+        *,
+        target: Tensor,
+        losses: list[Tensor],
+        return_outputs: bool,
+        positions_BT: Tensor | None = None,
+    ) -> None:
         """Mean gradients over all parts into ``.grad``; the loss of each part is appended to ``losses``."""
         assert not return_outputs
-        parts = zip(ids_BT.tensor_split(self._num_parts), target.tensor_split(self._num_parts), strict=True)
-        for number, (ids, targets) in enumerate(parts, 1):
+        inputs = (ids_BT,) if positions_BT is None else (ids_BT, positions_BT)
+        split = [tensor.tensor_split(self._num_parts) for tensor in (target, *inputs)]
+        for number, (targets, *parts) in enumerate(zip(*split, strict=True), 1):
             if self._is_cut:
                 gather_gradients_at(self._module, is_last=number == self._num_parts)
-            loss = self._loss(self._module(ids), targets)
+            loss = self._loss(self._module(*parts), targets)
             losses.append(loss)
             torch.autograd.backward(loss)
         if self._num_parts > 1:
@@ -132,8 +142,13 @@ class Pipeline:
     Needs an initialised default process group of exactly ``config.world_size`` ranks.
     """
 
-    def __init__(self, model: ModelConfig, config: PipelineConfig, *, device: torch.device) -> None:
-        """Build the local stages (parameters uninitialised). Raises ConfigError if the group has another size."""
+    def __init__(
+        self, model: ModelConfig, config: PipelineConfig, *, device: torch.device, document_end: int | None = None
+    ) -> None:
+        """Build the local stages (parameters uninitialised). Raises ConfigError if the group has another size.
+
+        Behind each token `document_end` begins a document that does not see those before it; None: there is no such.
+        """
         if dist.get_world_size() != config.world_size:
             raise ConfigError(
                 f"the site runs {dist.get_world_size()} trainer processes but its layout has {config.world_size} ranks"
@@ -141,6 +156,7 @@ class Pipeline:
         self.model = model
         self.config = config
         self.device = device
+        self._document_end = document_end
         self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard)
         self.control = dist.new_group(backend="gloo")
         self._mesh = SiteMesh(self.place, device) if config.readers > 1 else None
@@ -196,11 +212,17 @@ class Pipeline:
         targets: dict[str, Any] = {"target": targets_BT.to(self.device), "losses": losses} if self.has_last else {}
         self._tied.lend()
         with self._arithmetic():
-            self._schedule.step(*inputs, return_outputs=False, **targets)
+            self._schedule.step(*inputs, return_outputs=False, **targets, **self._positions(ids_BT))
         self._tied.bring_home_gradient()
         if not losses:
             return torch.zeros((), device=self.device)
         return torch.stack(losses).mean().detach() / self.config.readers
+
+    def _positions(self, ids_BT: Tensor) -> dict[str, Tensor]:
+        """What every stage is told of the documents in `ids_BT`: they all know the ids, so nothing travels."""
+        if self._document_end is None:
+            return {}
+        return {"positions_BT": positions_of(ids_BT, self._document_end).to(self.device)}
 
     def _mine(self, rows: Tensor) -> Tensor:
         """Of the site's batch what this rank reads."""
@@ -224,7 +246,7 @@ class Pipeline:
             for index, module in zip(self._local_indices, self.modules, strict=True):
                 x = ids_BT.to(self.device) if index == 0 else self._receive_hidden(index, ids_BT.shape)
                 with self._arithmetic():
-                    out = module(x)
+                    out = module(x, **self._positions(ids_BT))
                 if index == self.config.num_stages - 1:
                     if share:
                         loss = cross_entropy(out, targets_BT.to(self.device)).double().cpu()

@@ -36,6 +36,7 @@ class StageSettings:
     frozen: FrozenModel | None
     """Files of the model under the run's adapter."""
     cache_dir: Path
+    has_document_mask: bool
     data_seed: int
     data_stream: str
     """Names this site's order of the data; no two sites share one."""
@@ -106,6 +107,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         sources=sources_of(manifest, site),
         frozen=None,
         cache_dir=chosen_cache_dir(site.paths.cache),
+        has_document_mask=manifest.data.document_mask,
         data_seed=manifest.seeds.data,
         data_stream=data_stream,
         validation_sequences=manifest.data.validation_sequences,

@@ -32,6 +32,15 @@ class DataSection(Section):
             del tables["sources"]
         return tables
 
+    document_mask: Annotated[
+        bool,
+        knob(
+            "Whether tokens of a sample see only their own document, whose positions begin at 0, and no document is"
+            " predicted from the end of the one before it. Needs token stores with an end token.",
+            unit="true or false",
+            cost="attention takes a mask of seq_len x seq_len for each sequence, without the fastest kernels.",
+        ),
+    ] = False
     corpus: Annotated[
         str,
         knob(

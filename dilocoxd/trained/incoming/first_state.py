@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         manifest = load_manifest(options.run_toml)
-        check_model(ModelConfig.of_run(manifest))
+        check_model(ModelConfig.of_run(manifest), keeps_documents_apart=manifest.data.document_mask)
         found: dict[str, Any] = {}
         if options.init is not None:
             source = Pretrained(options.init)

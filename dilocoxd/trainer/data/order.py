@@ -24,6 +24,9 @@ _COUNTER = struct.Struct("<Q")
 class SampleOrder(Protocol):
     """What a training loop reads from."""
 
+    document_end: int | None
+    """The token behind which another document begins; None: the model sees all of a sample."""
+
     def begin(self, samples: Sequence[int]) -> None:
         """A phase begins that has leased these samples: start, stop, start, stop, ..."""
 
@@ -39,6 +42,8 @@ class SampleOrder(Protocol):
 
 class BatchOrder:
     """Windows of ``seq_len`` + 1 tokens: at hashed offsets of the training text, at fixed ones of the held-out text."""
+
+    document_end: int | None = None
 
     def __init__(self, prepared: PreparedData, seq_len: int, *, seed: int, peer: str) -> None:
         """``seed`` from the manifest, ``peer`` names the site. ConfigError for a corpus shorter than a window."""

@@ -54,10 +54,19 @@ def open_source(source: TextSource, vocab_size: int) -> TokenStore:
 class SourceOrder:
     """Batches of the samples that a phase has leased; targets are the ids one token later, or NOT_TRAINED."""
 
-    def __init__(self, sources: Sequence[TextSource], seq_len: int, vocab_size: int, *, seed: int) -> None:
+    def __init__(
+        self,
+        sources: Sequence[TextSource],
+        seq_len: int,
+        vocab_size: int,
+        *,
+        seed: int,
+        has_document_mask: bool = False,
+    ) -> None:
         """Opens all stores. Raises ConfigError."""
         self._seq_len = seq_len
         stores = [open_source(source, vocab_size) for source in sources]
+        self.document_end = _common_end(sources, stores) if has_document_mask else None
         self._train = [store.train for store in stores]
         self._held = [store.held for store in stores]
         self._names = [source.name for source in sources]
@@ -122,4 +131,20 @@ class SourceOrder:
         if any(part.has_mask for part, _ in places):
             answered = torch.from_numpy(np.stack([part.answered(window, self._seq_len) for part, window in places]))
             targets[answered[:, 1:] == 0] = NOT_TRAINED
+        if self.document_end is not None:
+            # The first token of a document does not follow from the one before it, which it cannot see.
+            targets[rows[:, :-1] == self.document_end] = NOT_TRAINED
         return rows[:, :-1].contiguous(), targets
+
+
+def _common_end(sources: Sequence[TextSource], stores: Sequence[TokenStore]) -> int:
+    """The token that ends documents in all stores. Raises ConfigError."""
+    ends = {source.name: store.index.eos for source, store in zip(sources, stores, strict=True)}
+    found = next(iter(ends.values()))
+    if found is None or len(set(ends.values())) > 1:
+        each = ", ".join(f"{name}: {'none' if end is None else end}" for name, end in ends.items())
+        raise ConfigError(
+            f"data.document_mask = true needs token stores whose documents end with one token, but these have {each};"
+            " pack them with one tokenizer and --eos, or set it to false"
+        )
+    return found

@@ -55,6 +55,7 @@ class Order:
     is_checkpointed: bool = False
     optimizer: str = "adamw"
     microbatches: int = 4
+    document_end: int | None = None
     first: int = 0
     last: int = STEPS
     checkpoints: str = ""
@@ -130,7 +131,7 @@ def run(order: Order) -> None:
         order.pipeline, order.schedule, order.per_rank, BATCH, order.microbatches, order.dtype == "bfloat16",
         order.replicate, order.shard, order.is_checkpointed,
     )  # fmt: skip
-    pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"))
+    pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)
     layout = layout_of(order.kind)
     flat = FlatParameters(pipeline.parameters(), layout, is_writer=pipeline.place.copy == 0)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from dilocoxd.models import StageSpan, build_stage
 from dilocoxd.models.frozen import fill_frozen
+from dilocoxd.models.stage import positions_of
 from dilocoxd.trainer.optimizer import OptimizerConfig
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from tests.harness.outer_worker.forks import Forks
@@ -69,7 +70,7 @@ def run(forks: Forks, out: Path, **layout: Any) -> Outcome:
 
 
 @functools.cache
-def plain(kind: str) -> Outcome:
+def plain(kind: str, document_end: int | None = None) -> Outcome:
     config, layout = model_config(kind), layout_of(kind)
     model = build_stage(config, StageSpan(0, 1, 0, config.num_layers), device=torch.device("cpu"))
     fill_frozen([model], pipeline_run.FrozenValues())
@@ -85,7 +86,7 @@ def plain(kind: str) -> Outcome:
     )  # fmt: skip
     losses, norms = [], []
     for step, tokens in enumerate(pipeline_run.batches()):
-        loss = mean_loss(model, tokens)
+        loss = mean_loss(model, tokens, document_end)
         loss.backward()  # type: ignore[no-untyped-call]
         norms.append(float(torch.nn.utils.clip_grad_norm_(named.values(), pipeline_run.CLIP)))
         losses.append(float(loss.detach()))
@@ -95,14 +96,16 @@ def plain(kind: str) -> Outcome:
         optimizer.zero_grad()
     tokens = pipeline_run.batches()[0]
     with torch.no_grad():
-        evaluated, evaluated_odd = float(mean_loss(model, tokens)), float(mean_loss(model, tokens[:3]))
+        evaluated, evaluated_odd = (float(mean_loss(model, some, document_end)) for some in (tokens, tokens[:3]))
     weights = torch.zeros(layout.numel)
     flat.subtract_from(weights)
     return Outcome(losses, norms, evaluated, evaluated_odd, -weights)
 
 
-def mean_loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+def mean_loss(model: torch.nn.Module, tokens: torch.Tensor, document_end: int | None) -> torch.Tensor:
+    ids = tokens[:, :-1]
+    logits = model(ids) if document_end is None else model(ids, positions_of(ids, document_end))
+    return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def assert_equal(found: Outcome, expected: Outcome) -> None:
@@ -120,6 +123,24 @@ def test_two_stages_and_one_stage_compute_the_same(tmp_path: Path, forks: Forks)
     # Same microbatches in the same order: the cut itself changes nothing; only the norm is summed in another order.
     assert two.losses == pytest.approx(one.losses, abs=1e-6)
     assert float((two.weights - one.weights).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("native", {}),
+        ("native", {"pipeline": 2}),
+        ("native", {"shard": 2, "is_checkpointed": True}),
+        ("hf:gemma3_text", {"pipeline": 2}),
+    ],
+)
+def test_documents_are_kept_apart_in_every_layout(
+    tmp_path: Path, forks: Forks, kind: str, layout: dict[str, Any]
+) -> None:
+    end = 40  # a token in about every fourth sequence of random ones
+    found = run(forks, tmp_path / "found", kind=kind, document_end=end, **layout)
+    assert_equal(found, plain(kind, end))
+    assert abs(found.evaluated - plain(kind).evaluated) > 1e-4, "it says nothing"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,21 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli.commands import created_from, new_manifest, own_text
-from dilocoxd.cli.corpus import _read_index, have_text, require_enough, require_there, with_text_hashes
+from dilocoxd.cli.corpus import (
+    _read_index,
+    have_text,
+    require_documents,
+    require_enough,
+    require_there,
+    with_text_hashes,
+)
 from dilocoxd.cli.main import cli
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
@@ -202,3 +210,31 @@ def test_known_run_whose_data_is_gone_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read at .*No such file.*; say where it is with --data x=PATH"):
         require_there(manifest, site)
     assert json.loads((tmp_path / "elsewhere" / "index.json").read_bytes())["shards"]
+
+
+def test_document_mask_without_documents_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")])
+    masked = ("data.document_mask=true",)
+    with pytest.raises(ConfigError, match=r"data.document_mask = true keeps .* but the run trains on one text"):
+        created_from("tiny", str(tmp_path / "run"), masked, {}, lambda made, site, tokenizer: made)
+    manifest, corpora = own_text(
+        new_manifest("tiny", {"data": {"document_mask": True}}), {"data": (f"x={store.directory}",)}
+    )
+    require_documents(manifest, corpora)
+    site = SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora))
+    require_there(manifest, site)
+    (store.directory / "index.json").write_bytes(replace(store.index, eos=None).canonical_bytes())
+    changed, corpora = own_text(
+        new_manifest("tiny", {"data": {"document_mask": True}}), {"data": (f"x={store.directory}",)}
+    )
+    for refuse in (lambda: require_documents(changed, corpora), lambda: require_there(changed, site)):
+        with pytest.raises(ConfigError, match="documents end with one token, but these have x: none"):
+            refuse()
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_without_a_document_mask_has_the_bytes_of_before() -> None:
+    manifest = new_manifest("tiny", {})
+    assert b"document_mask" not in manifest.canonical_bytes()
+    assert b'"document_mask":true' in new_manifest("tiny", {"data": {"document_mask": True}}).canonical_bytes()

@@ -1,5 +1,6 @@
 """Batches from token stores: exactly the leased samples, the run's stores and no others."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
 from dilocoxd.trainer.data.sources import SourceOrder, TextSource
-from dilocoxd.trainer.data.targets import mean_over
+from dilocoxd.trainer.data.targets import NOT_TRAINED, mean_over
 from dilocoxd.trainer.main import validation_of
 from dilocoxd.trainer.settings import make_settings
-from dilocoxd.trainer.tokens.store import TokenStore
+from dilocoxd.trainer.tokens.store import TokenStore, open_store
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
 
 SEQ_LEN = 16
@@ -95,3 +96,27 @@ def test_held_out_text_is_needed_only_where_the_run_evaluates(tmp_path: Path) ->
     assert validation_of(order([store]), settings[0]) == {}
     with pytest.raises(ConfigError, match="pack with --held-out"):
         validation_of(order([store]), settings[1])
+
+
+def test_with_a_document_mask_no_document_is_predicted_from_the_one_before(stores: list[TokenStore]) -> None:
+    plain = order(stores)
+    masked = SourceOrder(sources(stores), SEQ_LEN, 301, seed=7, has_document_mask=True)
+    end = stores[0].index.eos
+    assert (plain.document_end, masked.document_end) == (None, end)
+    assert end is not None
+    for reader in (plain, masked):
+        reader.begin((0, 64))
+    (ids, targets), (same, kept) = plain.batch(0, 64), masked.batch(0, 64)
+    assert torch.equal(ids, same)
+    assert bool((ids == end).any())
+    assert torch.equal(kept, torch.where(ids == end, torch.full_like(targets, NOT_TRAINED), targets))
+    assert any(bool((batch[1] == NOT_TRAINED).any()) for batch in masked.validation_batches(8, 4))
+
+
+def test_stores_without_an_end_token_cannot_have_a_document_mask(stores: list[TokenStore], tmp_path: Path) -> None:
+    index = stores[1].directory / "index.json"
+    index.write_bytes(replace(stores[1].index, eos=None).canonical_bytes())
+    changed = [stores[0], open_store(stores[1].directory)]
+    SourceOrder(sources(changed), SEQ_LEN, 301, seed=7)
+    with pytest.raises(ConfigError, match=r"data.document_mask = true needs .* first: \d+, second: none"):
+        SourceOrder(sources(changed), SEQ_LEN, 301, seed=7, has_document_mask=True)
