@@ -21,3 +21,9 @@ class Member:
     invite_expires_unix: Annotated[
         int | None, told("When that invite stops to admit others, unix seconds; null: unknown.")
     ]
+    eviction_votes: Annotated[
+        Count | None, told("Votes of members to evict it that count; null: nobody voted, or an authority decides.")
+    ] = None
+    eviction_votes_needed: Annotated[
+        Count | None, told("So many evict it: two thirds of those who contributed lately; null: nobody voted.")
+    ] = None

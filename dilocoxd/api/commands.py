@@ -15,6 +15,7 @@ from dilocoxd.api.requests import (
     EvictRequest,
     LogLevelRequest,
     PauseRequest,
+    PeerRequest,
     ProfileRequest,
     RequestBody,
     SiteRequest,
@@ -90,6 +91,10 @@ class Controlling:
     async def evict(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, EvictRequest)
         return self._done(self._control.evict(asked.revocation))
+
+    async def vote_eviction(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, PeerRequest)
+        return self._done(self._control.vote_eviction(asked.peer_id))
 
     async def log_level(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, LogLevelRequest)

@@ -23,6 +23,7 @@ from dilocoxd.api.requests import (
     EvictRequest,
     LogLevelRequest,
     PauseRequest,
+    PeerRequest,
     ProfileRequest,
     SiteRequest,
 )
@@ -205,6 +206,11 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST", "/v1/control/evict", "evict", "Settle a revocation that authorities signed, and tell the others.",
         CommandDone, body=EvictRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/vote-eviction", "vote_eviction",
+        "Vote as a member for the eviction of another one, and tell the others.", CommandDone,
+        body=PeerRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/log-level", "log_level", "Least severity of events on stderr or in the journal.",

@@ -118,5 +118,8 @@ class Control(Protocol):
     def evict(self, revocation: str) -> str:
         """Settle a signed revocation, and tell the others."""
 
+    def vote_eviction(self, site: str) -> str:
+        """Sign our vote to evict the member with this peer id, and tell the others."""
+
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

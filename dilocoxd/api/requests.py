@@ -42,6 +42,12 @@ class SiteRequest(RequestBody):
     site: Annotated[str, Field(min_length=1, max_length=80)]
 
 
+class PeerRequest(RequestBody):
+    """Which member: its peer id, for names are not unique."""
+
+    peer_id: Annotated[str, Field(min_length=1, max_length=128)]
+
+
 class AddressRequest(RequestBody):
     """Where a peer may be found."""
 

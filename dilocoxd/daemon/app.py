@@ -230,6 +230,7 @@ class App:
         snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
         for problem in await daemon.ledger.open(payloads, snapshots):
             daemon.alerts.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
+        daemon.members.follow_chain()
         await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)
         transfers = await daemon.make_rounds(payloads)
         assert daemon.rounds is not None

@@ -141,6 +141,10 @@ class DaemonControl:
         """Settle a signed revocation, and tell the others."""
         return self._parts.members.evict(revocation)
 
+    def vote_eviction(self, site: str) -> str:
+        """Sign our vote to evict the member with this peer id, and tell the others."""
+        return self._parts.members.vote_eviction(site)
+
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""
         known: list[Level] = [one for one in SEVERITY if one == level]

@@ -48,7 +48,7 @@ from dilocoxd.swarm.streams.streams import (
     unix_ms,
 )
 from dilocoxd.swarm.streams.throttle import ServingLimit, TokenBucket
-from dilocoxd.telemetry.catalogue import AlertRaised, Event, FaultHeld, InputRejected, WorkerStarted
+from dilocoxd.telemetry.catalogue import AlertRaised, Event, FaultHeld, InputRejected, PeerReinstated, WorkerStarted
 from dilocoxd.wire.admission import Revocation
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.frames import FrameKind
@@ -84,6 +84,7 @@ class Swarm:
         if self.admissions is not None:
             self.doors.on_change = self.admissions.note_change
             self.admissions.on_evicted = self._on_evicted
+            self.admissions.on_reinstated = lambda peer: emit(PeerReinstated(peer=peer))
         self.gate.on_rejected = self._on_rejected
         self.gate.network = self.node.network
         self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
@@ -328,13 +329,13 @@ class Swarm:
         self._listener.on_evicted(peer)
 
     def evict(self, revocation: Revocation) -> bool:
-        """End a membership, here and at all who are in touch; whether that is news. Raises WireError."""
+        """End a membership, or vote for it, and tell all who are in touch; whether it is news. Raises WireError."""
         if self.admissions is None:
             raise WireError("not_allowed", "this run has no memberships")
-        is_news = self.admissions.evict(revocation)
-        if is_news:
-            self._tell_evictions(Revocations((encode_struct(revocation),)))
-        return is_news
+        news = self.admissions.evict(revocation)
+        if news is not None:
+            self._tell_evictions(Revocations((encode_struct(news),)))
+        return news is not None
 
     def _tell_evictions(self, news: Revocations) -> None:
         for peer in self.contacts.in_touch:

@@ -128,9 +128,18 @@ class PeerLeft(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvicted(Event):
-    """Authorities ended its membership: it is let in nowhere, and nobody waits for it."""
+    """Authorities or two thirds of the members ended its membership: it is let in nowhere, and nobody waits for it."""
 
     name: ClassVar[str] = "peer.evicted"
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerReinstated(Event):
+    """Members had evicted it on a chain that was given up for a heavier one: it is let in again."""
+
+    name: ClassVar[str] = "peer.reinstated"
+    level: ClassVar[Level] = "warning"
     peer: str
 
 

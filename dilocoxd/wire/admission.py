@@ -1,7 +1,8 @@
 """Who belongs to a run: invites certified by authorities, memberships signed with an invite's key, revocations.
 
 Pure data and the exact bytes that each signature covers; what is believed is decided in machines/admission
-(protocol/03-identity.md, M1 to M4). Keys and signatures are Ed25519 (RFC 8032): 32 and 64 bytes.
+(protocol/03-identity.md, M1 to M4, M7). Keys and signatures are Ed25519 (RFC 8032): 32 and 64 bytes; members vote with
+the keys of their identities.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Annotated, Final
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
-from dilocoxd.wire.entry import CONTRIBUTORS_MAX, SignedVote
+from dilocoxd.wire.entry import Signature as IdentitySignature
 
 ROLES: Final = ("contribute", "observe")
 AUTHORITIES_MAX: Final = 16
@@ -18,10 +19,13 @@ USES_MAX: Final = 1024
 MEMBERSHIP_BYTES_MAX: Final = 1536
 """With one authority's signature it has less than 512."""
 REVOCATION_BYTES_MAX: Final = 1 << 16
+EVICTION_VOTES_MAX: Final = 96
+"""So many, each of about 650 bytes, fit into a revocation."""
 
 _INVITE_DOMAIN: Final = b"dilocoxd/2/invite\0"
 _MEMBER_DOMAIN: Final = b"dilocoxd/2/member\0"
 _REVOKE_DOMAIN: Final = b"dilocoxd/2/revoke\0"
+_EVICT_DOMAIN: Final = b"dilocoxd/2/evict\0"
 
 PublicKey = Annotated[bytes, Length(32, 32)]
 Signature = Annotated[bytes, Length(64, 64)]
@@ -80,12 +84,26 @@ class RevocationTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionVote:
+    """A member's word, signed with the key of its identity, that the peer of the terms beside it shall be out."""
+
+    peer: Annotated[PeerId, Length(1, 128)]
+    """The voter."""
+    height: Annotated[int, Bounds(1, 2**63 - 1)]
+    """Number of entries of the chain that it voted on."""
+    head: Sha256
+    """Hash of the last of these entries: on any other chain the vote counts nothing."""
+    signature: IdentitySignature
+    """Over `eviction_text`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Revocation:
-    """Signed by as many authorities as the run asks for, or by more than 2/3 of those who voted lately."""
+    """Signed by as many authorities as the run asks for; or what members voted, which may be enough or not yet."""
 
     terms: RevocationTerms
     signatures: Annotated[tuple[AuthoritySignature, ...], Length(0, AUTHORITIES_MAX)]
-    votes: Annotated[tuple[SignedVote, ...], Length(0, CONTRIBUTORS_MAX)]
+    votes: Annotated[tuple[EvictionVote, ...], Length(0, EVICTION_VOTES_MAX)]
 
 
 def invite_text(terms: InviteTerms) -> bytes:
@@ -99,8 +117,13 @@ def member_text(terms: InviteTerms, peer: PeerId) -> bytes:
 
 
 def revoke_text(terms: RevocationTerms) -> bytes:
-    """Exact bytes that authorities and voters sign to end a membership."""
+    """Exact bytes that authorities sign to end a membership."""
     return _REVOKE_DOMAIN + encode_struct(terms)
+
+
+def eviction_text(terms: RevocationTerms, height: int, head: bytes) -> bytes:
+    """Exact bytes that a member signs to vote for the end of a membership, on a chain of `height` entries."""
+    return _EVICT_DOMAIN + encode_struct(terms) + height.to_bytes(8, "big") + head
 
 
 def _check_order(signatures: tuple[AuthoritySignature, ...]) -> None:
@@ -137,4 +160,8 @@ def decode_revocation(data: bytes) -> Revocation:
     voters = [vote.peer for vote in found.votes]
     if voters != sorted(set(voters)):
         raise WireError("malformed", "Revocation.votes are not sorted by peer, one each")
+    if found.terms.peer in voters:
+        raise WireError("malformed", "a peer votes for its own eviction")
+    if found.votes and found.signatures:
+        raise WireError("malformed", "a revocation has authorities' signatures or members' votes, not both")
     return found

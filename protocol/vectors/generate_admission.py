@@ -1,4 +1,4 @@
-"""Golden vectors of chapter 03, M1 to M4, and of links (M6): `python generate_admission.py > admission.json`.
+"""Golden vectors of chapter 03, M1 to M4 and M7, and of links (M6): `python generate_admission.py > admission.json`.
 
 Certificates, memberships and revocations of a run with three authorities of which two must sign, mostly broken ones.
 Written from the chapters, without dilocoxd.
@@ -16,7 +16,9 @@ OTHER_RUN = hashlib.sha256(b"another run").digest()
 AUTHORITIES = [EdKey(bytes([place]) * 32) for place in (1, 2, 3)]
 STRANGER = EdKey(b"\x09" * 32)
 INVITE = EdKey(b"\x11" * 32)
+VOTERS = sorted(keys(), key=lambda key: key.peer)
 PEER, OTHER_PEER = (key.peer for key in keys()[:2])
+HEAD = hashlib.sha256(b"the last of 40 entries").digest()
 THRESHOLD = 2
 NOW = 1_760_000_000_000
 TERMS = [RUN, 77, INVITE.public, NOW + 604_800_000, 2, "contribute"]
@@ -44,6 +46,42 @@ def member(cert, peer=PEER, key=INVITE, domain=b"dilocoxd/2/member\0"):
 
 def revocation(terms, signers=BOTH, domain=b"dilocoxd/2/revoke\0"):
     return [terms, signatures(domain + pack(terms), *signers), []]
+
+
+def vote(terms, key, height=40, signed_height=None, domain=b"dilocoxd/2/evict\0"):
+    at = (height if signed_height is None else signed_height).to_bytes(8, "big")
+    return [key.peer, height, HEAD, [key.public, key.sign(domain + pack(terms) + at + HEAD)]]
+
+
+def cast(*votes, terms=None):
+    return [terms or [RUN, "QmTarget", 77], [], list(votes)]
+
+
+def valid_votes():
+    terms = [RUN, "QmTarget", 77]
+    yield cast(vote(terms, VOTERS[0]))
+    yield cast(vote(terms, VOTERS[0]), vote(terms, VOTERS[1], 2**63 - 1))
+
+
+def broken_votes():
+    terms = [RUN, "QmTarget", 77]
+    one, two = (vote(terms, key) for key in VOTERS[:2])
+    other = [RUN, "QmTarget", 78]
+    yield "another height than was signed", pack(cast(vote(terms, VOTERS[0], 41, 40))), "bad_signature"
+    yield "another domain", pack(cast(vote(terms, VOTERS[0], domain=b"dilocoxd/2/revoke\0"))), "bad_signature"
+    yield "serial changed after it was signed", pack(cast(one, terms=other)), "bad_signature"
+    yield "vote of another peer", pack(cast([two[0], *one[1:]])), "bad_signature"
+    yield "head changed after it was signed", pack(cast([*one[:2], bytes(32), one[3]])), "bad_signature"
+    foreign = [OTHER_RUN, "QmTarget", 77]
+    yield "another run", pack(cast(vote(foreign, VOTERS[0]), terms=foreign)), "wrong_run"
+    yield "not sorted", pack(cast(two, one)), "malformed"
+    yield "one peer twice", pack(cast(one, one)), "malformed"
+    own = [RUN, VOTERS[0].peer, 77]
+    yield "a peer votes for its own eviction", pack(cast(vote(own, VOTERS[0]), terms=own)), "malformed"
+    mixed = revocation(terms)
+    yield "votes beside signatures of authorities", pack([terms, mixed[1], [one]]), "malformed"
+    yield "no entry", pack(cast(vote(terms, VOTERS[0], 0))), "malformed"
+    yield "97 votes", pack([terms, [], [one] * 97]), "malformed"
 
 
 def valid_memberships():
@@ -172,6 +210,8 @@ def main():
         "broken_memberships": [{"broken": w, "bytes": b.hex(), "code": c} for w, b, c in broken_memberships()],
         "revocations": [{"fields": plain(fields), "bytes": pack(fields).hex()} for fields in valid_revocations()],
         "broken_revocations": [{"broken": w, "bytes": b.hex(), "code": c} for w, b, c in broken_revocations()],
+        "votes": [{"fields": plain(fields), "bytes": pack(fields).hex()} for fields in valid_votes()],
+        "broken_votes": [{"broken": w, "bytes": b.hex(), "code": c} for w, b, c in broken_votes()],
         "links": [{"link": link, "has_invite": has} for link, has in valid_links()],
         "broken_links": [{"broken": what, "link": link} for what, link in broken_links()],
     }

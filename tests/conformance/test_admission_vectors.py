@@ -1,4 +1,4 @@
-"""protocol/vectors/admission.json against the implementation (protocol M1, M2, M3, M4, M6)."""
+"""protocol/vectors/admission.json against the implementation (protocol M1, M2, M3, M4, M6, M7)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, admit, check_membership, check_revocation
 from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.machines.admission.vote_book import VoteBook
+from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.wire.admission import decode_membership, decode_revocation
 from dilocoxd.wire.codec import _flatten, encode_struct
 from dilocoxd.wire.join_link import read_link
@@ -62,6 +64,23 @@ def test_revocation_is_signed_by_its_authorities(row: dict[str, Any]) -> None:
 def test_broken_revocation_is_refused_with_its_code(row: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
         check_revocation(decode_revocation(bytes.fromhex(row["bytes"])), AUTHORITIES)
+    assert caught.value.code == row["code"]
+
+
+@pytest.mark.parametrize("row", LOADED["votes"], ids=lambda row: row["bytes"][-8:])
+def test_votes_on_an_eviction_are_signed_by_their_voters(row: dict[str, Any]) -> None:
+    revocation = decode_revocation(bytes.fromhex(row["bytes"]))
+    assert _flatten(revocation) == from_json(row["fields"])
+    assert encode_struct(revocation).hex() == row["bytes"]
+    votes = VoteBook(AUTHORITIES.run, is_signed_by)
+    assert votes.add(revocation, lambda peer: True) == revocation.votes
+    assert votes.revocation((revocation.terms.peer, revocation.terms.serial)) == revocation
+
+
+@pytest.mark.parametrize("row", LOADED["broken_votes"], ids=label)
+def test_broken_vote_is_refused_with_its_code(row: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        VoteBook(AUTHORITIES.run, is_signed_by).check_all(decode_revocation(bytes.fromhex(row["bytes"])))
     assert caught.value.code == row["code"]
 
 

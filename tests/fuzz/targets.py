@@ -156,7 +156,11 @@ def all_targets() -> list[Target]:
         ),
         Target("entries", decode_entry, hexes([*chain["entries"], *chain["broken_entries"]])),
         Target("memberships", decode_membership, hexes([*admission["memberships"], *admission["broken_memberships"]])),
-        Target("revocations", decode_revocation, hexes([*admission["revocations"], *admission["broken_revocations"]])),
+        Target(
+            "revocations",
+            decode_revocation,
+            hexes([*admission["revocations"], *admission["broken_revocations"], *admission["votes"]]),
+        ),
         Target("links", link, tuple(row["link"].encode() for row in (*admission["links"], *admission["broken_links"]))),
         Target("audit cases", decode_case, (audit_case(),)),
         Target("chain answers", lambda data: parse_chain(data, 0), (chain_answer(),)),

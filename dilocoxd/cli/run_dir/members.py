@@ -144,21 +144,30 @@ def members(target: str | None, as_json: bool) -> int:
         Column("invite", [row.serial for row in rows], 2),
         Column("uses", ["-" if row.uses is None else str(row.uses) for row in rows], 3, is_number=True),
         Column("invite open", ["-" if end is None else "yes" if end > now else "expired" for end in ends], 4),
+        Column("eviction votes", [_votes_shown(row) for row in rows], 2),
         Column("peer id", [row.peer_id for row in rows], 5),
     ]
     click.echo(table(columns, None) if rows else "this run asks for no membership")
     return 0
 
 
+def _votes_shown(row: Member) -> str:
+    return f"{row.eviction_votes} of {row.eviction_votes_needed} needed" if row.eviction_votes else "-"
+
+
 @click.command()
 @click.argument("site", metavar="SITE")
 @run_argument
 @click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
-def evict(site: str, run_directory: Path, signed: Path | None) -> int:
+@click.option("--vote", is_flag=True, help="Vote as a member, though an authority's key is here.")
+def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> int:
     """End the membership of a site; it is let in nowhere any more, and its invite is closed.
 
     SITE is a name or peer id as `dilocoxd members` shows it. The daemon of RUN_DIR must run: it tells the others.
+    Without an authority's key this site votes: two thirds of those who contributed lately evict a member.
     """
+    if vote and signed is not None:
+        raise ConfigError("--vote and --signed exclude each other: members vote, authorities sign; give one of them")
     _, manifest, ring = invited_run(run_directory)
     client = client_for(str(run_directory))
     rows = [row for row in client.ask("/v1/members", list[Member]) if row.state == "member"]
@@ -167,6 +176,9 @@ def evict(site: str, run_directory: Path, signed: Path | None) -> int:
         raise ConfigError(
             f"{len(found_rows)} members are called {site!r}; give one of {', '.join(row.name for row in rows)}"
         )
+    if vote or (signed is None and not ring.keys):
+        click.echo(client.ask("/v1/control/vote-eviction", CommandDone, {"peer_id": found_rows[0].peer_id}).text)
+        return 0
     terms = RevocationTerms(manifest.sha256(), found_rows[0].peer_id, int(found_rows[0].serial, 16))  # type: ignore[arg-type]
     request = new_request("evict", terms, ring) if signed is None else load_request(signed)
     if request.terms != terms:
@@ -175,7 +187,7 @@ def evict(site: str, run_directory: Path, signed: Path | None) -> int:
     try:
         check_revocation(revocation, ring.authorities)
     except WireError as error:
-        if signed is not None or not ring.keys:
+        if signed is not None:
             raise ConfigError(f"{error.detail}; bring a key with `dilocoxd authority import`") from error
         path = Path(f"evict-{terms.peer[-8:]}.json")
         request.save(path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.daemon.chain.contributors import ContributorRoll
 from dilocoxd.daemon.chain.pauses import Pauses
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.daemon.chain.reading_plan import ReadingPlan
@@ -70,6 +71,7 @@ class Ledger:
         """Digests of the applied state; None before `open`."""
         self.own_rounds: list[int] = []
         """Rounds of the chain whose entries name us, ascending."""
+        self.roll = ContributorRoll(log)
         self.payloads = PayloadMaps({})
         self.pauses = Pauses(site)
 
@@ -153,6 +155,7 @@ class Ledger:
         self.chain = replace(view, planned=planned_by(ready))
         self.reading.restart(entries)
         self.own_rounds = [int(entry.round) for entry in entries if self._names_us(entry)]
+        self.roll.restart(entries)
 
     def _names_us(self, entry: Entry) -> bool:
         return any(contribution.peer == self._me for contribution in entry.contributions)
@@ -227,6 +230,7 @@ class Ledger:
         if self._names_us(entry):
             self.own_rounds.append(int(entry.round))
         self._applied(self.chain.height)
+        self.roll.extend(entry)
         return ready
 
     async def own_phases(self) -> frozenset[PhaseId]:

@@ -1,13 +1,36 @@
-"""The members of the run for people, and the eviction of one: hands a signed revocation to the network."""
+"""The members of the run for people, and the eviction of one: by a signed revocation, or by this site's vote."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from dilocoxd.answers.members import Member
+from dilocoxd.daemon.chain.contributors import ContributorRoll
 from dilocoxd.errors import CommandRefused, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.eviction import (
+    PRESENCE,
+    VOTE_ENTRIES,
+    WINDOW_ENTRIES,
+    EvictionCount,
+    electors_at,
+    height_to_vote_at,
+)
+from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.service import Swarm
-from dilocoxd.wire.admission import MembershipProof, decode_membership, decode_revocation
+from dilocoxd.wire.admission import (
+    EvictionVote,
+    MembershipProof,
+    Revocation,
+    RevocationTerms,
+    decode_membership,
+    decode_revocation,
+    eviction_text,
+)
+from dilocoxd.wire.entry import Signature
+
+SETTLED_ENTRIES: Final = 8
+"""So far below the tip a vote stands where it can: a fork of a few entries must not make it count nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +38,17 @@ class Members:
     """Reads the network's book."""
 
     swarm: Swarm
-    me: PeerId
+    identity: Identity
+    chain: ContributorRoll
     own: bytes
     """Our encoded membership; empty where the run asks for none."""
     name_of: Callable[[PeerId], str]
+
+    def follow_chain(self) -> None:
+        """Our chain is loaded: count the members' votes by it from now on."""
+        if self.swarm.admissions is not None:
+            self.swarm.admissions.follow(self.chain)
+            self.chain.on_change = self.swarm.admissions.review
 
     def shown(self) -> list[Member]:
         """GET /v1/members: this site first, then the others, then who was evicted."""
@@ -27,7 +57,7 @@ class Members:
             return []
         book = admissions.book
         own = decode_membership(self.own)
-        others = [proof for peer, proof in sorted(book.members.items()) if peer != self.me]
+        others = [proof for peer, proof in sorted(book.members.items()) if peer != self.identity.peer_id]
         members = [self._member(proof) for proof in (own, *others)]
         return members + [
             Member(
@@ -38,12 +68,15 @@ class Members:
                 role="",
                 uses=None,
                 invite_expires_unix=None,
+                **_counted(book.tally((peer, serial))),
             )
             for peer, serial in sorted(book.revocations)
         ]
 
     def _member(self, proof: MembershipProof) -> Member:
         terms = proof.certificate.terms
+        admissions = self.swarm.admissions
+        found = admissions.book.tally((proof.peer, terms.serial)) if admissions is not None else None
         return Member(
             peer_id=proof.peer,
             name=self.name_of(proof.peer),
@@ -52,6 +85,50 @@ class Members:
             role=terms.role,
             uses=terms.uses,
             invite_expires_unix=terms.not_after_ms // 1000,
+            **_counted(found),
+        )
+
+    def vote_eviction(self, site: str) -> str:
+        """Sign and tell our vote that the member with this peer id shall be out. Raises CommandRefused."""
+        admissions, peer, me = self.swarm.admissions, PeerId(site), self.identity.peer_id
+        proof = admissions.book.members.get(peer) if admissions is not None else None
+        if admissions is None or proof is None or peer == me:
+            raise CommandRefused(f"{self.name_of(peer)} is no other member of the run; see `dilocoxd members`")
+        height = height_to_vote_at(self.chain, me, peer, SETTLED_ENTRIES)
+        if height is None:
+            raise CommandRefused(self._why_no_vote(peer))
+        head = self.chain.hash_at(height)
+        assert head is not None, "the tip and what is below it have a hash"
+        terms = RevocationTerms(admissions.book.authorities.run, peer, proof.certificate.terms.serial)
+        before = admissions.book.undecided.votes.get((peer, terms.serial), {}).get(me)
+        if before is not None and self._is_good(before, height):
+            return self._voted(terms, "had voted already")
+        value = self.identity.sign(eviction_text(terms, height, head))
+        vote = EvictionVote(me, height, head, Signature(self.identity.public_key_der, value))
+        try:
+            self.swarm.evict(Revocation(terms, (), (vote,)))
+        except WireError as error:
+            raise CommandRefused(f"the vote is not accepted: {error.detail}") from error
+        return self._voted(terms, "has voted")
+
+    def _is_good(self, vote: EvictionVote, height: int) -> bool:
+        return self.chain.hash_at(vote.height) == vote.head and vote.height > height - VOTE_ENTRIES
+
+    def _voted(self, terms: RevocationTerms, verb: str) -> str:
+        assert self.swarm.admissions is not None, "there was something to vote on"
+        who, found = self.name_of(terms.peer), self.swarm.admissions.book.tally((terms.peer, terms.serial))
+        if found is not None and found.is_decided:
+            return f"{who} is evicted by {found.num_votes} votes of {found.num_electors} members; the others are told"
+        so_far = f"{found.num_votes} of {found.num_needed} needed votes" if found is not None else "no vote counts"
+        return f"this site {verb} to evict {who}: {so_far}; have other members run the same command"
+
+    def _why_no_vote(self, peer: PeerId) -> str:
+        who = self.name_of(peer)
+        if not electors_at(self.chain, self.chain.height, peer):
+            return f"{who} contributed to none of the last {WINDOW_ENTRIES} entries; only an authority can evict it"
+        return (
+            f"this site contributed to less than 1 of {PRESENCE} of the last {WINDOW_ENTRIES} entries, so its vote does"
+            " not count; ask another member, or an authority"
         )
 
     def evict(self, revocation: str) -> str:
@@ -65,3 +142,8 @@ class Members:
             raise CommandRefused(f"the eviction is no hex text ({error})") from error
         who = self.name_of(signed.terms.peer)
         return f"{who} is evicted; the others are told" if is_news else f"{who} was evicted already"
+
+
+def _counted(found: EvictionCount | None) -> dict[str, int | None]:
+    votes = (found.num_votes, found.num_needed) if found is not None and found.num_votes else (None, None)
+    return {"eviction_votes": votes[0], "eviction_votes_needed": votes[1]}

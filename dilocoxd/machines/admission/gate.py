@@ -1,7 +1,8 @@
 """Who is let in: the memberships that this site has accepted, the uses of each invite, and who was evicted.
 
 Time and uses bind only who is new: a member that was let in stays until it is revoked, or a site that restarts after
-its invite has expired would be locked out. Source: protocol/03-identity.md, M3 and M4.
+its invite has expired would be locked out. Votes of members are counted in eviction.py. Source:
+protocol/03-identity.md, M3, M4 and M7.
 """
 
 from collections import Counter
@@ -11,12 +12,25 @@ from typing import Final, Literal
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, check_membership, check_revocation
-from dilocoxd.wire.admission import InviteTerms, MembershipProof, Revocation, RevocationTerms
+from dilocoxd.machines.admission.eviction import Contributors, EvictionCount, tally
+from dilocoxd.machines.admission.vote_book import Membership, Verify, VoteBook
+from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
 
 Mode = Literal["invite", "open", "closed"]
 CLOCK_SLACK_MS: Final = 60_000
 MEMBERS_MAX: Final = 4096
 REVOKED_MAX: Final = 4096
+SERIALS_OF_ONE_MAX: Final = 4
+"""Memberships of one peer that are voted on, beside the one that it has shown us."""
+WAITING_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the votes say since the chain or they changed."""
+
+    evicted: tuple[PeerId, ...] = ()
+    reinstated: tuple[PeerId, ...] = ()
 
 
 @dataclass(slots=True)
@@ -28,6 +42,18 @@ class AdmissionBook:
     revocations: dict[tuple[PeerId, int], Revocation] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
     """Serials of invites that admit nobody any more, because a member that they admitted was evicted."""
+    verify: Verify = lambda peer, signature, text: False
+    """Of members' votes; a site that cannot check them believes none."""
+    chain: Contributors | None = None
+    """None: it is not loaded yet, and what was decided before stands."""
+    undecided: VoteBook = field(init=False)
+    _waiting: dict[Revocation, None] = field(default_factory=dict)
+    """Votes on entries that we do not have yet: the newest WAITING_MAX, oldest first."""
+    _set_aside: dict[Membership, MembershipProof] = field(default_factory=dict)
+    """Of peers that members evicted: a fork can undo it, and then they are let in as before. Keys: revocations."""
+
+    def __post_init__(self) -> None:
+        self.undecided = VoteBook(self.authorities.run, self.verify)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether `peer` was let in and not evicted since."""
@@ -82,13 +108,129 @@ class AdmissionBook:
     def settle(self, revocation: Revocation) -> bool:
         """The same for one whose signatures were checked before, by us or by the chain."""
         terms: RevocationTerms = revocation.terms
-        if (terms.peer, terms.serial) in self.revocations:
+        key = (terms.peer, terms.serial)
+        known = self.revocations.get(key)
+        if known is not None and (known.signatures or not revocation.signatures):
             return False
-        if len(self.revocations) >= REVOKED_MAX:
+        if known is None and len(self.revocations) >= REVOKED_MAX:
             raise WireError("busy", f"{REVOKED_MAX} revocations are known already")
-        self.revocations[terms.peer, terms.serial] = revocation
+        self.revocations[key] = revocation
         self.closed.add(terms.serial)
-        known = self.members.get(terms.peer)
-        if known is not None and known.certificate.terms.serial == terms.serial:
+        self.undecided.drop(key)
+        self._set_aside.pop(key, None)
+        proof = self.members.get(terms.peer)
+        if proof is not None and proof.certificate.terms.serial == terms.serial:
             del self.members[terms.peer]
+            if not revocation.signatures:
+                self._set_aside[key] = proof
         return True
+
+    def vote(self, revocation: Revocation) -> tuple[EvictionVote, ...]:
+        """Keep the votes of members that are news, and return them; `review` says what follows from them.
+
+        Raises WireError(wrong_run | bad_signature).
+        """
+        key = (revocation.terms.peer, revocation.terms.serial)
+        if key in self.revocations:
+            return ()
+        if self.chain is None or _newest(revocation) > self.chain.height:
+            self._keep_for_later(revocation)
+            return ()
+        if not self._can_be_voted_on(key):
+            return ()
+        if len(revocation.votes) > 1 and _is_enough(tally(key[0], revocation.votes, self.chain)):
+            # Decided elsewhere; a voter that has voted again since, at another height, does not undo that.
+            self.undecided.check_all(revocation)
+            self.undecided.votes[key] = {vote.peer: vote for vote in revocation.votes}
+            return revocation.votes
+        return self.undecided.add(revocation, self._may_vote)
+
+    def _keep_for_later(self, revocation: Revocation) -> None:
+        self.undecided.check_all(revocation)
+        self._waiting[revocation] = None
+        while len(self._waiting) > WAITING_MAX:
+            del self._waiting[next(iter(self._waiting))]
+
+    def recall(self, revocation: Revocation) -> None:
+        """Settle one that was in force before a restart, for the chain is not there yet. Raises WireError."""
+        if revocation.votes:
+            self.undecided.check_all(revocation)
+            self.settle(revocation)
+        else:
+            self.revoke(revocation)
+
+    def recall_member(self, proof: MembershipProof) -> None:
+        """Take in one that was let in before a restart, also if its invite has expired since. Raises WireError."""
+        check_membership(proof, proof.peer, self.authorities)
+        key = (proof.peer, proof.certificate.terms.serial)
+        revoked = self.revocations.get(key)
+        if revoked is None:
+            self.members[proof.peer] = proof
+        elif revoked.votes:
+            self._set_aside[key] = proof
+
+    def set_aside(self) -> tuple[MembershipProof, ...]:
+        """Memberships that only votes have ended."""
+        return tuple(self._set_aside.values())
+
+    def _can_be_voted_on(self, key: Membership) -> bool:
+        peer, serial = key
+        proof = self.members.get(peer)
+        if proof is not None and proof.certificate.terms.serial == serial:
+            return True
+        is_known = self.chain is None or self.chain.last_entry(peer) is not None
+        return is_known and sum(peer == one for one, _ in self.undecided.votes) < SERIALS_OF_ONE_MAX
+
+    def _may_vote(self, peer: PeerId) -> bool:
+        return peer in self.members or (self.chain is not None and self.chain.last_entry(peer) is not None)
+
+    def tally(self, key: Membership) -> EvictionCount | None:
+        """How far the members are with this eviction; None: nobody voted, or no vote counts on our chain."""
+        known = self.revocations.get(key)
+        votes = known.votes if known is not None else self.undecided.votes.get(key, {}).values()
+        return tally(key[0], votes, self.chain) if self.chain is not None else None
+
+    @property
+    def has_votes(self) -> bool:
+        """Whether `review` can find anything."""
+        return bool(self.undecided.votes or self._waiting) or any(one.votes for one in self.revocations.values())
+
+    def review(self) -> Review:
+        """Count again: our chain or the votes have changed. Evicts, and lets in again where the chain has changed."""
+        if self.chain is None:
+            return Review()
+        height = self.chain.height
+        for revocation in [one for one in self._waiting if _newest(one) <= height]:
+            del self._waiting[revocation]
+            self.vote(revocation)
+        # What was voted on entries that we lack, after a rollback or a lost log, stands until they are there.
+        judged = [key for key, one in self.revocations.items() if one.votes and _newest(one) <= height]
+        reinstated = [key for key in judged if not self._is_decided(key)]
+        for key in reinstated:
+            self._reinstate(key)
+        evicted = [key for key in self.undecided.votes if self._is_decided(key)]
+        evicted = evicted[: max(0, REVOKED_MAX - len(self.revocations))]
+        for key in evicted:
+            self.settle(self.undecided.revocation(key))
+        self.undecided.prune(height)
+        return Review(tuple(peer for peer, _ in evicted), tuple(peer for peer, _ in reinstated))
+
+    def _is_decided(self, key: Membership) -> bool:
+        return _is_enough(self.tally(key))
+
+    def _reinstate(self, key: Membership) -> None:
+        undone = self.revocations.pop(key)
+        peer, serial = key
+        if all(serial != other for _, other in self.revocations):
+            self.closed.discard(serial)
+        if proof := self._set_aside.pop(key, None):
+            self.members.setdefault(peer, proof)
+        self.undecided.votes[key] = {vote.peer: vote for vote in undone.votes}
+
+
+def _newest(revocation: Revocation) -> int:
+    return max((vote.height for vote in revocation.votes), default=0)
+
+
+def _is_enough(found: EvictionCount | None) -> bool:
+    return found is not None and found.is_decided

@@ -1,4 +1,4 @@
-"""Keeps the run's members and evictions on disk, and tells the others who was evicted (protocol M4, M5).
+"""Keeps the run's members and evictions on disk, and tells the others who was evicted (protocol M4, M5, M7).
 
 A member that was let in once is let in after a restart too, though its invite has expired meanwhile. What the file
 holds is checked like what a peer sends: its signatures are the proof.
@@ -11,10 +11,12 @@ from typing import Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.machines.admission.certificates import Authorities, check_membership
+from dilocoxd.machines.admission.certificates import Authorities
+from dilocoxd.machines.admission.eviction import Contributors
 from dilocoxd.machines.admission.gate import MEMBERS_MAX, AdmissionBook
 from dilocoxd.store.durable import write_json
-from dilocoxd.wire.admission import MembershipProof, Revocation, decode_membership, decode_revocation
+from dilocoxd.swarm.discovery.identity import is_signed_by
+from dilocoxd.wire.admission import Revocation, decode_membership, decode_revocation
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.messages import Revocations
 
@@ -31,6 +33,8 @@ class Admissions:
         self._has_news = False
         self.on_evicted: Callable[[PeerId], None] = lambda peer: None
         """Told of each peer that is no member any more."""
+        self.on_reinstated: Callable[[PeerId], None] = lambda peer: None
+        """Told of each peer that was evicted on a chain that is not ours any more."""
 
     def note_change(self) -> None:
         """The book has a new member."""
@@ -45,51 +49,83 @@ class Admissions:
                 return f"{self._path}: larger than {FILE_BYTES_MAX} bytes"
             found = json.loads(self._path.read_text("ascii"))
             for text in found["revocations"]:
-                self.book.revoke(decode_revocation(bytes.fromhex(text)))
-            for text in found["members"][:MEMBERS_MAX]:
-                self._keep(decode_membership(bytes.fromhex(text)))
+                self.book.recall(decode_revocation(bytes.fromhex(text)))
+            for text in found["members"][: 2 * MEMBERS_MAX]:
+                self.book.recall_member(decode_membership(bytes.fromhex(text)))
+            for text in found.get("votes", ()):
+                self.book.vote(decode_revocation(bytes.fromhex(text)))
         except (OSError, ValueError, KeyError, TypeError, WireError) as error:
             return f"{self._path}: {type(error).__name__}: {error}"
         return ""
-
-    def _keep(self, proof: MembershipProof) -> None:
-        check_membership(proof, proof.peer, self.book.authorities)
-        if (proof.peer, proof.certificate.terms.serial) not in self.book.revocations:
-            self.book.members[proof.peer] = proof
 
     def save(self) -> None:
         """Write the file if there is news. Raises StoreError."""
         if not self._has_news:
             return
         self._has_news = False
-        members = [encode_struct(proof).hex() for proof in self.book.members.values()]
-        revocations = [encode_struct(one).hex() for one in self.book.revocations.values()]
+        book = self.book
+        members = [encode_struct(proof).hex() for proof in (*book.members.values(), *book.set_aside())]
+        revocations = [encode_struct(one).hex() for one in book.revocations.values()]
+        votes = [encode_struct(one).hex() for one in self._votes()]
         try:
-            write_json(self._path, {"members": members, "revocations": revocations})
+            write_json(self._path, {"members": members, "revocations": revocations, "votes": votes})
         except StoreError:
             self._has_news = True
             raise
 
-    def take(self, message: Revocations) -> tuple[Revocation, ...]:
-        """Those that are news, settled. Raises WireError for the first that is not genuine."""
-        return tuple(one for one in map(decode_revocation, message.items) if self.evict(one))
+    def _votes(self) -> list[Revocation]:
+        return [self.book.undecided.revocation(key) for key in self.book.undecided.votes]
 
-    def evict(self, revocation: Revocation) -> bool:
-        """Settle one; whether it is news. Raises WireError."""
-        if not self.book.revoke(revocation):
-            return False
+    def take(self, message: Revocations) -> tuple[Revocation, ...]:
+        """What is news, settled or counted. Raises WireError for the first that is not genuine."""
+        found = (self.evict(one) for one in map(decode_revocation, message.items))
+        return tuple(one for one in found if one is not None)
+
+    def evict(self, revocation: Revocation) -> Revocation | None:
+        """Settle one that authorities signed, or count its votes; what of it is news to us. Raises WireError."""
+        if revocation.votes:
+            votes = self.book.vote(revocation)
+            news = Revocation(revocation.terms, (), votes) if votes else None
+        else:
+            news = revocation if self.book.revoke(revocation) else None
+        if news is None:
+            return None
         self._has_news = True
-        if not self.book.is_member(revocation.terms.peer):
-            self.on_evicted(revocation.terms.peer)
-        return True
+        if news.votes:
+            self.review()
+        else:
+            self._tell_if_out(revocation.terms.peer)
+        return news
+
+    def follow(self, chain: Contributors) -> None:
+        """Count votes by this chain from now on; `review` is to be called when it has changed."""
+        self.book.chain = chain
+        self.review()
+
+    def review(self) -> None:
+        """The chain has changed: who is out, or in again, by the members' votes."""
+        if not self.book.has_votes:
+            return
+        found = self.book.review()
+        self._has_news = self._has_news or bool(found.evicted or found.reinstated)
+        for peer in found.reinstated:
+            self.on_reinstated(peer)
+        for peer in found.evicted:
+            self._tell_if_out(peer)
+
+    def _tell_if_out(self, peer: PeerId) -> None:
+        if not self.book.is_member(peer):
+            self.on_evicted(peer)
 
     def to_tell(self) -> list[Revocations]:
-        """All evictions, for a peer that we have just met."""
-        items = [encode_struct(one) for one in self.book.revocations.values()]
+        """All evictions and votes, for a peer that we have just met."""
+        items = [encode_struct(one) for one in (*self.book.revocations.values(), *self._votes())]
         steps = range(0, len(items), REVOCATIONS_PER_MESSAGE)
         return [Revocations(tuple(items[start : start + REVOCATIONS_PER_MESSAGE])) for start in steps]
 
 
 def make_admissions(authorities: Authorities | None, path: Path | None) -> Admissions | None:
     """None: the run asks for no membership."""
-    return Admissions(AdmissionBook(authorities), path) if authorities is not None and path is not None else None
+    if authorities is None or path is None:
+        return None
+    return Admissions(AdmissionBook(authorities, verify=is_signed_by), path)

@@ -317,6 +317,9 @@ class FakeControl:
     def evict(self, revocation: str) -> str:
         return self._note("evict", revocation)
 
+    def vote_eviction(self, site: str) -> str:
+        return self._note("vote-eviction", site)
+
     async def connect(self, address: str) -> str:
         return self._note("connect", address)
 

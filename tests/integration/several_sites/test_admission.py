@@ -87,3 +87,29 @@ def test_forged_expired_and_foreign_links_are_refused_in_one_sentence(tmp_path: 
         mixed = replace(link, invite=foreign.invite)
         assert "the signature of authority number 0 is wrong" in refused(tmp_path, mixed.to_text())
         assert "is damaged" in refused(tmp_path, link.to_text()[:-1])
+
+
+def test_members_evict_one_of_them_without_the_authority(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        a.start_without_model()
+        a.wait_height(1, PATIENCE_S)
+        b, c = join_run(tmp_path, "b", a), join_run(tmp_path, "c", a)
+        with sites(b, c):
+            for site in (b, c):
+                site.start_without_model()
+            everybody = (a, b, c)
+            ids = [wait_until(lambda s=s: s.status().get("peer_id"), s.name, PATIENCE_S, s.describe) for s in everybody]  # type: ignore[misc]
+            wait_until(lambda: set(ids) in committed(a)[-3:], "a round of three", PATIENCE_S, a.describe)
+            counts = lambda: all(sum(one in names for names in committed(b)[-64:]) >= 16 for one in ids)  # noqa: E731
+            wait_until(counts, "b and c to be electors", PATIENCE_S, b.describe)
+            assert "1 of 2 needed votes" in cli_text("evict", ids[2], str(b.run_dir))
+            assert "had voted already" in cli_text("evict", ids[2], str(b.run_dir))
+            wait_until(
+                lambda: "1 of 2 needed" in cli_text("members", str(a.run_dir)), "the vote", PATIENCE_S, a.describe
+            )
+            assert "is evicted by 2 votes of 3 members" in cli_text("evict", ids[2], str(a.run_dir), "--vote")
+            at = len(committed(a))
+            wait_until(lambda: len(committed(b)) > at + 4, "rounds go on", PATIENCE_S, b.describe)
+            assert all(ids[2] not in names for site in (a, b) for names in committed(site)[at + 2 :])
+            assert "evicted" in cli_text("members", str(b.run_dir))

@@ -35,6 +35,7 @@ class Member:
 
     def __init__(self, folder: Path, manifest: Manifest, **changes: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         self.manifest = manifest
         self.state = "training"
         self.records: list[tuple[PeerRecord, bool]] = []

@@ -1,4 +1,4 @@
-"""Who is let in: members, visitors, strangers, and those that were evicted (protocol M3, M4, M5; D9)."""
+"""Who is let in: members, visitors, strangers, and those that were evicted (protocol M3, M4, M5, M7; D9)."""
 
 import asyncio
 from pathlib import Path
@@ -7,13 +7,22 @@ from typing import Any
 import pytest
 
 from dilocoxd.errors import ConfigError, PeerError
+from dilocoxd.ids import Digest, PeerId
 from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.discovery.bootstrap import Access, find_manifest
 from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, Refused, unix_ms
-from dilocoxd.wire.admission import InviteTerms, MembershipProof, RevocationTerms
+from dilocoxd.wire.admission import (
+    EvictionVote,
+    InviteTerms,
+    MembershipProof,
+    Revocation,
+    RevocationTerms,
+    eviction_text,
+)
 from dilocoxd.wire.codec import encode_struct
+from dilocoxd.wire.entry import Signature
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello, Leaving, Records
 from tests.integration.swarm.members import Member, a_manifest, running, until_all_know_all
@@ -143,3 +152,52 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
     again = member(tmp_path / "a")
     async with running(again):
         assert again.swarm.doors.is_evicted(c.peer_id)
+
+
+class TwentyEntries:
+    """A chain to which these peers contributed."""
+
+    height = 20
+
+    def __init__(self, *members: Member) -> None:
+        self.group = tuple(member.peer_id for member in members)
+
+    def hash_at(self, height: int) -> Digest | None:
+        return Digest(bytes([height]) * 32) if height <= self.height else None
+
+    def of_entry(self, index: int) -> tuple[PeerId, ...]:
+        return self.group
+
+    def last_entry(self, peer: PeerId) -> int | None:
+        return self.height - 1 if peer in self.group else None
+
+
+async def test_members_evict_one_of_them_without_an_authority(tmp_path: Path) -> None:
+    a = member(tmp_path / "a")
+    async with running(a):
+        b, c = member(tmp_path / "b", a), member(tmp_path / "c", a, serial=9)
+        chain = TwentyEntries(a, b, c)
+        async with running(b, c):
+            await until_all_know_all(a, b, c)
+            terms = RevocationTerms(MANIFEST.sha256(), c.peer_id, 9)
+            for one in (a, b):
+                assert one.swarm.admissions is not None
+                one.swarm.admissions.follow(chain)
+            for voter in (a, b):
+                assert not a.evicted + b.evicted, "one vote of three is not enough"
+                key = identity.load(voter.folder / "identity.key")
+                text = eviction_text(terms, 20, chain.hash_at(20) or b"")
+                vote = EvictionVote(key.peer_id, 20, bytes([20]) * 32, Signature(key.public_key_der, key.sign(text)))
+                assert voter.swarm.evict(Revocation(terms, (), (vote,)))
+            await until(lambda: a.evicted == b.evicted == [c.peer_id], "both count two votes")
+            await until(lambda: c.peer_id not in a.swarm.contacts.in_touch | b.swarm.contacts.in_touch, "c is out")
+    again = member(tmp_path / "a")
+    async with running(again):
+        assert again.swarm.doors.is_evicted(c.peer_id), "a restart forgets no decision"
+        newcomer = member(tmp_path / "d", again)
+        async with running(newcomer):
+            await until_all_know_all(again, newcomer)
+            assert newcomer.swarm.admissions is not None
+            await until(lambda: newcomer.swarm.admissions.book.has_votes, "it is told before it has the chain")
+            newcomer.swarm.admissions.follow(chain)
+            assert newcomer.swarm.doors.is_evicted(c.peer_id)
