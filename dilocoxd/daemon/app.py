@@ -25,6 +25,7 @@ from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.ending import end_of_run
 from dilocoxd.daemon.narrator import narrate
 from dilocoxd.daemon.observe.view import DaemonView
+from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.preparing import prepare
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.process.service_manager import Address, ServiceManager
@@ -44,6 +45,7 @@ from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.store.snapshots import remove_leftovers
 from dilocoxd.swarm.cancelling import end_all
 from dilocoxd.swarm.discovery.identity import load_or_create
+from dilocoxd.swarm.discovery.lan import tell
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
 from dilocoxd.telemetry.events import EventLog, journal_of
@@ -222,6 +224,8 @@ class App:
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(self._watched(group, daemon.membership.run(), "membership"))
         helpers.append(group.create_task(daemon.outside_watch.run(), name="public address"))
+        if tells_lan(daemon.opened.config.network.lan_announce):
+            helpers.append(group.create_task(tell(local_run(daemon.opened, daemon.swarm)), name="local network"))
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout

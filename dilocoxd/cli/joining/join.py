@@ -17,6 +17,7 @@ from dilocoxd.cli.commands import (
 )
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import have_text, named_paths
+from dilocoxd.cli.joining.nearby import show_local_runs
 from dilocoxd.cli.joining.newcomer import Newcomer, newcomer, read_target
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
@@ -31,7 +32,7 @@ from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, ope
 
 
 @click.command()
-@click.argument("addresses", metavar="LINK...", nargs=-1, required=True)
+@click.argument("addresses", metavar="[LINK...]", nargs=-1)
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds to find the run.")
 @click.option("--no-run", is_flag=True, help="Only write the run directory.")
 @click.option("--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked.")
@@ -52,9 +53,12 @@ def join(
     """Fetch a run from a peer, verify it, and train along, in the foreground.
 
     LINK is what `dilocoxd start` or `dilocoxd invite` printed; addresses of other sites may follow. An open run can be
-    joined by the address of any site alone. Repeating the command goes on with the same run directory; options change
-    its site.toml.
+    joined by the address of any site alone. Without LINK, lists the runs that sites on the local network tell of.
+
+    Repeating the command goes on with the same run directory; options change its site.toml.
     """
+    if not addresses:
+        return show_local_runs()
     target = read_target(addresses)
     given = named_paths(options["data"])
     tables = site_tables(options, only_site_settings(options.pop("settings")), given)

@@ -1,6 +1,6 @@
 """How other sites reach this one: the section [network] of site.toml."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -90,6 +90,16 @@ class NetworkSection(Section):
     nat_port_map: Annotated[
         bool, knob("Ask the router for a port (UPnP, NAT-PMP).", unit="flag", cost="not every router likes it.")
     ] = False
+    lan_announce: Annotated[
+        Literal["terminal", "always", "never"],
+        knob(
+            "When to tell the local network, by mDNS, of the run and of this site's name, id, addresses and port, so"
+            " that `dilocoxd join` without a link finds it: while the daemon runs in a terminal, always, or never. An"
+            " invite is never told.",
+            unit="choice",
+            cost="everybody on that network knows of the run.",
+        ),
+    ] = "terminal"
     streams_per_peer: Annotated[
         int,
         knob(
