@@ -23,7 +23,7 @@ from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.sources import SourceSection
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.config.site_fit import store_path
+from dilocoxd.config.site_fit import sources_here, store_path
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 
@@ -269,7 +269,8 @@ def _have_corpus(manifest: Manifest, site: SiteConfig, access: "Access") -> None
 
 def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
     counts: dict[str, tuple[int, int]] = {}
-    for source in manifest.data.sources:
+    sources = sources_here(manifest, site)
+    for source in sources:
         path = store_path(source, site)
         if not is_store(path):
             raise ConfigError(f"--data {source.name}={path}: this is no token store; copy that of another site")
@@ -281,7 +282,7 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
             )
         counts[source.name] = _index_of(source.name, path).windows(manifest.model.seq_len)
     _require_held_out(manifest, counts)
-    require_documents(manifest, {source.name: store_path(source, site) for source in manifest.data.sources})
+    require_documents(manifest, {source.name: store_path(source, site) for source in sources})
 
 
 def _fetch(manifest: Manifest, site: SiteConfig, cache: Path, access: "Access") -> None:

@@ -66,6 +66,23 @@ def _own_loop_problems(site: SiteConfig) -> list[str]:
     ]
 
 
+def sources_here(manifest: Manifest, site: SiteConfig) -> tuple[SourceSection, ...]:
+    """The run's token stores that this site reads: all, or those of the private ones that it has.
+
+    Raises ConfigError if it has none of these.
+    """
+    sources = manifest.data.sources
+    if not manifest.data.is_private:
+        return sources
+    found = tuple(source for source in sources if source.name in site.paths.corpora)
+    if not found:
+        raise ConfigError(
+            f"the token stores of this run are private ({', '.join(source.name for source in sources)}), and nothing"
+            " says where this site has one of them: give --data NAME=PATH (paths.corpora.NAME in site.toml)"
+        )
+    return found
+
+
 def store_path(source: SourceSection, site: SiteConfig) -> str:
     """Where this site has a token store of the run. Raises ConfigError if site.toml does not say."""
     path = site.paths.corpora.get(source.name)

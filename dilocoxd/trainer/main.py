@@ -138,6 +138,7 @@ def _order(link: DaemonConnection, settings: StageSettings) -> SampleOrder:
             model.vocab_size,
             seed=settings.data_seed,
             has_document_mask=settings.has_document_mask,
+            own_stream=settings.data_stream if settings.has_private_sources else "",
         )
     if settings.has_document_mask:
         raise ConfigError(

@@ -141,16 +141,23 @@ def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_aske
         click.confirm("join this run?", default=True, abort=True, err=True)
 
 
+def _texts(manifest: Manifest, site: SiteConfig) -> str:
+    names = [source.name for source in manifest.data.sources]
+    if not manifest.data.is_private:
+        return ", ".join(names) or manifest.data.corpus
+    here = ", ".join(name for name in names if name in site.paths.corpora) or "none of them"
+    return f"private, each site reads its own ({', '.join(names)}); this one has {here}"
+
+
 def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> list[tuple[str, str]]:
     """What an operator should know before this machine works for somebody's run."""
     model, strategy, admission = manifest.model, manifest.strategy, manifest.admission
     weight = site_estimate(manifest, site)
     memory, disk = weight.node_bytes / 2**30, weight.disk_bytes / 2**30
-    texts = ", ".join(source.name for source in manifest.data.sources) or manifest.data.corpus
     rows = [
         ("joining", manifest.run_id),
         ("model", f"{model.kind}, {model_parameters(manifest) / 1e6:,.1f} M parameters, {model.num_layers} layers"),
-        ("text", texts),
+        ("text", _texts(manifest, site)),
         ("needs", f"about {memory:.1f} GiB of memory and {disk:.1f} GiB of disk"),
         ("exchange", f"{strategy.codec}, {strategy.transform}, every {strategy.inner_steps} steps"),
     ]

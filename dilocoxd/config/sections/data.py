@@ -1,8 +1,8 @@
 """Section of run.toml that says which text is read, and how much of it is held out."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dilocoxd.config.fields import Section, Sha256Hex, knob
 from dilocoxd.config.sections.sources import SourceSection
@@ -15,14 +15,29 @@ class DataSection(Section):
     sources: Annotated[
         tuple[SourceSection, ...],
         knob(
-            "Token stores to train on, instead of a corpus: tables [[data.sources]] with name, sha256, num_tokens and"
-            " weight. `--data NAME=STORE` fills them in.",
+            "Token stores to train on, instead of a corpus: tables [[data.sources]] with name, sha256, num_tokens,"
+            " weight and private. `--data NAME=STORE` fills them in.",
             unit="tables",
-            cost="every site needs every store.",
+            cost="every site needs every store, or, where all are private, one of them.",
             max_length=64,
             strict=False,
         ),
     ] = ()
+
+    @model_validator(mode="after")
+    def _all_or_none_private(self) -> Self:
+        if len({source.private for source in self.sources}) > 1:
+            names = ", ".join(source.name for source in self.sources if source.private)
+            raise ValueError(
+                f"data.sources: {names} private and others not, but what is read of shared stores is counted by tokens,"
+                " which private ones have too; make all of them private, or none"
+            )
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether each site reads its own stores, and leases nothing."""
+        return any(source.private for source in self.sources)
 
     @model_serializer(mode="wrap")
     def _without_empty_sources(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Section of run.toml that names a token store."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dilocoxd.config.fields import Section
 
@@ -18,3 +18,13 @@ class SourceSection(Section):
     """Of its training part."""
     weight: Annotated[float, Field(gt=0, le=1e15)] = 1.0
     """How much of what is read comes from it, against the other sources."""
+    private: bool = False
+    """Only sites that have it read it, each in an order of its own; nobody needs it, and nothing leases it."""
+
+    @model_serializer(mode="wrap")
+    def _without_private(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A run of before has no such field, and its bytes must stay the same.
+        tables: dict[str, Any] = dump(self)
+        if not tables["private"]:
+            del tables["private"]
+        return tables

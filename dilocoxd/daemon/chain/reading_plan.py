@@ -15,9 +15,9 @@ ABSENT_ROUNDS_MIN: Final = 16
 
 
 def lease_rules(manifest: Manifest) -> LeaseRules | None:
-    """Those of the run; None if it reads windows of one text, in which nobody leases anything."""
+    """Those of the run; None if nobody leases anything: it reads windows of one text, or each site its own stores."""
     sources = manifest.data.sources
-    if not sources:
+    if not sources or manifest.data.is_private:
         return None
     seq_len = manifest.model.seq_len
     longest = max(1, manifest.claimed_tokens_max // seq_len)

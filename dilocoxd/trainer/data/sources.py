@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.config.site_fit import store_path
+from dilocoxd.config.site_fit import sources_here, store_path
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.trainer.data.epochs import EpochOrder, Numbers, SourceSize
 from dilocoxd.trainer.data.targets import NOT_TRAINED
@@ -30,8 +31,11 @@ class TextSource:
 
 
 def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
-    """The run's stores; none if it trains on one text. Raises ConfigError for one whose path is not known."""
-    sections = manifest.data.sources
+    """The run's stores, of private ones those that are here; none if it trains on one text.
+
+    Raises ConfigError for one whose path is not known.
+    """
+    sections = sources_here(manifest, site)
     return tuple([TextSource(one.name, one.weight, one.sha256, store_path(one, site)) for one in sections])
 
 
@@ -62,8 +66,9 @@ class SourceOrder:
         *,
         seed: int,
         has_document_mask: bool = False,
+        own_stream: str = "",
     ) -> None:
-        """Opens all stores. Raises ConfigError."""
+        """Opens all stores. With `own_stream`, the name of the site's order, nothing is leased. Raises ConfigError."""
         self._seq_len = seq_len
         stores = [open_source(source, vocab_size) for source in sources]
         self.document_end = _common_end(sources, stores) if has_document_mask else None
@@ -77,7 +82,8 @@ class SourceOrder:
             SourceSize(source.name, source.weight, part.num_samples(seq_len))
             for source, part in zip(sources, self._train, strict=True)
         ]
-        self._order = EpochOrder(sizes, seed)
+        self._is_own = bool(own_stream)
+        self._order = EpochOrder(sizes, _own_seed(seed, own_stream) if own_stream else seed)
         self._leased: Numbers = np.zeros(0, np.int64)
         self._next = 0
 
@@ -88,14 +94,20 @@ class SourceOrder:
         self._next = 0
 
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
-        """(ids, targets), both [num_sequences, seq_len] int64: the next of the phase. `position` says nothing here.
+        """(ids, targets), both [num_sequences, seq_len] int64: the next of the phase; in an own order those at
+        `position`, sequences of the site's life.
 
         Raises WorkerError if the phase has read all that it leased.
         """
+        if self._is_own:
+            return self._at(np.arange(position, position + num_sequences))
         samples = self._leased[self._next : self._next + num_sequences]
         if len(samples) < num_sequences:
             raise WorkerError(f"a phase asked for more than the {len(self._leased)} samples that it leased")
         self._next += num_sequences
+        return self._at(samples)
+
+    def _at(self, samples: Numbers) -> tuple[Tensor, Tensor]:
         which, windows = self._order.locate(samples)
         return self._windows([(self._train[k], int(w)) for k, w in zip(which, windows, strict=True)])
 
@@ -135,6 +147,11 @@ class SourceOrder:
             # The first token of a document does not follow from the one before it, which it cannot see.
             targets[rows[:, :-1] == self.document_end] = NOT_TRAINED
         return rows[:, :-1].contiguous(), targets
+
+
+def _own_seed(seed: int, stream: str) -> int:
+    """Two sites that have the same private store read it in different orders."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest(), "little")
 
 
 def _common_end(sources: Sequence[TextSource], stores: Sequence[TokenStore]) -> int:

@@ -120,3 +120,17 @@ def test_stores_without_an_end_token_cannot_have_a_document_mask(stores: list[To
     SourceOrder(sources(changed), SEQ_LEN, 301, seed=7)
     with pytest.raises(ConfigError, match=r"data.document_mask = true needs .* first: \d+, second: none"):
         SourceOrder(sources(changed), SEQ_LEN, 301, seed=7, has_document_mask=True)
+
+
+def test_private_stores_are_read_in_the_sites_own_order_each_window_once_an_epoch(stores: list[TokenStore]) -> None:
+    mine = sources(stores)[:1]
+    count = stores[0].train.num_samples(SEQ_LEN)
+    epochs: list[list[list[int]]] = []
+    for stream in ("a", "b"):
+        reader = SourceOrder(mine, SEQ_LEN, 301, seed=7, own_stream=stream)
+        reader.begin(())
+        epochs += [reader.batch(start, count)[0].tolist() for start in (0, count)]
+        assert torch.equal(reader.batch(3, 2)[0], reader.batch(0, 5)[0][3:]), "a position means the same each time"
+    every = sorted(stores[0].train.sample(window, SEQ_LEN)[:-1].tolist() for window in range(count))
+    assert all(sorted(epoch) == every for epoch in epochs)
+    assert all(epochs[0] != other for other in epochs[1:])

@@ -1,0 +1,91 @@
+"""Private token stores: a site needs none but its own, asks nobody for others, and shows what it has."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.commands import created_from, new_manifest, own_text
+from dilocoxd.cli.corpus import have_text
+from dilocoxd.cli.joining.join import _texts
+from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
+from dilocoxd.config.sections.paths import PathsSection
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.daemon.chain.reading_plan import lease_rules
+from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.discovery.bootstrap import Access
+from dilocoxd.trainer.data.sources import sources_of
+from dilocoxd.trainer.settings import make_settings
+from dilocoxd.trainer.tokens.store import TokenStore
+from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
+
+NOBODY = Access(("unused",), 1.0, print)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> dict[str, TokenStore]:
+    write_tokenizer(tmp_path)
+    parts = {"north": DOCUMENTS[:200], "south": DOCUMENTS[200:]}
+    return {n: packed(tmp_path, [write_lines(tmp_path / f"{n}.jsonl", part)], name=n) for n, part in parts.items()}
+
+
+def make_manifest(stores: dict[str, TokenStore], is_private: Callable[[str], bool] = lambda name: True) -> Manifest:
+    given = tuple(f"{name}={store.directory}" for name, store in stores.items())
+    tables = own_text(new_manifest("tiny", {}), {"data": given})[0].model_dump(mode="json")
+    for source in tables["data"]["sources"]:
+        if is_private(source["name"]):
+            source["private"] = True
+    return manifest_from_tables(tables, source="test")
+
+
+def make_site(tmp_path: Path, *found: TokenStore) -> SiteConfig:
+    corpora = {store.directory.name: str(store.directory) for store in found}
+    return SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora))
+
+
+def test_a_site_needs_one_of_the_private_stores_and_asks_nobody(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    manifest = make_manifest(stores)
+    for store in stores.values():
+        site = make_site(tmp_path, store)
+        have_text(manifest, site, NOBODY)
+        assert [source.name for source in sources_of(manifest, site)] == [store.directory.name]
+        assert make_settings(manifest, site, data_stream="x").has_private_sources
+    with pytest.raises(ConfigError, match=r"private \(north, south\), and nothing says where this site has one"):
+        have_text(manifest, make_site(tmp_path), NOBODY)
+
+
+def test_a_private_store_must_be_the_one_of_the_manifest(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    corpora = {"north": str(stores["south"].directory)}
+    with pytest.raises(ConfigError, match="its hash is"):
+        have_text(make_manifest(stores), SiteConfig(paths=PathsSection(corpora=corpora)), NOBODY)
+
+
+def test_joining_tells_what_is_private_and_what_is_here(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    manifest = make_manifest(stores)
+    here = make_site(tmp_path, stores["south"])
+    assert _texts(manifest, here) == "private, each site reads its own (north, south); this one has south"
+    assert _texts(manifest, make_site(tmp_path)).endswith("this one has none of them")
+    assert _texts(make_manifest(stores, lambda name: False), here) == "north, south"
+
+
+def test_nothing_is_leased_and_the_bytes_of_other_runs_stay(stores: dict[str, TokenStore]) -> None:
+    private, shared = make_manifest(stores), make_manifest(stores, lambda name: False)
+    assert lease_rules(private) is None
+    assert lease_rules(shared) is not None
+    assert b"private" not in shared.canonical_bytes()
+    assert manifest_from_canonical(private.canonical_bytes(), source="peer") == private
+
+
+def test_shared_and_private_stores_in_one_run_are_refused(stores: dict[str, TokenStore]) -> None:
+    with pytest.raises(ConfigError, match="north private and others not"):
+        make_manifest(stores, lambda name: name == "north")
+
+
+def test_founder_gives_one_of_the_stores_that_run_toml_names(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(make_manifest(stores).to_toml())
+    given = {"data": (f"north={stores['north'].directory}",)}
+    run_dir = created_from(str(path), str(tmp_path / "run"), (), given, lambda made, site, tokenizer: made)
+    assert [source.private for source in load_manifest(run_dir.run_toml).data.sources] == [True, True]
+    with pytest.raises(ConfigError, match="names no private store 'other'"):
+        own_text(make_manifest(stores), {"data": (f"other={stores['north'].directory}",)})
