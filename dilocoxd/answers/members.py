@@ -27,3 +27,6 @@ class Member:
     eviction_votes_needed: Annotated[
         Count | None, told("So many evict it: two thirds of those who contributed lately; null: nobody voted.")
     ] = None
+    left_out_until: Annotated[
+        Count | None, told("It voted twice (R27): last round that leaves its work out. null: it did not.")
+    ] = None

@@ -156,6 +156,15 @@ class Audits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VotedTwice:
+    """A site that the chain proves to have voted twice in one attempt: its work is in no group with that of others."""
+
+    peer_id: str
+    name: Annotated[str, told(NAME_TOLD)]
+    until_round: Annotated[Count, told("Last round that leaves it out.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
     """Windows of the token stores that the model has read, by all sites since the run began, as the chain says."""
 
@@ -215,3 +224,6 @@ class Status:
     samples: Annotated[
         Samples | None, told("null in a run on one text, whose windows are drawn: nobody knows which were read twice.")
     ] = None
+    voted_twice: Annotated[
+        tuple[VotedTwice, ...], told("Sites that voted twice in one attempt (R27), as the chain says.")
+    ] = ()

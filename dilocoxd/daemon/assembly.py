@@ -156,7 +156,10 @@ class Daemon:
         network = _network(opened)
         self.swarm = Swarm(network, self._arrivals, opened.events.emit)
         library.network = self.swarm.node.network
-        self.members = Members(self.swarm, opened.identity, self.ledger.roll, network.membership, self.names.of)
+        self.members = Members(
+            self.swarm, opened.identity, self.ledger.roll, network.membership, self.names.of,
+            lambda: self.ledger.chain.barred,
+        )  # fmt: skip
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)
         self.membership = self._arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)

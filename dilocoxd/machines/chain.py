@@ -8,11 +8,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.wire.entry import Contribution, Entry, entry_hash, missing_contributors
+from dilocoxd.wire.entry import Contribution, Entry, Evidence, entry_hash, missing_contributors
 
 RECENT_ENTRIES = 8
 """How many entries back a peer counts as a contributor for `quorum = majority` (R14)."""
 HEADS_KEPT = 64
+BARRED_ROUNDS = 64
+"""So many entries after the one that holds evidence against a peer leave it out (R27)."""
+EVIDENCE_AGE_MAX = 64
+"""Rounds between two votes and the entry that holds them as evidence; not more than BARRED_ROUNDS, so that the same
+evidence counts once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,9 @@ class ChainView:
 
     tip_voters: tuple[PeerId, ...] = ()
     """Who voted for the entry at the tip, sorted: what the next entry says of it."""
+    barred: Mapping[PeerId, RoundIndex] = field(default_factory=lambda: MappingProxyType({}))
+    """Peers that the chain proves to have voted twice, with the last round that leaves them out (R27); none of them is
+    below our height."""
 
     @property
     def announced(self) -> tuple[int, int]:
@@ -74,7 +82,15 @@ class ChainView:
             inner_steps=entry.next_inner_steps,
             planned=planned,
             tip_voters=tuple(c.peer for c in entry.contributions),
+            barred=self._barred_after(entry),
         )
+
+    def _barred_after(self, entry: Entry) -> Mapping[PeerId, RoundIndex]:
+        if not self.barred and not entry.evidence:
+            return self.barred
+        still = {peer: last for peer, last in self.barred.items() if last > entry.round}
+        found = {evidence.peer: RoundIndex(entry.round + BARRED_ROUNDS) for evidence in entry.evidence}
+        return MappingProxyType({**still, **found})
 
     def hash_at(self, round_index: int) -> Digest | None:
         """Hash of the entry of this round, None if there is none or it is too long ago."""
@@ -91,7 +107,12 @@ class ChainView:
 
     @property
     def recent_contributors(self) -> frozenset[PeerId]:
-        return frozenset().union(*self.recent)
+        """Of the last RECENT_ENTRIES entries, without those that are barred."""
+        return frozenset().union(*self.recent).difference(self.barred)
+
+    def left_out_by(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+        """Who counts for nothing in the next entry, if that holds this evidence (R27)."""
+        return frozenset([*self.barred, *(found.peer for found in evidence)])
 
 
 def entry_tokens(entry: Entry) -> int:

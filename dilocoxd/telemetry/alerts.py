@@ -262,6 +262,16 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " `dilocoxd evict SITE`, or take it from network.peers_allowed. With verify = 'after' the entry stands.",
     ),
     AlertKind(
+        "double_vote", "critical",
+        "A site voted for two different entries in one attempt of a round. Its work is left out for 64 rounds.",
+        "Two votes that contradict each other, both signed by that site, were seen here or shown by another site; goes"
+        " with the next start.",
+        "A malicious site, one identity that runs twice, or a disk that was put back to an earlier state.",
+        "Ask its operator whether its run directory was copied, or restored from a backup: then it needs a new identity"
+        " (`dilocoxd identity new RUN_DIR`). Else keep it out:"
+        " `dilocoxd evict SITE`, or take it from network.peers_allowed.",
+    ),
+    AlertKind(
         "loss_not_finite", "critical",
         "The training loss is not a number.",
         "The newest inner loss is NaN or infinite; goes when it is a number again.",

@@ -1,6 +1,7 @@
-"""Events that name a site whose contribution or sum is not what it should be, and those of the audits that find it.
+"""Events that name a site whose contribution, sum or vote is not what it should be, and those of the audits that find
+it.
 
-Types as in the catalogue. Source: protocol/08-compression.md (C9), X13.
+Types as in the catalogue. Source: protocol/08-compression.md (C9), X13; protocol/06-rounds.md, R27.
 """
 
 from dataclasses import dataclass
@@ -56,6 +57,20 @@ class ResultFalse(Event):
     reason: str
     evidence: str
     """Folder that proves it; empty if none was kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteContradicted(Event):
+    """A site voted for two different entries in one attempt; both votes are signed. Its work is left out for a time."""
+
+    name: ClassVar[str] = "vote.contradicted"
+    level: ClassVar[Level] = "error"
+    peer: str
+    """Who voted; perhaps this site itself."""
+    round: int
+    attempt: int
+    entries: tuple[str, ...]
+    """First 16 hex digits of the hashes of the two entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

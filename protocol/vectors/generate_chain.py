@@ -125,10 +125,10 @@ def offers(fields):
     return [offer(by_peer[contribution[0]], GENESIS, contribution) for contribution in fields[4]]
 
 
-def evidence(key, round_index, attempt, parent):
-    """Two votes in one attempt."""
+def evidence(key, round_index, attempt, parent, run=GENESIS):
+    """Two votes in one attempt (R27)."""
     digests = sorted(sha256(b"voted %d" % n) for n in range(2))
-    signed = [signed_vote(key, GENESIS, round_index, attempt, parent, d, UNIX_MS + n) for n, d in enumerate(digests)]
+    signed = [signed_vote(key, run, round_index, attempt, parent, d, UNIX_MS + n) for n, d in enumerate(digests)]
     voted = [[digest, vote[2], vote[3][1]] for digest, vote in zip(digests, signed, strict=True)]
     return [key.peer, key.public, round_index, attempt, parent, *voted]
 
@@ -229,6 +229,41 @@ def broken_branches():
     yield "base that does not exist yet", "out_of_range", alone(claiming(1, 6400))
     again = [second[0], 1, digest, second[3], [contribution(KEYS[0], 0, 0, 6400)], *second[5:]]
     yield "a phase twice", "malformed", [pack([first, offers(first), first_votes]), *alone(again)]
+    yield from branches_with_evidence()
+
+
+def branches_with_evidence():
+    """As above: what R27 forbids. KEYS[1] voted twice in attempt 0 of round 0."""
+    found = evidence(KEYS[1], 0, 0, GENESIS)
+
+    def of(parts, held, round_index=0, parent=GENESIS):
+        return entry(round_index, parent, [contribution(*part) for part in parts], (), held)
+
+    def voted(fields):
+        by_peer = {key.peer: key for key in KEYS}
+        return pack([fields, offers(fields), [vote(by_peer[named[0]], fields) for named in fields[4]]])
+
+    def holding(*held):
+        return [voted(of([(KEYS[0], 0, 0, 6400), (KEYS[2], 0, 0, 6400)], held))]
+
+    good = of([(KEYS[0], 0, 0, 6400), (KEYS[2], 0, 0, 6400)], [found])
+
+    def after_good(parts, held):
+        return [voted(good), voted(of(parts, held, 1, entry_hash(good)))]
+
+    other = evidence(KEYS[2], 0, 0, GENESIS)
+    yield "evidence signed by another", "bad_evidence", holding([found[0], *other[1:]])
+    yield "evidence whose votes another has signed", "bad_evidence", holding([*found[:5], *other[5:]])
+    yield "evidence of another run", "bad_evidence", holding(evidence(KEYS[1], 0, 0, GENESIS, OTHER_RUN))
+    yield "evidence of another attempt", "bad_evidence", holding([*found[:3], 1, *found[4:]])
+    yield "evidence on another parent", "bad_evidence", holding([*found[:4], bytes(32), *found[5:]])
+    yield "evidence in the wrong order", "bad_evidence", holding([*found[:5], found[6], found[5]])
+    yield "evidence of one vote", "bad_evidence", holding([*found[:6], found[5]])
+    yield "evidence of a later round", "bad_evidence", holding(evidence(KEYS[1], 1, 0, GENESIS))
+    everybody = [(key, 0, 0, 6400) for key in KEYS]
+    yield "accused beside others", "bad_evidence", [voted(of(everybody, [found]))]
+    yield "left out and named", "bad_evidence", after_good([(KEYS[0], 1, 1, 6400), (KEYS[1], 1, 1, 6400)], [])
+    yield "left out and accused", "bad_evidence", after_good([(KEYS[0], 1, 1, 6400)], [found])
 
 
 def coordinators():

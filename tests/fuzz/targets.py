@@ -14,19 +14,22 @@ from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.daemon.peers.serving import parse_chain
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ids import RunId
+from dilocoxd.ids import Digest, RunId
+from dilocoxd.machines.limits import VoteKeys
+from dilocoxd.machines.peers.double_votes import is_proved
 from dilocoxd.store.log_record import encode_front, read_record
 from dilocoxd.store.snapshots import SnapshotFile, SnapshotIndex, decode_index
+from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.swarm.discovery.records import verify_record
 from dilocoxd.swarm.streams.pieces import PieceSet
 from dilocoxd.wire.admission import decode_membership, decode_revocation
 from dilocoxd.wire.audit import AuditCase, ShareProof, decode_case, encode_case
 from dilocoxd.wire.codec import Registry
-from dilocoxd.wire.entry import decode_entry
+from dilocoxd.wire.entry import SignedVote, VoteFor, decode_entry
 from dilocoxd.wire.join_link import read_link
 from dilocoxd.wire.layout import ParamSpec, make_layout
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
-from dilocoxd.wire.messages import PEER_MESSAGES
+from dilocoxd.wire.messages import PEER_MESSAGES, Accuse
 from tests.conformance.vectors import loaded
 from tests.reference.frame_decoder import FrameDecoder
 
@@ -133,6 +136,23 @@ def message_target(name: str, registry: Registry, corpus: tuple[bytes, ...]) -> 
     return Target(name, decode, corpus)
 
 
+def evidence(data: bytes) -> None:
+    """Whatever two votes a stranger shows: they prove something or not, with the daemon's check of signatures."""
+    message = PEER_MESSAGES.decode(data)
+    if isinstance(message, Accuse):
+        is_proved(message.evidence, VoteKeys(Digest(bytes(32)), _signs_nothing, is_signed_by))
+
+
+def _signs_nothing(what: VoteFor) -> SignedVote:
+    raise AssertionError("only looks at what others signed")
+
+
+def accusations() -> tuple[bytes, ...]:
+    """Of the chain's vectors."""
+    entries = [decode_entry(data) for data in hexes(loaded("chain")["entries"])]
+    return tuple(PEER_MESSAGES.encode(Accuse(found)) for signed in entries for found in signed.entry.evidence)
+
+
 def link(data: bytes) -> None:
     try:
         found = read_link(data.decode("utf-8", "replace"))
@@ -155,6 +175,7 @@ def all_targets() -> list[Target]:
             "records", lambda data: verify_record(data, run_id), hexes([*chain["records"], *chain["broken_records"]])
         ),
         Target("entries", decode_entry, hexes([*chain["entries"], *chain["broken_entries"]])),
+        Target("evidence", evidence, accusations()),
         Target("memberships", decode_membership, hexes([*admission["memberships"], *admission["broken_memberships"]])),
         Target(
             "revocations",

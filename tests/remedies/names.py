@@ -24,6 +24,7 @@ UNTRIED = {
     "alert:worker_trainer_lost": READING,
     "alert:digest_mismatch": MACHINE,
     "alert:alone": OTHER_PEOPLE, "alert:round_stalled": READING, "alert:left_out": OTHER_PEOPLE,
+    "alert:double_vote": OTHER_PEOPLE,
     "alert:outsized_contribution": OTHER_PEOPLE, "alert:contrary_contribution": OTHER_PEOPLE,
     "alert:behind": READING, "alert:trainer_idle": "asks for another run or a faster link",
     "alert:attempts_failing": READING, "alert:no_relay": OTHER_PEOPLE,

@@ -19,6 +19,8 @@ from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.segments import Destination, Refusal
 from dilocoxd.machines.membership.machine import DEAD, Membership
+from dilocoxd.machines.peers import double_votes
+from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.tips import Tips
@@ -268,6 +270,12 @@ BUGS: dict[str, Bug] = {
     "a void lock is carried on": replaced(proposals, "is_disproved", lambda lock, locks: False),
     "recovery waits for ever": replaced(Tips, "due", lambda self, now: {}),
     "verify skipped": replaced(exchanging, "on_audited", finds_nothing),
+    "a second vote is no evidence": replaced(DoubleVotes, "_add", lambda self, evidence, chain: None),
+    "what recovery brings is not compared": replaced(DoubleVotes, "read", lambda self, chain, entries, keys: None),
+    "evidence is believed unchecked": replaced(double_votes, "is_proved", lambda evidence, keys: True),
+    "who voted twice is named": replaced(ChainView, "left_out_by", lambda self, evidence: frozenset()),
+    "evidence is told to nobody": replaced(RoundLife, "accuse", lambda self: None),
+    "a promise is forgotten on the way back": replaced(RoundLife, "_remember", lambda self, promise: None),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
 }
 

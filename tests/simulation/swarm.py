@@ -96,6 +96,8 @@ class Swarm:
     """When a recovery last moved somebody, or somebody honest committed."""
     forged_at: float = -1e9
     """When a recovery last took an entry that nobody honest has a part in."""
+    convictions: dict[PeerId, set[PeerId]] = field(default_factory=dict)
+    """Who was found to have voted twice, and who said so."""
     reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)
     listener: Listener | None = None
     offers: OfferCheck = field(default_factory=lambda: OfferCheck(keys_of("nobody"), 64))
@@ -213,6 +215,12 @@ class Swarm:
         """Somebody has just gone, or is taken for dead: what those who have left had may be nowhere now."""
         running = [n for n in self.nodes.values() if n.is_up and n.mischief is None and n.name not in missed]
         self.ledger.takes_along([len(node.disk.log) for node in running])
+
+    def convicted(self, by: PeerId, peer: PeerId) -> None:
+        """R27: evidence is never held against who keeps its promises."""
+        if self.nodes[peer].mischief is None and peer not in self.ledger.lost_logs:
+            raise Broken(f"R27: {by} holds two votes against {peer}, which is honest")
+        self.convictions.setdefault(peer, set()).add(by)
 
     def reported(self, by: PeerId, command: c.ReportPeer) -> None:
         self.reports.append((by, command))

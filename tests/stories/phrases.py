@@ -21,6 +21,7 @@ from dilocoxd.wire.entry import Contribution
 from dilocoxd.wire.messages import (
     Abandon,
     Accept,
+    Accuse,
     Committed,
     Leaving,
     Lock,
@@ -81,6 +82,9 @@ def of_message(message: e.RoundMessage) -> str:
             return f"Committed entry {message.round}, {short(message.entry_hash)}"
         case Leaving():
             return f"Leaving in round {message.round}: {message.reason}"
+        case Accuse():
+            where = f"({message.evidence.round}, {message.evidence.attempt})"
+            return f"Accuse {message.evidence.peer}, who voted twice in {where}"
         case _:
             assert_never(message)
 
@@ -199,6 +203,8 @@ def _of_command(command: c.Command) -> str:
             return f"-> recovery: compare with {names(command.peers)}: {command.reason}"
         case c.ReportPeer():
             return f"!! reports {command.peer}: {command.rule}, {command.detail}"
+        case c.DoubleVoteFound(evidence):
+            return f"!! has evidence: {evidence.peer} voted twice in ({evidence.round}, {evidence.attempt})"
         case c.RoundFinished():
             summary = command.summary
             whose = names(one.peer for one in summary.contributions)

@@ -145,7 +145,8 @@ def members(target: str | None, as_json: bool) -> int:
         Column("uses", ["-" if row.uses is None else str(row.uses) for row in rows], 3, is_number=True),
         Column("invite open", ["-" if end is None else "yes" if end > now else "expired" for end in ends], 4),
         Column("eviction votes", [_votes_shown(row) for row in rows], 2),
-        Column("peer id", [row.peer_id for row in rows], 5),
+        Column("left out", ["-" if row.left_out_until is None else f"to {row.left_out_until}" for row in rows], 5),
+        Column("peer id", [row.peer_id for row in rows], 6),
     ]
     click.echo(table(columns, None) if rows else "this run asks for no membership")
     return 0

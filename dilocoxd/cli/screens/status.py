@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dilocoxd.answers.peers import Peer
-from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status
+from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status, VotedTwice
 from dilocoxd.answers.words import figure, in_bytes, in_time, plural, tokens_per_s
 from dilocoxd.cli.screens.layout import facts, wrapped
 from dilocoxd.cli.screens.peers import peers_screen
@@ -45,6 +45,7 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("exchange", exchange(status.exchange)),
         ("audits", audits(status.audits)),
         ("outside", outside(status.public_addresses)),
+        ("left out", voted_twice(status.voted_twice)),
         ("trainers", idle(status)),
         ("model", model(status)),
         ("memory", in_bytes(progress.memory_bytes) if progress.memory_bytes is not None else ""),
@@ -141,6 +142,11 @@ def audits(found: Audits) -> str:
         return ""
     text = f"{plural(found.made, 'sum')} made again, {found.proofs:,} false, {in_bytes(found.bytes_received)}"
     return text + (f"; {tried - found.made:,} not compared" if tried > found.made else "")
+
+
+def voted_twice(found: Sequence[VotedTwice]) -> str:
+    """Whose work does not count for a while; nothing where nobody voted twice."""
+    return ", ".join(f"{one.name}, which voted twice, to round {one.until_round:,}" for one in found)
 
 
 def idle(status: Status) -> str:

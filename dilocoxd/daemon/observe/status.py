@@ -26,6 +26,7 @@ from dilocoxd.answers.status import (
     Strategy,
     Totals,
     TrainerProcesses,
+    VotedTwice,
     WorkerProcess,
 )
 from dilocoxd.config.sections.segments import num_parameters
@@ -131,6 +132,7 @@ class StatusReader:
             audits=sources.audits(),
             public_addresses=sources.public_addresses(),
             samples=samples_of(sources.ledger.reading.leases),
+            voted_twice=voted_twice_of(chain, sources.who.names.of),
         )
 
     def _losses(self) -> Losses:
@@ -227,6 +229,13 @@ class StatusReader:
             train_s=site.train_seconds,
             attempts_failed=totals.attempts_failed,
         )
+
+
+def voted_twice_of(chain: ChainView, name_of: Callable[[str], str]) -> tuple[VotedTwice, ...]:
+    """Who voted twice, as the chain at our height says."""
+    return tuple(
+        VotedTwice(peer_id=peer, name=name_of(peer), until_round=last) for peer, last in sorted(chain.barred.items())
+    )
 
 
 def samples_of(leases: Leases | None) -> Samples | None:

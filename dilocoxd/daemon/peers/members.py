@@ -1,13 +1,13 @@
 """The members of the run for people, and the eviction of one: by a signed revocation, or by this site's vote."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.members import Member
 from dilocoxd.daemon.chain.contributors import ContributorRoll
 from dilocoxd.errors import CommandRefused, WireError
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.machines.admission.eviction import (
     PRESENCE,
     VOTE_ENTRIES,
@@ -43,6 +43,8 @@ class Members:
     own: bytes
     """Our encoded membership; empty where the run asks for none."""
     name_of: Callable[[PeerId], str]
+    left_out: Callable[[], Mapping[PeerId, RoundIndex]] = dict
+    """Who voted twice, with the last round that leaves it out, as the chain says."""
 
     def follow_chain(self) -> None:
         """Our chain is loaded: count the members' votes by it from now on."""
@@ -69,6 +71,7 @@ class Members:
                 uses=None,
                 invite_expires_unix=None,
                 **_counted(book.tally((peer, serial))),
+                left_out_until=self.left_out().get(peer),
             )
             for peer, serial in sorted(book.revocations)
         ]
@@ -86,6 +89,7 @@ class Members:
             uses=terms.uses,
             invite_expires_unix=terms.not_after_ms // 1000,
             **_counted(found),
+            left_out_until=self.left_out().get(proof.peer),
         )
 
     def vote_eviction(self, site: str) -> str:

@@ -15,7 +15,7 @@ from dilocoxd.ids import Digest, Monotonic
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
-from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.round.inputs import NEWEST_READ, Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.machines.round.outputs import StartRecovery
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog
@@ -93,7 +93,8 @@ class RecoveryDriver:
             catalogue.RecoveryEnded(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
         )
         parts.moved()
-        return RecoveryFinished(parts.ledger.chain, done.settled, done.unavailable, done.unasked, done.in_part)
+        newest = await asyncio.to_thread(lambda: tuple(parts.log.entries(max(0, parts.log.height - NEWEST_READ))))
+        return RecoveryFinished(parts.ledger.chain, done.settled, done.unavailable, done.unasked, done.in_part, newest)
 
     def _make_machine(self, order: StartRecovery) -> RecoveryMachine:
         log, ledger = self._parts.log, self._parts.ledger

@@ -47,6 +47,7 @@ from dilocoxd.machines.round.outputs import (
     AttemptFailed,
     Broadcast,
     Command,
+    DoubleVoteFound,
     LeaveFinished,
     OrderAudit,
     PersistEntry,
@@ -231,6 +232,8 @@ class RoundDriver:
                 self._recover(command)
             case ReportPeer():
                 self._parts.count_bad(command.peer, command.rule, command.detail)
+            case DoubleVoteFound():
+                self._parts.suspects.voted_twice(command.evidence, self._me)
             case RoundFinished():
                 self._parts.history.finished(command.summary, transfers.take_counts(command.summary.round))
                 self._parts.suspects.finished(command.summary.round)

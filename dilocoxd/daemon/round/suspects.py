@@ -1,4 +1,5 @@
 """Names sites whose contributions stand out: far too large, or against everybody else. Alarms only; weights stay.
+Names sites that voted twice too, with the evidence that the round machine found.
 
 Too large: results say how many median norms a clipped contribution had (outer/clipping.py), so every site sees it.
 Against: results say of whom nothing was counted (outer/contrary.py), so every site sees that too: a site is contrary
@@ -18,8 +19,13 @@ from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import Event
-from dilocoxd.telemetry.suspicions import ContributionContrary, ContributionDropped, ContributionOutsized
-from dilocoxd.wire.entry import Entry
+from dilocoxd.telemetry.suspicions import (
+    ContributionContrary,
+    ContributionDropped,
+    ContributionOutsized,
+    VoteContradicted,
+)
+from dilocoxd.wire.entry import Entry, Evidence
 from dilocoxd.wire.local.outer_worker import SKETCH_NUMBERS, ClippedShare
 
 OUTSIZED_NORMS: Final = 10.0
@@ -55,6 +61,16 @@ class Suspects:
     _drops: dict[PeerId, int] = field(default_factory=dict)
     """Entries one after the other that left most of a site's contribution out."""
     _sketches: _Sketches | None = None
+    _voted_twice: dict[PeerId, str] = field(default_factory=dict)
+
+    def voted_twice(self, evidence: Evidence, me: PeerId) -> None:
+        """Two votes of a site contradict each other (R27)."""
+        peer, where = evidence.peer, f"attempt {evidence.attempt} of round {evidence.round}"
+        entries = tuple(voted.entry_hash.hex()[:16] for voted in (evidence.first, evidence.second))
+        self.emit(VoteContradicted(peer=peer, round=evidence.round, attempt=evidence.attempt, entries=entries))
+        who = "this site itself" if peer == me else "the site"
+        _name(self._voted_twice, peer, f"{peer}: {who} voted for two entries in {where}")
+        self._raise("double_vote", self._voted_twice)
 
     def applied(self, entry: Entry, clipped: Sequence[ClippedShare]) -> None:
         """An entry was applied; its results name these as clipped."""

@@ -12,6 +12,7 @@ from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.conflicts import Conflicts
+from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.pace import Pace
 from dilocoxd.machines.peers.record import PeerRecords, Standing
 from dilocoxd.machines.peers.tips import Tips
@@ -32,6 +33,7 @@ class PeerBook:
         self.tips: Final = Tips(limits, self.records)
         self.pace: Final = Pace(self.records)
         self.conflicts: Final = Conflicts()
+        self.double_votes: Final = DoubleVotes()
         self._suspected: frozenset[PeerId] = frozenset()
         """Whose record says that it was alone in a later attempt too often."""
         self._live: frozenset[PeerId] | None = None

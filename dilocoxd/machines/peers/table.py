@@ -131,6 +131,18 @@ STANDING: Final = (
         "a new height",
     ),
     StandingRow(
+        "votes_seen",
+        "peers.double_votes:DoubleVotes.cast",
+        "Vote; entries that recovery brings",
+        "32 newer ones",
+    ),
+    StandingRow(
+        "evidence",
+        "peers.double_votes:DoubleVotes.proofs",
+        "as `votes_seen`; `Accuse`; Propose",
+        "a newer one once it is over",
+    ),
+    StandingRow(
         "shown",
         "round.attempt:RunningAttempt.shown",
         "ResultHashes",

@@ -4,7 +4,7 @@ The driver fetches and applies (daemon/recovery/driver.py; the simulator has its
 stranger when it continues the chain, keeps the caps of R7, counts no (peer, phase) twice, and carries at least one
 vote, all of them valid and from its contributors; with `quorum = majority` from more than half of the peers that
 contributed lately. Votes bind the payload by its hashes and the state by its digest. Source: protocol/06-rounds.md,
-R20, R21.
+R20, R21, R27.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.machines.chain import ChainView, entry_tokens
 from dilocoxd.machines.limits import RoundLimits, VoteKeys
-from dilocoxd.machines.round.grouping import missing_majority
+from dilocoxd.machines.peers.double_votes import is_proved
+from dilocoxd.machines.round.grouping import evidence_problem, missing_majority
 from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash, voted_for
 
 
@@ -50,8 +51,10 @@ def check_branch(branch: Branch, base: ChainView, limits: RoundLimits, keys: Vot
             raise WireError("malformed", f"entry {entry.round} comes after the end of the run (R24)")
         _check_claims(entry, view.last_phases, limits)
         _check_votes(signed, keys)
+        _check_evidence(entry, view, keys)
         if limits.has_majority_quorum:
-            reason = missing_majority(frozenset(vote.peer for vote in signed.votes), view.recent_contributors)
+            voters = frozenset(vote.peer for vote in signed.votes)
+            reason = missing_majority(voters, view.recent_contributors - view.left_out_by(entry.evidence))
             if reason:
                 raise WireError("bad_quorum", f"entry {entry.round}: {reason}")
         view = view.extended(entry, Digest(bytes(32)))
@@ -87,6 +90,14 @@ def _check_votes(signed: SignedEntry, keys: VoteKeys) -> None:
     for contribution, offer in zip(entry.contributions, signed.offers, strict=True):
         if not keys.is_offered(contribution, offer):
             raise WireError("bad_offer", f"entry {entry.round} names {contribution.peer}, who did not offer that")
+
+
+def _check_evidence(entry: Entry, view: ChainView, keys: VoteKeys) -> None:
+    if problem := evidence_problem([c.peer for c in entry.contributions], entry.evidence, view):
+        raise WireError("bad_evidence", f"entry {entry.round}: {problem}")
+    for found in entry.evidence:
+        if not is_proved(found, keys):
+            raise WireError("bad_evidence", f"entry {entry.round}: what it holds against {found.peer} proves nothing")
 
 
 def is_better(branch: Branch, own: Sequence[Entry]) -> bool:

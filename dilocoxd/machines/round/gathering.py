@@ -82,26 +82,29 @@ def _make(
 def gathered_at(height: Height) -> Gathered:
     """Input of `decide_group` for this attempt, as far as we know."""
     book, words, chain, attempt = height.book, height.words, height.chain, height.attempt
-    trains = height.own.is_training and not height.own.is_leaving
+    views, evidence = height.present_views(), height.evidence()
+    left_out = height.left_out_beside(evidence, views)
     pairs = book.conflicts.pairs(chain.height)
     accused = {about for _, about in pairs}
     contributions: dict[PeerId, Contribution] = {}
     awaited: dict[PeerId, Monotonic | None] = {}
     unready, absent = [], []
     readies = words.readies()
-    for peer, view in book.present_views(chain, is_training=trains).items():
+    for peer, view in views.items():
         ready = readies.get(peer)
         has_offered = ready is not None and ready.contribution is not None
         if (
             ready is not None
             and ready.contribution is not None
+            and peer not in left_out
             and words.is_in(peer, attempt.index)
             and not contribution_problem(ready.contribution, chain, height.limits)
         ):
             contributions[peer] = ready.contribution
         if words.left(peer) == attempt.index or book.is_suspected(peer):
             continue  # nobody waits for it
-        if peer not in contributions and peer not in accused and (has_offered or _is_due(height, peer, view)):
+        is_welcome = peer not in accused and peer not in left_out
+        if peer not in contributions and is_welcome and (has_offered or _is_due(height, peer, view)):
             awaited[peer] = book.pace.expected(peer)
         if (ready is not None and ready.attempt >= attempt.index) or book.records[peer].has_missed_join:
             continue
@@ -120,7 +123,7 @@ def gathered_at(height: Height) -> Gathered:
         attempt_started_at=attempt.since,
         grace_s=book.pace.grace(height.limits),
         conflicts=pairs,
-        recent_contributors=chain.recent_contributors,
+        recent_contributors=chain.recent_contributors - chain.left_out_by(evidence),
     )
 
 
@@ -151,7 +154,10 @@ def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Time
     """Why a locked entry must not be finished now; None if it may, or if there is none that could be."""
     if locks.commit is None or height.attempt.is_left_out:
         return None
-    if problem := quorum_problem(height, frozenset(locks.voters)):
+    own = height.lock
+    is_ours = own is not None and own.entry_hash == locks.commit.entry_hash
+    evidence = own.entry.evidence if own is not None and is_ours else height.evidence()
+    if problem := quorum_problem(height, frozenset(locks.voters), evidence):
         return Waiting(problem)
     # A live peer that has not joined this attempt may still take part in another group of an earlier one.
     missing = [p for p in gathered.unready if not height.book.records[p].has_missed_join]
@@ -220,7 +226,8 @@ def others_due(height: Height, now: Monotonic, own_step_s: float = 0.0) -> Monot
     latest = now + pace.grace(height.limits)
     due = []
     for peer, view in views.items():
-        if not view.is_live or height.words.has_offered(peer) or not _is_due(height, peer, view):
+        is_over = not view.is_live or height.words.has_offered(peer) or peer in height.chain.barred
+        if is_over or not _is_due(height, peer, view):
             continue
         expected = pace.planned(peer, _planned_steps(height, peer, known, own_step_s), view.step_seconds)
         if expected is not None and now < expected <= latest:

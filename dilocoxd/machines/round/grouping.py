@@ -5,13 +5,13 @@ Source: protocol/06-rounds.md (coordinator, grouping, owners).
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
-from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.chain import EVIDENCE_AGE_MAX, ChainView
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
-from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.entry import Contribution, Evidence
 from dilocoxd.wire.messages import Propose
 
 _ORDER_DOMAIN = b"dilocoxd/2/coordinator\0"
@@ -125,6 +125,23 @@ def members(propose: Propose) -> set[PeerId]:
     return {*propose.observers, *(c.peer for c in propose.contributions)}
 
 
+def evidence_problem(peers: Iterable[PeerId], evidence: Sequence[Evidence], chain: ChainView) -> str:
+    """Why the next entry must not name these contributors beside this evidence; empty if it may (R27). Signatures are
+    checked elsewhere."""
+    accused = [found.peer for found in evidence]
+    if accused != sorted(set(accused)):
+        return "evidence is not sorted by peer, one each"
+    for found in evidence:
+        if found.peer in chain.barred:
+            return f"{found.peer} is left out already"
+        if not 0 <= chain.height - found.round <= EVIDENCE_AGE_MAX:
+            return f"evidence of round {found.round} does not count in round {chain.height}"
+    named, left_out = frozenset(peers), chain.left_out_by(evidence)
+    if named & left_out and not named <= left_out:
+        return f"names {', '.join(sorted(named & left_out)[:3])}, who voted twice"
+    return ""
+
+
 def contribution_problem(contribution: Contribution, chain: ChainView, limits: RoundLimits) -> str:
     """Why this contribution must not go into the next entry; empty if it may. Everybody applies the same rule."""
     if limits.is_complete(chain.weight):
@@ -157,5 +174,7 @@ def proposal_problem(propose: Propose, chain: ChainView, shape: PayloadShape, li
         return "low rank is not what the chain says"
     if (propose.next_lowrank_r, propose.next_inner_steps) != chain.announced:
         return "low rank or inner steps of the next entry are not what the schedule says"
+    if problem := evidence_problem(peers, propose.evidence, chain):
+        return problem
     problems = (contribution_problem(c, chain, limits) for c in propose.contributions)
     return next((problem for problem in problems if problem), "")

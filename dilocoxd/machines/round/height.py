@@ -14,6 +14,7 @@ from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits
 from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.standing import PeerBook
+from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.attempt import Proposal, RunningAttempt
 from dilocoxd.machines.round.grouping import coordinator_order
 from dilocoxd.machines.round.inputs import PhaseOffered, RoundMessage
@@ -21,6 +22,7 @@ from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, Vot
 from dilocoxd.machines.round.outcomes import Violation
 from dilocoxd.machines.round.outputs import InFlight, RoundSummary, Send
 from dilocoxd.machines.round.timers import Mark, Timers
+from dilocoxd.wire.entry import Evidence
 from dilocoxd.wire.local.outer_worker import OwnedSegment
 from dilocoxd.wire.messages import Committed, Lock, Propose, Ready, Vote
 
@@ -157,6 +159,23 @@ class Height:
         locks = self.locks_here()
         may_fork = not self.limits.has_majority_quorum
         return resolve_locks(locks, self.book.present() - self.book.suspected(), self.attempt.index, may_fork=may_fork)
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What our proposal would hold against others (R27)."""
+        return self.book.double_votes.pending(self.chain)
+
+    def left_out_beside(self, evidence: Iterable[Evidence], views: Mapping[PeerId, PeerView]) -> frozenset[PeerId]:
+        """Who voted twice, by the chain and this evidence, and so is in no group as long as anybody else trains.
+
+        `views`: who is there, ourselves included."""
+        left_out = self.chain.left_out_by(evidence)
+        others = views.keys() - left_out if left_out else ()
+        return left_out if any(views[p].is_training or self.words.has_offered(p) for p in others) else frozenset()
+
+    def present_views(self) -> dict[PeerId, PeerView]:
+        """Of everybody who may take part, ourselves included."""
+        trains = self.own.is_training and not self.own.is_leaving
+        return self.book.present_views(self.chain, is_training=trains)
 
     def is_left_out(self, peer: PeerId) -> bool:
         """Gave up too many attempts of this round, or keeps all from staying in one."""

@@ -22,10 +22,11 @@ from dilocoxd.machines.exchange.facts import (
     TransferFailed,
 )
 from dilocoxd.machines.peers.view import PeerView
-from dilocoxd.wire.entry import Contribution, Signature
+from dilocoxd.wire.entry import Contribution, Signature, SignedEntry
 from dilocoxd.wire.messages import (
     Abandon,
     Accept,
+    Accuse,
     Committed,
     Leaving,
     Propose,
@@ -35,8 +36,11 @@ from dilocoxd.wire.messages import (
     Vote,
 )
 
-RoundMessage = Ready | Propose | ProposeCommit | Accept | Vote | ResultHashes | Abandon | Committed | Leaving
+RoundMessage = Ready | Propose | ProposeCommit | Accept | Vote | ResultHashes | Abandon | Committed | Leaving | Accuse
 """The messages between daemons that this machine understands; the driver gives it nothing else."""
+
+
+NEWEST_READ = 8
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -127,6 +131,8 @@ class RecoveryFinished:
     """Peers that were not compared any more."""
     in_part: PeerId | None = None
     """Of `unavailable`: the one whose branch came in part."""
+    newest: tuple[SignedEntry, ...] = ()
+    """Newest entries of the chain, NEWEST_READ at most: their votes are compared with those that were seen (R27)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dilocoxd.ids import Attempt, Monotonic, PeerId
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce
@@ -27,6 +27,7 @@ from dilocoxd.machines.round.outputs import (
     AttemptFailed,
     Broadcast,
     Command,
+    DoubleVoteFound,
     KeptPromise,
     LeaveFinished,
     PersistEntry,
@@ -42,12 +43,13 @@ from dilocoxd.machines.round.timers import LAG_S, Mark, Timers
 from dilocoxd.machines.round.voting import promise_of, signed_vote, vote_again
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.entry import SignedEntry, entry_hash
-from dilocoxd.wire.messages import Abandon, Accept, Committed, Leaving
+from dilocoxd.wire.messages import Abandon, Accept, Accuse, Committed, Leaving
 
 READIES_HEARD: Final = 2
 """After a recovery everybody can say Ready so often before what was waited earlier counts."""
 REASON_MAX: Final = 500
 BLAMES_MAX: Final = 64
+TIPS_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class RoundLife:
         """When to say again where we stand."""
         self.promised: Promise | None = None
         """What is on disk."""
+        self.attempts_promised: dict[tuple[RoundIndex, Digest], Attempt] = {}
+        """Newest attempt that we promised, by (round, head): of the last TIPS_KEPT that we stood on."""
         self.recovering: Recovering | None = None
         self.height = Height(terms, self.own, self.book, chain, self.now)
 
@@ -115,7 +119,22 @@ class RoundLife:
         promise = promise_of(self.height)
         if promise != self.promised:
             self.promised = promise
+            self._remember(promise)
             self.emit(PersistPromise(promise))
+
+    def _remember(self, promise: Promise) -> None:
+        tip = promise.round, promise.parent
+        self.attempts_promised.pop(tip, None)
+        self.attempts_promised[tip] = promise.attempt
+        if len(self.attempts_promised) > TIPS_KEPT:
+            del self.attempts_promised[next(iter(self.attempts_promised))]
+
+    def accuse(self) -> None:
+        """Tell the operator who was found to have voted twice, and everybody, if the chain does not (R27)."""
+        for evidence in self.book.double_votes.take_untold():
+            self.emit(DoubleVoteFound(evidence))
+            if evidence.peer not in self.height.chain.barred:
+                self.broadcast(Accuse(evidence))
 
     # --- time
 
@@ -190,6 +209,8 @@ class RoundLife:
         """Stand at the tip that was loaded; behind an attempt that was promised before we were restarted (R2)."""
         self.timers.start(Mark.PROCESS, self.now)
         tip = self.height.chain
+        if kept is not None:
+            self._remember(kept.promise)
         is_of_this_round = kept is not None and (kept.promise.round, kept.promise.parent) == (tip.height, tip.head)
         self.arrive(tip, kept if is_of_this_round else None)
 
@@ -205,8 +226,12 @@ class RoundLife:
             is_voted = phase == self.own.voted_phase
             self.emit(AbandonContribution(phase, is_voted))
             self.own.offer = None
+        for evidence in height.evidence():
+            self.broadcast(Accuse(evidence))  # until an entry holds it: the first time it may have been lost
         if kept is None:
-            self.enter(Attempt(0))
+            # A recovery may bring us back to where we voted before: what we promised there still holds (R2).
+            promised = self.attempts_promised.get((chain.height, chain.head))
+            self.enter(Attempt(0) if promised is None else Attempt(promised + 1))
             return
         promise = self.promised = kept.promise
         if promise.entry is not None:
@@ -291,6 +316,7 @@ class RoundLife:
             tips.failed(found.unconfirmed, found.unavailable, self.now)
             self._come_back(recovering)
             return
+        self.book.double_votes.read(found.chain, found.newest, self.terms.site.keys)
         is_same = found.chain.head == height.chain.head
         if self.own.offer is not None and found.settled_phase == self.own.offer.contribution.phase:
             self.own.offer = None

@@ -30,6 +30,7 @@ from dilocoxd.machines.round.timers import LEAVE, Mark, earliest
 from dilocoxd.wire.messages import (
     Abandon,
     Accept,
+    Accuse,
     Committed,
     Leaving,
     Propose,
@@ -175,6 +176,7 @@ class RoundMachine:
             return [c.LeaveFinished(event.detail)] if isinstance(event, e.StoreFailed) else []
         outcome = self._hear(event)
         self._act(outcome)
+        life.accuse()
         for _ in range(LOOKS_MAX if self._state not in o.OVER else 0):
             before = (self._state, life.height.attempt.index, life.height.round)
             self._wake_at = self._look()
@@ -228,6 +230,8 @@ class RoundMachine:
                 return voting.on_vote(height, peer, message, state)
             case Accept():
                 voting.on_accept(height, peer, message)
+            case Accuse():
+                return voting.on_accuse(height, peer, message)
             case ResultHashes():
                 return voting.on_result_hashes(height, peer, message, now)
             case Committed():

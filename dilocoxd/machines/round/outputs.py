@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
 from dilocoxd.machines.round.inputs import RoundMessage
-from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry
+from dilocoxd.wire.entry import Contribution, Entry, Evidence, Signature, SignedEntry
 from dilocoxd.wire.local.outer_worker import OwnedSegment
 
 
@@ -129,6 +129,13 @@ class ReportPeer:
 
 
 @dataclass(frozen=True, slots=True)
+class DoubleVoteFound:
+    """Tell the operator: this proves that a peer, perhaps we ourselves, voted twice in one attempt (R27). Said once."""
+
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSummary:
     """One line of /v1/rounds. Times are the loop's clock."""
 
@@ -186,6 +193,7 @@ Command = (
     | ApplyEntry
     | StartRecovery
     | ReportPeer
+    | DoubleVoteFound
     | RoundFinished
     | AttemptFailed
     | LeaveFinished

@@ -19,7 +19,7 @@ from dilocoxd.machines.round.locks import LockDecision, is_disproved
 from dilocoxd.machines.round.outcomes import GATHERING, GiveUp, Join, Outcome, TakeUp, Told, Violation, VoteOn, Waiting
 from dilocoxd.machines.round.outputs import Command, ReportPeer, Send
 from dilocoxd.machines.round.timers import OTHER_CANDIDATE, Mark, earliest
-from dilocoxd.wire.entry import Contribution
+from dilocoxd.wire.entry import Contribution, Evidence
 from dilocoxd.wire.messages import Accept, Propose, ProposeCommit
 
 AT_ONCE: Final = Monotonic(0.0)
@@ -33,6 +33,9 @@ def on_proposal(height: Height, peer: PeerId, message: Proposal, state: str, now
         return None
     if height.is_left_out_of(message) and not height.book.is_live(peer):
         return None
+    for evidence in message.evidence if isinstance(message, Propose) else ():
+        if not height.book.double_votes.hear(evidence, height.chain, height.terms.site.keys):
+            return Violation(peer, "bad_evidence", f"what it holds against {evidence.peer} proves nothing")
     if message.attempt == height.attempt.index:
         height.keep(peer, message, now)
         return None
@@ -125,7 +128,7 @@ def group_proposal(height: Height, group: tuple[Contribution, ...]) -> Propose:
         next_lowrank_r=chain.announced[0],
         next_inner_steps=chain.announced[1],
         parent_voters=chain.tip_voters,
-        evidence=(),
+        evidence=height.evidence(),
     )
 
 
@@ -237,7 +240,7 @@ def _considered_commit(
         return Violation(peer, "bad_proposal", "asks us to finish an entry that we are not locked on")
     if not set(message.voters) <= set(lock.voters):
         return Violation(peer, "bad_proposal", "names voters that are not contributors of the entry")
-    if problem := quorum_problem(height, frozenset(message.voters)):
+    if problem := quorum_problem(height, frozenset(message.voters), lock.entry.evidence):
         return Violation(peer, "bad_proposal", problem)
     height.attempt.coordinator = peer
     height.times.gathered_at = height.times.exchanged_at = now
@@ -246,12 +249,27 @@ def _considered_commit(
 
 def _problem(height: Height, propose: Propose) -> str:
     """Which rule the proposal breaks; empty if none."""
-    problem = proposal_problem(propose, height.chain, height.terms.shape, height.limits)
-    return problem or quorum_problem(height, frozenset(c.peer for c in propose.contributions))
+    if problem := proposal_problem(propose, height.chain, height.terms.shape, height.limits):
+        return problem
+    peers = frozenset(c.peer for c in propose.contributions)
+    return _left_out_problem(height, peers, propose) or quorum_problem(height, peers, propose.evidence)
 
 
-def quorum_problem(height: Height, voters: frozenset[PeerId]) -> str:
-    """Why `quorum = majority` forbids these voters; empty if it does not, or if any number will do (R14)."""
+def _left_out_problem(height: Height, peers: frozenset[PeerId], propose: Propose) -> str:
+    """Why those who voted twice must not go on like that (R27); empty if they may, or if there are none."""
+    keys = height.terms.site.keys
+    for found in propose.evidence:
+        if not height.book.double_votes.proves(found, keys):
+            return f"what it holds against {found.peer} proves nothing"
+    if not peers <= height.chain.left_out_by(propose.evidence):
+        return ""
+    left_out = height.left_out_beside(propose.evidence, height.present_views())
+    return f"names only {', '.join(sorted(peers)[:3])}, who voted twice" if peers <= left_out else ""
+
+
+def quorum_problem(height: Height, voters: frozenset[PeerId], evidence: tuple[Evidence, ...]) -> str:
+    """Why `quorum = majority` forbids these voters; empty if it does not, or if any number will do (R14). `evidence`:
+    what the entry holds; whom it proves to have voted twice does not count."""
     if not height.limits.has_majority_quorum:
         return ""
-    return missing_majority(voters, height.chain.recent_contributors)
+    return missing_majority(voters, height.chain.recent_contributors - height.chain.left_out_by(evidence))

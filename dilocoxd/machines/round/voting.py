@@ -14,7 +14,7 @@ from dilocoxd.machines.round.outcomes import CATCHING_UP, Commit, GiveUp, Outcom
 from dilocoxd.machines.round.outputs import Promise, Send
 from dilocoxd.machines.round.timers import DISPUTE, VOTE, Mark, earliest
 from dilocoxd.wire.entry import VoteFor, voted_for
-from dilocoxd.wire.messages import Accept, ResultHashes, Vote
+from dilocoxd.wire.messages import Accept, Accuse, ResultHashes, Vote
 
 
 def look(height: Height, now: Monotonic) -> Outcome:
@@ -96,21 +96,31 @@ def observers_elsewhere(height: Height, voted_on: HeldLock) -> list[PeerId]:
 
 
 def on_vote(height: Height, peer: PeerId, message: Vote, state: str) -> Violation | None:
-    """Keep a vote for this round if it is what it says it is."""
-    if (message.round, message.parent) != (height.round, height.chain.head) or state == CATCHING_UP:
+    """Keep a vote for this round if it is what it says it is. Of one that is over only a contradiction counts (R27)."""
+    signed, keys, known = message.vote, height.terms.site.keys, height.book.double_votes
+    what = VoteFor(message.round, signed.attempt, message.parent, message.entry_hash)
+    is_over = (message.round, message.parent) != (height.round, height.chain.head) or state == CATCHING_UP
+    if is_over and not known.is_contrary(what, signed.peer):
         return None
-    signed, keys = message.vote, height.terms.site.keys
     if signed.peer != peer:
         return Violation(peer, "foreign_vote", f"sends a vote of {signed.peer}")
-    if not keys.is_genuine(signed, VoteFor(message.round, signed.attempt, message.parent, message.entry_hash)):
+    if not keys.is_genuine(signed, what):
         return Violation(peer, "bad_signature", "vote is not signed by its peer")
-    if not height.votes.add(message):
-        return Violation(peer, "double_vote", f"voted twice in attempt {message.attempt}")
+    is_contrary = known.saw(height.chain, what, signed)
+    if is_over or not height.votes.add(message) or is_contrary:
+        return Violation(peer, "double_vote", f"voted twice in attempt {message.attempt} of round {message.round}")
     if message.attempt >= height.attempt.index:
         height.book.joined(peer)
     if height.attempt.exchange is not None and message.attempt == height.attempt.index:
         height.attempt.exchange.signs.add(peer)
     return None
+
+
+def on_accuse(height: Height, peer: PeerId, message: Accuse) -> Violation | None:
+    """Somebody shows two votes of one peer; whoever brings them, they prove it or not."""
+    if height.book.double_votes.hear(message.evidence, height.chain, height.terms.site.keys):
+        return None
+    return Violation(peer, "bad_evidence", f"what it holds against {message.evidence.peer} proves nothing")
 
 
 def on_accept(height: Height, peer: PeerId, message: Accept) -> None:

@@ -268,6 +268,8 @@ class Node:
                 self.swarm.recover(self, command)
             case c.ReportPeer():
                 self.swarm.reported(self.name, command)
+            case c.DoubleVoteFound():
+                self.swarm.convicted(self.name, command.evidence.peer)
             case c.RoundFinished():
                 self.swarm.rounds_finished += self.mischief is None
                 self.presence.say()

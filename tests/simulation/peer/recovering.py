@@ -329,7 +329,8 @@ class Recovery:
         chain = self.node.disk.chain(self.node.sums)
         if chain.head != self.node.machine.chain.head:
             self.swarm.moved_at = self.swarm.world.now
-        self._finish(e.RecoveryFinished(chain, done.settled, done.unavailable, done.unasked, done.in_part))
+        newest = tuple(stored.signed for stored in self.node.disk.log[-e.NEWEST_READ :])
+        self._finish(e.RecoveryFinished(chain, done.settled, done.unavailable, done.unasked, done.in_part, newest))
 
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False

@@ -177,7 +177,9 @@ class Duties:
         if was != "voting" or exchange is None or mine is None or not exchange.is_of(vote.round, mine.attempt):
             return
         is_theirs = vote.vote.peer == event.peer and event.peer in exchange.group
-        if is_theirs and vote.attempt == mine.attempt and vote.entry_hash != mine.entry_hash:
+        # One that contradicts an earlier one of the same attempt does not count (R27).
+        is_counted = self.watch.heard.votes.get((event.peer, vote.attempt)) == vote.entry_hash
+        if is_theirs and is_counted and vote.attempt == mine.attempt and vote.entry_hash != mine.entry_hash:
             self.differs_at = vote.round, vote.attempt
 
     def _judge_recovering(self) -> None:

@@ -316,8 +316,12 @@ class Watch:
         peers = [contribution.peer for contribution in message.contributions]
         self.check(peers == sorted(set(peers)), "R7: contributors are not sorted")
         limits, chain = self.node.swarm.limits, self.node.machine.chain
+        left_out = chain.left_out_by(message.evidence)
+        is_kept = not left_out.intersection(peers) or left_out.issuperset(peers)
+        self.check(is_kept, f"R27: {sorted(left_out)} voted twice and are in a group with others")
         if limits.has_majority_quorum:
-            problem = missing_majority(frozenset(peers), chain.recent_contributors)
+            recent = chain.recent_contributors - chain.left_out_by(message.evidence)
+            problem = missing_majority(frozenset(peers), recent)
             self.check(not problem, f"R14: {problem}")
         else:
             at_odds = [

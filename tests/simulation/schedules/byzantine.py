@@ -145,6 +145,12 @@ class Mischief:
         method = getattr(self, f"_{self.kind}", None)
         return [message] if method is None else method(target, message)
 
+    def _votes_twice(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        """Right first, so that it stops no round by that."""
+        if not isinstance(message, Vote):
+            return [message]
+        return [message, *self._wrong_hash(target, message)]
+
     def _wrong_hash(self, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         if not isinstance(message, Vote):
             return [message]

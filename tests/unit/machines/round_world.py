@@ -11,7 +11,7 @@ from dilocoxd.machines.round.height import Height, OwnSite, Terms
 from dilocoxd.machines.round.inputs import PhaseOffered
 from dilocoxd.machines.round.locks import HeldLock
 from dilocoxd.machines.round.timers import Mark, Timers
-from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedVote, entry_hash
+from dilocoxd.wire.entry import Contribution, Entry, Evidence, Signature, SignedVote, VotedEntry, entry_hash
 from dilocoxd.wire.messages import Lock, Propose, Ready, Vote
 
 ME, B, C, D = (PeerId(name) for name in ("me", "pB", "pC", "pD"))
@@ -93,6 +93,12 @@ def held_of(*group: PeerId, observers: tuple[PeerId, ...] = (), results_held: bo
 def vote_for(peer: PeerId, held: HeldLock, *, is_genuine: bool = True) -> Vote:
     signature = SIGNED if is_genuine else Signature(b"k", b"false")
     return Vote(RoundIndex(3), HEAD, held.entry_hash, SignedVote(peer, held.attempt, 0, signature))
+
+
+def against(peer: PeerId, round_index: int = 3, signed: bytes = SIGNED.value) -> Evidence:
+    """Two votes of this peer in attempt 0 on HEAD, for entries of the hashes in HASHES."""
+    first, second = (VotedEntry(digest, 7, signed) for digest in HASHES)
+    return Evidence(peer, SIGNED.public_key, RoundIndex(round_index), Attempt(0), HEAD, first, second)
 
 
 def begin_exchange(

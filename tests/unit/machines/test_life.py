@@ -12,6 +12,7 @@ from dilocoxd.machines.round.outputs import (
     ApplyEntry,
     AttemptFailed,
     Broadcast,
+    DoubleVoteFound,
     KeptPromise,
     PersistEntry,
     PersistPromise,
@@ -22,12 +23,14 @@ from dilocoxd.machines.round.outputs import (
 )
 from dilocoxd.machines.round.timers import LAG_S
 from dilocoxd.machines.round.voting import promise_of
+from dilocoxd.wire.messages import Accuse
 from tests.unit.machines.round_world import (
     HASHES,
     ME,
     SIGNED,
     START,
     B,
+    against,
     chain_at,
     contribution,
     held_of,
@@ -154,3 +157,43 @@ def test_who_stood_ahead_of_a_recovery_stands_where_it_ends() -> None:
     found.resume(RecoveryFinished(chain, None))
     assert found.height.round == 4 and found.book.records[B].tip.is_at_our_head
     assert B in found.height.candidates()
+
+
+def test_evidence_is_told_once_and_again_at_each_height_until_the_chain_holds_it() -> None:
+    """R27.2."""
+    found = life()
+    found.book.double_votes.hear(against(B), found.height.chain, found.terms.site.keys)
+    accuse = Broadcast(Accuse(against(B)))
+    found.accuse()
+    found.accuse()
+    assert found.out == [DoubleVoteFound(against(B)), accuse]
+    found.advance(START, None)
+    found.arrive(chain_at(4))
+    assert accuse in found.out
+    found.advance(START, None)
+    found.arrive(replace(chain_at(5), barred={B: RoundIndex(68)}))
+    assert accuse not in found.out
+
+
+def test_evidence_that_the_chain_holds_is_told_to_the_operator_alone() -> None:
+    found = life()
+    found.height.chain = replace(found.height.chain, barred={B: RoundIndex(60)})
+    found.book.double_votes.hear(against(B), found.height.chain, found.terms.site.keys)
+    found.accuse()
+    assert found.out == [DoubleVoteFound(against(B))]
+
+
+def test_who_comes_back_to_a_head_goes_on_behind_what_it_promised_there() -> None:
+    """R2.4: after another branch, and after a start whose log is not that of the promise."""
+    found = life()
+    tip = found.height.chain
+    found.vote(VoteOn(held_of(ME, B)))
+    found.arrive(replace(tip, head=Digest(b"o" * 32)))
+    assert found.height.attempt.index == 0
+    found.arrive(tip)
+    assert found.height.attempt.index == 1
+    lost = RoundLife(terms(), replace(tip, height=RoundIndex(0), head=Digest(b"g" * 32)))
+    lost.start(KeptPromise(replace(promise_of(found.height), attempt=Attempt(4)), results_held=False))
+    assert lost.height.attempt.index == 0
+    lost.arrive(tip)
+    assert lost.height.attempt.index == 5

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dilocoxd.daemon.round.suspects import Suspects, typical_cosines
-from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.telemetry.events import Event
-from dilocoxd.wire.entry import Contribution, Entry
+from dilocoxd.telemetry.suspicions import VoteContradicted
+from dilocoxd.wire.entry import Contribution, Entry, Evidence, VotedEntry
 from dilocoxd.wire.local.outer_worker import SKETCH_NUMBERS, ClippedShare
 
 PEERS = tuple(PeerId(f"Qm{letter}") for letter in "abcd")
@@ -125,3 +126,12 @@ def test_of_three_only_the_one_against_both_others_is_contrary() -> None:
 def test_two_cannot_be_judged_and_zeros_are_neutral() -> None:
     assert typical_cosines([[1.0], [-1.0]]) == [0.0, 0.0]
     assert typical_cosines([[0.0], [1.0], [1.0]])[0] == 0.0
+
+
+@pytest.mark.parametrize(("me", "who"), [(PEERS[0], "the site"), (PEERS[1], "this site itself")])
+def test_who_voted_twice_is_named_with_the_round(suspects: Suspects, told: Told, me: PeerId, who: str) -> None:
+    voted = [VotedEntry(Digest(bytes([number]) * 32), 0, b"s") for number in (1, 2)]
+    suspects.voted_twice(Evidence(PEERS[1], b"k", RoundIndex(7), Attempt(2), NOTHING, *voted), me)
+    text = f"{PEERS[1]}: {who} voted for two entries in attempt 2 of round 7"
+    assert told.alerts == [("double_vote", text)]
+    assert told.events == [VoteContradicted(peer=PEERS[1], round=7, attempt=2, entries=("01" * 8, "02" * 8))]
