@@ -156,17 +156,12 @@ class Daemon:
         network = _network(opened)
         self.swarm = Swarm(network, self._arrivals, opened.events.emit)
         library.network = self.swarm.node.network
-        self.members = Members(
-            self.swarm, opened.identity, self.ledger.roll, network.membership, self.names.of,
-            lambda: self.ledger.chain.barred,
-        )  # fmt: skip
+        self.members = self._make_members(network)
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)
         self.membership = self._arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
         self._outside = OutsideView(opened.config.network.port)
-        self.outside_watch = OutsideWatch(
-            self._outside, self.swarm.fetch_bytes, self.membership.live, self.swarm.node.network, self._announce
-        )
+        self.outside_watch = self._make_outside_watch()
         self.promises = PromiseFile(run_dir.path)
         self.recorder = _recorder(opened)
         self.rounds: RoundDriver | None = None
@@ -181,6 +176,21 @@ class Daemon:
         self.auditor = self._make_auditor()
         self.view = self._make_view()
         self.alert_driver = self._make_alert_driver()
+
+    def _make_members(self, network: SwarmSettings) -> Members:
+        return Members(
+            self.swarm,
+            self.opened.identity,
+            self.ledger.roll,
+            network.membership,
+            self.names.of,
+            lambda: self.ledger.chain.barred,
+        )
+
+    def _make_outside_watch(self) -> OutsideWatch:
+        return OutsideWatch(
+            self._outside, self.swarm.fetch_bytes, self.membership.live, self.swarm.node.network, self._announce
+        )
 
     def _make_membership(self) -> MembershipDriver:
         return MembershipDriver(
