@@ -45,6 +45,7 @@ from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.round.driver import RoundDriver, RoundParts
 from dilocoxd.daemon.round.offers import OfferCheck
 from dilocoxd.daemon.round.recorder import Recorder
+from dilocoxd.daemon.round.signing import offer_signer, vote_keys
 from dilocoxd.daemon.round.suspects import Suspects
 from dilocoxd.daemon.round.transfers import Transfers
 from dilocoxd.daemon.settings import (
@@ -63,8 +64,8 @@ from dilocoxd.daemon.site.interface import (
 )
 from dilocoxd.daemon.starting import Surroundings
 from dilocoxd.daemon.workers.kills import KillReader
-from dilocoxd.ids import Digest, PeerId, UnixTime
-from dilocoxd.machines.limits import Ourselves, VoteKeys
+from dilocoxd.ids import PeerId, UnixTime
+from dilocoxd.machines.limits import Ourselves
 from dilocoxd.machines.membership.machine import Membership
 from dilocoxd.machines.phase.outputs import OfferContribution
 from dilocoxd.machines.round.inputs import Event
@@ -76,34 +77,16 @@ from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.recording import Recording
-from dilocoxd.swarm.discovery.identity import Identity, is_signed_by
 from dilocoxd.swarm.interface import SwarmSettings
 from dilocoxd.swarm.p2pd.connections import ip_of
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.telemetry.metrics import Metrics
 from dilocoxd.telemetry.sinks import Sink, open_sinks
-from dilocoxd.wire.entry import Contribution, Signature, SignedVote, VoteFor, genesis_hash, offer_text, vote_text
+from dilocoxd.wire.entry import genesis_hash
 from dilocoxd.wire.local.buffers import RESULT
 
 MakeSite = Callable[[SiteSettings, Callable[[SiteEvent], None]], TrainingSite]
 """daemon.site.LocalSite, or a test's own."""
-
-
-def vote_keys(identity: Identity, run: Digest) -> VoteKeys:
-    """Signatures for the round machine of the run with this genesis hash."""
-
-    def sign(what: VoteFor) -> SignedVote:
-        unix_ms = time.time_ns() // 1_000_000
-        signature = Signature(identity.public_key_der, identity.sign(vote_text(run, what, unix_ms)))
-        return SignedVote(identity.peer_id, what.attempt, unix_ms, signature)
-
-    return VoteKeys(run, sign, is_signed_by)
-
-
-def offer_signer(identity: Identity, run: Digest) -> Callable[[Contribution], Signature]:
-    """Signs what this site offers in the run with this genesis hash."""
-    key = identity.public_key_der
-    return lambda contribution: Signature(key, identity.sign(offer_text(run, contribution)))
 
 
 def _retention(opened: Opened) -> Retention:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.assembly import vote_keys
+from dilocoxd.daemon.round.signing import vote_keys
 from dilocoxd.errors import WireError
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView

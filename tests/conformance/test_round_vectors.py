@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from dilocoxd.daemon.assembly import vote_keys
+from dilocoxd.daemon.round.signing import vote_keys
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, SegmentReceived

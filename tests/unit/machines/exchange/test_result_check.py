@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.assembly import vote_keys
+from dilocoxd.daemon.round.signing import vote_keys
 from dilocoxd.ids import Digest, Monotonic, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.facts import PassPrepared, ReduceFailed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dilocoxd.daemon.assembly import vote_keys
+from dilocoxd.daemon.round.signing import vote_keys
 from dilocoxd.ids import Digest, Monotonic, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli.replay import replay
-from dilocoxd.daemon.assembly import vote_keys
 from dilocoxd.daemon.round.recorder import Recorder
+from dilocoxd.daemon.round.signing import vote_keys
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Attempt, Digest, Monotonic, RoundIndex
 from dilocoxd.machines.chain import ChainView
