@@ -12,6 +12,7 @@ from dilocoxd.errors import PeerError
 from tests.harness.running.run_directories import found_run
 from tests.harness.running.sites import sites, wait_until
 from tests.harness.running.strikes import events_of, wait_event
+from tests.harness.running.training import founder_options
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 120
@@ -26,7 +27,7 @@ def run(*arguments: str) -> str:
 
 
 def test_two_steps_of_every_rank_are_recorded_while_the_site_trains(tmp_path: Path) -> None:
-    site = found_run(tmp_path, "a", "--stages", "2", "--cache", str(tmp_path / "cache"))
+    site = found_run(tmp_path, "a", *founder_options(tmp_path), "--stages", "2")
     with sites(site):
         site.start()
         site.wait_height(1, PATIENCE_S)
