@@ -144,7 +144,11 @@ def _write_chats(piece: TextPiece, settings: PackSettings, writers: Mapping[str,
 def _write_texts(piece: TextPiece, settings: PackSettings, writers: Mapping[str, _ShardWriter]) -> int:
     """How many documents were empty."""
     with _passing():
-        encoder = WordEncoder(load_tokenizer(Path(settings.tokenizer)), settings.dtype)
+        tokenizer = load_tokenizer(Path(settings.tokenizer))
+    # How long the texts of its own model were: it would leave out what is longer.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    encoder = WordEncoder(tokenizer, settings.dtype)
     ends = [] if settings.eos is None else [settings.eos]
     end = np.asarray(ends, np.dtype(settings.dtype).newbyteorder("<")).tobytes()
     empty = 0

@@ -218,3 +218,15 @@ def test_finished_store_is_not_packed_over(folder: Path) -> None:
     lines = write_lines(folder / "a.jsonl")
     packed(folder, [lines], name="out")
     assert "is a finished token store" in refused(folder, [lines])
+
+
+def test_tokenizer_that_cuts_and_pads_loses_no_text(folder: Path) -> None:
+    """Some tokenizer.json say how long the texts of their own model were."""
+    file = folder / "tokenizer" / "tokenizer.json"
+    expected = packed(folder, [write_lines(folder / "a.jsonl", [*DOCUMENTS, "caf\xe9 " * 40])], name="plain")
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(file))
+    found = packed(folder, [folder / "a.jsonl"], name="cutting")
+    assert [shard.sha256 for shard in found.index.shards] == [shard.sha256 for shard in expected.index.shards]
