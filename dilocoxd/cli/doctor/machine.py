@@ -159,9 +159,11 @@ def _held_bytes(directory: Path) -> int:
     """Of what a run wants, what its directory has already; 0 where none is yet."""
     run_dir, total = RunDir(directory), 0
     for folder in (run_dir.log, run_dir.snapshots, run_dir.site):
-        for path in folder.rglob("*"):
-            with contextlib.suppress(OSError):  # a daemon at work removes what is old
-                total += path.stat().st_size
+        # A daemon at work removes what is old: a folder may go between its name and its files.
+        with contextlib.suppress(OSError):
+            for path in folder.rglob("*"):
+                with contextlib.suppress(OSError):
+                    total += path.stat().st_size
     return total
 
 

@@ -112,6 +112,17 @@ def test_memory_that_is_only_tight_is_a_warning(monkeypatch: pytest.MonkeyPatch)
     assert levels == {0: "error", 1 << 29: "warning", 1 << 30: "ok"}
 
 
+def test_what_a_run_directory_holds_already_is_not_wanted_again(tmp_path: Path) -> None:
+    def wanted() -> float:
+        return float(doctor_machine.disk_finding(tmp_path, huge()).text.split()[-3])
+
+    new = wanted()
+    (tmp_path / "snapshots" / "7").mkdir(parents=True)
+    with (tmp_path / "snapshots" / "7" / "anchor.safetensors").open("wb") as file:
+        file.truncate(100 * 10**9)
+    assert new - wanted() == pytest.approx(100.0, abs=0.1)
+
+
 def test_copies_on_the_gpu_want_no_main_memory() -> None:
     on_gpu, on_cpu = site_estimate(huge(), site(device="cuda", backend="nccl")), site_estimate(huge(), site())
     assert on_gpu.copies_bytes < on_cpu.copies_bytes and on_gpu.node_bytes < on_cpu.node_bytes
