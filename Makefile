@@ -107,6 +107,23 @@ sbom: $(STAMP)
 clean:
 	rm -rf $(VENV) .venv-sbom sbom.cdx.json build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
+# The sha256 of each package that runs, for this kind of machine; nothing is installed (SECURITY.md).
+.PHONY: hashes install-hashed
+hashes: $(STAMP)
+	$(BIN)/python -m tests.harness.package_hashes > constraints-hashes.new
+	mv constraints-hashes.new constraints-hashes.txt
+
+# dilocoxd into PREFIX, each package with its hash. setuptools builds the few that have no wheel; torch comes last and
+# without a hash: everything it needs is there already, but for the libraries of a GPU build.
+install-hashed:
+	test -x $(PREFIX)/bin/python || "$(PYTHON)" -m venv $(PREFIX)
+	grep '^setuptools==' constraints-hashes.txt | \
+	  $(PREFIX)/bin/python -m pip install --quiet --require-hashes --no-deps -r /dev/stdin
+	$(PREFIX)/bin/python -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r constraints-hashes.txt
+	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(PREFIX)/bin/python -m pip install --quiet --no-deps --no-build-isolation .
+	$(PREFIX)/bin/python -m pip check
+
 # As root: dilocoxd into /opt/dilocoxd, its user and units into the system (docs/operations/systemd.md).
 .PHONY: install-systemd
 PREFIX := /opt/dilocoxd
