@@ -233,23 +233,26 @@ def broken_branches():
 
 
 def branches_with_evidence():
-    """As above: what R27 forbids. KEYS[1] voted twice in attempt 0 of round 0."""
+    """As above: what R27 forbids. KEYS[1] voted twice in attempt 0 of round 0; entry 1 may hold that."""
     found = evidence(KEYS[1], 0, 0, GENESIS)
 
-    def of(parts, held, round_index=0, parent=GENESIS):
-        return entry(round_index, parent, [contribution(*part) for part in parts], (), held)
+    def of(parts, held=(), round_index=1, parent=None):
+        head = entry_hash(first) if parent is None else parent
+        return entry(round_index, head, [contribution(*part) for part in parts], (), held)
 
     def voted(fields):
         by_peer = {key.peer: key for key in KEYS}
         return pack([fields, offers(fields), [vote(by_peer[named[0]], fields) for named in fields[4]]])
 
+    first = of([(key, 0, 0, 6400) for key in KEYS], (), 0, GENESIS)
+    two = [(KEYS[0], 1, 1, 6400), (KEYS[2], 1, 1, 6400)]
+    good = of(two, [found])
+
     def holding(*held):
-        return [voted(of([(KEYS[0], 0, 0, 6400), (KEYS[2], 0, 0, 6400)], held))]
+        return [voted(first), voted(of(two, held))]
 
-    good = of([(KEYS[0], 0, 0, 6400), (KEYS[2], 0, 0, 6400)], [found])
-
-    def after_good(parts, held):
-        return [voted(good), voted(of(parts, held, 1, entry_hash(good)))]
+    def after_good(parts, held=()):
+        return [voted(first), voted(good), voted(of(parts, held, 2, entry_hash(good)))]
 
     other = evidence(KEYS[2], 0, 0, GENESIS)
     yield "evidence signed by another", "bad_evidence", holding([found[0], *other[1:]])
@@ -259,11 +262,14 @@ def branches_with_evidence():
     yield "evidence on another parent", "bad_evidence", holding([*found[:4], bytes(32), *found[5:]])
     yield "evidence in the wrong order", "bad_evidence", holding([*found[:5], found[6], found[5]])
     yield "evidence of one vote", "bad_evidence", holding([*found[:6], found[5]])
-    yield "evidence of a later round", "bad_evidence", holding(evidence(KEYS[1], 1, 0, GENESIS))
-    everybody = [(key, 0, 0, 6400) for key in KEYS]
-    yield "accused beside others", "bad_evidence", [voted(of(everybody, [found]))]
-    yield "left out and named", "bad_evidence", after_good([(KEYS[0], 1, 1, 6400), (KEYS[1], 1, 1, 6400)], [])
-    yield "left out and accused", "bad_evidence", after_good([(KEYS[0], 1, 1, 6400)], [found])
+    yield "evidence of a later round", "bad_evidence", holding(evidence(KEYS[1], 2, 0, GENESIS))
+    everybody = [(key, 1, 1, 6400) for key in KEYS]
+    yield "accused beside others", "bad_evidence", [voted(first), voted(of(everybody, [found]))]
+    yield "left out and named", "bad_evidence", after_good([(KEYS[0], 2, 2, 6400), (KEYS[1], 2, 2, 6400)])
+    yield "left out and accused", "bad_evidence", after_good([(KEYS[0], 2, 2, 6400)], [found])
+    alone = of([(KEYS[0], 0, 0, 6400)], (), 0, GENESIS)
+    stranger = of([(KEYS[0], 1, 1, 6400)], [found], 1, entry_hash(alone))
+    yield "evidence against who never contributed", "bad_evidence", [voted(alone), voted(stranger)]
 
 
 def coordinators():

@@ -112,7 +112,9 @@ class DoubleVotes:
         found = [
             evidence
             for peer, evidence in self.proofs.items()
-            if peer not in chain.barred and 0 <= chain.height - evidence.round <= EVIDENCE_AGE_MAX
+            if peer in chain.last_phases
+            and peer not in chain.barred
+            and 0 <= chain.height - evidence.round <= EVIDENCE_AGE_MAX
         ]
         return tuple(sorted(found, key=lambda one: one.peer)[:EVIDENCE_MAX])
 
@@ -122,7 +124,10 @@ class DoubleVotes:
         return found
 
     def _is_news(self, evidence: Evidence, chain: ChainView) -> bool:
-        """One proof against a peer is enough until it is over: a liar could make new ones without end."""
+        """One proof against a peer is enough until it is over: a liar could make new ones without end. Whom no entry
+        names counts for nothing anyway, and costs nothing to make up."""
+        if evidence.peer not in chain.last_phases:
+            return False
         known = self.proofs.get(evidence.peer)
         if known is not None and chain.height - known.round <= EVIDENCE_AGE_MAX:
             return False

@@ -132,6 +132,8 @@ def evidence_problem(peers: Iterable[PeerId], evidence: Sequence[Evidence], chai
     if accused != sorted(set(accused)):
         return "evidence is not sorted by peer, one each"
     for found in evidence:
+        if found.peer not in chain.last_phases:
+            return f"no entry names {found.peer}"
         if found.peer in chain.barred:
             return f"{found.peer} is left out already"
         if not 0 <= chain.height - found.round <= EVIDENCE_AGE_MAX:

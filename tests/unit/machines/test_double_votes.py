@@ -2,11 +2,13 @@
 nothing (R27)."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
-from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import BARRED_ROUNDS, EVIDENCE_AGE_MAX, ChainView
+from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.double_votes import PROOFS_KEPT, VOTERS_KEPT, VOTES_KEPT, DoubleVotes, is_proved
 from dilocoxd.machines.round.gathering import gathered_at
 from dilocoxd.machines.round.grouping import evidence_problem, missing_majority
@@ -23,6 +25,7 @@ from dilocoxd.wire.entry import (
     entry_hash,
 )
 from dilocoxd.wire.messages import Accuse, Vote
+from tests.unit.machines import round_world
 from tests.unit.machines.round_world import (
     HASHES,
     HEAD,
@@ -34,10 +37,8 @@ from tests.unit.machines.round_world import (
     C,
     D,
     against,
-    chain_at,
     contribution,
     entry_of,
-    height_of,
     keys,
     offer,
     proposal,
@@ -45,8 +46,20 @@ from tests.unit.machines.round_world import (
 )
 
 KEYS = keys()
+NAMED = MappingProxyType({peer: PhaseId(-1) for peer in (ME, B, C, D)})
+"""Whom the chain knows, without a phase that could be in it twice."""
 ONE, OTHER = HASHES
 FORGED = Signature(b"k", b"false")
+
+
+def chain_at(height: int = 3) -> ChainView:
+    return replace(round_world.chain_at(height), last_phases=NAMED)
+
+
+def height_of(*others: PeerId, limits: RoundLimits = LIMITS) -> Height:
+    height = round_world.height_of(*others, limits=limits)
+    height.chain = chain_at()
+    return height
 
 
 def what(digest: Digest = ONE, round_index: int = 3, attempt: int = 0, parent: Digest = HEAD) -> VoteFor:
@@ -164,8 +177,10 @@ def test_memory_of_votes_and_proofs_is_bounded() -> None:
     for attempt in range(VOTES_KEPT + 10):
         found.saw(chain, what(attempt=attempt), vote_of(B, attempt))
     assert len(found.cast) == VOTERS_KEPT + 1 and len(found.cast[B]) == VOTES_KEPT
-    for number in range(PROOFS_KEPT + 10):
-        found.hear(against(PeerId(f"ghost{number}"), 2), chain, KEYS)
+    ghosts = [PeerId(f"ghost{number}") for number in range(PROOFS_KEPT + 10)]
+    chain = replace(chain, last_phases=dict.fromkeys([B, *ghosts], PhaseId(0)))
+    for ghost in ghosts:
+        found.hear(against(ghost, 2), chain, KEYS)
     assert len(found.proofs) == PROOFS_KEPT
     found.hear(against(B, 3), chain, KEYS)
     assert B in found.proofs, "newer ones take the place of older ones"
@@ -183,6 +198,13 @@ def test_one_proof_against_a_peer_is_enough_until_it_is_over() -> None:
 def test_evidence_of_rounds_to_come_is_not_kept(round_index: int) -> None:
     found = DoubleVotes()
     assert found.hear(against(B, round_index), chain_at(), KEYS) and not found.proofs
+
+
+def test_evidence_against_whom_no_entry_names_counts_for_nothing() -> None:
+    """Keys cost nothing: whoever makes some up neither fills the chain nor alarms anybody."""
+    found, stranger = DoubleVotes(), PeerId("stranger")
+    assert found.hear(against(stranger), chain_at(), KEYS) and not found.proofs and not found.untold
+    assert "no entry names" in evidence_problem([ME], [against(stranger)], chain_at())
 
 
 # --- what the chain makes of it

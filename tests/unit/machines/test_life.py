@@ -161,23 +161,23 @@ def test_who_stood_ahead_of_a_recovery_stands_where_it_ends() -> None:
 
 def test_evidence_is_told_once_and_again_at_each_height_until_the_chain_holds_it() -> None:
     """R27.2."""
-    found = life()
-    found.book.double_votes.hear(against(B), found.height.chain, found.terms.site.keys)
+    found, named = life(), {B: PhaseId(0)}
+    found.book.double_votes.hear(against(B), replace(chain_at(), last_phases=named), found.terms.site.keys)
     accuse = Broadcast(Accuse(against(B)))
     found.accuse()
     found.accuse()
     assert found.out == [DoubleVoteFound(against(B)), accuse]
     found.advance(START, None)
-    found.arrive(chain_at(4))
+    found.arrive(replace(chain_at(4), last_phases=named))
     assert accuse in found.out
     found.advance(START, None)
-    found.arrive(replace(chain_at(5), barred={B: RoundIndex(68)}))
+    found.arrive(replace(chain_at(5), last_phases=named, barred={B: RoundIndex(68)}))
     assert accuse not in found.out
 
 
 def test_evidence_that_the_chain_holds_is_told_to_the_operator_alone() -> None:
     found = life()
-    found.height.chain = replace(found.height.chain, barred={B: RoundIndex(60)})
+    found.height.chain = replace(found.height.chain, last_phases={B: PhaseId(0)}, barred={B: RoundIndex(60)})
     found.book.double_votes.hear(against(B), found.height.chain, found.terms.site.keys)
     found.accuse()
     assert found.out == [DoubleVoteFound(against(B))]
