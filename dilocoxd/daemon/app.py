@@ -223,7 +223,7 @@ class App:
         await daemon.swarm.start()
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(self._watched(group, daemon.membership.run(), "membership"))
-        helpers.append(group.create_task(daemon.outside_watch.run(), name="public address"))
+        helpers.append(group.create_task(daemon.outside_watch().run(), name="public address"))
         if tells_lan(daemon.opened.config.network.lan_announce):
             helpers.append(group.create_task(tell(local_run(daemon.opened, daemon.swarm)), name="local network"))
         life.enter("starting", "the outer worker to describe the model")

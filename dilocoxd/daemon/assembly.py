@@ -144,7 +144,6 @@ class Daemon:
         self.membership = self._arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
         self._outside = OutsideView(opened.config.network.port)
-        self.outside_watch = self._make_outside_watch()
         self.promises = PromiseFile(run_dir.path)
         self.recorder = _recorder(opened)
         self.rounds: RoundDriver | None = None
@@ -168,11 +167,6 @@ class Daemon:
             network.membership,
             self.names.of,
             lambda: self.ledger.chain.barred,
-        )
-
-    def _make_outside_watch(self) -> OutsideWatch:
-        return OutsideWatch(
-            self._outside, self.swarm.fetch_bytes, self.membership.live, self.swarm.node.network, self._announce
         )
 
     def _make_membership(self) -> MembershipDriver:
@@ -346,6 +340,11 @@ class Daemon:
     def _public_addresses(self) -> tuple[PublicAddress, ...]:
         told = [address.removesuffix(f"/p2p/{self.me}") for address in self.swarm.addresses()]
         return self._outside.rows(time.monotonic(), told)
+
+    def outside_watch(self) -> OutsideWatch:
+        """Asks others where they see this site; to be run."""
+        network = self.swarm.node.network
+        return OutsideWatch(self._outside, self.swarm.fetch_bytes, self.membership.live, network, self._announce)
 
     def _announce(self, found: tuple[str, ...]) -> None:
         if not self.opened.config.network.announce:  # the operator knows better

@@ -14,6 +14,7 @@ CAPS: Final = {
     "daemon/peers/dial_back.py DialBack._asked": "PEERS_TRACKED",
     "daemon/peers/membership.py MembershipDriver._probing": "suspects in the table: at most its PEERS_MAX",
     "daemon/peers/outside.py OutsideView._words": "PEERS_KEPT",
+    "daemon/peers/outside.py _Word.reached": "addresses, not peers: ADDRESSES_TRIED in one answer",
     "daemon/round/inbox.py RoundInbox._own_room": "who has a stream that waits: at most the room's streams",
     "daemon/round/transfers.py Transfers._gates": "GATES_MAX",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
