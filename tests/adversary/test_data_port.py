@@ -32,6 +32,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SiteProcess
     """Two sites that send payloads to each other by data connections, and the data port of the first."""
     folder, port = tmp_path_factory.mktemp("data"), free_port()
     site = found_run(folder, "a", *OPEN, "--set", f"network.data_port={port}", *DATA)
+    site.cold = True  # its memory is measured
     with sites(site):
         site.start_without_model(1.0)
         site.wait_height(1, PATIENCE_S)

@@ -113,7 +113,7 @@ class SiteProcess:
 
     def tree(self) -> list[psutil.Process]:
         """The daemon and all its descendants that live now."""
-        if self.process is None:
+        if self.process is None or self.process.poll() is not None:  # its pid may be another's
             return []
         try:
             daemon = psutil.Process(self.process.pid)

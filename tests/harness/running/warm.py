@@ -95,14 +95,17 @@ class Warm:
         }
         with self._lock:
             socket.send_fds(self._control, [json.dumps(order).encode()], [output])
-            while not self._forked:
-                self.read(WARM_S)
+            self.read(WARM_S)
+            while not self._forked:  # the end of another one came first
+                assert select.select([self._control], [], [], WARM_S)[0], f"nothing was forked for {WARM_S:g} s"
+                self.read(0.0)
             return WarmProcess(self, self._forked.pop(), arguments)
 
     def read(self, timeout_s: float) -> None:
         """Hear what has ended meanwhile, or after `timeout_s` nothing."""
+        select.select([self._control], [], [], timeout_s)  # without the lock: others look meanwhile
         with self._lock:
-            while select.select([self._control], [], [], timeout_s)[0]:
+            while select.select([self._control], [], [], 0.0)[0]:
                 data = self._control.recv(MESSAGE_BYTES_MAX)
                 assert data, f"the process that forks daemons ended with status {self._process.wait(10)}"
                 said: dict[str, Any] = json.loads(data)
@@ -111,7 +114,11 @@ class Warm:
                     self.ended.pop(said["forked"], None)
                 else:
                     self.ended[said["ended"]] = said["status"]
-                timeout_s = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can fork."""
+        return self._process.poll() is None
 
     def _close(self) -> None:
         self._control.close()
@@ -122,8 +129,8 @@ _warm: Warm | None = None
 
 
 def warm() -> Warm:
-    """The one of this test process."""
+    """The one of this test process; another one if it died, which is the fault of the test that ran then."""
     global _warm
-    if _warm is None:
+    if _warm is None or not _warm.is_alive:
         _warm = Warm()
     return _warm

@@ -152,6 +152,7 @@ def _pace() -> None:
 def _keep_spare() -> None:
     """Fork the first fork server of this daemon, to wait until it is asked for; it ends with the daemon."""
     from dilocoxd.daemon.workers.supervisor import Child, Launch, open_log
+    from dilocoxd.errors import WorkerError
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     daemon = os.getpid()
@@ -167,15 +168,20 @@ def _keep_spare() -> None:
         if launch.command[1:3] != ("-m", "dilocoxd.ipc.fork_server") or not spares:
             return await exec_instead(launch, stdin=stdin)
         found = spares.pop()
-        log = await asyncio.to_thread(open_log, launch.log_path, launch.header)
         order = {
             "mark": launch.mark,
             "command": launch.command,
             "environment": {**os.environ, **launch.environment},
         }
-        with found.control:
-            socket.send_fds(found.control, [json.dumps(order).encode()], [stdin, log])
-        os.close(log)
+        try:
+            log = await asyncio.to_thread(open_log, launch.log_path, launch.header)
+            try:
+                with found.control:
+                    socket.send_fds(found.control, [json.dumps(order).encode()], [stdin, log])
+            finally:
+                os.close(log)
+        except OSError as error:  # it has died
+            raise WorkerError(f"cannot start {launch.command[0]}: {error}") from error
         return Child(launch, found)  # type: ignore[arg-type]
 
     Child.start = start  # type: ignore[method-assign,assignment]
