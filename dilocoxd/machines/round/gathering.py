@@ -113,13 +113,12 @@ def gathered_at(height: Height) -> Gathered:
         elif view.height < chain.height:
             absent.append(peer)
     steady = {peer: c for peer, c in contributions.items() if not height.is_left_out(peer)}
-    first_ready_at = height.timers.since(Mark.CONTRIBUTION)
     return Gathered(
         contributions=steady or contributions,
         awaited=awaited,
         unready=frozenset(unready),
         absent=frozenset(absent),
-        first_ready_at=first_ready_at if first_ready_at is not None else attempt.since,
+        first_ready_at=height.grace_since(left_out),
         attempt_started_at=attempt.since,
         grace_s=book.pace.grace(height.limits),
         conflicts=pairs,
@@ -190,7 +189,7 @@ def _silence(
         end, timer = timers.end(LEFT_OUT, limits), LEFT_OUT
     elif can_finish or (locks.is_free and decision.group is not None):
         timers.start(Mark.POSSIBLE, now)
-        end, timer = max(timers.end(COORDINATOR, limits), _grace_of_others(height, now)), COORDINATOR
+        end, timer = max(timers.end(COORDINATOR, limits), _grace_of_others(height)), COORDINATOR
     elif not locks.is_free and locks.commit is None:
         end, timer = timers.end(UNANSWERED_LOCK, limits), UNANSWERED_LOCK
     else:
@@ -203,10 +202,10 @@ def _silence(
     return GiveUp(f"no proposal of {first} for {timer.seconds(limits):g} s", is_told=False)
 
 
-def _grace_of_others(height: Height, now: Monotonic) -> Monotonic:
+def _grace_of_others(height: Height) -> Monotonic:
     """The coordinator may wait for peers that we believe to be slow: its grace counts, not only our decision."""
-    ready_at = height.timers.since(Mark.CONTRIBUTION)
-    grace_over = (ready_at if ready_at is not None else now) + height.book.pace.grace(height.limits)
+    left_out = height.left_out_beside(height.evidence(), height.present_views())
+    grace_over = height.grace_since(left_out) + height.book.pace.grace(height.limits)
     return Monotonic(grace_over + height.limits.coordinator_patience_s)
 
 

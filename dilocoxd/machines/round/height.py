@@ -3,7 +3,7 @@
 Holds the running attempt, the lock, votes and words; answers what follows from them. Source: protocol/06-rounds.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -172,6 +172,12 @@ class Height:
         others = views.keys() - left_out if left_out else ()
         return left_out if any(views[p].is_training or self.words.has_offered(p) for p in others) else frozenset()
 
+    def grace_since(self, left_out: Set[PeerId]) -> Monotonic:
+        """From when on stragglers have their grace. Offers of those left out start none: they stand before anybody else
+        has finished, and the first one who has would go alone."""
+        first = self.timers.first(Mark.CONTRIBUTION, left_out)
+        return first if first is not None else self.attempt.since
+
     def present_views(self) -> dict[PeerId, PeerView]:
         """Of everybody who may take part, ourselves included."""
         trains = self.own.is_training and not self.own.is_leaving
@@ -281,7 +287,7 @@ class Height:
             return
         self.book.contributed(peer)
         self.book.pace.contributed(peer, counted.contribution.phase, now)
-        self.timers.start(Mark.CONTRIBUTION, now)
+        self.timers.start(Mark.CONTRIBUTION, now, peer)
 
     def keep(self, peer: PeerId, proposal: Proposal, now: Monotonic) -> None:
         """A proposal of the attempt that we are in: to be considered, or a round goes on without us."""

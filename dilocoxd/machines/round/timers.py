@@ -4,7 +4,7 @@ Moments are noted in `Timers`, one for each lifetime (process, height, attempt),
 them move together (R18). The table is the one of protocol/06-rounds.md, and a test holds the two together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -21,7 +21,7 @@ class Mark(StrEnum):
 
     PROCESS = "the process starts"
     LEAVE = "the operator asks to leave"
-    CONTRIBUTION = "the first contribution of the round is announced"
+    CONTRIBUTION = "the first contribution of the round of a peer that is not left out is announced"
     ATTEMPT = "an attempt is entered"
     PROPOSAL = "a proposal arrives"
     POSSIBLE = "a group or a finished lock is possible"
@@ -99,6 +99,10 @@ class Timers:
 
     def since(self, mark: Mark, peer: PeerId | None = None) -> Monotonic | None:
         return self._since.get((mark, peer))
+
+    def first(self, mark: Mark, without: Set[PeerId]) -> Monotonic | None:
+        """The earliest moment that was noted for a peer that is not among these."""
+        return earliest(*[at for (one, peer), at in self._since.items() if one == mark and peer not in without])
 
     def is_running(self, mark: Mark) -> bool:
         return (mark, None) in self._since

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import BARRED_ROUNDS, EVIDENCE_AGE_MAX, ChainView
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.double_votes import PROOFS_KEPT, VOTERS_KEPT, VOTES_KEPT, DoubleVotes, is_proved
@@ -279,6 +279,26 @@ def test_who_is_left_out_is_neither_named_nor_waited_for(chain: ChainView) -> No
     gathered = gathered_at(offered(B, C, chain=chain))
     assert set(gathered.contributions) == {ME, B, C} - {gone}
     assert gone not in gathered_at(at(chain, B, C)).awaited
+
+
+def test_standing_offer_of_who_is_left_out_starts_no_grace() -> None:
+    height = at(left_out(B), B, C)
+    height.say(B, ready(B), START)
+    late = Monotonic(START + LIMITS.grace_max_s)
+    offer(height, late)
+    assert gathered_at(height).first_ready_at == late, "C has its grace from our contribution on"
+    height = at(chain_at(), B, C)
+    height.say(B, ready(B), START)
+    offer(height, late)
+    assert gathered_at(height).first_ready_at == START
+    on_accuse(height, C, Accuse(against(B)))
+    assert gathered_at(height).first_ready_at == late, "nor does it when the evidence comes later"
+
+
+def test_grace_without_an_offer_that_counts_ends() -> None:
+    height = at(left_out(B), B, C)
+    height.say(B, ready(B), START)
+    assert height.grace_since(frozenset([B])) == height.attempt.since == START
 
 
 def test_those_left_out_go_on_where_nobody_else_trains() -> None:

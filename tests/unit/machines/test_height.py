@@ -46,7 +46,7 @@ def test_nothing_that_was_said_at_a_height_is_left_at_the_next_one() -> None:
     later = next_height(height)
     assert later.words.readies() == {} and later.words.known_attempt(ME, Attempt(0)) == 0
     assert later.words.left(B) is None and not later.votes.votes and not later.accepts.accepted
-    assert later.lock is None and not later.attempt.is_left_out and later.timers.since(Mark.CONTRIBUTION) is None
+    assert later.lock is None and not later.attempt.is_left_out and later.timers.first(Mark.CONTRIBUTION, set()) is None
     assert later.own.offer is height.own.offer, "our contribution is still offered"
 
 
@@ -131,7 +131,11 @@ def test_standing_still_moves_every_moment_of_height_and_attempt() -> None:
     height.keep(B, proposal(ME, B), START)
     begin_exchange(height, ME, B)
     height.stood_still(60.0)
-    moments = (height.timers.since(Mark.CONTRIBUTION), height.attempt.since, height.attempt.timers.since(Mark.PROGRESS))
+    moments = (
+        height.timers.first(Mark.CONTRIBUTION, set()),
+        height.attempt.since,
+        height.attempt.timers.since(Mark.PROGRESS),
+    )
     assert (*moments, height.attempt.timers.since(Mark.PROPOSAL, B)) == (START + 60.0,) * 4
 
 
