@@ -107,12 +107,20 @@ class ChainView:
 
     @property
     def recent_contributors(self) -> frozenset[PeerId]:
-        """Of the last RECENT_ENTRIES entries, without those that are barred."""
-        return frozenset().union(*self.recent).difference(self.barred)
+        """Of the last RECENT_ENTRIES entries, whether barred or not."""
+        return frozenset().union(*self.recent)
 
     def left_out_by(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
-        """Who counts for nothing in the next entry, if that holds this evidence (R27)."""
-        return frozenset([*self.barred, *(found.peer for found in evidence)])
+        """Who counts for nothing in the next entry, if that holds this evidence (R27). Recent contributors are not left
+        out if no other one would remain: any part of a split network could go on without a majority of anybody."""
+        found = frozenset([*self.barred, *(found.peer for found in evidence)])
+        recent = self.recent_contributors
+        return found if recent - found else found - recent
+
+    def electorate(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+        """Of whom more than half commit an entry with this evidence if `quorum = majority` (R14). Empty only on a chain
+        without entries."""
+        return self.recent_contributors - self.left_out_by(evidence)
 
 
 def entry_tokens(entry: Entry) -> int:

@@ -54,7 +54,7 @@ def check_branch(branch: Branch, base: ChainView, limits: RoundLimits, keys: Vot
         _check_evidence(entry, view, keys)
         if limits.has_majority_quorum:
             voters = frozenset(vote.peer for vote in signed.votes)
-            reason = missing_majority(voters, view.recent_contributors - view.left_out_by(entry.evidence))
+            reason = missing_majority(voters, view.electorate(entry.evidence))
             if reason:
                 raise WireError("bad_quorum", f"entry {entry.round}: {reason}")
         view = view.extended(entry, Digest(bytes(32)))

@@ -122,7 +122,7 @@ def gathered_at(height: Height) -> Gathered:
         attempt_started_at=attempt.since,
         grace_s=book.pace.grace(height.limits),
         conflicts=pairs,
-        recent_contributors=chain.recent_contributors - chain.left_out_by(evidence),
+        recent_contributors=chain.electorate(evidence),
     )
 
 
@@ -222,10 +222,11 @@ def others_due(height: Height, now: Monotonic, own_step_s: float = 0.0) -> Monot
     *planned* phases: with measured ones, two sites that wait for each other would both expect the other even later.
     """
     pace, views, known = height.book.pace, height.book.views(), paces(height)
+    left_out = height.chain.left_out_by(())
     latest = now + pace.grace(height.limits)
     due = []
     for peer, view in views.items():
-        is_over = not view.is_live or height.words.has_offered(peer) or peer in height.chain.barred
+        is_over = not view.is_live or height.words.has_offered(peer) or peer in left_out
         if is_over or not _is_due(height, peer, view):
             continue
         expected = pace.planned(peer, _planned_steps(height, peer, known, own_step_s), view.step_seconds)

@@ -272,4 +272,4 @@ def quorum_problem(height: Height, voters: frozenset[PeerId], evidence: tuple[Ev
     what the entry holds; whom it proves to have voted twice does not count."""
     if not height.limits.has_majority_quorum:
         return ""
-    return missing_majority(voters, height.chain.recent_contributors - height.chain.left_out_by(evidence))
+    return missing_majority(voters, height.chain.electorate(evidence))

@@ -320,8 +320,7 @@ class Watch:
         is_kept = not left_out.intersection(peers) or left_out.issuperset(peers)
         self.check(is_kept, f"R27: {sorted(left_out)} voted twice and are in a group with others")
         if limits.has_majority_quorum:
-            recent = chain.recent_contributors - chain.left_out_by(message.evidence)
-            problem = missing_majority(frozenset(peers), recent)
+            problem = missing_majority(frozenset(peers), chain.electorate(message.evidence))
             self.check(not problem, f"R14: {problem}")
         else:
             at_odds = [

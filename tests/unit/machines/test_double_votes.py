@@ -214,7 +214,7 @@ def test_chain_leaves_out_for_a_while_who_an_entry_proves_to_have_voted_twice() 
     chain = replace(chain_at(), recent=(frozenset([ME, B]),))
     after = chain.extended(replace(entry_of(ME), evidence=(against(B),)), OTHER)
     assert after.barred == {B: 3 + BARRED_ROUNDS}
-    assert after.recent_contributors == {ME}
+    assert after.electorate(()) == {ME}
     rounds = 1
     while after.barred:
         following = replace(entry_of(ME), round=after.height, parent=after.head)
@@ -251,6 +251,32 @@ def test_majority_does_not_count_who_is_accused_in_the_very_entry() -> None:
     height.chain = replace(chain_at(), recent=(frozenset([ME, B]),))
     assert missing_majority({ME}, height.chain.recent_contributors)
     assert quorum_problem(height, frozenset([ME]), ()) and not quorum_problem(height, frozenset([ME]), (against(B),))
+
+
+def test_majority_counts_all_where_all_recent_contributors_voted_twice() -> None:
+    """R27.8: with nobody left to count, each half of a split network would go on alone."""
+    barred = {ME: RoundIndex(60), B: RoundIndex(60), D: RoundIndex(60)}
+    height = height_of(B, limits=replace(LIMITS, has_majority_quorum=True))
+    height.chain = replace(chain_at(), recent=(frozenset([ME, B]),), barred=barred)
+    assert quorum_problem(height, frozenset([ME]), ()) and not quorum_problem(height, frozenset([ME, B]), ())
+    assert height.chain.left_out_by(()) == {D}, "it did not contribute recently"
+    height.chain = replace(chain_at(), recent=(frozenset([ME, B]),), barred={ME: RoundIndex(60)})
+    assert height.chain.electorate((against(B),)) == {ME, B} and height.chain.electorate(()) == {B}
+    assert chain_at().electorate((against(B),)) == frozenset(), "no entries, no limit (R14.2)"
+
+
+def test_newcomer_goes_on_with_those_who_voted_twice_where_nobody_else_counts() -> None:
+    """Without them it has no majority, and beside it they could not go on alone: nobody would ever commit."""
+    limits = replace(LIMITS, has_majority_quorum=True)
+    height = height_of(B, limits=limits)
+    height.chain = replace(left_out(B), recent=(frozenset([B]),))
+    offer(height)
+    height.say(B, ready(B), START)
+    gathered = gathered_at(height)
+    assert set(gathered.contributions) == {ME, B} and gathered.recent_contributors == {B}
+    assert not evidence_problem([ME, B], (), height.chain)
+    after = height.chain.extended(entry_of(ME, B), OTHER)
+    assert after.electorate(()) == {ME} and after.left_out_by(()) == {B}
 
 
 # --- groups and proposals
