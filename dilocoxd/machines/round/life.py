@@ -79,8 +79,8 @@ class RoundLife:
         """When to say again where we stand."""
         self.promised: Promise | None = None
         """What is on disk."""
-        self.attempts_promised: dict[tuple[RoundIndex, Digest], Attempt] = {}
-        """Newest attempt that we promised, by (round, head): of the last TIPS_KEPT that we stood on."""
+        self.promises: dict[tuple[RoundIndex, Digest], Promise] = {}
+        """The newest one, by (round, head): of the last TIPS_KEPT that we stood on."""
         self.recovering: Recovering | None = None
         self.height = Height(terms, self.own, self.book, chain, self.now)
 
@@ -124,10 +124,10 @@ class RoundLife:
 
     def _remember(self, promise: Promise) -> None:
         tip = promise.round, promise.parent
-        self.attempts_promised.pop(tip, None)
-        self.attempts_promised[tip] = promise.attempt
-        if len(self.attempts_promised) > TIPS_KEPT:
-            del self.attempts_promised[next(iter(self.attempts_promised))]
+        self.promises.pop(tip, None)
+        self.promises[tip] = promise
+        if len(self.promises) > TIPS_KEPT:
+            del self.promises[next(iter(self.promises))]
 
     def accuse(self) -> None:
         """Tell the operator who was found to have voted twice, and everybody, if the chain does not (R27)."""
@@ -228,17 +228,17 @@ class RoundLife:
             self.own.offer = None
         for evidence in height.evidence():
             self.broadcast(Accuse(evidence))  # until an entry holds it: the first time it may have been lost
-        if kept is None:
-            # A recovery may bring us back to where we voted before: what we promised there still holds (R2).
-            promised = self.attempts_promised.get((chain.height, chain.head))
-            self.enter(Attempt(0) if promised is None else Attempt(promised + 1))
+        # A recovery may bring us back to where we voted before: what we promised there still holds (R2), the lock
+        # included: without it our Ready would prove that nobody committed that entry (R13). RESULT is of another one.
+        promise = kept.promise if kept is not None else self.promises.get((chain.height, chain.head))
+        if promise is None:
+            self.enter(Attempt(0))
             return
-        promise = self.promised = kept.promise
+        if kept is not None:
+            self.promised = promise
         if promise.entry is not None:
-            digest = entry_hash(promise.entry)
-            height.lock = HeldLock(
-                promise.voted_attempt, promise.entry, digest, promise.voters, kept.results_held, promise.offers
-            )
+            digest, held = entry_hash(promise.entry), kept is not None and kept.results_held
+            height.lock = HeldLock(promise.voted_attempt, promise.entry, digest, promise.voters, held, promise.offers)
         self.enter(Attempt(promise.attempt + 1))
 
     def offer(self, offer: PhaseOffered, *, is_told: bool) -> None:

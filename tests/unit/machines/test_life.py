@@ -23,7 +23,7 @@ from dilocoxd.machines.round.outputs import (
 )
 from dilocoxd.machines.round.timers import LAG_S
 from dilocoxd.machines.round.voting import promise_of
-from dilocoxd.wire.messages import Accuse
+from dilocoxd.wire.messages import Accuse, Ready
 from tests.unit.machines.round_world import (
     HASHES,
     ME,
@@ -192,8 +192,13 @@ def test_who_comes_back_to_a_head_goes_on_behind_what_it_promised_there() -> Non
     assert found.height.attempt.index == 0
     found.arrive(tip)
     assert found.height.attempt.index == 1
+    kept = found.height.lock
+    assert kept is not None and kept.entry_hash == held_of(ME, B).entry_hash and not kept.results_held
+    (said,) = [one.message for one in found.out[-1:] if isinstance(one, Broadcast)]
+    assert isinstance(said, Ready) and said.lock == kept.on_wire, "else it would prove that nobody committed (R13.1)"
     lost = RoundLife(terms(), replace(tip, height=RoundIndex(0), head=Digest(b"g" * 32)))
     lost.start(KeptPromise(replace(promise_of(found.height), attempt=Attempt(4)), results_held=False))
     assert lost.height.attempt.index == 0
     lost.arrive(tip)
     assert lost.height.attempt.index == 5
+    assert lost.height.lock is not None and lost.height.lock.entry == kept.entry
