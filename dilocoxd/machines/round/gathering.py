@@ -49,7 +49,7 @@ def look(height: Height, process: Timers, now: Monotonic) -> Outcome:
     taken = take_up(height, order, now)
     if not isinstance(taken, Waiting):
         return taken
-    locks, gathered = height.lock_decision(), gathered_at(height)
+    locks, (gathered, look_at) = height.lock_decision(), _gathered_now(height, now)
     decision = decide_group(gathered, height.limits, now=now)
     _note_who_is_late(height, gathered, decision, now)
     hold = _hold(height, locks, gathered, process, now)
@@ -59,7 +59,7 @@ def look(height: Height, process: Timers, now: Monotonic) -> Outcome:
     silence = _silence(height, first, locks, decision, hold, now)
     if isinstance(silence, GiveUp):
         return silence
-    until = earliest(taken.until, decision.until, hold.until if hold is not None else None, silence.until)
+    until = earliest(look_at, taken.until, decision.until, hold.until if hold is not None else None, silence.until)
     return Waiting(made.reason, until, (*taken.orders, *made.orders))
 
 
@@ -77,6 +77,30 @@ def _make(
     if locks.is_free and decision.group is None:
         return Waiting(decision.reason)
     return propose(height, locks, decision.group or (), now)
+
+
+def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic | None]:
+    """What `decide_group` gets, and when to look again. Where only those left out have something to offer, who keeps
+    them waiting has its time like everybody else: to join, and to offer something from when it is due (R27.9)."""
+    gathered, attempt, limits = gathered_at(height), height.attempt, height.limits
+    if gathered.contributions:
+        return gathered, None
+    left_out = height.left_out_beside(height.evidence(), height.present_views())
+    if not any(height.words.has_offered(peer) for peer in left_out):
+        return gathered, None
+    ends = dict.fromkeys(gathered.unready, attempt.timers.end(JOINING, limits))
+    joining = [peer for peer, end in ends.items() if end <= now]
+    offers = {
+        peer: Monotonic(
+            attempt.since + limits.grace_max_s if due is None else max(attempt.since, due) + gathered.grace_s
+        )
+        for peer, due in gathered.awaited.items()
+        if peer != height.me and not height.words.has_offered(peer)
+    }
+    offering = [peer for peer, end in offers.items() if end <= now]
+    height.book.waited_in_vain(joining=joining, offering=offering)
+    until = earliest(*(end for end in (*ends.values(), *offers.values()) if end > now))
+    return (gathered_at(height) if joining or offering else gathered), until
 
 
 def gathered_at(height: Height) -> Gathered:

@@ -16,7 +16,7 @@ from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.attempt import Proposal, RunningAttempt
-from dilocoxd.machines.round.grouping import coordinator_order
+from dilocoxd.machines.round.grouping import contribution_problem, coordinator_order
 from dilocoxd.machines.round.inputs import PhaseOffered, RoundMessage
 from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, VoteBox, resolve_locks
 from dilocoxd.machines.round.outcomes import Violation
@@ -170,7 +170,18 @@ class Height:
         `views`: who is there, ourselves included."""
         left_out = self.chain.left_out_by(evidence)
         others = views.keys() - left_out if left_out else ()
-        return left_out if any(views[p].is_training or self.words.has_offered(p) for p in others) else frozenset()
+        return left_out if any(self._is_at_work(views[p]) for p in others) else frozenset()
+
+    def _is_at_work(self, view: PeerView) -> bool:
+        """Whether the peer offers what the next entry may name, or is waited for until it does. One that hangs, or
+        offers nothing that counts, would else stop those left out for ever (R27.9)."""
+        peer, record = view.peer, self.book.records[view.peer]
+        if self.book.is_suspected(peer) or record.has_missed_join or self.words.left(peer) == self.attempt.index:
+            return False
+        ready = self.words.ready(peer)
+        if ready is not None and ready.contribution is not None:
+            return not contribution_problem(ready.contribution, self.chain, self.limits)
+        return view.is_training and view.height in (self.round, self.round - 1) and not record.is_straggler
 
     def grace_since(self, left_out: Set[PeerId]) -> Monotonic:
         """From when on stragglers have their grace. Offers of those left out start none: they stand before anybody else

@@ -10,10 +10,10 @@ from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import BARRED_ROUNDS, EVIDENCE_AGE_MAX, ChainView
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.double_votes import PROOFS_KEPT, VOTERS_KEPT, VOTES_KEPT, DoubleVotes, is_proved
-from dilocoxd.machines.round.gathering import gathered_at
+from dilocoxd.machines.round.gathering import gathered_at, look
 from dilocoxd.machines.round.grouping import evidence_problem, missing_majority
 from dilocoxd.machines.round.height import Height
-from dilocoxd.machines.round.outcomes import CATCHING_UP, GATHERING
+from dilocoxd.machines.round.outcomes import CATCHING_UP, GATHERING, TakeUp, Waiting
 from dilocoxd.machines.round.proposals import group_proposal, on_proposal, quorum_problem, take_up
 from dilocoxd.machines.round.voting import on_accuse, on_vote
 from dilocoxd.wire.entry import (
@@ -335,12 +335,49 @@ def test_those_left_out_go_on_where_nobody_else_trains() -> None:
     assert not gathered_at(height).contributions
 
 
-def test_proposal_of_those_left_out_alone_is_refused_by_who_trains() -> None:
+@pytest.mark.parametrize("keeps", ["trains", "offers too much", "does not join"])
+def test_who_hangs_or_offers_nothing_that_counts_stops_nobody_for_ever(keeps: str) -> None:
+    height = at(left_out(B), B, C)
+    height.say(B, ready(B), START)
+    said = ready(C, phase=-1) if keeps == "offers too much" else ready(C if keeps == "does not join" else None)
+    height.say(C, said, START)
+    if keeps == "does not join":
+        height.attempt = type(height.attempt)(Attempt(1), START)
+        height.say(B, ready(B, 1), START)
+        height.say(ME, height.ready_message(), START)
+    now = START
+    found = look(height, round_world.process(), now)
+    while not gathered_at(height).contributions:
+        assert isinstance(found, Waiting) and found.until is not None and found.until > now, "else nobody looks again"
+        now = found.until
+        found = look(height, round_world.process(), now)
+    assert set(gathered_at(height).contributions) == {B}
+    assert now <= START + LIMITS.progress_timeout_s
+    height.say(C, ready(C, height.attempt.index, phase=1), now)
+    if keeps != "does not join":
+        assert set(gathered_at(height).contributions) == {C}, "it offers something now"
+
+
+def test_slow_trainer_has_its_time_from_when_it_is_due() -> None:
+    height = at(left_out(B), B, C)
+    height.say(B, ready(B), START)
+    height.say(C, ready(), START)
+    record = height.book.records[C].phases
+    record.seen_at, record.seconds = START, 100.0
+    found = look(height, round_world.process(), Monotonic(START + 99.0))
+    assert isinstance(found, Waiting) and not gathered_at(height).contributions
+    look(height, round_world.process(), Monotonic(START + 101.0 + LIMITS.grace_max_s))
+    assert set(gathered_at(height).contributions) == {B}
+
+
+def test_proposal_of_those_left_out_alone_is_not_taken_up_by_who_trains() -> None:
     height = at(left_out(B), B)
     height.keep(B, proposal(B, observers=(ME,)), START)
     height.own.is_training = True
     found = take_up(height, [B, ME], START)
-    assert "names only pB" in str(found) and B not in height.attempt.proposals
+    assert isinstance(found, Waiting) and not found.orders, "its coordinator may not know that we train: no strike"
+    height.own.is_training = False
+    assert isinstance(take_up(height, [B, ME], START), TakeUp)
 
 
 def test_evidence_of_a_proposal_is_learned_and_what_proves_nothing_refuses_it() -> None:
