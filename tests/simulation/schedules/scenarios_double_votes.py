@@ -96,6 +96,22 @@ def who_voted_twice_goes_on_where_nobody_else_trains() -> str:
     return _result(swarm) or ("" if rounds > 2 else f"{rounds} rounds in {CALM_S:g} s, and only it trains")
 
 
+def who_voted_twice_goes_on_where_the_others_hang() -> str:
+    """One of the others trains on and on and offers nothing, one does not train: that is no reason to stand still."""
+    swarm, liar, honest = _begin(3)
+    _until(swarm, lambda: all(liar.name in n.machine.chain.barred for n in swarm.nodes.values()), 90.0)
+    assert liar.mischief is not None
+    liar.mischief.kind = "as it should"
+    for node in honest:
+        node.phase_s = 1e9
+    honest[1].is_training = False
+    swarm.world.run(swarm.world.now + CALM_S)
+    before = liar.machine.chain.height
+    swarm.world.run(swarm.world.now + CALM_S)
+    rounds = honest[1].machine.chain.height - before
+    return "" if rounds > 2 else f"{rounds} rounds in {CALM_S:g} s, and only it offers anything"
+
+
 def _forged(node: Node, against: PeerId) -> Evidence:
     """Signed with the wrong key."""
     status, chain = node.machine.status, node.machine.chain
@@ -151,6 +167,7 @@ DOUBLE_VOTES: tuple[Callable[[], str], ...] = (
     who_votes_twice_before_different_peers_is_found,
     who_voted_twice_is_no_part_of_a_majority,
     who_voted_twice_goes_on_where_nobody_else_trains,
+    who_voted_twice_goes_on_where_the_others_hang,
     forged_evidence_is_held_against_nobody,
     who_comes_back_to_a_head_does_not_vote_there_again,
 )
