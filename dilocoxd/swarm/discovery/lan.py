@@ -151,9 +151,17 @@ def look(timeout_s: float) -> list[LocalRun]:
 
 
 def _asked(zeroconf: "Zeroconf", name: str, deadline: float) -> "ServiceInfo | None":
-    """What is known of a name; what the browser has not heard by the end is asked for once, briefly."""
+    """What is known of a name; what the browser has not heard by the end is asked for once, briefly.
+
+    None too where the name is not of the form that DNS-SD asks for: it comes from anybody.
+    """
+    from zeroconf import Error
+
     left_ms = (deadline - time.monotonic()) * 1000
-    return zeroconf.get_service_info(SERVICE, name, timeout=round(min(ASK_MS, max(1.0, left_ms + ASK_MS / 4))))
+    try:
+        return zeroconf.get_service_info(SERVICE, name, timeout=round(min(ASK_MS, max(1.0, left_ms + ASK_MS / 4))))
+    except Error:
+        return None
 
 
 def _read(info: "ServiceInfo") -> LocalRun | None:

@@ -2,15 +2,18 @@
 
 import ast
 import inspect
+import time
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from zeroconf import Zeroconf
 
 from dilocoxd.cli.joining.nearby import screen
 from dilocoxd.daemon.peers.nearby import tells_lan
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.discovery import lan
-from dilocoxd.swarm.discovery.lan import LocalRun, local_ips, read_answer
+from dilocoxd.swarm.discovery.lan import SERVICE, LocalRun, local_ips, read_answer
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
 RUN = LocalRun(RunId("tiny-0123456789abcdef"), "invite", "attic", PEER, ("192.168.1.5",), 31337)
@@ -46,6 +49,18 @@ def test_answer_that_leads_nowhere_is_dropped(ips: list[str], port: int | None) 
 def test_any_answer_is_printable_or_dropped(properties: dict[bytes, bytes | None], ip: str) -> None:
     found = read_answer({**TOLD, **properties}, [ip, "192.168.1.5"], 31337)
     assert found is None or screen([found]).replace("\n", "").isprintable()
+
+
+class Unheard:
+    """The library without a socket: it reads the name as it always does, and would ask the network after that."""
+
+    get_service_info = Zeroconf.get_service_info
+
+
+@pytest.mark.parametrize("alias", ["foo", "", f"\x1b[2J.{SERVICE}", f"{'a' * 64}.{SERVICE}", "x._http._tcp.local."])
+def test_answer_whose_name_is_none_is_passed_over(alias: str) -> None:
+    library: Any = Unheard()
+    assert lan._asked(library, alias, time.monotonic()) is None
 
 
 def test_screen_says_how_to_join_each_run_once() -> None:
