@@ -73,7 +73,7 @@ def test_votes_on_an_eviction_are_signed_by_their_voters(row: dict[str, Any]) ->
     assert _flatten(revocation) == from_json(row["fields"])
     assert encode_struct(revocation).hex() == row["bytes"]
     votes = VoteBook(AUTHORITIES.run, is_signed_by)
-    assert votes.add(revocation, lambda peer: True) == revocation.votes
+    assert votes.add(revocation, lambda vote: True, lambda vote: True) == revocation.votes
     assert votes.revocation((revocation.terms.peer, revocation.terms.serial)) == revocation
 
 

@@ -6,6 +6,7 @@ protocol/03-identity.md, M3, M4 and M7.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -13,7 +14,7 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, check_membership, check_revocation
 from dilocoxd.machines.admission.eviction import Contributors, EvictionCount, tally
-from dilocoxd.machines.admission.vote_book import Membership, Verify, VoteBook
+from dilocoxd.machines.admission.vote_book import Membership, Verify, VoteBook, is_too_old
 from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
 
 Mode = Literal["invite", "open", "closed"]
@@ -44,6 +45,8 @@ class AdmissionBook:
     """Serials of invites that admit nobody any more, because a member that they admitted was evicted."""
     verify: Verify = lambda peer, signature, text: False
     """Of members' votes; a site that cannot check them believes none."""
+    is_in_time: Callable[[PeerId], bool] = lambda voter: True
+    """Whether another vote of this peer is taken up now: it will be told to all."""
     chain: Contributors | None = None
     """None: it is not loaded yet, and what was decided before stands."""
     undecided: VoteBook = field(init=False)
@@ -53,7 +56,7 @@ class AdmissionBook:
     """Of peers that members evicted: a fork can undo it, and then they are let in as before. Keys: revocations."""
 
     def __post_init__(self) -> None:
-        self.undecided = VoteBook(self.authorities.run, self.verify)
+        self.undecided = VoteBook(self.authorities.run, self.verify, self.is_in_time)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether `peer` was let in and not evicted since."""
@@ -143,7 +146,7 @@ class AdmissionBook:
             self.undecided.check_all(revocation)
             self.undecided.votes[key] = {vote.peer: vote for vote in revocation.votes}
             return revocation.votes
-        return self.undecided.add(revocation, self._may_vote)
+        return self.undecided.add(revocation, self._may_count, self._stands)
 
     def _keep_for_later(self, revocation: Revocation) -> None:
         self.undecided.check_all(revocation)
@@ -183,6 +186,12 @@ class AdmissionBook:
 
     def _may_vote(self, peer: PeerId) -> bool:
         return peer in self.members or (self.chain is not None and self.chain.last_entry(peer) is not None)
+
+    def _may_count(self, vote: EvictionVote) -> bool:
+        return self._may_vote(vote.peer) and self.chain is not None and not is_too_old(vote, self.chain.height)
+
+    def _stands(self, vote: EvictionVote) -> bool:
+        return self.chain is not None and self.chain.hash_at(vote.height) == vote.head
 
     def tally(self, key: Membership) -> EvictionCount | None:
         """How far the members are with this eviction; None: nobody voted, or no vote counts on our chain."""

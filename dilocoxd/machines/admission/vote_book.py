@@ -17,34 +17,41 @@ from dilocoxd.wire.entry import Signature
 UNDECIDED_MAX: Final = 256
 VOTES_OF_ONE_MAX: Final = 16
 """On so many memberships one peer may have a vote at a time."""
+RENEW_ENTRIES: Final = 64
+"""A vote takes the place of another of its voter only so many entries later: each one is told to everybody."""
 
 Membership = tuple[PeerId, int]
 """Of which peer, by the invite with which serial."""
 Verify = Callable[[PeerId, Signature, bytes], bool]
 """Whether the signature of an identity fits peer and text."""
+Asked = Callable[[EvictionVote], bool]
 
 
 @dataclass(slots=True)
 class VoteBook:
-    """Genuine votes. Whether one counts depends on the chain, so it is not asked here."""
+    """Genuine votes. Whether one counts depends on the chain, so callers say it."""
 
     run: bytes
     verify: Verify
+    is_in_time: Callable[[PeerId], bool] = lambda voter: True
+    """Whether another vote of this peer, which is genuine and news, is taken up now; asked once for each."""
     votes: dict[Membership, dict[PeerId, EvictionVote]] = field(default_factory=dict)
 
-    def add(self, revocation: Revocation, may_vote: Callable[[PeerId], bool]) -> tuple[EvictionVote, ...]:
-        """Keep its votes that are news, of peers that may vote, and return them.
+    def add(self, revocation: Revocation, may_count: Asked, stands: Asked) -> tuple[EvictionVote, ...]:
+        """Keep its votes that are news and may count, and return them.
 
-        Raises WireError(wrong_run | bad_signature).
+        `may_count`: its voter may vote, and it is not too old. `stands`: it is about our chain. A vote that stands is
+        better than one that does not, and of two others the newer by RENEW_ENTRIES: so no voter has an endless row of
+        votes that are each better than the one before. Raises WireError(wrong_run | bad_signature).
         """
         self._check_run(revocation)
         terms = revocation.terms
         key = (terms.peer, terms.serial)
         kept = self.votes.get(key, {})
-        news = [vote for vote in revocation.votes if may_vote(vote.peer) and _is_newer(vote, kept.get(vote.peer))]
+        news = [vote for vote in revocation.votes if may_count(vote) and _is_better(vote, kept.get(vote.peer), stands)]
         for vote in news:
             self._check_signature(terms, vote)
-        news = [vote for vote in news if self._has_room(key, vote.peer)]
+        news = [vote for vote in news if self._has_room(key, vote.peer) and self.is_in_time(vote.peer)]
         for vote in news:
             self.votes.setdefault(key, {})[vote.peer] = vote
         return tuple(news)
@@ -78,7 +85,7 @@ class VoteBook:
     def prune(self, height: int) -> None:
         """Forget votes that can count no more on a chain of `height` entries, whatever is voted from now on."""
         for key, votes in list(self.votes.items()):
-            left = {peer: vote for peer, vote in votes.items() if vote.height + 2 * VOTE_ENTRIES > height}
+            left = {peer: vote for peer, vote in votes.items() if not is_too_old(vote, height)}
             if left:
                 self.votes[key] = left
             else:
@@ -90,5 +97,14 @@ class VoteBook:
         return Revocation(RevocationTerms(self.run, *key), (), tuple(votes[peer] for peer in sorted(votes)))
 
 
-def _is_newer(vote: EvictionVote, known: EvictionVote | None) -> bool:
-    return known is None or (vote.height, vote.head) > (known.height, known.head)
+def is_too_old(vote: EvictionVote, height: int) -> bool:
+    """Whether it can count no more on a chain of `height` entries, whatever is voted from now on."""
+    return vote.height + 2 * VOTE_ENTRIES <= height
+
+
+def _is_better(vote: EvictionVote, known: EvictionVote | None, stands: Asked) -> bool:
+    if known is None:
+        return True
+    if stands(vote) != stands(known):
+        return stands(vote)
+    return vote.height >= known.height + RENEW_ENTRIES

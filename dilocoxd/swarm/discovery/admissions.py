@@ -5,6 +5,7 @@ holds is checked like what a peer sends: its signatures are the proof.
 """
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,12 +17,15 @@ from dilocoxd.machines.admission.eviction import Contributors
 from dilocoxd.machines.admission.gate import MEMBERS_MAX, AdmissionBook
 from dilocoxd.store.durable import write_json
 from dilocoxd.swarm.discovery.identity import is_signed_by
+from dilocoxd.swarm.streams.budget import Budget, Rate
 from dilocoxd.wire.admission import Revocation, decode_membership, decode_revocation
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.messages import Revocations
 
 FILE_BYTES_MAX: Final = 64 << 20
 REVOCATIONS_PER_MESSAGE: Final = 15
+VOTES_OF_ONE: Final = Rate(per_s=1 / 60, burst=64)
+"""So often a member's votes are taken up: what is, goes on to everybody."""
 
 
 class Admissions:
@@ -128,4 +132,5 @@ def make_admissions(authorities: Authorities | None, path: Path | None) -> Admis
     """None: the run asks for no membership."""
     if authorities is None or path is None:
         return None
-    return Admissions(AdmissionBook(authorities, verify=is_signed_by), path)
+    budget = Budget(time.monotonic, each=VOTES_OF_ONE)
+    return Admissions(AdmissionBook(authorities, verify=is_signed_by, is_in_time=budget.take), path)

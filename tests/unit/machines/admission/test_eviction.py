@@ -15,7 +15,7 @@ from dilocoxd.machines.admission.certificates import Authorities, admit, certifi
 from dilocoxd.machines.admission.eviction import VOTE_ENTRIES, WINDOW_ENTRIES, height_to_vote_at, tally
 from dilocoxd.machines.admission.gate import WAITING_MAX, AdmissionBook, Review
 from dilocoxd.machines.admission.keys import SigningKey
-from dilocoxd.machines.admission.vote_book import UNDECIDED_MAX, VOTES_OF_ONE_MAX
+from dilocoxd.machines.admission.vote_book import RENEW_ENTRIES, UNDECIDED_MAX, VOTES_OF_ONE_MAX
 from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
 from dilocoxd.wire.entry import Signature
 
@@ -160,6 +160,45 @@ def test_forged_vote_changes_nothing() -> None:
     with pytest.raises(WireError) as caught:
         found.vote(cast(vote(A, chain), run=bytes(32)))
     assert caught.value.code == "wrong_run"
+
+
+def test_member_cannot_vote_again_and_again_for_all_to_hear() -> None:
+    chain = Chain(["ABX"] * 3000)
+    found = book(chain)
+    forged = [EvictionVote(A, 2000, bytes([number] * 32), Signature(b"key", b"good")) for number in range(200)]
+    assert sum(bool(found.vote(cast(one))) for one in forged) == 1
+    rows = [vote(A, chain, 1100), EvictionVote(A, 2900, bytes(32), Signature(b"key", b"good"))] * 50
+    assert sum(bool(found.vote(cast(one))) for one in rows) == 1, "what stands gives way to nothing that does not"
+    assert sum(bool(found.vote(cast(vote(A, chain, height)))) for height in range(1101, 3001)) == 1900 // RENEW_ENTRIES
+
+
+def test_vote_that_would_be_forgotten_at_once_is_no_news() -> None:
+    chain = Chain(["ABX"] * (2 * VOTE_ENTRIES + 10))
+    found = book(chain)
+    assert not found.vote(cast(vote(A, chain, 10)))
+    assert found.vote(cast(vote(A, chain, 11)))
+
+
+def test_vote_on_our_chain_takes_the_place_of_one_on_a_branch_that_was_dropped() -> None:
+    dropped, kept = Chain(["ABX"] * 30, "dropped"), Chain(["ABX"] * 25, "kept")
+    found = book(dropped)
+    assert found.vote(cast(vote(A, dropped)))
+    found.chain = kept
+    found.chain.groups += ["ABX"] * 5
+    assert found.vote(cast(vote(A, kept, 20))) and not found.vote(cast(vote(A, dropped)))
+
+
+def test_votes_of_one_voter_are_taken_up_only_so_often() -> None:
+    chain, left = Chain(["ABX"] * 20), [A]
+    made = AdmissionBook(
+        AUTHORITIES, verify=lambda peer, signature, text: signature.value == b"good", chain=chain,
+        is_in_time=lambda voter: voter in left and not left.remove(voter),
+    )  # fmt: skip
+    for peer in (A, B, X):
+        made.take_in(membership(peer), peer, NOW)
+    with pytest.raises(WireError, match="not signed"):
+        made.vote(cast(vote(A, chain, value=b"forged")))
+    assert made.vote(cast(vote(A, chain))) and not made.vote(cast(vote(A, chain), target=B))
 
 
 def test_voter_that_votes_again_undoes_nothing_that_was_decided() -> None:
