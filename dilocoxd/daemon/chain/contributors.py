@@ -23,12 +23,12 @@ class ContributorRoll:
 
     @property
     def height(self) -> int:
-        """Number of entries."""
-        return len(self._groups)
+        """Number of entries; while the log is rolled back, those that it still has."""
+        return min(len(self._groups), self._log.height)
 
     def hash_at(self, height: int) -> Digest | None:
         """Chain head when it had `height` entries; None: it has fewer."""
-        return self._log.hash_at(height) if 0 <= height <= min(self.height, self._log.height) else None
+        return self._log.hash_at(height) if 0 <= height <= self.height else None
 
     def of_entry(self, index: int) -> tuple[PeerId, ...]:
         """Contributors of entry `index`, sorted."""
