@@ -14,7 +14,7 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, check_membership, check_revocation
 from dilocoxd.machines.admission.eviction import Contributors, EvictionCount, tally
-from dilocoxd.machines.admission.vote_book import Membership, Verify, VoteBook, is_too_old
+from dilocoxd.machines.admission.vote_book import UNDECIDED_MAX, Membership, Verify, VoteBook, is_too_old
 from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
 
 Mode = Literal["invite", "open", "closed"]
@@ -51,7 +51,7 @@ class AdmissionBook:
     """None: it is not loaded yet, and what was decided before stands."""
     undecided: VoteBook = field(init=False)
     _waiting: dict[Revocation, None] = field(default_factory=dict)
-    """Votes on entries that we do not have yet: the newest WAITING_MAX, oldest first."""
+    """Votes on entries that we do not have yet: WAITING_MAX, oldest first."""
     _set_aside: dict[Membership, MembershipProof] = field(default_factory=dict)
     """Of peers that members evicted: a fork can undo it, and then they are let in as before. Keys: revocations."""
 
@@ -149,10 +149,27 @@ class AdmissionBook:
         return self.undecided.add(revocation, self._may_count, self._stands)
 
     def _keep_for_later(self, revocation: Revocation) -> None:
+        if revocation in self._waiting:
+            return
+        oldest = self._to_give_up() if len(self._waiting) >= WAITING_MAX else None
+        if oldest is not None and self._is_of_member(oldest) and not self._is_of_member(revocation):
+            return
         self.undecided.check_all(revocation)
         self._waiting[revocation] = None
-        while len(self._waiting) > WAITING_MAX:
-            del self._waiting[next(iter(self._waiting))]
+        if oldest is not None:
+            del self._waiting[oldest]
+
+    def _to_give_up(self) -> Revocation:
+        """The oldest that only strangers signed, for keys cost nothing; or else the oldest."""
+        of_strangers = (one for one in self._waiting if not self._is_of_member(one))
+        return next(of_strangers, next(iter(self._waiting)))
+
+    def _is_of_member(self, revocation: Revocation) -> bool:
+        return any(self._may_vote(vote.peer) for vote in revocation.votes)
+
+    def waiting(self) -> tuple[Revocation, ...]:
+        """Votes on entries that we do not have yet, oldest first."""
+        return tuple(self._waiting)
 
     def recall(self, revocation: Revocation) -> None:
         """Settle one that was in force before a restart, for the chain is not there yet. Raises WireError."""
@@ -171,6 +188,14 @@ class AdmissionBook:
             self.members[proof.peer] = proof
         elif revoked.votes:
             self._set_aside[key] = proof
+
+    def recall_votes(self, revocation: Revocation) -> None:
+        """Keep votes on an eviction that was undecided before a restart. Raises WireError."""
+        key = (revocation.terms.peer, revocation.terms.serial)
+        if key in self.revocations or len(self.undecided.votes) >= UNDECIDED_MAX:
+            return
+        self.undecided.check_all(revocation)
+        self.undecided.votes[key] = {vote.peer: vote for vote in revocation.votes}
 
     def set_aside(self) -> tuple[MembershipProof, ...]:
         """Memberships that only votes have ended."""

@@ -57,6 +57,8 @@ class Admissions:
             for text in found["members"][: 2 * MEMBERS_MAX]:
                 self.book.recall_member(decode_membership(bytes.fromhex(text)))
             for text in found.get("votes", ()):
+                self.book.recall_votes(decode_revocation(bytes.fromhex(text)))
+            for text in found.get("waiting", ()):
                 self.book.vote(decode_revocation(bytes.fromhex(text)))
         except (OSError, ValueError, KeyError, TypeError, WireError) as error:
             return f"{self._path}: {type(error).__name__}: {error}"
@@ -71,8 +73,10 @@ class Admissions:
         members = [encode_struct(proof).hex() for proof in (*book.members.values(), *book.set_aside())]
         revocations = [encode_struct(one).hex() for one in book.revocations.values()]
         votes = [encode_struct(one).hex() for one in self._votes()]
+        waiting = [encode_struct(one).hex() for one in book.waiting()]
+        content = {"members": members, "revocations": revocations, "votes": votes, "waiting": waiting}
         try:
-            write_json(self._path, {"members": members, "revocations": revocations, "votes": votes})
+            write_json(self._path, content)
         except StoreError:
             self._has_news = True
             raise
@@ -88,7 +92,9 @@ class Admissions:
     def evict(self, revocation: Revocation) -> Revocation | None:
         """Settle one that authorities signed, or count its votes; what of it is news to us. Raises WireError."""
         if revocation.votes:
+            waited = revocation in self.book.waiting()
             votes = self.book.vote(revocation)
+            self._has_news = self._has_news or (not waited and revocation in self.book.waiting())
             news = Revocation(revocation.terms, (), votes) if votes else None
         else:
             news = revocation if self.book.revoke(revocation) else None

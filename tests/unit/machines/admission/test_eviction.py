@@ -279,10 +279,35 @@ def test_votes_take_a_bounded_room() -> None:
     assert len(found.undecided.votes) == UNDECIDED_MAX
     for serial in range(100):
         found.vote(cast(EvictionVote(B, 10**6, bytes(32), Signature(b"key", b"good")), serial=serial))
-    assert len(found._waiting) == WAITING_MAX
+    assert len(found.waiting()) == WAITING_MAX
     chain.groups += ["AB"] * (3 * VOTE_ENTRIES)
     found.review()
     assert found.undecided.votes == {}
+
+
+def test_votes_of_strangers_on_far_entries_push_no_members_votes_out() -> None:
+    chain = Chain(["ABX"] * 20)
+    found = book(Chain(chain.groups[:12]), members=(A, B, X))
+    found.vote(cast(vote(A, chain), vote(B, chain)))
+    for number in range(2 * WAITING_MAX):
+        stranger = EvictionVote(PeerId(f"s{number}"), 10**9, bytes(32), Signature(b"key", b"good"))
+        found.vote(cast(stranger, serial=number))
+    assert len(found.waiting()) == WAITING_MAX
+    found.chain = chain
+    assert found.review().evicted == (X,)
+
+
+def test_members_votes_that_wait_give_way_to_members_only() -> None:
+    found = book(Chain(["ABX"] * 20))
+    far = [cast(EvictionVote(A, 10**9, bytes(32), Signature(b"key", b"good")), serial=n) for n in range(WAITING_MAX)]
+    for one in far:
+        found.vote(one)
+    # A stranger's is refused before its signatures are looked at.
+    assert not found.vote(cast(EvictionVote(PeerId("s"), 10**9, bytes(32), Signature(b"key", b"forged"))))
+    assert found.waiting() == tuple(far)
+    newer = cast(EvictionVote(B, 10**9, bytes(32), Signature(b"key", b"good")))
+    found.vote(newer)
+    assert found.waiting() == (*far[1:], newer)
 
 
 @pytest.mark.parametrize("seed", range(30))
