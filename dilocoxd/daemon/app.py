@@ -33,6 +33,7 @@ from dilocoxd.daemon.process.stop_signals import StopSignals
 from dilocoxd.daemon.process.token import load_or_create_token
 from dilocoxd.daemon.recovery.driver import finish_turn_back
 from dilocoxd.daemon.round.driver import RoundDriver
+from dilocoxd.daemon.side_jobs import run_aside
 from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
@@ -176,6 +177,9 @@ class App:
     def _watched(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return group.create_task(self._watch(work, name), name=name)
 
+    def _aside(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return group.create_task(run_aside(work, name, self._daemon.opened.events.say), name=name)
+
     async def _watch(self, work: Awaitable[None], name: str) -> None:
         """Run a part; when it fails for good the site leaves cleanly instead of vanishing."""
         try:
@@ -223,9 +227,9 @@ class App:
         await daemon.swarm.start()
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(self._watched(group, daemon.membership.run(), "membership"))
-        helpers.append(group.create_task(daemon.outside_watch().run(), name="public address"))
+        helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
         if tells_lan(daemon.opened.config.network.lan_announce):
-            helpers.append(group.create_task(tell(local_run(daemon.opened, daemon.swarm)), name="local network"))
+            helpers.append(self._aside(group, tell(local_run(daemon.opened, daemon.swarm)), "local network"))
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout

@@ -115,7 +115,7 @@ async def tell(found: LocalRun) -> None:
             async with asyncio.timeout(GOODBYE_S):
                 await told.async_unregister_all_services()
                 await told.async_close()
-        except TimeoutError:
+        except (OSError, zeroconf.Error):  # a timeout is an OSError
             told.zeroconf.close()
 
 
