@@ -16,6 +16,7 @@ from dilocoxd.machines.admission.eviction import (
     electors_at,
     height_to_vote_at,
 )
+from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.wire.admission import (
@@ -110,9 +111,14 @@ class Members:
         value = self.identity.sign(eviction_text(terms, height, head))
         vote = EvictionVote(me, height, head, Signature(self.identity.public_key_der, value))
         try:
-            self.swarm.evict(Revocation(terms, (), (vote,)))
+            is_news = self.swarm.evict(Revocation(terms, (), (vote,)))
         except WireError as error:
             raise CommandRefused(f"the vote is not accepted: {error.detail}") from error
+        if not is_news:
+            raise CommandRefused(
+                f"the vote is not taken up: this site has votes on {VOTES_OF_ONE_MAX} undecided evictions, or voted"
+                " too often lately; repeat it in a few minutes, or ask an authority"
+            )
         return self._voted(terms, "has voted")
 
     def _is_good(self, vote: EvictionVote, height: int) -> bool:
@@ -123,7 +129,11 @@ class Members:
         who, found = self.name_of(terms.peer), self.swarm.admissions.book.tally((terms.peer, terms.serial))
         if found is not None and found.is_decided:
             return f"{who} is evicted by {found.num_votes} votes of {found.num_electors} members; the others are told"
-        so_far = f"{found.num_votes} of {found.num_needed} needed votes" if found is not None else "no vote counts"
+        so_far = (
+            f"{found.num_votes} of {found.num_needed} needed votes"
+            if found is not None
+            else f"no vote counts yet, because none is about the last {VOTE_ENTRIES} entries of the chain as it is now"
+        )
         return f"this site {verb} to evict {who}: {so_far}; have other members run the same command"
 
     def _why_no_vote(self, peer: PeerId) -> str:

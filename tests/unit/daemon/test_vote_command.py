@@ -1,0 +1,60 @@
+"""What `dilocoxd evict` answers where the vote does not simply count (daemon/peers/members.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dilocoxd.daemon.chain.contributors import ContributorRoll
+from dilocoxd.daemon.peers.members import Members
+from dilocoxd.errors import CommandRefused
+from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.gate import AdmissionBook
+from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
+from dilocoxd.swarm.discovery.admissions import Admissions
+from dilocoxd.swarm.discovery.identity import Identity, load_or_create
+from dilocoxd.wire.admission import Revocation
+from tests.unit.machines.admission.test_eviction import AUTHORITIES, NOW, Chain, X, membership
+
+
+@dataclass
+class Network:
+    admissions: Admissions
+
+    def evict(self, revocation: Revocation) -> bool:
+        return self.admissions.evict(revocation) is not None
+
+
+def made(me: Identity, groups: list[tuple[PeerId, ...]], *, may_vote: bool = True) -> tuple[Members, Any]:
+    chain = Chain(["-"] * len(groups))
+    chain.of_entry = lambda index: groups[index]  # type: ignore[method-assign]
+    chain.last_entry = lambda peer: max(i for i, group in enumerate(groups) if peer in group)  # type: ignore
+    book = AdmissionBook(
+        AUTHORITIES, verify=lambda peer, signature, text: True, chain=chain, is_in_time=lambda peer: may_vote
+    )
+    for peer in (me.peer_id, X):
+        book.take_in(membership(peer), peer, NOW)
+    network: Any = Network(Admissions(book, Path("none")))
+    return Members(network, me, cast("ContributorRoll", chain), b"", str), chain
+
+
+@pytest.fixture(scope="module")
+def me(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    return load_or_create(tmp_path_factory.mktemp("identity") / "identity.key")
+
+
+def test_vote_on_a_branch_that_was_dropped_is_given_again_at_a_lower_height(me: Identity) -> None:
+    members, chain = made(me, [(me.peer_id, X)] * 30)
+    assert "has voted to evict X: 1 of 2 needed votes" in members.vote_eviction(X)
+    chain.branch, chain.groups = "other", chain.groups[:25]
+    assert "has voted to evict X: 1 of 2 needed votes" in members.vote_eviction(X)
+    assert "had voted already" in members.vote_eviction(X)
+
+
+def test_vote_that_is_not_taken_up_is_refused_with_the_reason(me: Identity) -> None:
+    members, _ = made(me, [(me.peer_id, X)] * 30, may_vote=False)
+    with pytest.raises(CommandRefused, match=f"not taken up: this site has votes on {VOTES_OF_ONE_MAX} undecided"):
+        members.vote_eviction(X)
