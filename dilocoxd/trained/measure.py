@@ -24,6 +24,7 @@ from dilocoxd.trainer.data import DataConfig, TokenizerConfig, prepare
 from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
 from dilocoxd.trainer.data.sources import SourceOrder, sources_of
 from dilocoxd.trainer.data.targets import cross_entropy, mean_over, share_trained
+from dilocoxd.trainer.tokens.vocabulary import whole_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def measure_text(run: StoredRun, number: int | None, files: TokenizerFiles, path
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error}); give a text file") from error
-    ids = Tokenizer.from_file(str(files.path)).encode(text).ids
+    ids = whole_texts(Tokenizer.from_file(str(files.path))).encode(text).ids
     if len(ids) < 2:
         raise ConfigError(f"{path}: has {len(ids)} tokens, at least 2 are needed to predict one; give a longer text")
     model, anchor = load_model(run, number, tell)

@@ -13,6 +13,7 @@ from dilocoxd.trained.found import StoredRun
 from dilocoxd.trained.load import load_model
 from dilocoxd.trained.tokenizer import TokenizerFiles
 from dilocoxd.trainer.generate import Sampling, sampled
+from dilocoxd.trainer.tokens.vocabulary import whole_texts
 
 __all__ = ["Sampling", "generate"]
 
@@ -26,7 +27,7 @@ def generate(
 
     Raises ConfigError for a prompt without a token, and as `load_model`.
     """
-    tokenizer = Tokenizer.from_file(str(files.path))
+    tokenizer = whole_texts(Tokenizer.from_file(str(files.path)))
     starts = [tokenizer.encode(prompt).ids for prompt in prompts]
     for prompt, ids in zip(prompts, starts, strict=True):
         if not ids:

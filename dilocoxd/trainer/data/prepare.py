@@ -28,7 +28,7 @@ from dilocoxd.store.prepared import INDEX, TOKENIZER, TOKENS, find_prepared
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.corpora import ENGLISH, TEXT_PREFIX, describe_environment, is_user_text, read_corpus
 from dilocoxd.trainer.data.split import chunks_of, hold_out
-from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest, whole_texts
 
 FORMAT: Final = 2
 """Raise it when cleaning, splitting or the tokenizer changes: old caches are left alone."""
@@ -151,7 +151,11 @@ def _key(data: DataConfig, tokenizer: TokenizerConfig) -> str:
     if data.corpus in (ENGLISH, "stdlib"):
         parts.append(describe_environment())
     if tokenizer.is_given:
-        parts.append(tokenizer_digest(load_tokenizer(Path(tokenizer.path))) if tokenizer.path else "")
+        given = load_tokenizer(Path(tokenizer.path)) if tokenizer.path else None
+        parts.append(tokenizer_digest(given) if given is not None else "")
+        if given is not None and (given.truncation is not None or given.padding is not None):
+            # Folders of before have cut or padded texts.
+            parts.append("whole texts")
     is_own = is_user_text(data.where)
     if is_own:
         # The user's file may change between runs: its content is part of the name.
@@ -213,18 +217,20 @@ def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Pr
     dtype = token_dtype(config.vocab_size)
     temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
     try:
+        # As it was given: nothing of a text may be left out, but what it says of lengths is part of its hash.
+        tokenizer.save(str(temporary / TOKENIZER))
+        tokenizer_sha256 = tokenizer_digest(tokenizer)
         counts: list[int] = []
         with (temporary / TOKENS).open("wb") as file:
             for part in (train, held):
-                counts.append(_write_tokens(file, tokenizer, part, dtype, progress))
+                counts.append(_write_tokens(file, whole_texts(tokenizer), part, dtype, progress))
             file.flush()
             os.fsync(file.fileno())
-        tokenizer.save(str(temporary / TOKENIZER))
         held_tokens = np.fromfile(temporary / TOKENS, dtype=dtype)[counts[0] :]
         index = {
             "source": source,
             "data_sha256": hashlib.sha256((temporary / TOKENS).read_bytes()).hexdigest(),
-            "tokenizer_sha256": tokenizer_digest(tokenizer),
+            "tokenizer_sha256": tokenizer_sha256,
             "vocab_size": config.vocab_size,
             "num_train_tokens": counts[0],
             "num_validation_tokens": counts[1],

@@ -18,7 +18,7 @@ from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder, canonical, has_answer, messages_of
 from dilocoxd.trainer.tokens.inputs import TextPiece, documents, rows_of
 from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo
-from dilocoxd.trainer.tokens.vocabulary import load_tokenizer
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, whole_texts
 from dilocoxd.trainer.tokens.words import WordEncoder
 
 WORK: Final = ".pack"
@@ -144,11 +144,7 @@ def _write_chats(piece: TextPiece, settings: PackSettings, writers: Mapping[str,
 def _write_texts(piece: TextPiece, settings: PackSettings, writers: Mapping[str, _ShardWriter]) -> int:
     """How many documents were empty."""
     with _passing():
-        tokenizer = load_tokenizer(Path(settings.tokenizer))
-    # How long the texts of its own model were: it would leave out what is longer.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    encoder = WordEncoder(tokenizer, settings.dtype)
+        encoder = WordEncoder(whole_texts(load_tokenizer(Path(settings.tokenizer))), settings.dtype)
     ends = [] if settings.eos is None else [settings.eos]
     end = np.asarray(ends, np.dtype(settings.dtype).newbyteorder("<")).tobytes()
     empty = 0

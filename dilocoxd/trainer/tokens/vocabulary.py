@@ -31,6 +31,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.from_str(text)
 
 
+def whole_texts(tokenizer: Tokenizer) -> Tokenizer:
+    """`tokenizer` itself, which from now on leaves nothing of a text out and adds nothing to it.
+
+    A tokenizer.json may say how long the texts of its own model were. Take `tokenizer_digest` before: it counts that.
+    """
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def tokenizer_file(path: Path) -> Path:
     """The file that `path` means."""
     return path / TOKENIZER if path.is_dir() else path

@@ -2,17 +2,20 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from tokenizers import Tokenizer
 
 from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule
 from dilocoxd.trained.measure import total_loss
-from dilocoxd.trainer.generate import Sampling, sampled
+from dilocoxd.trainer.data import PreparedData
+from dilocoxd.trainer.generate import Sampling, generate_lines, sampled
 from dilocoxd.trainer.whole import whole_model
 from tests.harness.outer_worker.run_on_disk import TEXT, VOCAB, RunOnDisk, make_run
 
@@ -120,3 +123,28 @@ def test_a_file_that_is_no_text_is_named(run: RunOnDisk, tmp_path: Path, data: b
 def test_an_empty_prompt_is_refused(run: RunOnDisk) -> None:
     with pytest.raises(ConfigError, match="no token"):
         invoke("generate", str(run.run_dir.path), "--prompt", "")
+
+
+@pytest.fixture
+def cutting(run: RunOnDisk) -> Iterator[None]:
+    """A tokenizer.json that says how long the texts of its own model were."""
+    file = run.run_dir.path / "tokenizer" / "tokenizer.json"
+    before = file.read_bytes()
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=7)
+    tokenizer.save(str(file))
+    yield
+    file.write_bytes(before)
+
+
+@pytest.mark.usefixtures("cutting")
+def test_tokenizer_that_cuts_and_pads_changes_neither_texts_nor_prompts(run: RunOnDisk, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("".join(TEXT[:20]), encoding="utf-8")
+    result = invoke("evaluate", str(run.run_dir.path), "--text", str(tmp_path / "text"), "--json")
+    assert json.loads(result.stdout)["num_tokens"] > 20
+    assert invoke("generate", str(run.run_dir.path), "--prompt", PROMPT, "--max-tokens", "3").output.startswith(PROMPT)
+    prepared = PreparedData(run.run_dir.path / "tokenizer", "", "", "", VOCAB, 0, 0, 0.0)
+    model = ModelConfig.from_section(run.manifest.model)
+    line = generate_lines(model, run.anchors[1], prepared, ["Number 7 is the sum of"], num_tokens=3)[0]
+    assert line.startswith("Number 7 is the sum of")

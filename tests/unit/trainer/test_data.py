@@ -17,10 +17,10 @@ from dilocoxd.trainer.data import DataConfig, PreparedData, TokenizerConfig, pre
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus, statements_below
 from dilocoxd.trainer.data.order import BatchOrder
-from dilocoxd.trainer.data.prepare import unigram_entropy
+from dilocoxd.trainer.data.prepare import FORMAT, _key, unigram_entropy
 from dilocoxd.trainer.data.split import chunks_of, hold_out
 from dilocoxd.trainer.prepare import main
-from dilocoxd.trainer.tokens.vocabulary import token_dtype, tokenizer_digest
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest
 
 SENTENCES = [f"The {a} of a {b} number {i} is known to {c}.\n" for i in range(60) for a in ("sum", "root", "size")
              for b in ("prime", "large") for c in ("all", "few people", "nobody at all")]  # fmt: skip
@@ -117,6 +117,37 @@ def test_tokens_decode_to_the_text(corpus: Path, tmp_path: Path) -> None:
     train, held = hold_out(chunks_of(TEXT, 0), 0.1)
     assert tokenizer.decode(prepared.train_tokens().tolist()) == "".join(train)
     assert tokenizer.decode(prepared.validation_tokens().tolist()) == "".join(held)
+
+
+def test_tokenizer_that_cuts_and_pads_loses_no_text_and_keeps_its_hash(corpus: Path, tmp_path: Path) -> None:
+    """Some tokenizer.json say how long the texts of their own model were."""
+    tokenizer = train_tokenizer(SENTENCES, 300)
+    found = []
+    for name in ("plain", "cutting"):
+        (tmp_path / name).mkdir()
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+        given = TokenizerConfig(vocab_size=300, is_given=True, path=str(tmp_path / name))
+        found.append((prepare(DataConfig(f"text:{corpus}"), given, tmp_path, quiet), tokenizer_digest(tokenizer)))
+        tokenizer.enable_truncation(8)
+        tokenizer.enable_padding(length=16)
+    (plain, _), (cutting, digest) = found
+    assert cutting.num_train_tokens == plain.num_train_tokens
+    assert cutting.data_sha256 == plain.data_sha256
+    assert cutting.tokenizer_sha256 == digest != plain.tokenizer_sha256
+    assert tokenizer_digest(load_tokenizer(cutting.directory)) == digest
+
+
+def test_folder_that_was_cut_is_not_used_again(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(SENTENCES, 300)
+    keys = []
+    for _ in range(2):
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        parts = [FORMAT, "gcide", 1000, 0.5, 300, tokenizer_digest(tokenizer)]
+        before = f"gcide-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+        given = TokenizerConfig(vocab_size=300, is_given=True, path=str(tmp_path))
+        keys.append(_key(DataConfig("gcide", 1000, 0.5), given) == before)
+        tokenizer.enable_truncation(8)
+    assert keys == [True, False]
 
 
 def test_held_out_chunks_are_a_tenth_from_everywhere_and_nothing_is_lost() -> None:
