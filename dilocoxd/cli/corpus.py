@@ -139,10 +139,13 @@ def _require_held_out(manifest: Manifest, counts: Mapping[str, tuple[int, int]])
 
 
 def require_documents(manifest: Manifest, paths: Mapping[str, str]) -> None:
-    """Refuse data.document_mask where nothing tells documents apart; `paths`: the token stores. Raises ConfigError."""
+    """Refuse data.document_mask where nothing tells documents apart. Raises ConfigError.
+
+    `paths`: the token stores that are here. Those that run.toml names and that are not here yet are looked at later.
+    """
     if not manifest.data.document_mask:
         return
-    if manifest.model.kind == "external" or not paths:
+    if manifest.model.kind == "external" or not (paths or manifest.data.sources):
         what = "the training loop is your own" if manifest.model.kind == "external" else "the run trains on one text"
         raise ConfigError(
             f"data.document_mask = true keeps the documents of token stores apart, but {what}; remove it, or give"

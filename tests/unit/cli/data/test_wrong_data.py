@@ -234,6 +234,22 @@ def test_document_mask_without_documents_is_refused_before_anything_is_started(t
     assert not (tmp_path / "run").exists()
 
 
+def test_document_mask_is_no_wrong_where_run_toml_names_stores_that_are_not_here(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    store = packed(tmp_path, [write_lines(tmp_path / "a.jsonl")])
+    masked = new_manifest("tiny", {"data": {"document_mask": True}})
+    named, corpora = own_text(masked, {"data": (f"x={store.directory}",)})
+    require_documents(named, {})
+    (tmp_path / "run.toml").write_text(named.to_toml())
+    run_dir = created_from(
+        str(tmp_path / "run.toml"), str(tmp_path / "run"), (), {}, lambda made, site, tokenizer: made
+    )
+    manifest, site = run_dir.load()
+    with pytest.raises(ConfigError, match="nothing says where"):
+        require_there(manifest, site)
+    require_there(manifest, SiteConfig(paths=PathsSection(corpora=corpora)))
+
+
 def test_run_without_a_document_mask_has_the_bytes_of_before() -> None:
     manifest = new_manifest("tiny", {})
     assert b"document_mask" not in manifest.canonical_bytes()
