@@ -275,17 +275,26 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
     sources = sources_here(manifest, site)
     for source in sources:
         path = store_path(source, site)
-        if not is_store(path):
-            raise ConfigError(f"--data {source.name}={path}: this is no token store; copy that of another site")
-        found = source_at(source.name, path, manifest.model.vocab_size)
-        if found.sha256 != source.sha256:
-            raise ConfigError(
-                f"--data {source.name}={path}: its hash is {found.sha256}, that of the run's store is {source.sha256};"
-                " copy that of another site"
-            )
+        _same_store(source, path, manifest.model.vocab_size)
         counts[source.name] = _index_of(source.name, path).windows(manifest.model.seq_len)
     _require_held_out(manifest, counts)
     require_documents(manifest, {source.name: store_path(source, site) for source in sources})
+
+
+def _same_store(source: SourceSection, path: str, vocab_size: int) -> SourceSection:
+    """What lies at `path`, with the hash that the manifest names. Raises ConfigError."""
+    remedy = "copy that of another site"
+    if source.private:
+        remedy = "give the store that run.toml names, or correct its sha256 before the start"
+    if not is_store(path):
+        raise ConfigError(f"--data {source.name}={path}: this is no token store; {remedy}")
+    found = source_at(source.name, path, vocab_size)
+    if found.sha256 != source.sha256:
+        raise ConfigError(
+            f"--data {source.name}={path}: its hash is {found.sha256}, that of the run's store is {source.sha256};"
+            f" {remedy}"
+        )
+    return found
 
 
 def _fetch(manifest: Manifest, site: SiteConfig, cache: Path, access: "Access") -> None:

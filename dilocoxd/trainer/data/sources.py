@@ -28,6 +28,7 @@ class TextSource:
     weight: float
     sha256: str
     path: str
+    is_private: bool = False
 
 
 def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
@@ -36,16 +37,19 @@ def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
     Raises ConfigError for one whose path is not known.
     """
     sections = sources_here(manifest, site)
-    return tuple([TextSource(one.name, one.weight, one.sha256, store_path(one, site)) for one in sections])
+    return tuple([TextSource(one.name, one.weight, one.sha256, store_path(one, site), one.private) for one in sections])
 
 
 def open_source(source: TextSource, vocab_size: int) -> TokenStore:
     """The store, if it is the run's. Raises ConfigError."""
     store = open_store(Path(source.path))
     if store.index.sha256() != source.sha256:
+        remedy = "copy the store of a site that trains"
+        if source.is_private:
+            remedy = "give the store that run.toml names, or correct its sha256 before the start"
         raise ConfigError(
             f"{source.path} is not the run's token store {source.name!r}: its hash is {store.index.sha256()}, the"
-            f" run's {source.sha256}; copy the store of a site that trains"
+            f" run's {source.sha256}; {remedy}"
         )
     if store.index.vocab_size > vocab_size:
         raise ConfigError(

@@ -14,7 +14,7 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.chain.reading_plan import lease_rules
 from dilocoxd.errors import ConfigError
 from dilocoxd.swarm.discovery.bootstrap import Access
-from dilocoxd.trainer.data.sources import sources_of
+from dilocoxd.trainer.data.sources import open_source, sources_of
 from dilocoxd.trainer.settings import make_settings
 from dilocoxd.trainer.tokens.store import TokenStore
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
@@ -56,8 +56,14 @@ def test_a_site_needs_one_of_the_private_stores_and_asks_nobody(tmp_path: Path, 
 
 def test_a_private_store_must_be_the_one_of_the_manifest(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
     corpora = {"north": str(stores["south"].directory)}
-    with pytest.raises(ConfigError, match="its hash is"):
-        have_text(make_manifest(stores), SiteConfig(paths=PathsSection(corpora=corpora)), NOBODY)
+    manifest, site = make_manifest(stores), SiteConfig(paths=PathsSection(corpora=corpora))
+    remedy = "; give the store that run.toml names, or correct its sha256 before the start$"
+    with pytest.raises(ConfigError, match="its hash is .*" + remedy):
+        have_text(manifest, site, NOBODY)
+    with pytest.raises(ConfigError, match="its hash is .*" + remedy):
+        open_source(sources_of(manifest, site)[0], manifest.model.vocab_size)
+    with pytest.raises(ConfigError, match="this is no token store" + remedy):
+        have_text(manifest, SiteConfig(paths=PathsSection(corpora={"north": str(tmp_path)})), NOBODY)
 
 
 def test_joining_tells_what_is_private_and_what_is_here(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
