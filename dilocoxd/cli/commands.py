@@ -15,6 +15,7 @@ from dilocoxd.cli.corpus import (
     named_paths,
     require_documents,
     require_enough,
+    require_named,
     require_there,
     source_at,
     with_own_text_hashes,
@@ -163,6 +164,7 @@ def created_from(
     effective = in_force(site)
     if directory is not None:
         check_new_run_dir(Path(directory), effective)
+    require_named(manifest, effective)
     known = effective.paths.corpora
     stores = {one.name: known[one.name] for one in manifest.data.sources if is_store(known.get(one.name, ""))}
     if origin.tokenizer is not None and stores:

@@ -277,8 +277,27 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
         path = store_path(source, site)
         _same_store(source, path, manifest.model.vocab_size)
         counts[source.name] = _index_of(source.name, path).windows(manifest.model.seq_len)
+        if source.private and not counts[source.name][0]:
+            raise ConfigError(
+                f"--data {source.name}={path}: no window of {manifest.model.seq_len + 1} tokens to train on; give"
+                " another of the run's stores"
+            )
     _require_held_out(manifest, counts)
     require_documents(manifest, {source.name: store_path(source, site) for source in sources})
+
+
+def require_named(manifest: Manifest, site: SiteConfig) -> None:
+    """Before run.toml is fixed: the private stores that are here are those that it names. Raises ConfigError."""
+    for source in manifest.data.sources:
+        path = site.paths.corpora.get(source.name)
+        if not source.private or path is None:
+            continue
+        found = _same_store(source, path, manifest.model.vocab_size)
+        if found.num_tokens != source.num_tokens:
+            raise ConfigError(
+                f"--data {source.name}={path}: it has {found.num_tokens} tokens to train on, run.toml says num_tokens ="
+                f" {source.num_tokens}; correct that before the start"
+            )
 
 
 def _same_store(source: SourceSection, path: str, vocab_size: int) -> SourceSection:

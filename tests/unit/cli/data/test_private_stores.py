@@ -66,6 +66,31 @@ def test_a_private_store_must_be_the_one_of_the_manifest(tmp_path: Path, stores:
         have_text(manifest, SiteConfig(paths=PathsSection(corpora={"north": str(tmp_path)})), NOBODY)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"sha256": "ab" * 32}, "its hash is"), ({"num_tokens": 7}, "run.toml says num_tokens = 7; correct")],
+)
+def test_a_mistake_in_run_toml_is_told_before_it_names_the_run(
+    tmp_path: Path, stores: dict[str, TokenStore], changes: dict[str, object], words: str
+) -> None:
+    tables = make_manifest(stores).model_dump(mode="json")
+    tables["data"]["sources"][0].update(changes)
+    path = tmp_path / "run.toml"
+    path.write_text(manifest_from_tables(tables, source="test").to_toml())
+    given = {"data": (f"north={stores['north'].directory}",)}
+    with pytest.raises(ConfigError, match=words):
+        created_from(str(path), str(tmp_path / "run"), (), given, lambda made, site, tokenizer: made)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_private_store_without_a_window_is_refused_at_join(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    tables = make_manifest(stores).model_dump(mode="json")
+    tables["model"]["seq_len"] = 1 << 20
+    tables["data"]["evaluate_every_rounds"] = 0
+    with pytest.raises(ConfigError, match=r"north=.*: no window of 1048577 tokens to train on"):
+        have_text(manifest_from_tables(tables, source="test"), make_site(tmp_path, stores["north"]), NOBODY)
+
+
 def test_joining_tells_what_is_private_and_what_is_here(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
     manifest = make_manifest(stores)
     here = make_site(tmp_path, stores["south"])
