@@ -158,6 +158,8 @@ def disk_finding(directory: Path, manifest: Manifest | None) -> Finding:
 def _held_bytes(directory: Path) -> int:
     """Of what a run wants, what its directory has already; 0 where none is yet."""
     run_dir, total = RunDir(directory), 0
+    if not run_dir.run_toml.exists():
+        return 0  # a new run's is not made yet: folders of such names are somebody else's
     for folder in (run_dir.log, run_dir.snapshots, run_dir.site):
         # A daemon at work removes what is old: a folder may go between its name and its files.
         with contextlib.suppress(OSError):

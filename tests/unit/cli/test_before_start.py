@@ -120,6 +120,8 @@ def test_what_a_run_directory_holds_already_is_not_wanted_again(tmp_path: Path) 
     (tmp_path / "snapshots" / "7").mkdir(parents=True)
     with (tmp_path / "snapshots" / "7" / "anchor.safetensors").open("wb") as file:
         file.truncate(100 * 10**9)
+    assert wanted() == new  # no run directory: a new run is made beside somebody's folder
+    (tmp_path / "run.toml").touch()
     assert new - wanted() == pytest.approx(100.0, abs=0.1)
 
 
