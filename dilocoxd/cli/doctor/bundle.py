@@ -125,8 +125,18 @@ def end_of(file: Path, size_max: int) -> str:
         return opened.read().decode("utf-8", "replace")
 
 
-_BROKEN: Final = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError, MemoryError)
-"""What an unpickler raises for bytes that are no pickle."""
+_BROKEN: Final = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    MemoryError,
+    RecursionError,
+)
+"""What an unpickler raises for bytes that are no pickle, and JSON for lists in lists without end."""
 
 
 class _PlainData(pickle.Unpickler):

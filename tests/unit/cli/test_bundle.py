@@ -83,7 +83,8 @@ def test_record_of_torch_is_read_as_it_writes_it_and_nothing_in_it_is_called(tmp
     file, called = tmp_path / "nccl-timeout-0", tmp_path / "called"
     file.write_bytes(c10d._dump_fr_trace())  # the recorder of NCCL, without NCCL
     assert json.loads(record_of(file))["version"]
-    for data in (pickle.dumps(called.touch), b"", b"\x80\x02}(", b"no pickle at all"):
+    nested = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
+    for data in (pickle.dumps(called.touch), b"", b"\x80\x02}(", b"no pickle at all", nested):
         file.write_bytes(data)
         assert "cannot be read" in json.loads(record_of(file))["error"]
     assert not called.exists()
