@@ -96,10 +96,11 @@ def hardware() -> str:
     lines += [_row(name, figures(manifest, site)) for name, manifest, site in _runs()]
     lines += [
         "",
-        "The presets' own models and strategies, then shapes of well-known models with a vocabulary of"
-        f" {VOCABULARY['vocab_size']:,}, sequences of {VOCABULARY['seq_len']:,}",
-        "and the preset's batch of 16 sequences in 8 microbatches. Not all of them have been trained: what was trained"
-        " is in [benchmarks.md](benchmarks.md).",
+        "The presets' own models and strategies at a site whose site.toml says nothing, then shapes of well-known"
+        f" models with a vocabulary of {VOCABULARY['vocab_size']:,},",
+        f"sequences of {VOCABULARY['seq_len']:,} and the preset's batch of 16 sequences in 8 microbatches"
+        " (`parallel.microbatches = 8` in site.toml).",
+        "Not all of them have been trained: what was trained is in [benchmarks.md](benchmarks.md).",
     ]
     return "\n".join(lines) + "\n"
 
