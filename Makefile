@@ -31,11 +31,11 @@ test-in-process: $(STAMP)
 test-simulation: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 5 tests/simulation
 
-# A file's tests follow each other, three files at a time, for they wait more than they compute: every process has ports and network namespaces of its own.
+# A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
 # Parts of a site (its workers, its trainers, its node in the swarm) and whole sites.
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
 SITES := tests/integration tests/remedies tests/tutorials $(addprefix --ignore ,$(PARTS))
-PROCESSES := -q -n 3 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
+PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
 test-processes: test-sites test-parts
 
 test-parts: $(STAMP)

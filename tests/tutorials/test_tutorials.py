@@ -22,7 +22,7 @@ from tests.tutorials.documents import commands_of, run, shape, write_files
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(2400)]
 
-TIMEOUT_S = 900.0
+TIMEOUT_S = 1500.0
 FIRST = "from-scratch.md"
 
 
