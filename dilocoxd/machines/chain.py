@@ -110,10 +110,22 @@ class ChainView:
         """Of the last RECENT_ENTRIES entries, whether barred or not."""
         return frozenset().union(*self.recent)
 
+    def evidence_problem(self, evidence: Evidence) -> str:
+        """Why the next entry must not hold this evidence, whatever its signatures; empty if it may (R27)."""
+        if evidence.peer not in self.last_phases:
+            return f"no entry names {evidence.peer}"
+        if evidence.peer in self.barred:
+            return f"{evidence.peer} is left out already"
+        if not 0 <= self.height - evidence.round <= EVIDENCE_AGE_MAX:
+            return f"evidence of round {evidence.round} does not count in round {self.height}"
+        return ""
+
     def left_out_by(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
         """Who counts for nothing in the next entry, if that holds this evidence (R27). Recent contributors are not left
         out if no other one would remain: any part of a split network could go on without a majority of anybody."""
         found = frozenset([*self.barred, *(found.peer for found in evidence)])
+        if not found:
+            return found  # as a rule: this is asked at every event
         recent = self.recent_contributors
         return found if recent - found else found - recent
 

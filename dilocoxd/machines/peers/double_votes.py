@@ -109,13 +109,7 @@ class DoubleVotes:
 
     def pending(self, chain: ChainView) -> tuple[Evidence, ...]:
         """What the next entry should hold: sorted by peer, and no more than it may."""
-        found = [
-            evidence
-            for peer, evidence in self.proofs.items()
-            if peer in chain.last_phases
-            and peer not in chain.barred
-            and 0 <= chain.height - evidence.round <= EVIDENCE_AGE_MAX
-        ]
+        found = [evidence for evidence in self.proofs.values() if not chain.evidence_problem(evidence)]
         return tuple(sorted(found, key=lambda one: one.peer)[:EVIDENCE_MAX])
 
     def take_untold(self) -> tuple[Evidence, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
-from dilocoxd.machines.chain import EVIDENCE_AGE_MAX, ChainView
+from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
 from dilocoxd.wire.entry import Contribution, Evidence
 from dilocoxd.wire.messages import Propose
@@ -132,12 +132,8 @@ def evidence_problem(peers: Iterable[PeerId], evidence: Sequence[Evidence], chai
     if accused != sorted(set(accused)):
         return "evidence is not sorted by peer, one each"
     for found in evidence:
-        if found.peer not in chain.last_phases:
-            return f"no entry names {found.peer}"
-        if found.peer in chain.barred:
-            return f"{found.peer} is left out already"
-        if not 0 <= chain.height - found.round <= EVIDENCE_AGE_MAX:
-            return f"evidence of round {found.round} does not count in round {chain.height}"
+        if problem := chain.evidence_problem(found):
+            return problem
     named, left_out = frozenset(peers), chain.left_out_by(evidence)
     if named & left_out and not named <= left_out:
         return f"names {', '.join(sorted(named & left_out)[:3])}, who voted twice"

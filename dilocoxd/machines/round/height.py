@@ -164,13 +164,13 @@ class Height:
         """What our proposal would hold against others (R27)."""
         return self.book.double_votes.pending(self.chain)
 
-    def left_out_beside(self, evidence: Iterable[Evidence], views: Mapping[PeerId, PeerView]) -> frozenset[PeerId]:
-        """Who voted twice, by the chain and this evidence, and so is in no group as long as anybody else trains.
-
-        `views`: who is there, ourselves included."""
+    def left_out_beside(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+        """Who voted twice, by the chain and this evidence, and so is in no group as long as anybody else trains."""
         left_out = self.chain.left_out_by(evidence)
-        others = views.keys() - left_out if left_out else ()
-        return left_out if any(self._is_at_work(views[p]) for p in others) else frozenset()
+        if not left_out:
+            return left_out  # as a rule: who is there need not be asked
+        views = self.present_views()
+        return left_out if any(self._is_at_work(views[p]) for p in views.keys() - left_out) else frozenset()
 
     def _is_at_work(self, view: PeerView) -> bool:
         """Whether the peer offers what the next entry may name, or is waited for until it does. One that hangs, or

@@ -264,7 +264,7 @@ def _has_only_left_out(height: Height, propose: Propose) -> bool:
     peers = frozenset(c.peer for c in propose.contributions)
     if not peers <= height.chain.left_out_by(propose.evidence):
         return False
-    return peers <= height.left_out_beside(propose.evidence, height.present_views())
+    return peers <= height.left_out_beside(propose.evidence)
 
 
 def quorum_problem(height: Height, voters: frozenset[PeerId], evidence: tuple[Evidence, ...]) -> str:
