@@ -144,7 +144,7 @@ class AdmissionBook:
         if len(revocation.votes) > 1 and _is_enough(tally(key[0], revocation.votes, self.chain)):
             # Decided elsewhere; a voter that has voted again since, at another height, does not undo that.
             self.undecided.check_all(revocation)
-            self.undecided.votes[key] = {vote.peer: vote for vote in revocation.votes}
+            self.undecided.hold(revocation)
             return revocation.votes
         return self.undecided.add(revocation, self._may_count, self._stands)
 
@@ -195,7 +195,7 @@ class AdmissionBook:
         if key in self.revocations or len(self.undecided.votes) >= UNDECIDED_MAX:
             return
         self.undecided.check_all(revocation)
-        self.undecided.votes[key] = {vote.peer: vote for vote in revocation.votes}
+        self.undecided.hold(revocation)
 
     def set_aside(self) -> tuple[MembershipProof, ...]:
         """Memberships that only votes have ended."""
@@ -259,7 +259,7 @@ class AdmissionBook:
             self.closed.discard(serial)
         if proof := self._set_aside.pop(key, None):
             self.members.setdefault(peer, proof)
-        self.undecided.votes[key] = {vote.peer: vote for vote in undone.votes}
+        self.undecided.hold(undone)
 
 
 def _newest(revocation: Revocation) -> int:

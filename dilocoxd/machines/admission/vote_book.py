@@ -78,6 +78,11 @@ class VoteBook:
             return False
         return len(self.votes) < UNDECIDED_MAX if kept is None else len(kept) < EVICTION_VOTES_MAX
 
+    def hold(self, revocation: Revocation) -> None:
+        """Keep exactly its votes about its membership; their signatures were checked."""
+        key = (revocation.terms.peer, revocation.terms.serial)
+        self.votes[key] = {vote.peer: vote for vote in revocation.votes}
+
     def drop(self, key: Membership) -> None:
         """The membership has ended."""
         self.votes.pop(key, None)
