@@ -193,7 +193,7 @@ class Manifest(Section):
         if reduction.verify == "none":
             return
         checks = f"reduction.verify = {reduction.verify!r} sums segments again"
-        if reduction.reducer == "gather":
+        if self.is_gathered:
             raise ValueError(f"{checks}, but with reduction.reducer = 'gather' every site sums all itself; set 'none'")
         if reduction.owner_feedback != "none":
             raise ValueError(
@@ -220,6 +220,17 @@ class Manifest(Section):
     @property
     def _longest_phase(self) -> int:
         return self.inner_steps_max + self.strategy.extend_steps_max
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether every site sums all contributions itself (X11)."""
+        return self.reduction.reducer == "gather"
+
+    @property
+    def has_owner_feedback(self) -> bool:
+        """Whether an owner keeps what it loses when it encodes a mean."""
+        is_kept = self.reduction.owner_feedback == "kept" and not self.is_gathered
+        return is_kept and self.strategy.error_feedback != "none"
 
     @property
     def tokens_per_inner_step(self) -> int:

@@ -149,8 +149,7 @@ class Daemon:
         self.rounds: RoundDriver | None = None
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status, self._peers)
-        is_gathered = manifest.reduction.reducer == "gather"
-        self.forecast = ExchangeForecast(manifest.strategy.codec, lambda: self.layout, is_gathered=is_gathered)
+        self.forecast = ExchangeForecast(manifest.strategy.codec, lambda: self.layout, is_gathered=manifest.is_gathered)
         self.round_history = RoundHistory(
             self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain, self.forecast
         )

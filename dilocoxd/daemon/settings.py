@@ -40,9 +40,8 @@ def round_limits(manifest: Manifest) -> RoundLimits:
 
 def payload_shape(manifest: Manifest, payloads: PayloadMaps) -> PayloadShape:
     """What the round machine knows of payloads and of what is done with them; the same at all sites of a run."""
-    is_gathered = manifest.reduction.reducer == "gather"
     is_audited = manifest.reduction.verify == "before_vote"
-    return PayloadShape(payloads.largest.num_passes, payloads.largest.segment_bytes, is_gathered, is_audited)
+    return PayloadShape(payloads.largest.num_passes, payloads.largest.segment_bytes, manifest.is_gathered, is_audited)
 
 
 def audit_rules(manifest: Manifest) -> AuditRules:

@@ -192,13 +192,12 @@ class OuterPlan:
     @property
     def is_gathered(self) -> bool:
         """Every site sums all contributions itself."""
-        return self.manifest.reduction.reducer == "gather"
+        return self.manifest.is_gathered
 
     @property
     def has_owner_feedback(self) -> bool:
         """An owner keeps what it loses when it encodes a mean."""
-        is_kept = self.manifest.reduction.owner_feedback == "kept" and not self.is_gathered
-        return is_kept and self.feedback.mode != "none"
+        return self.manifest.has_owner_feedback
 
     @property
     def num_inbox_slots(self) -> int:

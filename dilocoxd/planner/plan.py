@@ -67,7 +67,7 @@ def plan_with(manifest: Manifest, place: Deployment, weight: Footprint) -> Plan:
         num_passes=weight.num_passes,
         codec=strategy.codec,
         num_sites=shape.num_sites,
-        is_gathered=manifest.reduction.reducer == "gather",
+        is_gathered=manifest.is_gathered,
     )
     exchange = exchange_cost(work, place.link)
     steps = strategy.inner_steps

@@ -63,9 +63,8 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     numel, payload = counts.parameters, counts.payload_bytes
     state = FLOAT_BYTES * numel * (1 + counts.num_slots) + counts.memory_bytes
     # Buffers take memory where they are written: an INBOX slot and the owner's feedback only in our own segments.
-    copies = 3 + counts.num_slots + (1 / shape.num_sites if _has_owner_feedback(manifest) else 0)
-    is_gathered = manifest.reduction.reducer == "gather"
-    payloads = 2 + (shape.num_sites - 1) / (1 if is_gathered else shape.num_sites)
+    copies = 3 + counts.num_slots + (1 / shape.num_sites if manifest.has_owner_feedback else 0)
+    payloads = 2 + (shape.num_sites - 1) / (1 if manifest.is_gathered else shape.num_sites)
     outer_copies = round(copies * FLOAT_BYTES * numel)
     outer_worker = outer_copies + round(payloads * payload) + counts.memory_bytes + PROCESS_BYTES
     held = [_held_bytes(manifest, one, shape) for one in counts.slices]
@@ -84,12 +83,6 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
         # One snapshot and one checkpoint of the trainers are written while their predecessors still exist.
         disk_bytes=(manifest.snapshot.keep + 1) * state + entries * payload + 2 * moments,
     )
-
-
-def _has_owner_feedback(manifest: Manifest) -> bool:
-    reduction = manifest.reduction
-    is_kept = reduction.owner_feedback == "kept" and reduction.reducer != "gather"
-    return is_kept and manifest.strategy.error_feedback != "none"
 
 
 def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
