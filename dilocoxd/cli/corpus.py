@@ -21,7 +21,7 @@ import click
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.config.sections.sources import SourceSection
+from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path
 from dilocoxd.errors import ConfigError
@@ -151,13 +151,8 @@ def require_documents(manifest: Manifest, paths: Mapping[str, str]) -> None:
             f"data.document_mask = true keeps the documents of token stores apart, but {what}; remove it, or give"
             " stores that `dilocoxd data pack` made"
         )
-    ends = {name: _index_of(name, path).eos for name, path in paths.items()}
-    if None in ends.values() or len(set(ends.values())) > 1:
-        each = ", ".join(f"{name}: {'none' if end is None else end}" for name, end in ends.items())
-        raise ConfigError(
-            f"data.document_mask = true needs token stores whose documents end with one token, but these have {each};"
-            " pack them with one tokenizer and --eos, or remove data.document_mask"
-        )
+    if paths:
+        common_end({name: _index_of(name, path).eos for name, path in paths.items()})
 
 
 def _require_enough_text(manifest: Manifest, train: int, held: int) -> None:
@@ -302,9 +297,7 @@ def require_named(manifest: Manifest, site: SiteConfig) -> None:
 
 def _same_store(source: SourceSection, path: str, vocab_size: int) -> SourceSection:
     """What lies at `path`, with the hash that the manifest names. Raises ConfigError."""
-    remedy = "copy that of another site"
-    if source.private:
-        remedy = "give the store that run.toml names, or correct its sha256 before the start"
+    remedy = store_remedy(is_private=source.private)
     if not is_store(path):
         raise ConfigError(f"--data {source.name}={path}: this is no token store; {remedy}")
     found = source_at(source.name, path, vocab_size)

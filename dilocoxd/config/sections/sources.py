@@ -1,10 +1,12 @@
 """Section of run.toml that names a token store."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dilocoxd.config.fields import Section
+from dilocoxd.errors import ConfigError
 
 
 class SourceSection(Section):
@@ -28,3 +30,23 @@ class SourceSection(Section):
         if not tables["private"]:
             del tables["private"]
         return tables
+
+
+def store_remedy(*, is_private: bool) -> str:
+    """End of a sentence: what to do where a store is not the one that the run names."""
+    if is_private:
+        return "give the store that run.toml names, or correct its sha256 before the start"
+    return "copy that of another site"
+
+
+def common_end(ends: Mapping[str, int | None]) -> int:
+    """The token that ends documents in all token stores, given by name. Raises ConfigError (data.document_mask)."""
+    found = set(ends.values())
+    end = found.pop()
+    if end is None or found:
+        each = ", ".join(f"{name}: {'none' if one is None else one}" for name, one in ends.items())
+        raise ConfigError(
+            f"data.document_mask = true needs token stores whose documents end with one token, but these have {each};"
+            " pack them with one tokenizer and --eos, or remove data.document_mask"
+        )
+    return end

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.sources import common_end, store_remedy
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path
 from dilocoxd.errors import ConfigError, WorkerError
@@ -44,12 +45,9 @@ def open_source(source: TextSource, vocab_size: int) -> TokenStore:
     """The store, if it is the run's. Raises ConfigError."""
     store = open_store(Path(source.path))
     if store.index.sha256() != source.sha256:
-        remedy = "copy the store of a site that trains"
-        if source.is_private:
-            remedy = "give the store that run.toml names, or correct its sha256 before the start"
         raise ConfigError(
             f"{source.path} is not the run's token store {source.name!r}: its hash is {store.index.sha256()}, the"
-            f" run's {source.sha256}; {remedy}"
+            f" run's {source.sha256}; {store_remedy(is_private=source.is_private)}"
         )
     if store.index.vocab_size > vocab_size:
         raise ConfigError(
@@ -75,7 +73,8 @@ class SourceOrder:
         """Opens all stores. With `own_stream`, the name of the site's order, nothing is leased. Raises ConfigError."""
         self._seq_len = seq_len
         stores = [open_source(source, vocab_size) for source in sources]
-        self.document_end = _common_end(sources, stores) if has_document_mask else None
+        ends = {source.name: store.index.eos for source, store in zip(sources, stores, strict=True)}
+        self.document_end = common_end(ends) if has_document_mask else None
         self._train = [store.train for store in stores]
         self._held = [store.held for store in stores]
         self._names = [source.name for source in sources]
@@ -156,16 +155,3 @@ class SourceOrder:
 def _own_seed(seed: int, stream: str) -> int:
     """Two sites that have the same private store read it in different orders."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest(), "little")
-
-
-def _common_end(sources: Sequence[TextSource], stores: Sequence[TokenStore]) -> int:
-    """The token that ends documents in all stores. Raises ConfigError."""
-    ends = {source.name: store.index.eos for source, store in zip(sources, stores, strict=True)}
-    found = next(iter(ends.values()))
-    if found is None or len(set(ends.values())) > 1:
-        each = ", ".join(f"{name}: {'none' if end is None else end}" for name, end in ends.items())
-        raise ConfigError(
-            f"data.document_mask = true needs token stores whose documents end with one token, but these have {each};"
-            " pack them with one tokenizer and --eos, or set it to false"
-        )
-    return found
