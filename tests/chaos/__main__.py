@@ -25,7 +25,7 @@ from rich.table import Table
 from tests.chaos.judge import Verdict, judge, loss_excess
 from tests.chaos.plan import make_plan
 from tests.chaos.soak import CALM_ROUNDS, Options, Soak, SoakError
-from tests.harness.running.network_namespaces import NamespaceError
+from tests.harness.internet.namespaces import NamespaceError
 
 EXCESS_MAX = 0.02
 REFERENCE_TOKENS = 1.1

@@ -19,7 +19,7 @@ import time
 from dataclasses import asdict
 
 from tests.harness.internet.conditions import Conditions, LinkQueue
-from tests.harness.running.network_namespaces import enter_namespace
+from tests.harness.internet.namespaces import enter_namespace
 
 DEVICE = "eth0"
 TUNSETIFF = 0x400454CA

@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.harness.internet.conditions import Conditions
-from tests.harness.running.network_namespaces import BURST, QUEUE_MS, Network, run_tool
+from tests.harness.internet.namespaces import run_tool
+from tests.harness.running.network_namespaces import BURST, QUEUE_MS, Network
 
 MTU = 9000
 SEED = 7

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from tests.harness.running.network_namespaces import Network, enter_namespace
+from tests.harness.internet.namespaces import enter_namespace
+from tests.harness.running.network_namespaces import Network
 
 PORT = 5000
 SO_RCVBUFFORCE = 33

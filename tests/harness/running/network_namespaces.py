@@ -6,10 +6,7 @@ this was written for; links with latency and loss are in tests/harness/internet.
 """
 
 import contextlib
-import ctypes
 import json
-import os
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -18,81 +15,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.harness.internet.namespaces import Namespaces, enter_namespace, run_tool
 from tests.harness.running.sites import SiteProcess
 
-CLONE_NEWNET = 0x40000000
-NAMESPACES = Path("/run/netns")
 PORT, API_PORT = 31337, 8080
 """The same at every site: each has a network of its own."""
 BURST = "256kb"
 QUEUE_MS = 200
 
 
-class NamespaceError(Exception):
-    """A command of the network tools failed; the message is what it said."""
-
-
-def run_tool(*command: str) -> str:
-    """What a network tool printed. Raises NamespaceError."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NamespaceError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
-
-
-class Network:
+class Network(Namespaces):
     """Namespaces `<prefix><name>` for the sites and `<prefix>hub` with the bridge; a context manager."""
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
-        self.prefix = prefix
+        super().__init__(prefix)
         self.names = tuple(names)
-        self.hub = f"{prefix}hub"
-
-    def namespace(self, name: str) -> str:
-        """Name of a site's namespace."""
-        return f"{self.prefix}{name}"
+        self.hub = self.namespace("hub")
 
     def address(self, name: str) -> str:
         """IP address of a site; the same numbers in every Network."""
         return f"10.77.0.{1 + self.names.index(name)}"
 
-    def __enter__(self) -> "Network":
-        try:
-            self._build()
-        except NamespaceError:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._remove()
+    def _spaces(self) -> Sequence[str]:
+        return (*self.names, "hub")
 
     def _build(self) -> None:
-        run_tool("ip", "netns", "add", self.hub)
-        self.inside_hub("ip", "link", "add", "bridge0", "type", "bridge")
-        self.inside_hub("ip", "link", "set", "bridge0", "up")
+        self._add_spaces()
+        self._add_bridge("hub")
         for name in self.names:
-            space, port = self.namespace(name), f"p{name}"
-            run_tool("ip", "netns", "add", space)
-            self.inside_hub("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
-            self.inside_hub("ip", "link", "set", port, "master", "bridge0")
-            self.inside_hub("ip", "link", "set", port, "up")
-            self.inside(name, "ip", "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
-            self.inside(name, "ip", "link", "set", "eth0", "up")
-            self.inside(name, "ip", "link", "set", "lo", "up")
-
-    def _remove(self) -> None:
-        for space in (*map(self.namespace, self.names), self.hub):
-            with contextlib.suppress(NamespaceError):
-                run_tool("ip", "netns", "del", space)
+            self._plug_in(name, self.address(name), "hub")
 
     def inside_hub(self, *command: str) -> str:
         """Run a command where the bridge is."""
         return run_tool("ip", "netns", "exec", self.hub, *command)
-
-    def inside(self, name: str, *command: str) -> str:
-        """Run a command in a site's namespace."""
-        return run_tool("ip", "netns", "exec", self.namespace(name), *command)
 
     def pids(self, name: str) -> list[int]:
         """Processes that run in a site's namespace."""
@@ -142,18 +97,6 @@ class Network:
         """Full speed again."""
         self.inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
         self.inside_hub("tc", "qdisc", "del", "dev", f"p{name}", "root")
-
-
-def enter_namespace(name: str) -> None:
-    """Move the calling thread (only it) into a network namespace. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = os.open(NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.setns(fd, CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), name)
-    finally:
-        os.close(fd)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from dilocoxd.swarm.p2pd.connections import address_text, is_only_relayed, is_re
 from dilocoxd.swarm.p2pd.node import Node
 from dilocoxd.swarm.p2pd.relays import reserve
 from dilocoxd.swarm.p2pd.settings import NodeSettings
+from tests.harness.internet.namespaces import standing_in
 from tests.harness.internet.nat import NattedInternet, RouterKind
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -45,7 +46,7 @@ class Swarm:
             **changes,  # type: ignore[arg-type]
         )
         node = Node(settings, lambda data, expiration: key.peer_id, lambda code: None)
-        with self._internet.standing_in(name):
+        with standing_in(self._internet.namespace(name)):
             await node.start()
         self._stack.push_async_callback(node.shutdown)
         self.nodes[name] = node
