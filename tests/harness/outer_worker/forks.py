@@ -1,9 +1,13 @@
 """Real workers for tests without a daemon: forked by the product's own fork server, in milliseconds each."""
 
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from dilocoxd.wire.local.fork_server import (
     FORK_MESSAGES,
     Fork,
     Forked,
+    ForkFailed,
     Preload,
     Warm,
     WorkerExited,
@@ -25,25 +30,47 @@ from dilocoxd.wire.local.fork_server import (
 OUTER = "dilocoxd.outerworker.main"
 TRAINER = "dilocoxd.trainer.main"
 WAIT_S = 120.0
+LABEL = "for tests" + " " * 300
+"""Room for the command lines of its forks, which `ps` shows."""
 
 
 class ForkedProcess:
-    """A forked worker; has what the tests need of subprocess.Popen."""
+    """A forked process; has what the tests need of subprocess.Popen."""
 
     def __init__(self, forks: "Forks", number: int, pid: int) -> None:
         self._forks = forks
         self._number = number
         self.pid = pid
 
-    def poll(self) -> int | None:
-        """Exit status, or None while it runs as far as is known; negative: killed by that signal."""
+    @property
+    def returncode(self) -> int | None:
         return self._forks.exits.get(self._number)
 
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs; negative: killed by that signal."""
+        self._forks.hear(0.0)
+        return self.returncode
+
     def wait(self, timeout: float | None = None) -> int:
-        """Exit status, once it has ended."""
+        """Exit status, once it has ended. Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + (timeout or WAIT_S)
         while (status := self.poll()) is None:
-            self._forks.read(timeout or WAIT_S)
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or WAIT_S)
+            self._forks.hear(min(rest, 1.0))
         return status
+
+    def send_signal(self, number: int) -> None:
+        """To this process alone, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Forks:
@@ -53,6 +80,7 @@ class Forks:
         self.exits: dict[int, int] = {}
         self._modules = modules
         self._forked: dict[int, int] = {}
+        self._lock = threading.RLock()
         self._num_forks = 0
         self.num_threads = 0
 
@@ -61,12 +89,13 @@ class Forks:
         self._mark = f"forks-{os.getpid()}-{id(self)}"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dilocoxd.ipc.fork_server", "for tests"], stdin=theirs,
+                [sys.executable, "-m", "dilocoxd.ipc.fork_server", LABEL], stdin=theirs,
                 env={**os.environ, TREE_VARIABLE: padded(self._mark), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
             )  # fmt: skip
         self._control = ours
         self._control.send(FORK_MESSAGES.encode(Preload(self._modules)))
-        warm = self.read(WAIT_S)
+        warm = self._read(WAIT_S)
         assert isinstance(warm, Warm), warm
         self.num_threads = warm.num_threads
         return self
@@ -88,14 +117,15 @@ class Forks:
         self, module: str, environment: Mapping[str, str], *, output: int = 2, passed: Mapping[str, int] | None = None
     ) -> ForkedProcess:
         """A process that runs `main()` of `module` and writes to `output`."""
-        self._num_forks += 1
-        number, passed = self._num_forks, passed or {}
-        names, values = tuple(environment), tuple(environment.values())
-        order = Fork(number, module, f"{self._mark}/{number}", names, values, tuple(passed))
-        socket.send_fds(self._control, [FORK_MESSAGES.encode(order)], [output, *passed.values()])
-        while number not in self._forked:
-            self.read(WAIT_S)
-        return ForkedProcess(self, number, self._forked[number])
+        names, values, passed = tuple(environment), tuple(environment.values()), passed or {}
+        with self._lock:
+            self._num_forks += 1
+            number = self._num_forks
+            order = Fork(number, module, f"{self._mark}/{number}", names, values, tuple(passed))
+            socket.send_fds(self._control, [FORK_MESSAGES.encode(order)], [output, *passed.values()])
+            while number not in self._forked:
+                self._read(WAIT_S)
+            return ForkedProcess(self, number, self._forked.pop(number))
 
     def ranks(
         self, module: str, environment: Mapping[str, str], num_ranks: int, output: int = 2
@@ -109,12 +139,25 @@ class Forks:
                 for rank, each in enumerate(launch.environments)
             ]
 
-    def read(self, timeout_s: float) -> Any:
-        """The next thing that the fork server says. Raises TimeoutError."""
-        self._control.settimeout(timeout_s)
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can fork."""
+        return self._process.poll() is None
+
+    def hear(self, timeout_s: float) -> None:
+        """Note what has ended meanwhile, or after `timeout_s` nothing; other threads look at the same time."""
+        select.select([self._control], [], [], timeout_s)
+        with self._lock:
+            while select.select([self._control], [], [], 0.0)[0]:
+                self._read(0.0)
+
+    def _read(self, timeout_s: float) -> Any:
+        """The next thing that the fork server says."""
+        assert select.select([self._control], [], [], timeout_s)[0], f"the fork server is silent for {timeout_s:g} s"
         data = self._control.recv(FORK_MESSAGE_BYTES_MAX)
         assert data, f"the fork server ended with status {self._process.wait(WAIT_S)}"
         message = FORK_MESSAGES.decode(data)
+        assert not isinstance(message, ForkFailed), message.reason
         if isinstance(message, Forked):
             self._forked[message.number] = message.pid
         elif isinstance(message, WorkerExited):

@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from tests.harness.running.warm import STEP_VARIABLE, WARM_VARIABLE, WarmProcess, warm
+from tests.harness.outer_worker.forks import ForkedProcess
+from tests.harness.running.warm import STEP_VARIABLE, WARM_VARIABLE, fork_daemon
 
 ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.2
@@ -53,7 +54,7 @@ class SiteProcess:
     port: int
     """HTTP API."""
     environment: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | WarmProcess | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
     cold: bool = field(default_factory=lambda: not os.environ.get(WARM_VARIABLE))
     """Whether it does its own imports, as for what measures starts, memory or modules, and outside of the tests."""
 
@@ -82,7 +83,7 @@ class SiteProcess:
         environment.setdefault(STEP_VARIABLE, STEP_S)
         with self.log_path.open("ab") as log:
             if not self.cold and command[:2] == PYTHON:
-                self.process = warm().start(command[2:], self.run_dir.parent, environment, log.fileno(), self.namespace)
+                self.process = fork_daemon(command[2:], self.run_dir.parent, environment, log.fileno(), self.namespace)
                 return
             inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []  # replaces itself: same pid
             self.process = subprocess.Popen(
