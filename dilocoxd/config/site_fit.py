@@ -8,7 +8,7 @@ from dilocoxd.config.sections.sources import SourceSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
-_CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing")
+_CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
 """Fields of [parallel] that say how trainers cut a model."""
 
 

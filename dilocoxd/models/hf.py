@@ -27,6 +27,7 @@ class HfStage(StageModule):
     """Layers of one span of a transformers decoder."""
 
     takes_positions = True
+    takes_targets = True
 
     def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
         super().__init__()
@@ -72,11 +73,19 @@ class HfStage(StageModule):
         """The layers of the span."""
         return iter(self.base.layers)
 
-    def forward(self, x: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Ids or hidden states in, hidden states or logits out."""
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None, targets_BT: Tensor | None = None) -> Tensor:
+        """Ids or hidden states in, hidden states, logits or the sum of losses out."""
         hidden = self.base.embed_tokens(x) if self.span.is_first else x
         out: Tensor = self.base(inputs_embeds=hidden, position_ids=positions_BT, use_cache=False).last_hidden_state
-        return self.lm_head(out) if self.lm_head is not None else out
+        if not self.span.is_last:
+            return out
+        return self.logits(out) if targets_BT is None else self.summed_loss(out, targets_BT)
+
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        """The head."""
+        assert self.lm_head is not None
+        logits_BTV: Tensor = self.lm_head(hidden_BTD)
+        return logits_BTV
 
     def new_cache(self) -> Any:
         """transformers' own, which knows the family's sliding windows."""
@@ -84,10 +93,8 @@ class HfStage(StageModule):
 
     def extend(self, ids_BT: Tensor, cache: Any) -> Tensor:
         """Logits of tokens that follow those in the cache."""
-        assert self.lm_head is not None
         out = self.base(inputs_embeds=self.base.embed_tokens(ids_BT), past_key_values=cache, use_cache=True)
-        logits: Tensor = self.lm_head(out.last_hidden_state)
-        return logits
+        return self.logits(out.last_hidden_state)
 
 
 def transformers_config(config: ModelConfig) -> Any:

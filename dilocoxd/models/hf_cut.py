@@ -59,6 +59,7 @@ class CutStage(StageModule):
     """Layers of one span of a transformers decoder, under the names of the whole model."""
 
     takes_positions = True
+    takes_targets = True
 
     def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
         super().__init__()
@@ -141,21 +142,24 @@ class CutStage(StageModule):
         """The layers of the span."""
         return iter(getattr(self.base, self._names.layers))
 
-    def forward(self, x: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Ids or hidden states in, hidden states or logits out."""
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None, targets_BT: Tensor | None = None) -> Tensor:
+        """Ids or hidden states in, hidden states, logits or the sum of losses out."""
         # The library keeps apart what positions that begin anew tell apart, without a mask or a cache.
         inputs = {"input_ids" if self.span.is_first else "inputs_embeds": x, "position_ids": positions_BT}
         hidden: Tensor = self.base(**inputs, use_cache=False).last_hidden_state
-        return self._logits(hidden) if self.span.is_last else hidden
+        if not self.span.is_last:
+            return hidden
+        return self.logits(hidden) if targets_BT is None else self.summed_loss(hidden, targets_BT)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        """The head, or the embedding where both are one, and the family's cap."""
         if self.lm_head is not None:
-            logits: Tensor = self.lm_head(hidden)
+            logits: Tensor = self.lm_head(hidden_BTD)
         else:
             weight = self.tied_copy
             if weight is None:
                 weight = getattr(self.base, self._names.embedding).weight
-            logits = functional.linear(hidden, weight)
+            logits = functional.linear(hidden_BTD, weight)
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
     def new_cache(self) -> Any:
@@ -164,7 +168,7 @@ class CutStage(StageModule):
 
     def extend(self, ids_BT: Tensor, cache: Any) -> Tensor:
         """Logits of tokens that follow those in the cache."""
-        return self._logits(self.base(input_ids=ids_BT, past_key_values=cache, use_cache=True).last_hidden_state)
+        return self.logits(self.base(input_ids=ids_BT, past_key_values=cache, use_cache=True).last_hidden_state)
 
 
 def library_config(config: ModelConfig) -> Any:

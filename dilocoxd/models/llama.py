@@ -121,6 +121,7 @@ class NativeStage(StageModule):
     """Layers of one span, with the embedding in the first and norm and head in the last stage."""
 
     takes_positions = True
+    takes_targets = True
 
     def __init__(self, config: ModelConfig, span: StageSpan, device: torch.device) -> None:
         super().__init__()
@@ -151,9 +152,18 @@ class NativeStage(StageModule):
         """The layers of the span."""
         return iter(self.layers.values())
 
-    def forward(self, x: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Ids or hidden states in, hidden states or logits out."""
-        return self._run(x, [None] * len(self.layers), positions_BT)
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None, targets_BT: Tensor | None = None) -> Tensor:
+        """Ids or hidden states in, hidden states, logits or the sum of losses out."""
+        hidden_BTD = self._hidden(x, [None] * len(self.layers), positions_BT)
+        if not self.span.is_last:
+            return hidden_BTD
+        return self.logits(hidden_BTD) if targets_BT is None else self.summed_loss(hidden_BTD, targets_BT)
+
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        """The head."""
+        assert self.lm_head is not None
+        logits_BTV: Tensor = self.lm_head(hidden_BTD)
+        return logits_BTV
 
     def new_cache(self) -> list[KeyValues]:
         """One for each block."""
@@ -161,9 +171,9 @@ class NativeStage(StageModule):
 
     def extend(self, ids_BT: Tensor, cache: Sequence[KeyValues]) -> Tensor:
         """Logits of tokens that follow those in the cache."""
-        return self._run(ids_BT, cache)
+        return self.logits(self._hidden(ids_BT, cache))
 
-    def _run(self, x: Tensor, pasts: Sequence[KeyValues | None], positions_BT: Tensor | None = None) -> Tensor:
+    def _hidden(self, x: Tensor, pasts: Sequence[KeyValues | None], positions_BT: Tensor | None = None) -> Tensor:
         hidden_BTD: Tensor = self.embed_tokens(x) if self.embed_tokens is not None else x
         cos, sin, mask = self.get_buffer("cos_TE"), self.get_buffer("sin_TE"), None
         if positions_BT is None:
@@ -175,10 +185,7 @@ class NativeStage(StageModule):
             cos, sin, mask = cos[positions_BT].unsqueeze(1), sin[positions_BT].unsqueeze(1), document_mask(positions_BT)
         for block, past in zip(self.layers.values(), pasts, strict=True):
             hidden_BTD = block(hidden_BTD, cos, sin, past, mask)
-        if self.norm is None or self.lm_head is None:
-            return hidden_BTD
-        logits_BTV: Tensor = self.lm_head(self.norm(hidden_BTD))
-        return logits_BTV
+        return hidden_BTD if self.norm is None else self.norm(hidden_BTD)
 
 
 def rotary_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,9 @@
 
 Documents may share a sample without seeing each other. One begins behind the store's end token and at the start of each
 sample. Positions begin anew with it, so that it is computed as if it were alone, whatever a model makes of positions.
+
+The logits of a batch may be the largest thing a trainer holds. A last stage that is given the targets computes them
+for a few positions at a time, and again in the backward pass.
 """
 
 # Shape legend: B sequences, T positions, D hidden size, V vocabulary.
@@ -12,6 +15,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.models.cut import StageSpan
@@ -30,6 +35,13 @@ class StageModule(nn.Module):
     Tokens of one document then do not see those of another; a document begins at each 0. None: all see all before them.
     """
 
+    takes_targets: ClassVar[bool] = False
+    """Whether `logits` is there, and `forward` has an argument `targets_BT`, int64 or None: a last stage that is given
+    it returns `summed_loss`."""
+
+    loss_chunk_tokens: int = 0
+    """Positions that have logits at a time in `summed_loss`."""
+
     def global_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of this stage under their global names, in canonical order."""
         raise AssertionError(f"{type(self).__name__} must say its global parameter names")
@@ -37,6 +49,31 @@ class StageModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Ids [B, T] int64 (first stage) or hidden [B, T, D] -> hidden [B, T, D] or logits [B, T, V] (last)."""
         raise AssertionError(f"{type(self).__name__} must say how it computes")
+
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        """Logits [.., V] of what the last layer and the norm of a last stage gave, [.., D]."""
+        raise AssertionError(f"{type(self).__name__} does not say how it makes logits")
+
+    def summed_loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Sum of the cross entropies in nats over the targets that count, float32 [].
+
+        Differs from that of all logits at once by the order of the sum.
+        """
+        hidden_ND, targets_N, size = hidden_BTD.flatten(0, 1), targets_BT.flatten(), self.loss_chunk_tokens
+        losses = [
+            checkpoint(
+                self._loss_of_piece,
+                hidden_ND[start : start + size],
+                targets_N[start : start + size],
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for start in range(0, len(targets_N), size)
+        ]
+        return torch.stack(losses).sum()
+
+    def _loss_of_piece(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        return functional.cross_entropy(self.logits(hidden_ND).float(), targets_N, reduction="sum")
 
     def frozen_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of a model under an adapter, under their global names: in no layout, read from files."""

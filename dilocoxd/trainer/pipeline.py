@@ -24,7 +24,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage, cut_stages
 from dilocoxd.models.stage import positions_of
 from dilocoxd.models.tied import TiedEmbedding
-from dilocoxd.trainer.data.targets import PartLoss, cross_entropy, share_trained
+from dilocoxd.trainer.data.targets import PartLoss, mean_loss, share_trained
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
 
 SCHEDULES: Final = ("1f1b", "gpipe", "interleaved1f1b")
@@ -46,6 +46,8 @@ class PipelineConfig:
     """Ranks that hold each stage in parts; each has its part of the batch."""
     is_checkpointed: bool = False
     """Whether blocks are computed again in the backward pass."""
+    loss_chunk_tokens: int = 0
+    """Positions that have logits at a time, which are then computed again in the backward pass; 0: all."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -118,16 +120,15 @@ class Accumulation:
         target: Tensor,
         losses: list[Tensor],
         return_outputs: bool,
-        positions_BT: Tensor | None = None,
+        **more: Tensor,
     ) -> None:
         """Mean gradients over all parts into ``.grad``; the loss of each part is appended to ``losses``."""
         assert not return_outputs
-        inputs = (ids_BT,) if positions_BT is None else (ids_BT, positions_BT)
-        split = [tensor.tensor_split(self._num_parts) for tensor in (target, *inputs)]
-        for number, (targets, *parts) in enumerate(zip(*split, strict=True), 1):
+        split = [tensor.tensor_split(self._num_parts) for tensor in (target, ids_BT, *more.values())]
+        for number, (targets, ids, *rest) in enumerate(zip(*split, strict=True), 1):
             if self._is_cut:
                 gather_gradients_at(self._module, is_last=number == self._num_parts)
-            loss = self._loss(self._module(*parts), targets)
+            loss = self._loss(self._module(ids, **dict(zip(more, rest, strict=True))), targets)
             losses.append(loss)
             torch.autograd.backward(loss)
         if self._num_parts > 1:
@@ -174,6 +175,13 @@ class Pipeline:
         module = build_stage(model, span, device=torch.device("cpu") if self._mesh is not None else self.device)
         if self.config.is_checkpointed:
             checkpoint_blocks(module)
+        if self.config.loss_chunk_tokens:
+            if not module.takes_targets:
+                raise ConfigError(
+                    f"parallel.loss_chunk_tokens = {self.config.loss_chunk_tokens} needs a model that takes targets,"
+                    f" and {type(module).__name__} does not (takes_targets); set it to 0"
+                )
+            module.loss_chunk_tokens = self.config.loss_chunk_tokens
         if self._mesh is not None:
             self._mesh.cut(module)
         return module
@@ -212,17 +220,20 @@ class Pipeline:
         targets: dict[str, Any] = {"target": targets_BT.to(self.device), "losses": losses} if self.has_last else {}
         self._tied.lend()
         with self._arithmetic():
-            self._schedule.step(*inputs, return_outputs=False, **targets, **self._positions(ids_BT))
+            self._schedule.step(*inputs, return_outputs=False, **targets, **self._known(ids_BT, targets_BT))
         self._tied.bring_home_gradient()
         if not losses:
             return torch.zeros((), device=self.device)
         return torch.stack(losses).mean().detach() / self.config.readers
 
-    def _positions(self, ids_BT: Tensor) -> dict[str, Tensor]:
-        """What every stage is told of the documents in `ids_BT`: they all know the ids, so nothing travels."""
-        if self._document_end is None:
-            return {}
-        return {"positions_BT": positions_of(ids_BT, self._document_end).to(self.device)}
+    def _known(self, ids_BT: Tensor, targets_BT: Tensor) -> dict[str, Tensor]:
+        """What stages are told beside their input: all ranks know the batch, so nothing travels."""
+        known = {}
+        if self._document_end is not None:
+            known["positions_BT"] = positions_of(ids_BT, self._document_end).to(self.device)
+        if self.config.loss_chunk_tokens and self.has_last:
+            known["targets_BT"] = targets_BT.to(self.device)
+        return known
 
     def _mine(self, rows: Tensor) -> Tensor:
         """Of the site's batch what this rank reads."""
@@ -246,10 +257,10 @@ class Pipeline:
             for index, module in zip(self._local_indices, self.modules, strict=True):
                 x = ids_BT.to(self.device) if index == 0 else self._receive_hidden(index, ids_BT.shape)
                 with self._arithmetic():
-                    out = module(x, **self._positions(ids_BT))
+                    out = module(x, **self._known(ids_BT, targets_BT))
                 if index == self.config.num_stages - 1:
                     if share:
-                        loss = cross_entropy(out, targets_BT.to(self.device)).double().cpu()
+                        loss = mean_loss(out, targets_BT.to(self.device)).double().cpu()
                         total += loss * share
                 else:
                     # Not waited for at once: the next rank may still be busy with the batch before.
@@ -317,6 +328,8 @@ class Pipeline:
         hidden = torch.empty((*ids.shape, self.model.hidden_size), device="meta", requires_grad=True)
         logits_dtype = torch.bfloat16 if self.config.is_bfloat16 else torch.float32
         logits = torch.empty((*ids.shape, self.model.vocab_size), dtype=logits_dtype, device="meta", requires_grad=True)
+        if self.config.loss_chunk_tokens:
+            logits = torch.empty((), device="meta", requires_grad=True)
         is_last = index == self.config.num_stages - 1
         return PipelineStage(
             module,

@@ -84,6 +84,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             replicate=site.parallel.replicate,
             shard=site.parallel.shard,
             is_checkpointed=site.parallel.activation_checkpointing == "block",
+            loss_chunk_tokens=site.parallel.loss_chunk_tokens,
             schedule=site.parallel.schedule,
             stages_per_rank=site.parallel.stages_per_process,
             batch_sequences=site.parallel.sequences(inner.batch_sequences),

@@ -34,6 +34,7 @@ SHORTEST = {
     "memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "models.families": "gpt_neox",
     "models.layouts": "--steps 1 --blocks 1",
+    "models.logits": "--once",
     "outer_memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4",
     "restarts.generations": "1",

@@ -109,7 +109,8 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
         of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size + block
     else:
         of_blocks = in_flight * one.layers * block
-    return tokens * (of_blocks + (LOGITS_BYTES * model.vocab_size if one.is_last else 0))
+    with_logits = min(tokens, shape.loss_chunk_tokens or tokens) if one.is_last else 0
+    return tokens * of_blocks + with_logits * LOGITS_BYTES * model.vocab_size
 
 
 def _block_values(manifest: Manifest) -> int:

@@ -26,6 +26,8 @@ class SiteShape:
     """Sequences of an inner step at this site; 0 is the run's number."""
     is_checkpointed: bool = False
     """Whether blocks are computed again in the backward pass."""
+    loss_chunk_tokens: int = 0
+    """Positions that have logits at a time; 0: all of a microbatch."""
     on_gpu: bool = False
     """Whether the trainers' tensors are in the memory of GPUs."""
 
@@ -52,5 +54,6 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.replicate,
         parallel.batch_sequences,
         parallel.activation_checkpointing == "block",
+        parallel.loss_chunk_tokens,
         parallel.device == "cuda",
     )

@@ -51,6 +51,17 @@ class ParallelSection(Section):
             cost="block takes up to a third more time and saves most of the activations' memory.",
         ),
     ] = "none"
+    loss_chunk_tokens: Annotated[
+        int,
+        knob(
+            "Positions that have logits at a time; 0: all of a microbatch. With a large vocabulary its logits are the"
+            " largest thing on the device.",
+            unit="tokens",
+            cost="logits are computed twice, and small chunks use a device badly; 1024 to 4096 suit GPUs.",
+            ge=0,
+            le=1 << 24,
+        ),
+    ] = 0
     batch_sequences: Annotated[
         int,
         knob(

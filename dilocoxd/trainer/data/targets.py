@@ -18,6 +18,11 @@ def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     return functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=NOT_TRAINED)
 
 
+def mean_loss(out: Tensor, targets_BT: Tensor) -> Tensor:
+    """`cross_entropy` of what a last stage gave: logits [B, T, V], or the sum of the losses, []."""
+    return cross_entropy(out, targets_BT) if out.dim() else out / (targets_BT != NOT_TRAINED).sum()
+
+
 def share_trained(targets_BT: Tensor) -> float:
     """Part of the targets that count, 0 to 1."""
     return float((targets_BT != NOT_TRAINED).float().mean())
@@ -39,7 +44,9 @@ class PartLoss:
         self._per_part = None if count == targets_BT.numel() else max(1, count) / self._num_parts
 
     def __call__(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-        """Of one part."""
+        """Of one part. Instead of logits there may be the sum of its losses, [] (StageModule.summed_loss)."""
+        if logits_BTV.dim() == 0:
+            return logits_BTV / (targets_BT.numel() if self._per_part is None else self._per_part)
         if self._per_part is None:
             return cross_entropy(logits_BTV, targets_BT)
         total = functional.cross_entropy(

@@ -56,6 +56,7 @@ class Order:
     optimizer: str = "adamw"
     microbatches: int = 4
     document_end: int | None = None
+    loss_chunk: int = 0
     first: int = 0
     last: int = STEPS
     checkpoints: str = ""
@@ -129,7 +130,7 @@ def run(order: Order) -> None:
     join("gloo", os.environ, timeout=TIMEOUT)
     config = PipelineConfig(
         order.pipeline, order.schedule, order.per_rank, BATCH, order.microbatches, order.dtype == "bfloat16",
-        order.replicate, order.shard, order.is_checkpointed,
+        order.replicate, order.shard, order.is_checkpointed, order.loss_chunk,
     )  # fmt: skip
     pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)

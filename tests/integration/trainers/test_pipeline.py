@@ -206,6 +206,26 @@ def test_every_layout_equals_the_plain_model(tmp_path: Path, forks: Forks, layou
     assert_equal(run(forks, tmp_path / "out", **layout), plain(layout.get("kind", "native")))
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"pipeline": 2, "document_end": 40},
+        {**PP2_SHARD2, "schedule": "interleaved1f1b", "per_rank": 2},
+        {**REPLICATE2_SHARD2, "kind": "hf:gemma3_text", "is_checkpointed": True},
+        {"pipeline": 2, "kind": "qwen3"},
+        {"pipeline": 2, "kind": "lora:llama tied"},
+    ],
+    ids=lambda layout: "-".join(f"{name}={value}" for name, value in layout.items() if name != "microbatches"),
+)
+def test_logits_of_a_few_positions_at_a_time_change_nothing(
+    tmp_path: Path, forks: Forks, layout: dict[str, Any]
+) -> None:
+    chunk = 7  # divides neither a sequence nor a microbatch
+    found = run(forks, tmp_path / "out", loss_chunk=chunk, **layout)
+    assert_equal(found, plain(layout.get("kind", "native"), layout.get("document_end")))
+
+
 @pytest.mark.parametrize("layout", [{"pipeline": 2}, PP2_SHARD2], ids=["pipeline", "pipeline-and-shard"])
 def test_bfloat16_stays_near_float32(tmp_path: Path, forks: Forks, layout: dict[str, Any]) -> None:
     found = run(forks, tmp_path / "out", dtype="bfloat16", **layout)

@@ -47,7 +47,14 @@ def test_commands_that_must_build_the_model_say_that_they_cannot(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("shard", 2), ("stages", 2), ("replicate", 2), ("stages_per_process", 2), ("activation_checkpointing", "block")],
+    [
+        ("shard", 2),
+        ("stages", 2),
+        ("replicate", 2),
+        ("stages_per_process", 2),
+        ("activation_checkpointing", "block"),
+        ("loss_chunk_tokens", 512),
+    ],
 )
 def test_a_loop_of_ones_own_is_not_cut_by_the_site(field: str, value: object) -> None:
     site = SiteConfig.model_validate({"parallel": {field: value}})

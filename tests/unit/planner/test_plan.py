@@ -251,3 +251,13 @@ def test_shards_divide_what_a_trainer_holds_and_replicas_do_not() -> None:
     assert copies.node_bytes > shards.node_bytes
     again = footprint(manifest, SiteShape(1, 1, 2, is_checkpointed=True))
     assert again.trainer_bytes < one.trainer_bytes
+
+
+def test_logits_count_for_as_many_positions_as_have_them() -> None:
+    manifest = run_of("small")
+    whole, chunked, large = (
+        footprint(manifest, SiteShape(1, 1, 2, loss_chunk_tokens=chunk)).trainer_bytes for chunk in (0, 100, 1 << 24)
+    )
+    tokens = manifest.inner.batch_sequences * manifest.model.seq_len
+    assert whole - chunked == 12 * manifest.model.vocab_size * (tokens - 100)
+    assert large == whole
