@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from dilocoxd.ids import Monotonic
+from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.inbox import Inbox
@@ -220,6 +220,14 @@ def offers_at_first(self: Height) -> Any:
 _ready_message = Height.ready_message
 
 
+def leaves_all_out(self: ChainView, evidence: Any) -> frozenset[PeerId]:
+    return frozenset([*self.barred, *(found.peer for found in evidence)])
+
+
+def trains_for_ever(self: Height, view: Any) -> bool:
+    return bool(view.is_training) and not self.book.is_suspected(view.peer)
+
+
 BUGS: dict[str, Bug] = {
     "who was silent once is never waited for again": both(
         replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
@@ -274,6 +282,8 @@ BUGS: dict[str, Bug] = {
     "what recovery brings is not compared": replaced(DoubleVotes, "read", lambda self, chain, entries, keys: None),
     "evidence is believed unchecked": replaced(double_votes, "is_proved", lambda evidence, keys: True),
     "who voted twice is named": replaced(ChainView, "left_out_by", lambda self, evidence: frozenset()),
+    "those who voted twice count nowhere, even if nobody else does": replaced(ChainView, "left_out_by", leaves_all_out),
+    "who hangs keeps those who voted twice waiting": replaced(Height, "_is_at_work", trains_for_ever),
     "evidence is told to nobody": replaced(RoundLife, "accuse", lambda self: None),
     "a promise is forgotten on the way back": replaced(RoundLife, "_remember", lambda self, promise: None),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),

@@ -11,7 +11,7 @@ from tests.simulation.peer.disk import sha
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.signing import keys_of
 from tests.simulation.schedules.byzantine import Mischief
-from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
+from tests.simulation.schedules.scenario_tools import _cut, _result, _swarm, _until
 from tests.simulation.swarm import Swarm
 
 CALM_S = 60.0
@@ -89,7 +89,8 @@ def who_voted_twice_goes_on_where_nobody_else_trains() -> str:
     assert liar.mischief is not None
     liar.mischief.kind = "as it should"  # it was a disk that was rolled back
     for node in honest:
-        node.is_training = False
+        node.phase_s, node.is_training = 1e9, False  # else what each has under way is offered, and goes first
+    swarm.world.run(swarm.world.now + CALM_S)
     before = liar.machine.chain.height
     swarm.world.run(swarm.world.now + CALM_S)
     rounds = honest[0].machine.chain.height - before
@@ -112,15 +113,42 @@ def who_voted_twice_goes_on_where_the_others_hang() -> str:
     return "" if rounds > 2 else f"{rounds} rounds in {CALM_S:g} s, and only it offers anything"
 
 
-def _forged(node: Node, against: PeerId) -> Evidence:
-    """Signed with the wrong key."""
+def _two_votes(node: Node, against: PeerId, signer: PeerId) -> Evidence:
+    """Two votes at the tip of `node`, for different entries, that `signer` signed."""
     status, chain = node.machine.status, node.machine.chain
     votes = [
-        (sha(text), keys_of(node.name).sign(VoteFor(status.round, Attempt(0), chain.head, sha(text))))
+        (sha(text), keys_of(signer).sign(VoteFor(status.round, Attempt(0), chain.head, sha(text))))
         for text in (b"one", b"other")
     ]
     first, second = [VotedEntry(digest, vote.unix_ms, vote.signature.value) for digest, vote in sorted(votes)]
     return Evidence(against, against.encode(), status.round, Attempt(0), chain.head, first, second)
+
+
+def majority_of_those_who_voted_twice_is_still_needed() -> str:
+    """R27.8: both of two are proved to have voted twice, and are cut apart. Neither may go on alone."""
+    swarm, first, (second,) = _begin(2, kind="accuses", is_majority=True)
+    both, tip = [first, second], first.machine.chain.height
+
+    def lie(sender: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        return [message, *(Accuse(_two_votes(sender, peer.name, peer.name)) for peer in both)]
+
+    for node in both:
+        node.mischief = Mischief("accuses", keys_of(node.name), swarm.world.rng)
+        node.mischief.messages = lie  # type: ignore[method-assign]
+    _until(swarm, lambda: all(len(node.machine.chain.barred) == 2 for node in both), swarm.world.now + CALM_S)
+    for node in both:
+        node.mischief = Mischief("as it should", keys_of(node.name), swarm.world.rng)
+    _cut(swarm, [first], [second], is_cut=True)
+    swarm.world.run(swarm.world.now + CALM_S)
+    before = [len(node.disk.log) for node in both]
+    swarm.world.run(swarm.world.now + CALM_S)
+    alone = [node.name for node, height in zip(both, before, strict=True) if len(node.disk.log) > height]
+    _cut(swarm, [first], [second], is_cut=False)
+    swarm.world.run(swarm.world.now + CALM_S)
+    rounds = min(node.machine.chain.height for node in both) - tip
+    if alone:
+        return f"{alone} went on alone"
+    return "" if rounds > 4 else f"{rounds} rounds, though both are there"
 
 
 def forged_evidence_is_held_against_nobody() -> str:
@@ -129,7 +157,7 @@ def forged_evidence_is_held_against_nobody() -> str:
     assert liar.mischief is not None
 
     def lie(node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
-        forged = _forged(node, honest[0].name)
+        forged = _two_votes(node, honest[0].name, node.name)
         if isinstance(message, Propose):
             return [replace(message, evidence=(forged,))]
         return [message, Accuse(forged)] if isinstance(message, Vote) else [message]
@@ -168,6 +196,7 @@ DOUBLE_VOTES: tuple[Callable[[], str], ...] = (
     who_voted_twice_is_no_part_of_a_majority,
     who_voted_twice_goes_on_where_nobody_else_trains,
     who_voted_twice_goes_on_where_the_others_hang,
+    majority_of_those_who_voted_twice_is_still_needed,
     forged_evidence_is_held_against_nobody,
     who_comes_back_to_a_head_does_not_vote_there_again,
 )
