@@ -67,7 +67,7 @@ from dilocoxd.daemon.workers.kills import KillReader
 from dilocoxd.ids import PeerId, UnixTime
 from dilocoxd.machines.limits import Ourselves
 from dilocoxd.machines.membership.machine import Membership
-from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
 from dilocoxd.machines.round.inputs import Event
 from dilocoxd.machines.round.machine import RoundMachine
 from dilocoxd.machines.round.outputs import RoundStatus, StartRecovery
@@ -359,6 +359,8 @@ class Daemon:
         if isinstance(event, OfferContribution):
             assert self.rounds is not None, "the site trains only after the round machine started"
             self.rounds.offer(event)
+        elif isinstance(event, TellSpoiled | TellTrains):
+            self._tell_others()
 
     def _tell_others(self) -> None:
         self.membership.report()

@@ -272,6 +272,17 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " `dilocoxd evict SITE`, or take it from network.peers_allowed.",
     ),
     AlertKind(
+        "state_spoiled", "critical",
+        "Nothing can be trained from the shared state: an entry made the loss not finite.",
+        "The first inner steps from a shared state have no finite loss or gradient here; goes with the first finite"
+        " step from a newer one.",
+        "A contribution that spoiled the model, bits that rotted, or outer.lr; if only this site says so, its GPU. Not"
+        " inner.lr: no step had been made.",
+        "The trainers wait, and try the next entry. If all sites say so, keep out the site that an alert names"
+        " (`dilocoxd evict SITE`) and go on in a new run from the state before: `dilocoxd start --from RUN_DIR@ROUND`,"
+        " with reduction.clip on. Lower inner.lr only if it happens again with all sites honest.",
+    ),
+    AlertKind(
         "loss_not_finite", "critical",
         "The training loss is not a number.",
         "The newest inner loss is NaN or infinite; goes when it is a number again.",
@@ -333,7 +344,10 @@ KINDS: Final[tuple[AlertKind, ...]] = (
 BY_CODE: Final = {kind.code: kind for kind in KINDS}
 
 
-CLEARED_BY: Final = {"snapshot.written": ("snapshot_failed", "snapshot_unusable")}
+CLEARED_BY: Final = {
+    "snapshot.written": ("snapshot_failed", "snapshot_unusable"),
+    "state.trained": ("state_spoiled",),
+}
 """Events after which alerts no longer stand."""
 
 

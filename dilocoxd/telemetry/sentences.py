@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dilocoxd.answers.words import in_bytes, in_time, plural
 from dilocoxd.telemetry import catalogue as c
+from dilocoxd.telemetry.suspicions import StateSpoiled, StateTrained
 
 
 def _url(event: c.ApiStarted) -> str:
@@ -37,6 +38,8 @@ _SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
     c.ProfileFailed: lambda e: f"no profile, training goes on: {e.reason}",
     c.SitePaused: lambda e: f"paused: {e.reason}",
     c.SiteResumed: lambda e: "training goes on",
+    StateSpoiled: lambda e: f"the shared state of round {e.round} gives no finite loss; the trainers wait for another",
+    StateTrained: lambda e: f"the shared state of round {e.round} gives a finite loss; the trainers go on",
     c.ApiStarted: lambda e: f"dashboard and API at {_url(e)}",
     c.AlertRaised: lambda e: f"alert {e.code}: {e.text}; {e.remedy}",
     c.AlertCleared: lambda e: f"alert {e.code} is over",

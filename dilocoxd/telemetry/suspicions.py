@@ -1,7 +1,7 @@
-"""Events that name a site whose contribution, sum or vote is not what it should be, and those of the audits that find
-it.
+"""Events that name a site whose contribution, sum or vote is not what it should be, those of the audits that find it,
+and those of a shared state that something of this kind has spoiled.
 
-Types as in the catalogue. Source: protocol/08-compression.md (C9), X13; protocol/06-rounds.md, R27.
+Types as in the catalogue. Source: protocol/08-compression.md (C9), X13; protocol/06-rounds.md, R27; docs/adr/0031.
 """
 
 from dataclasses import dataclass
@@ -71,6 +71,26 @@ class VoteContradicted(Event):
     attempt: int
     entries: tuple[str, ...]
     """First 16 hex digits of the hashes of the two entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpoiled(Event):
+    """The first inner steps from this shared state had no finite loss or gradient; the trainers wait for another."""
+
+    name: ClassVar[str] = "state.spoiled"
+    level: ClassVar[Level] = "error"
+    round: int
+    since_round: int | None
+    """Newest state before it from which a step was finite here: the entries from there on are suspected. None: no step
+    was, since the daemon started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTrained(Event):
+    """After one that was spoiled, the shared state of this round gives a finite loss; the trainers go on."""
+
+    name: ClassVar[str] = "state.trained"
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ UNTRIED = {
     "alert:behind": READING, "alert:trainer_idle": "asks for another run or a faster link",
     "alert:attempts_failing": READING, "alert:no_relay": OTHER_PEOPLE,
     "alert:loss_not_finite": "asks for another run, and for a test of the GPU",
+    "alert:state_spoiled": "asks for another run, another person, or a test of the GPU",
     "alert:loss_spike": "asks for another run, another person, or a test of the GPU",
     "alert:loop_blocked": MACHINE,
     "finding:python": MACHINE, "finding:torch": MACHINE, "finding:clock": MACHINE, "finding:reach": OTHER_PEOPLE,

@@ -230,7 +230,7 @@ def _attempts(status: Status) -> str:
 def _loss(status: Status) -> str:
     """With the sites that other alerts name: whoever reads this must not look for the cause in the learning rate."""
     inner = status.losses.inner
-    if inner is None or math.isfinite(inner):
+    if inner is None or math.isfinite(inner) or any(alert.code == "state_spoiled" for alert in status.alerts):
         return ""
     return f"the newest inner loss is {inner}{blamed(status.alerts)}"
 

@@ -8,11 +8,13 @@ from dilocoxd.daemon.observe.alert_rules import blamed
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.site.interface import AnchorAdopted, LoopLagged, SiteEvent, StepReported, WorkerChanged
 from dilocoxd.daemon.workers.kills import KillReader
-from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
+from dilocoxd.machines.phase.soundness import Spoiled
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.loss_watch import LossWatch
+from dilocoxd.telemetry.suspicions import StateSpoiled, StateTrained
 
 LAG_ALERT_S: Final = 5.0
 """The loop was away for so long: others probe a silent peer after this. Shorter delays are events only."""
@@ -66,6 +68,10 @@ class SiteHistory:
                 self._worker(event)
             case LoopLagged(seconds, doing):
                 self._lagged(seconds, doing)
+            case TellSpoiled(spoiled):
+                self._spoiled(spoiled)
+            case TellTrains(round_index):
+                self._events.emit(StateTrained(round=round_index))
             case OfferContribution() | AnchorAdopted():
                 pass
             case _:
@@ -107,6 +113,17 @@ class SiteHistory:
             self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))
         else:
             self._events.emit(catalogue.AlertCleared(code=code))
+
+    def _spoiled(self, spoiled: Spoiled) -> None:
+        """The operator must not look for the cause in the learning rate."""
+        self._events.emit(StateSpoiled(round=spoiled.round, since_round=spoiled.since))
+        back = spoiled.round - 1 if spoiled.since is None else spoiled.since
+        text = (
+            f"{spoiled.entries} made the loss not finite: the first inner steps from state {spoiled.round} have none;"
+            f" the state before it is RUN_DIR@{back}{blamed(self._journal.alerts.values())}"
+        )
+        code = "state_spoiled"
+        self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))
 
     def _worker(self, event: WorkerChanged) -> None:
         code = f"worker_{event.role}_lost"

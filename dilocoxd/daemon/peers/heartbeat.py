@@ -22,10 +22,12 @@ class Heartbeat:
     def describe(self) -> SelfDescription:
         """Now."""
         chain = self._ledger.chain
-        step_s = self._site.status().step_seconds
+        site, state = self._site.status(), self._lifecycle.record_state
+        step_s = site.step_seconds
         steps_per_s = 1.0 / step_s if step_s > 0 else 0.0
         return SelfDescription(
-            state=self._lifecycle.record_state,
+            # Nobody waits for a contribution of a site that has nothing to train from.
+            state="paused" if state == "training" and site.is_spoiled else state,
             chain_head=chain.head,
             chain_height=chain.height,
             chain_weight=chain.weight,

@@ -25,7 +25,7 @@ from dilocoxd.config.agreement import Delay
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.machines.phase.inputs import CommittedEntry
-from dilocoxd.machines.phase.outputs import OfferContribution
+from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
 from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
 from dilocoxd.telemetry import catalogue
@@ -175,7 +175,9 @@ Shown = (
 )
 """What people read as it is; a settled contribution is told again if the outer worker died over it."""
 
-SiteEvent = OfferContribution | StepReported | AnchorAdopted | WorkerChanged | LoopLagged | Shown
+SiteEvent = (
+    OfferContribution | TellSpoiled | TellTrains | StepReported | AnchorAdopted | WorkerChanged | LoopLagged | Shown
+)
 
 
 # --- state for GET /v1/status ----------------------------------------------------------------------------------------
@@ -219,6 +221,7 @@ class SiteStatus:
     skipped_steps: int = 0  # since the daemon started
     rank_memory_bytes: tuple[int, ...] = ()  # of each trainer process; empty before its first step
     profile: ProfileStatus = NO_PROFILE
+    is_spoiled: bool = False  # nothing can be trained from the shared state; the trainers wait for another one
 
 
 class BufferAccess(Protocol):

@@ -157,7 +157,7 @@ class LocalSite:
                 self._tell(message)
             case cmd.PersistRecord() | cmd.ForgetWork():
                 await asyncio.to_thread(note_durably, self._settings.run_directory, command)
-            case cmd.OfferContribution():
+            case cmd.OfferContribution() | cmd.TellSpoiled() | cmd.TellTrains():
                 self._emit(command)
             case cmd.DropContribution(phase, reason):
                 self._emit(catalogue.ContributionRefused(phase=phase, reason=reason))

@@ -19,7 +19,7 @@ def site_status(
     flight = state.flight if state.flight is not None and state.flight.stage != "forming" else None
     return SiteStatus(
         waiting_for=machine.waiting_for,
-        is_training=state.is_trainer_active and not state.pause_reason,
+        is_training=state.is_trainer_active and not state.is_halted,
         phase=phase.number if phase is not None else None,
         inner_step=phase.inner_step if phase is not None else 0,
         inner_steps=phase.inner_steps if phase is not None else 0,
@@ -48,6 +48,7 @@ def site_status(
         skipped_steps=progress.skipped_steps,
         rank_memory_bytes=progress.rank_memory_bytes,
         profile=progress.profiling.shown,
+        is_spoiled=state.soundness.spoiled is not None,
     )
 
 

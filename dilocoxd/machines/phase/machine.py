@@ -70,6 +70,8 @@ class PhaseMachine:
             return "the shared state to be loaded"
         if m.pause_reason:
             return f"the end of a pause ({m.pause_reason})"
+        if m.soundness.spoiled is not None:
+            return f"a newer shared state ({m.soundness.spoiled.entries} made the loss not finite)"
         if not m.is_begun:
             return "the run to be caught up with, before training starts"
         if trainer.state is TrainerState.ABSENT:

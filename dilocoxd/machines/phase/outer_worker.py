@@ -120,6 +120,8 @@ def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None
 
 def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) -> None:
     m.shared = answer
+    if m.soundness.replaced() and m.is_trainer_active:
+        m.trainer.must_replace = True  # what stands in the trainers is spoiled, whatever they owe
     if isinstance(operation.request, local.LoadState):
         # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one. So
         # must one that mixes: nobody knows which fragments moved, and which of them hold its own progress.

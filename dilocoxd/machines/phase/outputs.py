@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase.settings import SiteRecord
+from dilocoxd.machines.phase.soundness import Spoiled
 from dilocoxd.machines.phase.vocabulary import OuterAnswer, OuterRequest, TrainerCommand
 from dilocoxd.wire.local.outer_worker import (
     ContributionFormed,
@@ -58,6 +59,20 @@ class ForgetWork:
 
 
 @dataclass(frozen=True, slots=True)
+class TellSpoiled:
+    """Tell the operator: from this state nothing can be trained, and the trainers wait for another one."""
+
+    spoiled: Spoiled
+
+
+@dataclass(frozen=True, slots=True)
+class TellTrains:
+    """Tell the operator: after one that was spoiled, the shared state `round` can be trained from."""
+
+    round: RoundIndex
+
+
+@dataclass(frozen=True, slots=True)
 class FinishOrder:
     """What was ordered with this number is done."""
 
@@ -97,6 +112,8 @@ PhaseCommand = (
     | OfferContribution
     | DropContribution
     | ForgetWork
+    | TellSpoiled
+    | TellTrains
     | FinishOrder
     | RefuseOrder
     | RestartTrainer

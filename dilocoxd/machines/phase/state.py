@@ -12,6 +12,7 @@ from dilocoxd.machines.phase.inner_steps import site_inner_steps
 from dilocoxd.machines.phase.outer_queue import OuterQueue
 from dilocoxd.machines.phase.owed_work import OwedWork
 from dilocoxd.machines.phase.settings import PhaseSettings, SiteRecord
+from dilocoxd.machines.phase.soundness import Soundness
 from dilocoxd.machines.phase.trainer_state import NEVER, Generation, TrainerState
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
 from dilocoxd.wire.local.outer_worker import Settle, StateReady
@@ -39,6 +40,7 @@ class PhaseState:
         self.record = record
         self.next_phase = PhaseId(record.phases_reserved)
         self.trainer = Generation()
+        self.soundness: Final = Soundness()
         self.flight: Flight | None = None
         self.shared: StateReady | None = None
         """Newest shared state in the buffers; None before the first load."""
@@ -123,6 +125,7 @@ class PhaseState:
 
     def connect_trainers(self, generation: int) -> None:
         """A fresh generation is there; only the speed of steps is remembered."""
+        self.soundness.begin()
         self.trainer = Generation(generation, self.trainer.step_times, self.trainer.pauses, TrainerState.IDLE, self.now)
 
     def lose_trainers(self) -> None:
@@ -153,6 +156,11 @@ class PhaseState:
         """Inner steps of a phase that begins now."""
         at_least = self.settings.site_steps_min
         return site_inner_steps(self.inner_steps, self.trainer.step_seconds, self.others.step_seconds, at_least)
+
+    @property
+    def is_halted(self) -> bool:
+        """The trainers are to stand still: somebody pauses them, or nothing can be trained from the shared state."""
+        return bool(self.pause_reason) or self.soundness.spoiled is not None
 
     @property
     def is_trainer_active(self) -> bool:

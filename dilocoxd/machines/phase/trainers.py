@@ -38,7 +38,7 @@ def _on_message(m: PhaseState, message: TrainerMessage) -> None:
     trainer = m.trainer
     match message:
         case local_trainer.StepDone():
-            trainer.note_step(message)
+            _step_done(m, message)
         case local_trainer.BoundaryDue(phase, inner_steps):
             if trainer.state is TrainerState.TRAINING and trainer.is_in(phase):
                 trainer.state, trainer.present_phase.inner_step = TrainerState.DUE, inner_steps
@@ -57,6 +57,17 @@ def _on_message(m: PhaseState, message: TrainerMessage) -> None:
             assert_never(message)
 
 
+def _step_done(m: PhaseState, message: local_trainer.StepDone) -> None:
+    m.trainer.note_step(message)
+    if m.trainer.phase is None or not m.soundness.step(message, m.trainer.phase.inner_steps):
+        return
+    spoiled = m.soundness.spoiled
+    if spoiled is not None:
+        m.emit(cmd.TellSpoiled(spoiled))
+    elif m.soundness.sound is not None:
+        m.emit(cmd.TellTrains(m.soundness.sound))
+
+
 def _anchor_taken(m: PhaseState, message: local_trainer.AnchorTaken) -> None:
     trainer = m.trainer
     if trainer.state is TrainerState.STARTING:
@@ -70,6 +81,7 @@ def _anchor_taken(m: PhaseState, message: local_trainer.AnchorTaken) -> None:
         trainer.taking = ""
     else:
         return
+    m.soundness.took(message.round, message.phase, message.inner_step)
     trainer.present_phase.base_round = None
     m.queue.add(local.CopyBase(0))
 
@@ -86,6 +98,8 @@ def _boundary_closed(m: PhaseState, message: local_trainer.BoundaryClosed) -> No
     else:
         m.emit(cmd.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
     told = closing.command
+    if message.took_anchor:
+        m.soundness.took(message.round, told.next_phase, 0)
     trainer.begin_phase(told.next_phase, told.inner_steps)
     if told.then == "wait":
         trainer.state = TrainerState.WAITING
@@ -133,7 +147,7 @@ def direct(m: PhaseState) -> bool:
         return False
     if trainer.state is TrainerState.IDLE:
         return _start(m)
-    if bool(m.pause_reason) != trainer.is_paused:
+    if m.is_halted != trainer.is_paused:
         trainer.is_paused = not trainer.is_paused
         m.tell(local_trainer.Pause() if trainer.is_paused else local_trainer.Resume())
         return True
@@ -151,7 +165,7 @@ def _stop(m: PhaseState) -> bool:
 
 
 def _start(m: PhaseState) -> bool:
-    if not m.is_begun or m.pause_reason or not m.queue.is_attached or m.shared is None or m.queue.is_changing_anchor:
+    if not m.is_begun or m.is_halted or not m.queue.is_attached or m.shared is None or m.queue.is_changing_anchor:
         return False
     phase, steps = m.take_phase_number(), m.planned_steps
     m.tell(

@@ -188,6 +188,13 @@ def test_a_loss_that_is_no_number_is_told_with_the_site_that_another_alert_names
     assert told == "the newest inner loss is nan; the likely cause is a contribution (D: 100% left out of entry 7)"
 
 
+def test_one_cause_is_told_once() -> None:
+    world = World()
+    spoiled = StandingAlert(code="state_spoiled", severity="critical", text="entry 7", remedy="go back", since=1.0)
+    world.change(losses__inner=math.nan, alerts=(spoiled,))
+    assert world.look() == set(), "who reads of the learning rate besides looks there first"
+
+
 def test_bad_input_counts_what_is_new() -> None:
     world = World()
     world.change(state="joining")  # rounds do not matter here

@@ -70,6 +70,7 @@ class SiteModel:
         self.failure = ""
         self.has_left = False
         self.said: list[TrainerCommand] = []
+        self.told: list[cmd.TellSpoiled | cmd.TellTrains] = []
         self.outer_done: list[OuterRequest] = []
 
     # --- events in, commands out ---
@@ -95,6 +96,8 @@ class SiteModel:
                 self.offers.append(command)
             case cmd.DropContribution():
                 self.dropped.append(command)
+            case cmd.TellSpoiled() | cmd.TellTrains():
+                self.told.append(command)
             case cmd.ForgetWork(phase):
                 self.forgotten.append(phase)
             case cmd.FinishOrder(order) | cmd.RefuseOrder(order):

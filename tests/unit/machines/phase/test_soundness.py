@@ -1,0 +1,130 @@
+"""What the phase machine makes of a shared state from which no inner step is finite (docs/adr/0031)."""
+
+import pytest
+
+from dilocoxd.config.agreement import Delay
+from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.machines.phase import inputs as ev, outputs as cmd
+from dilocoxd.machines.phase.soundness import Soundness, Spoiled
+from dilocoxd.wire.local import trainer as local_trainer
+from tests.unit.machines.phase.site_model import SiteModel
+from tests.unit.machines.phase.test_machine import names, training_site
+
+
+def step(inner_step: int, loss: float = 1.0, *, skipped: int = 0, phase: int = 0) -> local_trainer.StepDone:
+    return local_trainer.StepDone(PhaseId(phase), inner_step, 0, loss, 8, 0.1, 0.0, skipped_steps=skipped)
+
+
+BAD = local_trainer.NOT_FINITE
+
+
+def taken(round_index: int, *, sound: int | None = None) -> Soundness:
+    soundness = Soundness(sound=RoundIndex(sound) if sound is not None else None)
+    soundness.took(RoundIndex(round_index), PhaseId(0), 0)
+    return soundness
+
+
+def test_first_steps_without_a_finite_loss_are_the_states_fault() -> None:
+    soundness = taken(18, sound=17)
+    told = [soundness.step(step(index, BAD), 100) for index in (1, 2, 3, 4)]
+    assert told == [False, False, True, False], "said once"
+    assert soundness.spoiled == Spoiled(RoundIndex(18), RoundIndex(17)) and soundness.spoiled.entries == "entry 17"
+
+
+def test_a_gradient_that_is_not_finite_counts_as_well() -> None:
+    soundness = taken(18)
+    assert [soundness.step(step(index, 2.0, skipped=index), 100) for index in (1, 2, 3)] == [False, False, True]
+    assert soundness.spoiled is not None and soundness.spoiled.entries == "entry 17 or one before it"
+
+
+def test_phase_of_fewer_steps_is_enough() -> None:
+    assert taken(18).step(step(1, BAD), 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "why"),
+    [
+        ([1.0, BAD, BAD, BAD, BAD], "what breaks later is no matter of the state"),
+        ([BAD, BAD, 1.0, BAD], "an overflow of a batch or two"),
+    ],
+)
+def test_state_from_which_a_step_was_finite_is_sound(losses: list[float], why: str) -> None:
+    soundness = taken(18, sound=17)
+    assert not any(soundness.step(step(index, loss), 100) for index, loss in enumerate(losses, 1)), why
+    assert soundness.spoiled is None and soundness.sound == 18
+
+
+def test_steps_of_before_say_nothing_of_the_new_state() -> None:
+    """Another rank tells them, so they may come after the word that the new state was taken."""
+    soundness = Soundness()
+    soundness.took(RoundIndex(18), PhaseId(5), 7)
+    assert not soundness.step(step(7, phase=5), 100) and not soundness.step(step(40, phase=4), 100)
+    assert [soundness.step(step(index, BAD, phase=5), 100) for index in (8, 9, 10)] == [False, False, True]
+
+
+def test_state_of_nobodys_entry_is_the_trainers_matter() -> None:
+    assert not any(taken(0).step(step(index, BAD), 100) for index in range(1, 20))
+
+
+def test_skipped_steps_of_a_former_generation_do_not_count() -> None:
+    soundness = taken(18)
+    soundness.step(step(1, skipped=9), 100)
+    soundness.begin()
+    soundness.took(RoundIndex(18), PhaseId(1), 0)
+    assert not soundness.step(step(1, skipped=0, phase=1), 100) and soundness.sound == 18
+
+
+def trainer_says(site: SiteModel, losses: list[float]) -> None:
+    assert site.trainer is not None
+    for loss in losses:
+        site.trainer.step += 1
+        site.send(ev.TrainerSaid(site.generation, step(site.trainer.step, loss, phase=site.trainer.phase)))
+
+
+def spoiled_site(delay: Delay) -> SiteModel:
+    """Its trainers hold state 1, and found nothing finite in it."""
+    site = training_site(delay, inner_steps=20)
+    trainer_says(site, [1.0])
+    site.load(1)
+    site.settle_down()
+    site.said.clear()
+    trainer_says(site, [BAD, BAD, BAD])
+    site.settle_down()
+    return site
+
+
+@pytest.mark.parametrize("delay", ["none", "phase", "arrival", "eager", "streaming"])
+def test_trainers_wait_for_a_newer_state_and_take_it_at_once(delay: Delay) -> None:
+    site = spoiled_site(delay)
+    assert site.told == [cmd.TellSpoiled(Spoiled(RoundIndex(1), None))]
+    assert names(site.said) == ["Pause"]
+    assert site.machine.waiting_for.startswith("a newer shared state (entry 0 or one before it")
+    site.said.clear()
+    site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(1), 0, 4, 0)))
+    site.settle_down(until_due=True)
+    assert names(site.said)[:2] == ["Resume", "TakeAnchor:replace"], "what it holds is spoiled"
+    assert site.told[1:] == [cmd.TellTrains(RoundIndex(2))]
+    assert site.machine.state.soundness.spoiled is None
+
+
+def test_trainers_that_come_back_do_not_start_from_a_spoiled_state() -> None:
+    site = spoiled_site("phase")
+    site.lose_trainer()
+    site.start_trainer()
+    site.settle_down()
+    assert not [message for message in site.said if isinstance(message, local_trainer.StartTraining)]
+    assert site.machine.next_deadline() is None, "nobody is hung"
+    site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(1), 0, 4, 0)))
+    site.settle_down(until_due=True)
+    assert site.told[-1] == cmd.TellTrains(RoundIndex(2))
+
+
+def test_pause_of_the_operator_outlives_a_newer_state() -> None:
+    site = spoiled_site("phase")
+    site.send(ev.PauseOrdered("disk is full"))
+    site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(1), 0, 4, 0)))
+    site.settle_down()
+    assert names(site.said) == ["Pause"]
+    site.send(ev.ResumeOrdered())
+    site.settle_down()
+    assert names(site.said)[:3] == ["Pause", "Resume", "TakeAnchor:replace"]
