@@ -25,7 +25,7 @@ class SiteSpan:
         str,
         told(
             "compute, idle, exchange, apply, phase (this site); exchange, or what the peer says it does (training,"
-            " preparing, paused, catching_up, joining, leaving, left), or silent (other sites)."
+            " preparing, paused, halted, catching_up, joining, leaving, left), or silent (other sites)."
         ),
     ]
     start: Unix

@@ -253,8 +253,13 @@ class App:
         await catch_up(surroundings)
         life.enter("preparing")
         await daemon.site.begin(await daemon.work_keeper.starting_point(daemon.ledger))
-        await prepare(life, lambda: daemon.site.status().is_training, self._tell_others)
+        await prepare(life, self._trains, self._tell_others)
         self.stop(await end_of_run(daemon.ending()))
+
+    def _trains(self) -> bool:
+        """It does, or found that nothing can be trained from its state: it is prepared either way."""
+        site = self._daemon.site.status()
+        return site.is_training or site.is_spoiled
 
     def _tell_others(self) -> None:
         self._daemon.membership.report()

@@ -280,7 +280,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " inner.lr: no step had been made.",
         "The trainers wait, and try the next entry. If all sites say so, keep out the site that an alert names"
         " (`dilocoxd evict SITE`) and go on in a new run from the state before: `dilocoxd start --from RUN_DIR@ROUND`,"
-        " with reduction.clip on. Lower inner.lr only if it happens again with all sites honest.",
+        " with aggregation.norm_clip on. Lower inner.lr only if it happens again with all sites honest.",
     ),
     AlertKind(
         "loss_not_finite", "critical",

@@ -17,7 +17,7 @@ from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struc
 from dilocoxd.wire.messages import RECORD_BYTES_MAX
 
 ADDRESSES_MAX: Final = 16
-PEER_STATES: Final = ("joining", "catching_up", "preparing", "training", "paused", "leaving", "left")
+PEER_STATES: Final = ("joining", "catching_up", "preparing", "training", "paused", "halted", "leaving", "left")
 
 _RECORD_DOMAIN: Final = b"dilocoxd/2/record\0"
 _P2P: Final = f"/p2p/{PEER_ID_FORM}"

@@ -62,7 +62,13 @@ def signed(body, key=KEYS[0], domain=b"dilocoxd/2/record\0"):
 
 def valid_records():
     left = {"state": "left", "contributed_round": -1, "chain_height": 0}
-    names = ({"name": ""}, {"name": "a"}, {"name": "x" * 32, "state": "paused"}, {"name": "7", "state": "preparing"})
+    names = (
+        {"name": ""},
+        {"name": "a"},
+        {"name": "x" * 32, "state": "paused"},
+        {"name": "7", "state": "preparing"},
+        {"name": "h", "state": "halted"},
+    )
     for changes in ({}, {"addresses": []}, left, *names):
         body = record_body(**changes)
         fields = plain([(RECORD | changes)[name] for name in RECORD_FIELDS])
@@ -77,6 +83,7 @@ def broken_records():
     yield "another run", signed(record_body(run_id="golden-0000000000000000")), "wrong_run"
     yield "another major", signed(record_body(protocol_major=RECORD["protocol_major"] + 1)), "wrong_protocol"
     yield "unknown state", signed(record_body(state="asleep")), "malformed"
+    yield "state in capitals", signed(record_body(state="HALTED")), "malformed"
     yield "udp address", signed(record_body(addresses=["/ip4/192.0.2.7/udp/7700/quic"])), "malformed"
     yield "port 0", signed(record_body(addresses=["/ip4/192.0.2.7/tcp/0"])), "malformed"
     yield "port 65536", signed(record_body(addresses=["/ip4/192.0.2.7/tcp/65536"])), "malformed"

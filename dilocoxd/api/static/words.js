@@ -78,11 +78,11 @@ export function day(unix) {
 }
 
 const STATES = {
-  training: "trains", catching_up: "catches up", joining: "joins", paused: "is paused", preparing: "prepares",
+  training: "trains", catching_up: "catches up", joining: "joins", paused: "is paused", halted: "is halted", preparing: "prepares",
   starting: "starts", leaving: "leaves", left: "left", dead: "is dead", failed: "has failed",
 };
 const STATES_OF_MANY = {
-  training: "train", catching_up: "catch up", joining: "join", paused: "are paused", preparing: "prepare",
+  training: "train", catching_up: "catch up", joining: "join", paused: "are paused", halted: "are halted", preparing: "prepare",
   starting: "start", leaving: "leave", left: "left", dead: "are dead", failed: "have failed",
 };
 export const stateOf = (state) => STATES[state] ?? state.replaceAll("_", " ");

@@ -120,7 +120,8 @@ class SiteHistory:
         back = spoiled.round - 1 if spoiled.since is None else spoiled.since
         text = (
             f"{spoiled.entries} made the loss not finite: the first inner steps from state {spoiled.round} have none;"
-            f" the state before it is RUN_DIR@{back}{blamed(self._journal.alerts.values())}"
+            " `dilocoxd status` says at how many other sites it is so; the state before is"
+            f" RUN_DIR@{back}{blamed(self._journal.alerts.values())}"
         )
         code = "state_spoiled"
         self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))

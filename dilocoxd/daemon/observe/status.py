@@ -29,6 +29,7 @@ from dilocoxd.answers.status import (
     VotedTwice,
     WorkerProcess,
 )
+from dilocoxd.answers.words import plural
 from dilocoxd.config.sections.segments import num_parameters
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
@@ -90,7 +91,7 @@ class StatusReader:
         candidates = (
             sources.lifecycle.waiting_for,
             sources.recovery_text(),
-            site_wait(sources.site.status()),
+            site_wait(sources.site.status(), sources.peers()),
             status.waiting_for if status is not None else "",
         )
         return sources.who.names.in_words(next((text for text in candidates if text), ""))
@@ -243,8 +244,12 @@ def samples_of(leases: Leases | None) -> Samples | None:
     return Samples(taken=leases.num_taken, twice=leases.num_twice) if leases is not None else None
 
 
-def site_wait(site: SiteStatus) -> str:
-    """What the site waits for, and how far that is."""
+def site_wait(site: SiteStatus, peers: Sequence[Peer] = ()) -> str:
+    """What the site waits for, and how far that is; at how many others too, where it cannot train from its state."""
+    if site.is_spoiled:
+        states = [peer.state for peer in peers if peer.is_live and peer.state in ("training", "halted")]
+        others = f"{states.count('halted')} of {plural(len(states), 'other site')} say so too"
+        return f"{site.waiting_for}; {others}" if states else site.waiting_for
     return f"{site.waiting_for} ({site.doing})" if site.waiting_for and site.doing else site.waiting_for
 
 

@@ -26,8 +26,8 @@ class Heartbeat:
         step_s = site.step_seconds
         steps_per_s = 1.0 / step_s if step_s > 0 else 0.0
         return SelfDescription(
-            # Nobody waits for a contribution of a site that has nothing to train from.
-            state="paused" if state == "training" and site.is_spoiled else state,
+            # Nobody waits for a contribution of it, and others can count at how many sites it is so.
+            state="halted" if state == "training" and site.is_spoiled else state,
             chain_head=chain.head,
             chain_height=chain.height,
             chain_weight=chain.weight,

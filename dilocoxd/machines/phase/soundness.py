@@ -50,20 +50,25 @@ class Soundness:
     """Phase and inner step at which it was: a step of before may be told later, by another rank."""
     _num_bad: int = 0
     _skipped: int = 0
+    _is_bad: bool = False
+    """The newest step was not finite."""
 
     def begin(self) -> None:
         """A fresh generation of trainers counts from zero."""
-        self._taken, self._num_bad, self._skipped = None, 0, 0
+        self._taken, self._num_bad, self._skipped, self._is_bad = None, 0, 0, False
 
-    def took(self, round_index: RoundIndex, phase: PhaseId, inner_step: int) -> None:
-        """After this step of this phase the trainers hold this state. State 0 is nobody's entry."""
-        self._taken, self._after, self._num_bad = (round_index or None), (phase, inner_step), 0
+    def took(self, round_index: RoundIndex, phase: PhaseId, inner_step: int, *, is_merged: bool = False) -> None:
+        """After this step of this phase the trainers hold this state. State 0 is nobody's entry. `is_merged`: with what
+        they trained themselves, which is no witness if it was not finite before."""
+        is_told_apart = bool(round_index) and not (is_merged and self._is_bad)
+        self._taken = round_index if is_told_apart else None
+        self._after, self._num_bad = (phase, inner_step), 0
 
     def step(self, step: StepDone, inner_steps: int) -> bool:
         """An inner step of a phase of so many. Whether the state is now known to be spoiled, or to train after one
         was."""
         is_bad = step.loss >= NOT_FINITE or step.skipped_steps > self._skipped
-        self._skipped = step.skipped_steps
+        self._skipped, self._is_bad = step.skipped_steps, is_bad
         if self._taken is None or (step.phase, step.inner_step) <= self._after:
             return False
         if not is_bad:

@@ -81,7 +81,8 @@ def _anchor_taken(m: PhaseState, message: local_trainer.AnchorTaken) -> None:
         trainer.taking = ""
     else:
         return
-    m.soundness.took(message.round, message.phase, message.inner_step)
+    is_merged = message.how in ("merge", "mix")
+    m.soundness.took(message.round, message.phase, message.inner_step, is_merged=is_merged)
     trainer.present_phase.base_round = None
     m.queue.add(local.CopyBase(0))
 
@@ -99,7 +100,7 @@ def _boundary_closed(m: PhaseState, message: local_trainer.BoundaryClosed) -> No
         m.emit(cmd.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
     told = closing.command
     if message.took_anchor:
-        m.soundness.took(message.round, told.next_phase, 0)
+        m.soundness.took(message.round, told.next_phase, 0, is_merged=m.settings.delay == "eager")
     trainer.begin_phase(told.next_phase, told.inner_steps)
     if told.then == "wait":
         trainer.state = TrainerState.WAITING

@@ -15,6 +15,8 @@ class Buffers:
 
     anchor: int | None = None
     phase: tuple[Any, ...] = ("free",)
+    spoiled: set[int] = field(default_factory=set)
+    """States from which no inner step is finite."""
 
 
 @dataclass
@@ -73,7 +75,8 @@ class TrainerModel:
             return
         self.step += 1
         self.units.append((self.phase, self.step))
-        self.outbox.append(local_trainer.StepDone(PhaseId(self.phase), self.step, 0, 1.0, 10, 0.1, 0.0))
+        loss = local_trainer.NOT_FINITE if self.base in self.buffers.spoiled else 1.0
+        self.outbox.append(local_trainer.StepDone(PhaseId(self.phase), self.step, 0, loss, 10, 0.1, 0.0))
         if self.step >= self.steps:
             self.mode = "due"
             self.outbox.append(local_trainer.BoundaryDue(PhaseId(self.phase), self.step))

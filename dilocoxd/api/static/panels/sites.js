@@ -5,7 +5,7 @@ import { bytes, count, element, say, seconds, stateOf, stateOfMany, table } from
 const id = (name) => document.getElementById(name);
 const FEW = 12;
 const MANY_ROUNDS_BEHIND = 1;
-const TROUBLE = ["dead", "failed", "leaving", "joining", "starting", "preparing", "catching_up", "paused", "left", "training"];
+const TROUBLE = ["dead", "failed", "leaving", "joining", "starting", "preparing", "catching_up", "paused", "halted", "left", "training"];
 let isAllShown = false;
 
 /** All sites as rows of one shape, ours first. */

@@ -1,15 +1,20 @@
 """What the operator and the other sites are told of a shared state from which nothing can be trained."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from dilocoxd.answers.alerts import StandingAlert
+from dilocoxd.daemon.observe.status import site_wait
 from dilocoxd.daemon.peers.heartbeat import Heartbeat
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.ids import RoundIndex
 from dilocoxd.machines.phase.outputs import TellSpoiled, TellTrains
 from dilocoxd.machines.phase.soundness import Spoiled
 from dilocoxd.telemetry.alerts import kind_of
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
+from tests.unit.daemon.observe.test_waiting import site as site_at
 from tests.unit.telemetry.test_loss_watch import Told
 
 
@@ -35,6 +40,17 @@ def test_what_is_not_known_is_not_said() -> None:
     assert "one of the entries 15 to 17" in site.journal.alerts["state_spoiled"].text
 
 
+def test_what_it_waits_for_says_at_how_many_others_it_is_so() -> None:
+    """At all of them the entry is the cause; at none, this site's GPU."""
+    live, dead = FakeView(14).peers()
+    halted, trains = changed(live, state="halted"), changed(live, state="training")
+    waits = replace(site_at("a newer shared state (entry 17)", ""), is_spoiled=True)
+    peers = [halted, halted, trains, changed(dead, is_live=False, state="halted"), changed(live, state="joining")]
+    assert site_wait(waits, peers) == "a newer shared state (entry 17); 2 of 3 other sites say so too"
+    assert site_wait(waits, [trains]) == "a newer shared state (entry 17); 0 of 1 other site say so too"
+    assert site_wait(waits) == "a newer shared state (entry 17)"
+
+
 def test_others_do_not_wait_for_a_site_that_has_nothing_to_train_from() -> None:
     chain = SimpleNamespace(head=b"", height=18, weight=0, state_digest=b"")
     status = SimpleNamespace(step_seconds=0.5, is_spoiled=False)
@@ -45,6 +61,6 @@ def test_others_do_not_wait_for_a_site_that_has_nothing_to_train_from() -> None:
     heartbeat = Heartbeat(lifecycle, ledger, site, lambda: 8)
     assert heartbeat.describe().state == "training"
     status.is_spoiled = True
-    assert heartbeat.describe().state == "paused"
+    assert heartbeat.describe().state == "halted"
     lifecycle.enter("leaving")
     assert heartbeat.describe().state == "leaving"

@@ -16,6 +16,7 @@ ACTIONS = (
     ("step", 30), ("read", 30), ("hear", 30), ("outer", 30), ("commit", 6), ("exclude", 2), ("abandon", 2),
     ("abandon_voted", 2), ("lose_trainer", 1), ("start_trainer", 6), ("lose_outer", 1), ("lose_outer_late", 1),
     ("start_outer", 10), ("load", 1), ("pause", 1), ("resume", 4), ("fork", 2), ("unfork", 1),
+    ("spoil", 1),
 )  # fmt: skip
 
 
@@ -55,6 +56,8 @@ def act(site: SiteModel, action: str) -> None:
                 site.move(phase, is_withdrawn=False)
         case "unfork" if site.dropped_by_fork:
             site.move(site.dropped_by_fork.pop(), is_withdrawn=True)
+        case "spoil":
+            site.buffers.spoiled.add((site.buffers.anchor or 0) + 1)
         case "pause":
             site.send(PauseOrdered("test"))
         case "resume":
@@ -62,7 +65,8 @@ def act(site: SiteModel, action: str) -> None:
 
 
 def calm_down(site: SiteModel) -> None:
-    """No more faults: everybody is up, every offered contribution commits. Three further phases must come through."""
+    """No more faults: a state that comes now is sound, everybody is up, every offered contribution commits. Three
+    further phases must come through."""
     site.send(ResumeOrdered())
     if not site.outer_is_up:
         site.start_outer()
@@ -73,6 +77,9 @@ def calm_down(site: SiteModel) -> None:
         site.settle_down(until_due=True)
         if len(site.offers) >= offers + 3:
             return
+        if site.machine.state.soundness.spoiled is not None:
+            site.commit(is_included=False)  # of others, whose next state is sound
+            continue
         assert site.offered is not None, f"stuck: {site.machine.waiting_for}"
         site.commit(is_included=True)
     raise AssertionError(f"no phase comes through: {site.machine.waiting_for}")

@@ -66,6 +66,15 @@ def test_state_of_nobodys_entry_is_the_trainers_matter() -> None:
     assert not any(taken(0).step(step(index, BAD), 100) for index in range(1, 20))
 
 
+def test_what_was_broken_before_does_not_speak_against_a_state_that_is_merged_with_it() -> None:
+    soundness = Soundness()
+    soundness.step(step(1, BAD), 100)
+    soundness.took(RoundIndex(18), PhaseId(0), 1, is_merged=True)
+    assert not any(soundness.step(step(index, BAD), 100) for index in range(2, 9))
+    soundness.took(RoundIndex(19), PhaseId(0), 8)
+    assert [soundness.step(step(index, BAD), 100) for index in (9, 10, 11)] == [False, False, True]
+
+
 def test_skipped_steps_of_a_former_generation_do_not_count() -> None:
     soundness = taken(18)
     soundness.step(step(1, skipped=9), 100)
