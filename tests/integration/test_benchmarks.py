@@ -26,6 +26,7 @@ SHORTEST = {
     "convergence": "--preset default --seeds 1 --tokens 16384 --task scratch --json {folder}/convergence.json",
     "convergence.liars": "--once --rounds 2 --task scratch --json {folder}/liars.json",
     "data": "--mib 1 --gib 0.1 --samples 64",
+    "links.fixed_cost": "--sites 2 --rtts-ms 20 --connections 8 --rounds 1",
     "links.data_plane": "--mbits 200 --rtts-ms 20 --mib 8 --repetitions 1",
     "joiner": "--model tiny --mbit 400 --joins 1 --steps 10 --step-s 0.02",
     "launches": "1",
