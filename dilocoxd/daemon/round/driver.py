@@ -173,7 +173,9 @@ class RoundDriver:
             self._is_recovering = False
         elif isinstance(event, PeersChanged):
             self._live = tuple(view.peer for view in event.peers if view.is_live)
-        await self._carry_out(self._parts.recorder.handle(event, now), transfers)
+        commands = self._parts.recorder.handle(event, now)
+        transfers.look_again()
+        await self._carry_out(commands, transfers)
         if self._held_offer is not None and not self._is_recovering:
             self.tell(self._held_offer)
             self._held_offer = None

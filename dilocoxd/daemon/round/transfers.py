@@ -18,7 +18,7 @@ from dilocoxd.machines.exchange.facts import SegmentReceived, SegmentSent, Trans
 from dilocoxd.machines.exchange.orders import CancelTransfers, SendSegment
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, Destination, Refusal, SegmentKey
 from dilocoxd.machines.round.inputs import Event
-from dilocoxd.swarm.streams.bulk import LANE_BYTES, AlreadyHeld, BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.bulk import LANE_BYTES, NOT_YET, AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.local.buffers import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
@@ -27,8 +27,6 @@ SENDS_PER_PEER: Final = 4
 SMALL_SENDS_PER_PEER: Final = 12
 """Of payloads that take one lane: each waits for round trips most of its time, and holds one piece."""
 GATES_MAX: Final = 4096
-NOT_YET: Final = "not_yet"
-"""Refusal code: the proposal may still be on its way; offer it again a little later."""
 NOT_WANTED: Final = "not_wanted"
 BAD_ROOT: Final = "bad_root"
 
@@ -93,6 +91,10 @@ class Transfers:
             if (key.round, key.attempt) < (order.round, order.attempt):
                 task.cancel()
         self._receiver.forget(lambda header: (header.round, header.attempt) < (order.round, order.attempt))
+
+    def look_again(self) -> None:
+        """The machine has moved: an offer that came before its proposal may be wanted now."""
+        self._receiver.look_again()
 
     @property
     def is_sending(self) -> bool:

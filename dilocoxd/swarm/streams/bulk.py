@@ -27,6 +27,11 @@ ASSEMBLIES_MAX: Final = 4096
 SPEEDS_MAX: Final = 1024
 VERIFY_BYTES_PER_S: Final = 50e6
 """Slowest hashing that a sender must put up with before it calls the receiver silent."""
+EARLY_OFFER_S: Final = 2.0
+"""So long an offer waits for what would let it in (S8): a proposal may come later than the bytes that follow from it,
+which take a shorter way."""
+NOT_YET: Final = "not_yet"
+"""Refusal code: what would let the offer in may still be on its way; offer it again a little later."""
 RECEIPT_COMPLETE: Final = b"\0"
 RECEIPT_PARTIAL: Final = b"\1"
 FINAL_REFUSALS: Final = frozenset(
@@ -34,7 +39,7 @@ FINAL_REFUSALS: Final = frozenset(
 )
 """Refusals after which offering the same payload again is useless."""
 
-ANSWERS: Final = frozenset({"not_yet", "busy", "stale", "not_wanted", "bad_root"})
+ANSWERS: Final = frozenset({NOT_YET, "busy", "stale", "not_wanted", "bad_root"})
 """Refusals of an offer by a receiver that goes on listening: a data connection can carry the next one."""
 
 Throttle = Callable[[int], Awaitable[None]]
@@ -47,7 +52,8 @@ class AlreadyHeld(Exception):
 
 Accept = Callable[[PeerId, SegmentHeader], Region]
 """Where a payload shall go; asked again at every offer. Raises AlreadyHeld, or WireError(code, reason) to refuse it:
-a code of FINAL_REFUSALS tells the sender to give up, any other (`busy`) to offer again a little later."""
+a code of FINAL_REFUSALS tells the sender to give up, any other (`busy`) to offer again a little later. After NOT_YET
+it is asked again at each `look_again`, for EARLY_OFFER_S."""
 OnReceived = Callable[[PeerId, SegmentHeader], Awaitable[None]]
 """Told once when a payload is complete and verified, before the sender gets its receipt."""
 
@@ -69,6 +75,7 @@ class BulkReceiver:
         self._accept = accept
         self._on_received = on_received
         self._assemblies: OrderedDict[tuple[PeerId, SegmentHeader], _Assembly] = OrderedDict()
+        self._news = asyncio.Event()
         self.counts: Counter[str] = Counter()
         """payloads_received, bytes_received, pieces_duplicate, payloads_bad_hash."""
 
@@ -76,6 +83,26 @@ class BulkReceiver:
         """Forget payloads of rounds that are over (their regions may be used again)."""
         for key in [key for key in self._assemblies if is_over(key[1])]:
             self._assemblies.pop(key).is_forgotten = True
+
+    def look_again(self) -> None:
+        """What was not to be taken yet may be now."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _assembly_soon(self, peer: PeerId, header: SegmentHeader) -> _Assembly:
+        end = asyncio.get_running_loop().time() + EARLY_OFFER_S
+        while True:
+            news = self._news
+            try:
+                return self._assembly(peer, header)
+            except WireError as error:
+                if error.code != NOT_YET:
+                    raise
+                try:
+                    async with asyncio.timeout_at(end):
+                        await news.wait()
+                except TimeoutError:
+                    raise error from None
 
     def _assembly(self, peer: PeerId, header: SegmentHeader) -> _Assembly:
         if header.offset or header.piece_bytes != header.segment_bytes or header.segment_bytes > PAYLOAD_BYTES_MAX:
@@ -101,7 +128,7 @@ class BulkReceiver:
         if not isinstance(header, SegmentHeader):
             raise WireError("malformed", "OFFER frame without a SegmentHeader")
         try:
-            assembly = self._assembly(stream.peer, header)
+            assembly = await self._assembly_soon(stream.peer, header)
         except AlreadyHeld:
             await self._confirm_at_once(stream, header)
             return

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
@@ -37,8 +37,10 @@ class Inbox:
         self.confirmed: list[SegmentHeader] = []
         self.receiver = BulkReceiver(self.accept, self.on_received)
         self.refusal: WireError | AlreadyHeld | None = None
+        self.asked: Callable[[], None] = lambda: None
 
     def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
+        self.asked()
         if self.refusal is not None:
             raise self.refusal
         return self.region
@@ -68,6 +70,28 @@ async def test_payload_arrives_whole_and_is_confirmed_once(tmp_path: Path, lengt
         await sender.send_segment(b.peer_id, header, source)
         assert inbox.confirmed == [header]
         assert sender.counts["bytes_sent"] == length, "a payload that is there already is not sent again"
+
+
+async def test_offer_that_came_before_its_proposal_waits_for_it(tmp_path: Path) -> None:
+    async with pair(tmp_path, MIB) as (a, b, source, inbox):
+        asked = asyncio.Event()
+        inbox.refusal, inbox.asked = WireError(bulk.NOT_YET, "no proposal"), asked.set
+        header = await header_of(source)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(BulkSender(a.gate).send_segment(b.peer_id, header, source, attempts=1))
+            await asked.wait()
+            inbox.receiver.look_again()  # something else has happened
+            inbox.refusal = None
+            inbox.receiver.look_again()
+        assert inbox.confirmed == [header]
+
+
+async def test_offer_whose_proposal_does_not_come_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "EARLY_OFFER_S", 0.1)
+    async with pair(tmp_path, MIB) as (a, b, source, inbox):
+        inbox.refusal = WireError(bulk.NOT_YET, "no proposal")
+        with pytest.raises(Refused, match="not_yet"):
+            await BulkSender(a.gate).send_segment(b.peer_id, await header_of(source), source, attempts=1)
 
 
 async def test_wrong_hash_is_never_confirmed(tmp_path: Path) -> None:
