@@ -37,8 +37,8 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "data": (
         "Payloads to the live sites travel on data connections, not over p2pd (asked of a running daemon).",
-        "Let the site that the text names set network.data_connections and network.data_port, and open that port in its"
-        " firewall; rounds go on without.",
+        "Let the site that the text names set network.data_port, and open that port in its firewall; rounds go on"
+        " without.",
     ),
     "port_api": (
         "api.port can be listened on, or the daemon answers on it.",

@@ -113,9 +113,9 @@ class NetworkSection(Section):
     data_port: Annotated[
         int,
         knob(
-            "TCP port for data connections, by which other sites send payloads without the detour through p2pd; must be"
-            " open in the firewall like network.port. 0: a free one at each start, which a firewall that lets nothing"
-            " else in does not let in either; p2pd's streams carry everything then.",
+            "TCP port for data connections, by which other sites send payloads without the detour through p2pd. 0: a"
+            " free one at each start. Behind a firewall or in a container give one, and open it like network.port;"
+            " where it cannot be reached p2pd's streams carry everything.",
             unit="port",
             cost="one more open port.",
             ge=0,
@@ -125,14 +125,14 @@ class NetworkSection(Section):
     data_connections: Annotated[
         int,
         knob(
-            "Data connections to one peer that are used at a time; 8 help on long fat links. 0: none, and nothing"
-            " listens on network.data_port.",
+            "Data connections to one peer that are used at a time; more help on long fat links. 0: none, nothing"
+            " listens on network.data_port, and p2pd's streams carry all payloads.",
             unit="connections",
             cost="some 100 kB of memory for each.",
             ge=0,
             le=32,
         ),
-    ] = 0
+    ] = 8
     upload_bytes_per_s_max: Annotated[
         int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
     ] = 0

@@ -27,6 +27,8 @@ TRIES_MAX: Final = 8
 HOSTS_TRIED: Final = 4
 CONNECT_S: Final = 8.0
 """Two round trips of a bad link and its cryptography."""
+CONNECT_NOW_S: Final = 3.0
+"""The same where an exchange waits for it, which p2pd could carry: the port has answered before."""
 SLOT_WAIT_S: Final = 10.0
 WELCOME_S: Final = 10.0
 ROUTES_MAX: Final = 1024
@@ -166,9 +168,9 @@ class DataPlane:
             return
         raise PeerError("; ".join(reasons) or "no address of it is known")
 
-    async def _open(self, route: Route, protocol: str, host: str) -> DataLink:
+    async def _open(self, route: Route, protocol: str, host: str, *, connect_s: float = CONNECT_S) -> DataLink:
         """A connection on which the peer has welcomed us. Raises PeerError."""
-        link, is_welcome = await open_link(host, route.port, self._context(route, protocol), timeout_s=CONNECT_S), False
+        link, is_welcome = await open_link(host, route.port, self._context(route, protocol), timeout_s=connect_s), False
         try:
             proven_peer(link.certificate(), {route.peer: route.public_key})
             if link.protocol() != protocol:
@@ -228,9 +230,10 @@ class DataPlane:
         if not route.is_open:
             return None
         try:
-            return await self._open(route, protocol, route.host)
+            return await self._open(route, protocol, route.host, connect_s=CONNECT_NOW_S)
         except PeerError as error:
-            route.failed(str(error), asyncio.get_running_loop().time())
+            if route.is_open:  # else another exchange has found that out meanwhile
+                route.failed(str(error), asyncio.get_running_loop().time())
             self.counts["tries_failed"] += 1
             return None
 

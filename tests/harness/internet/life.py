@@ -16,7 +16,7 @@ from dilocoxd.cli.main import cli
 from tests.chaos.judge import read_events
 from tests.harness.internet.conditions import Conditions
 from tests.harness.internet.network import Internet
-from tests.harness.running.network_namespaces import API_PORT, NamespacedSite
+from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
 from tests.harness.running.run_directories import printed_address, share_authority
 from tests.harness.running.sites import sites, wait_until
 
@@ -43,7 +43,7 @@ class Life:
     """Chain heads at one height at the end, of all sites."""
 
 
-def founded(folder: Path, internet: Internet, *settings: str) -> list[NamespacedSite]:
+def founded(folder: Path, internet: Network, *settings: str) -> list[NamespacedSite]:
     """Run directories of all sites of an internet; each knows the first."""
     members = [NamespacedSite(name, folder / name, API_PORT, network=internet) for name in internet.names]
     runner, address = CliRunner(), ""

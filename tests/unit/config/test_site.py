@@ -131,7 +131,10 @@ def test_ports_that_are_one_are_refused(
 @pytest.mark.parametrize(
     ("network", "api"),
     [
-        ({"port": 4000, "data_port": 4000}, {}),  # nothing listens on it: data connections are off
+        (
+            {"port": 4000, "data_port": 4000, "data_connections": 0},
+            {},
+        ),  # nothing listens on it
         ({"port": 8080, "host": "192.0.2.1"}, {}),
         ({"port": 8080}, {"host": "::1"}),
         ({"port": 8080}, {"host": "::"}),  # the API's socket is of IPv6 alone

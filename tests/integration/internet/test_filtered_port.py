@@ -1,0 +1,59 @@
+"""Rounds of two sites whose firewalls let in nothing but p2pd: data connections are on, and cost them nothing."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.internet.life import committed, founded, peer_of, wait_entry_with
+from tests.harness.running.network_namespaces import NamespacedSite, Network
+from tests.harness.running.sites import sites, wait_until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+PATIENCE_S = 120.0
+DATA_PORT = 31338
+EXCHANGE_S_MAX = 2.0
+"""Below every time-out of a connection, above what a busy machine takes for 4 kB."""
+
+
+def filtered(network: Network, verb: str) -> None:
+    """Packets to the data ports vanish (`-A`), or do so no more (`-D`)."""
+    for name in network.names:
+        network.inside(name, "iptables", "-w", verb, "INPUT", "-p", "tcp", "--dport", str(DATA_PORT), "-j", "DROP")
+
+
+def other(site: NamespacedSite) -> dict[str, Any]:
+    """What a site says of the only other one."""
+    peers: list[dict[str, Any]] = site.get("/v1/peers") or []
+    return next((peer for peer in peers if peer["is_live"]), {})
+
+
+def rounds(site: NamespacedSite, number: int) -> list[float]:
+    """Seconds of the exchanges of the next `number` rounds."""
+    first = len(committed(site)) + 1
+    site.wait_height(first + number, PATIENCE_S)
+    return [row["times"]["exchange_s"] for row in committed(site) if row["round"] >= first and row["times"]]
+
+
+def test_filtered_data_port_costs_no_round_a_time_out_and_is_used_once_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DILOCOXD_NETWORK__DATA_PORT", str(DATA_PORT))
+    with Network(f"fp{os.getpid() % 10000}", "ab") as network:
+        filtered(network, "-A")
+        members = founded(tmp_path, network)
+        with sites(*members):
+            for member in members:
+                member.start_without_model(0.5)
+            first = members[0]
+            wait_entry_with(first, {peer_of(member) for member in members}, 0)
+            reason = wait_until(
+                lambda: "does not answer" in other(first).get("no_data_reason", ""), "a reason", PATIENCE_S
+            )
+            assert reason and not other(first)["has_data"]
+            assert max(rounds(first, 10)) < EXCHANGE_S_MAX
+            filtered(network, "-D")
+            wait_until(lambda: other(first).get("has_data"), "data connections", PATIENCE_S, first.describe)
+            assert max(rounds(first, 3)) < EXCHANGE_S_MAX
