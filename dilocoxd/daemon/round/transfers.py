@@ -129,7 +129,11 @@ class Transfers:
             del self._gates[next(iter(self._gates))]
         try:
             async with gate, self._counted():
-                await self._sender.send_segment(order.peer, self._header(order, place), self.region(place), attempts=1)
+                header, is_new = (
+                    self._header(order, place),
+                    order.key.kind != KIND_CONTRIBUTION or not order.key.attempt,
+                )
+                await self._sender.send_segment(order.peer, header, self.region(place), attempts=1, is_new=is_new)
         except (PeerError, StoreError) as error:
             self._tell(TransferFailed(order.peer, order.key, str(error)))
         else:

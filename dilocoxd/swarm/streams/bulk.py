@@ -2,13 +2,15 @@
 
 Opener: HELLO, OFFER(header) -> responder: HOLDING(bitmap of pieces it has) -> opener: the missing PIECEs, FINISHED ->
 responder: RECEIPT(0 payload complete and its sha256 right, 1 pieces taken but others are missing). Large payloads use
-several streams (lanes) at once: each lane offers the same header and takes the next missing piece. After a broken
+several streams (lanes) at once: each lane offers the same header and takes the next missing piece. The first pieces of
+what is new go out with the offer, which saves a round trip; if it is refused they are thrown away. After a broken
 stream the offer is repeated and only what the bitmap lacks is sent. Only RECEIPT 0 is success.
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +29,8 @@ ASSEMBLIES_MAX: Final = 4096
 SPEEDS_MAX: Final = 1024
 VERIFY_BYTES_PER_S: Final = 50e6
 """Slowest hashing that a sender must put up with before it calls the receiver silent."""
+EARLY_PIECES_MAX: Final = 4
+"""Pieces that a lane sends before its offer is answered (S8)."""
 EARLY_OFFER_S: Final = 2.0
 """So long an offer waits for what would let it in (S8): a proposal may come later than the bytes that follow from it,
 which take a shorter way."""
@@ -134,6 +138,7 @@ class BulkReceiver:
             return
         except WireError as error:
             await stream.refuse(error.code, error.detail)  # an answer, not bad input
+            await self._until_finished(stream)
             return
         await stream.write(FrameKind.HOLDING, assembly.pieces.to_bytes())
         try:
@@ -148,8 +153,16 @@ class BulkReceiver:
     async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader) -> None:
         pieces = PieceSet(Region(-1, 0, header.segment_bytes).num_pieces)
         await stream.write(FrameKind.HOLDING, pieces.filled().to_bytes())
-        await stream.read(FrameKind.FINISHED)
+        await self._until_finished(stream)
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
+
+    @staticmethod
+    async def _until_finished(stream: FrameStream) -> None:
+        """Throw away what was sent before our answer was known."""
+        for _ in range(EARLY_PIECES_MAX):
+            if (await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.FINISHED:
+                return
+        await stream.read(FrameKind.FINISHED)
 
     async def _take(self, assembly: _Assembly, payload: bytes | bytearray) -> None:
         if assembly.is_forgotten:
@@ -178,6 +191,30 @@ class BulkReceiver:
             return True
 
 
+@dataclass(slots=True)
+class _Sending:
+    """One try to bring a payload to a peer, by several lanes."""
+
+    peer: PeerId
+    header: SegmentHeader
+    source: Region
+    is_new: bool
+    claimed: set[int] = field(default_factory=set)
+    """Pieces that a lane sends, or has sent."""
+
+    def claim(self, index: int) -> bool:
+        """Whether this piece is still to be sent; it is the caller's then."""
+        is_free = index not in self.claimed
+        self.claimed.add(index)
+        return is_free
+
+    def next_early(self, sent: Sequence[int]) -> int | None:
+        """The next piece of a lane that sent these before its offer was answered, claimed; None: no more."""
+        if not self.is_new or len(sent) >= EARLY_PIECES_MAX:
+            return None
+        return next((index for index in range(self.source.num_pieces) if self.claim(index)), None)
+
+
 class BulkSender:
     """Opener of PROTOCOL_BULK."""
 
@@ -195,8 +232,10 @@ class BulkSender:
         """Measured bytes per second (0 = not known yet) while a payload is being sent; None while none is."""
         return max(self.bytes_per_s.values(), default=0.0) if self._num_sending else None
 
-    async def send_segment(self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3) -> None:
-        """Return when `peer` has confirmed the whole payload.
+    async def send_segment(
+        self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3, is_new: bool = True
+    ) -> None:
+        """Return when `peer` has confirmed the whole payload. `is_new`: it will hardly have any of it yet.
 
         Raises Refused (it does not want it), another PeerError (lost, silent), StoreError (our region is unreadable).
         """
@@ -206,7 +245,9 @@ class BulkSender:
         sent_before = self.counts["bytes_sent"]
         self._num_sending += 1
         try:
-            while not await self._try_once(peer, header, source, is_last=failures + 1 >= attempts):
+            while not await self._try_once(
+                _Sending(peer, header, source, is_new and not failures), is_last=failures + 1 >= attempts
+            ):
                 failures += 1
                 self.counts["offers_repeated"] += 1
                 await asyncio.sleep(min(2.0, 0.1 * 2**failures))
@@ -220,15 +261,15 @@ class BulkSender:
             while len(self.bytes_per_s) > SPEEDS_MAX:
                 del self.bytes_per_s[next(iter(self.bytes_per_s))]
 
-    async def _try_once(self, peer: PeerId, header: SegmentHeader, source: Region, *, is_last: bool) -> bool:
+    async def _try_once(self, sending: "_Sending", *, is_last: bool) -> bool:
         """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
-        claimed: set[int] = set()
-        num_lanes = min(self._lanes_max, 1 + source.length // LANE_BYTES)
+        peer = sending.peer
+        num_lanes = min(self._lanes_max, 1 + sending.source.length // LANE_BYTES)
         results: list[bool | PeerError | WireError | StoreError] = []
 
         async def lane() -> None:
             try:
-                results.append(await self._run_lane(peer, header, source, claimed))
+                results.append(await self._run_lane(sending))
             except (PeerError, WireError, StoreError) as error:
                 results.append(error)
 
@@ -248,25 +289,13 @@ class BulkSender:
             raise reason if isinstance(reason, PeerError) else PeerError(f"{peer}: {reason}")
         return False
 
-    async def _run_lane(self, peer: PeerId, header: SegmentHeader, source: Region, claimed: set[int]) -> bool:
-        async def offer(stream: FrameStream) -> Frame:
-            await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(header))
-            try:
-                return await stream.read(FrameKind.HOLDING)
-            except Refused as refusal:
-                if refusal.code in ANSWERS:
-                    stream.done()
-                raise
-
-        stream, holding = await self._gate.ask(peer, PROTOCOL_BULK, offer)
+    async def _run_lane(self, sending: "_Sending") -> bool:
+        source = sending.source
+        stream, holding = await self._gate.ask(sending.peer, PROTOCOL_BULK, lambda stream: self._offer(stream, sending))
         try:
-            missing = deque(PieceSet.from_bytes(holding.message, source.num_pieces).missing())
-            while missing:
-                index = missing.popleft()
-                if index in claimed:
-                    continue
-                claimed.add(index)
-                await self._send_piece(stream, source, index)
+            for index in PieceSet.from_bytes(holding.message, source.num_pieces).missing():
+                if sending.claim(index):
+                    await self._send_piece(stream, source, index)
             await stream.write(FrameKind.FINISHED)
             patience_s = self._gate.progress_timeout_s + source.length / VERIFY_BYTES_PER_S
             receipt = await stream.read(FrameKind.RECEIPT, timeout_s=patience_s)
@@ -274,6 +303,38 @@ class BulkSender:
             return receipt.message == RECEIPT_COMPLETE
         finally:
             stream.close()
+
+    async def _offer(self, stream: FrameStream, sending: "_Sending") -> Frame:
+        """HOLDING; the first pieces of what is new are sent meanwhile. Raises Refused, PeerError, WireError."""
+        await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(sending.header))
+        answers: list[Frame | PeerError | WireError | StoreError] = []
+        early: list[int] = []
+
+        async def hear() -> None:
+            try:
+                answers.append(await stream.read(FrameKind.HOLDING))
+            except (PeerError, WireError) as error:
+                answers.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            hearing = group.create_task(hear(), name=f"answer of {sending.peer}")
+            try:
+                while not answers and (index := sending.next_early(early)) is not None:
+                    early.append(index)
+                    await self._send_piece(stream, sending.source, index)
+            except (PeerError, StoreError) as error:
+                hearing.cancel()
+                if not answers:
+                    answers.append(error)
+        answer = answers[0]
+        if isinstance(answer, Frame):
+            return answer
+        sending.claimed.difference_update(early)
+        if isinstance(answer, Refused) and answer.code in ANSWERS:
+            with contextlib.suppress(PeerError):
+                await stream.write(FrameKind.FINISHED)
+                stream.done()
+        raise answer
 
     async def _send_piece(self, stream: FrameStream, source: Region, index: int) -> None:
         data = await source.read_piece(index)

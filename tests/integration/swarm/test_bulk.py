@@ -19,9 +19,9 @@ from dilocoxd.swarm.streams.bulk import AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.chunks import ChunkFetcher, Download
 from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, Refused
-from dilocoxd.wire.frames import PIECE_BYTES
-from dilocoxd.wire.messages import SegmentHeader
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, FrameStream, Refused
+from dilocoxd.wire.frames import PIECE_BYTES, FrameKind, split_piece
+from dilocoxd.wire.messages import Hello, SegmentHeader
 from tests.harness.downloading import download
 from tests.integration.swarm.sites import Site, header_of, memory, sites, until
 
@@ -67,7 +67,7 @@ async def test_payload_arrives_whole_and_is_confirmed_once(tmp_path: Path, lengt
         await sender.send_segment(b.peer_id, header, source)
         assert await inbox.region.sha256() == header.segment_sha256
         assert inbox.confirmed == [header]
-        await sender.send_segment(b.peer_id, header, source)
+        await sender.send_segment(b.peer_id, header, source, is_new=False)
         assert inbox.confirmed == [header]
         assert sender.counts["bytes_sent"] == length, "a payload that is there already is not sent again"
 
@@ -94,6 +94,46 @@ async def test_offer_whose_proposal_does_not_come_is_refused(tmp_path: Path, mon
             await BulkSender(a.gate).send_segment(b.peer_id, await header_of(source), source, attempts=1)
 
 
+async def test_first_pieces_of_what_is_new_come_before_the_offer_is_answered(tmp_path: Path) -> None:
+    async with sites(tmp_path, 2) as (a, b):
+        early: list[int] = []
+
+        async def wait_for_pieces(stream: FrameStream, hello: Hello) -> None:
+            await stream.read(FrameKind.OFFER)
+            for _ in range(bulk.EARLY_PIECES_MAX):
+                early.append(split_piece((await stream.read(FrameKind.PIECE)).payload)[0])
+            await stream.refuse("busy", "enough seen")
+            await stream.read(FrameKind.FINISHED)
+
+        await b.serve(PROTOCOL_BULK, wait_for_pieces)
+        await a.meet(b)
+        with memory(6 * PIECE_BYTES, seed=1) as source:
+            header = await header_of(source)
+            with pytest.raises(Refused, match="enough seen"):
+                await BulkSender(a.gate).send_segment(b.peer_id, header, source, attempts=1)
+            assert early == [0, 1, 2, 3]
+            a.gate.progress_timeout_s = 0.5
+            with pytest.raises(PeerError, match="nothing within"):
+                await BulkSender(a.gate).send_segment(b.peer_id, header, source, attempts=1, is_new=False)
+            assert len(early) == bulk.EARLY_PIECES_MAX
+
+
+@pytest.mark.parametrize("refusal", [WireError("not_wanted", "no"), AlreadyHeld()])
+async def test_pieces_that_come_early_and_are_not_needed_are_thrown_away(
+    tmp_path: Path, refusal: WireError | AlreadyHeld
+) -> None:
+    async with pair(tmp_path, 6 * PIECE_BYTES) as (a, b, source, inbox):
+        header, sender = await header_of(source), BulkSender(a.gate)
+        inbox.refusal = refusal
+        with pytest.raises(Refused) if isinstance(refusal, WireError) else contextlib.nullcontext():
+            await sender.send_segment(b.peer_id, header, source, attempts=1)
+        assert inbox.receiver.counts["bytes_received"] == 0
+        inbox.refusal = None
+        await sender.send_segment(b.peer_id, header, source)
+        assert inbox.confirmed == [header]
+        assert b.guard.bad_input() == {}
+
+
 async def test_wrong_hash_is_never_confirmed(tmp_path: Path) -> None:
     async with pair(tmp_path, MIB) as (a, b, source, inbox):
         header = await header_of(source, sha256=bytes(32))
@@ -116,7 +156,7 @@ async def test_payload_of_an_earlier_attempt_is_confirmed_without_bytes(tmp_path
     async with pair(tmp_path, 3 * MIB + 1) as (a, b, source, inbox):
         inbox.refusal = AlreadyHeld()
         sender = BulkSender(a.gate)
-        await sender.send_segment(b.peer_id, await header_of(source), source)
+        await sender.send_segment(b.peer_id, await header_of(source), source, is_new=False)
         assert sender.counts["bytes_sent"] == 0
         assert inbox.confirmed == []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.certificates import Credentials
 from dilocoxd.swarm.direct.links import open_link
@@ -40,8 +40,11 @@ class Taker(Member):
         self.fd = os.memfd_create("taken")
         self.arrived: list[SegmentHeader] = []
         self.served = os.urandom(3 * MIB + 5)
+        self.is_busy = False
 
     def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
+        if self.is_busy:
+            raise WireError("busy", "not now")
         os.ftruncate(self.fd, header.segment_bytes)
         return Region(self.fd, 0, header.segment_bytes)
 
@@ -85,6 +88,21 @@ async def test_payloads_and_resources_travel_on_connections_that_are_used_again(
         counts = a.swarm.data.counts
         assert counts["links_opened"] - opened_before <= 2, "two lanes, one of which was there, and one for the fetch"
         assert counts["links_reused"] >= 4
+
+
+async def test_connection_on_which_an_offer_was_refused_carries_the_next_one(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    async with running(a, b):
+        await meet(a, b)
+        await until(lambda: has_data(a, b), "data connections")
+        await carried(a, b)
+        assert a.swarm.data is not None
+        opened, b.is_busy = a.swarm.data.counts["links_opened"], True
+        with pytest.raises(PeerError, match="busy"):
+            await carried(a, b)
+        b.is_busy = False
+        await carried(a, b)
+        assert a.swarm.data.counts["links_opened"] == opened
 
 
 async def test_port_that_cannot_be_reached_leaves_payloads_to_p2pd_and_says_why(tmp_path: Path) -> None:
