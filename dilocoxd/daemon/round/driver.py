@@ -263,9 +263,8 @@ class RoundDriver:
 
     async def _keep_promise(self, promise: Promise) -> None:
         parts, payloads = self._parts, self._parts.ledger.payloads
-        if promise.entry is not None:
-            await parts.work_keeper.keep(promise.entry, payloads)
-        await parts.promises.save(promise, parts.site.buffers.fd(RESULT), payloads)
+        keeping = parts.work_keeper.keep(promise.entry, payloads) if promise.entry is not None else None
+        await parts.promises.save(promise, parts.site.buffers.fd(RESULT), payloads, keeping)
 
     async def _reduce(self, order: OrderReduce) -> None:
         where = (order.round, order.attempt)

@@ -1,5 +1,6 @@
 """What was promised survives the process: the attempt, the entry voted for, and its payload."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.unit.daemon.chain.chain_maker import GENESIS, LENGTHS, chain, payload
 OFFERS = (Signature(b"key", b"one"), Signature(b"key", b"two"))
 
 MAP = PayloadMaps({0: (LENGTHS,)})
+PATIENCE_S = 30.0
 
 
 def memfd(data: bytes) -> int:
@@ -32,6 +34,33 @@ async def test_promise_without_a_vote_comes_back(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.promise == promise
     assert not kept.results_held
+
+
+async def test_payload_is_written_beside_what_must_be_kept_too_and_the_promise_after_both(tmp_path: Path) -> None:
+    entry = chain(1)[0].entry
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")), OFFERS)
+    seen = []
+
+    async def keep_work() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not (tmp_path / "promise.payload").exists():
+                await asyncio.sleep(0.001)
+        seen.append((tmp_path / "promise").exists())
+
+    await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP, keep_work())
+    assert seen == [False]
+
+
+async def test_promise_does_not_stand_when_the_work_could_not_be_kept(tmp_path: Path) -> None:
+    entry = chain(1)[0].entry
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")), OFFERS)
+
+    async def fill_the_disk() -> None:
+        raise StoreError("no space")
+
+    with pytest.raises(StoreError, match="no space"):
+        await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP, fill_the_disk())
+    assert await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP) is None
 
 
 async def test_vote_comes_back_with_its_payload_in_result(tmp_path: Path) -> None:
