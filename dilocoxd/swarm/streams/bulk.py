@@ -144,6 +144,8 @@ class BulkReceiver:
         try:
             while (frame := await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.PIECE:
                 await self._take(assembly, frame.payload)
+                if assembly.pieces.is_complete:  # the opener's FINISHED may be a round trip away
+                    await self._settle(stream.peer, header, assembly)
             is_complete = await self._settle(stream.peer, header, assembly)
         except StoreError as error:
             await stream.refuse("store", str(error))

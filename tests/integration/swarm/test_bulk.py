@@ -20,8 +20,8 @@ from dilocoxd.swarm.streams.chunks import ChunkFetcher, Download
 from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, FrameStream, Refused
-from dilocoxd.wire.frames import PIECE_BYTES, FrameKind, split_piece
-from dilocoxd.wire.messages import Hello, SegmentHeader
+from dilocoxd.wire.frames import PIECE_BYTES, FrameKind, encode_piece_header, split_piece
+from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 from tests.harness.downloading import download
 from tests.integration.swarm.sites import Site, header_of, memory, sites, until
 
@@ -116,6 +116,21 @@ async def test_first_pieces_of_what_is_new_come_before_the_offer_is_answered(tmp
             with pytest.raises(PeerError, match="nothing within"):
                 await BulkSender(a.gate).send_segment(b.peer_id, header, source, attempts=1, is_new=False)
             assert len(early) == bulk.EARLY_PIECES_MAX
+
+
+async def test_payload_is_told_of_with_its_last_piece_and_not_after_another_round_trip(tmp_path: Path) -> None:
+    async with pair(tmp_path, 2 * PIECE_BYTES) as (a, b, source, inbox):
+        header = await header_of(source)
+        stream = await a.gate.open(b.peer_id, PROTOCOL_BULK)
+        await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(header))
+        for index in range(2):
+            await stream.write(FrameKind.PIECE, encode_piece_header(index), await source.read_piece(index))
+        await until(lambda: inbox.confirmed == [header], "the payload")
+        await stream.write(FrameKind.FINISHED)
+        await stream.read(FrameKind.HOLDING)
+        assert (await stream.read(FrameKind.RECEIPT)).message == bulk.RECEIPT_COMPLETE
+        assert inbox.confirmed == [header]
+        stream.close()
 
 
 @pytest.mark.parametrize("refusal", [WireError("not_wanted", "no"), AlreadyHeld()])
