@@ -11,7 +11,7 @@ from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Status
 from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.daemon.observe.alert_rules import LOOK_EVERY_S, AlertWatch, Seen
-from dilocoxd.telemetry.alerts import kind_of
+from dilocoxd.store.durable import store_error
 from dilocoxd.telemetry.catalogue import AlertRaised, LoopBlocked
 
 
@@ -46,14 +46,17 @@ class AlertDriver:
             self._watch.note_raised(str(record["code"]), now)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Raises StoreError when the disk cannot be looked at."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.settle(await self._seen(), time.monotonic())
 
     async def _seen(self) -> Seen:
         watched = self._watched
-        disk = await asyncio.to_thread(shutil.disk_usage, watched.disk)
+        try:
+            disk = await asyncio.to_thread(shutil.disk_usage, watched.disk)
+        except OSError as error:
+            raise store_error("looking at the space on the disk of", watched.disk, error) from error
         room = (disk.free, disk.total)
         return Seen(watched.status(), watched.peers(), *room, watched.snapshot_bytes(), watched.num_dropped())
 
@@ -63,6 +66,6 @@ class AlertDriver:
             if not text:
                 self._alerts.clear(code)
             elif not self._alerts.stands(code):
-                self._alerts.alert(code, text, kind_of(code).remedy)
+                self._alerts.alert(code, text)
         for code in self._watch.expired(now):
             self._alerts.clear(code)

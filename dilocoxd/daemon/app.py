@@ -47,8 +47,7 @@ from dilocoxd.store.snapshots import remove_leftovers
 from dilocoxd.swarm.cancelling import end_all
 from dilocoxd.swarm.discovery.identity import load_or_create
 from dilocoxd.swarm.discovery.lan import tell
-from dilocoxd.telemetry.alerts import kind_of
-from dilocoxd.telemetry.catalogue import AlertRaised, ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
+from dilocoxd.telemetry.catalogue import ApiStarted, ConfigLoaded, DaemonStarted, DaemonStopped
 from dilocoxd.telemetry.events import EventLog, journal_of
 from dilocoxd.wire.entry import genesis_hash
 
@@ -191,7 +190,7 @@ class App:
         if self._stop.is_set():
             return  # the stop list ends the parts in its own order; what they miss then is no news
         text = "; ".join(str(error) for error in _leaves(failures))
-        self._daemon.alerts.alert(f"{name}_failed", text, "see logs/ in the run directory, then start the daemon again")
+        self._daemon.alerts.alert(f"{name}_failed", text)
         is_config = failures.subgroup(ConfigError) is not None
         self.stop(f"{name}: {text}", ConfigError.exit_code if is_config else EXIT_FAILED)
 
@@ -199,9 +198,7 @@ class App:
         """The round machine leaves by itself when our disk does not let it keep promises."""
         await rounds.left.wait()
         if not self._stop.is_set():
-            self._daemon.alerts.alert(
-                "rounds_failed", rounds.left_why, "make room on the disk, then start the daemon again"
-            )
+            self._daemon.alerts.alert("rounds_failed", rounds.left_why)
             self.stop(rounds.left_why, EXIT_FAILED)
 
     @contextlib.asynccontextmanager
@@ -213,7 +210,7 @@ class App:
         run_dir, events = self._daemon.opened.run_dir, self._daemon.opened.events
         token = load_or_create_token(run_dir.path / api.token_file)
         if api.warnings():
-            self._daemon.alerts.alert("api_exposed", "; ".join(api.warnings()), kind_of("api_exposed").remedy)
+            self._daemon.alerts.alert("api_exposed", "; ".join(api.warnings()))
         control = DaemonControl(self._daemon.control_parts(), self.stop)
         async with self._serve_api(self._daemon.view, control, api, token) as (host, port):
             events.emit(ApiStarted(host=host, port=port))
@@ -226,7 +223,7 @@ class App:
         life.enter("starting", "p2pd to start")
         await daemon.swarm.start()
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
-        helpers.append(self._watched(group, daemon.membership.run(), "membership"))
+        helpers.append(group.create_task(daemon.membership.run(), name="membership"))
         helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
         if tells_lan(daemon.opened.config.network.lan_announce):
             helpers.append(self._aside(group, tell(local_run(daemon.opened, daemon.swarm)), "local network"))
@@ -237,15 +234,15 @@ class App:
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
         snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
         for problem in await daemon.ledger.open(payloads, snapshots):
-            daemon.alerts.alert("snapshot_unusable", problem, "nothing to do; the log was replayed from an older state")
+            daemon.alerts.alert("snapshot_unusable", problem)
         daemon.members.follow_chain()
         await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)
         transfers = await daemon.make_rounds(payloads)
         assert daemon.rounds is not None
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
-        helpers.append(self._watched(group, self._watch_rounds(daemon.rounds), "end of rounds"))
+        helpers.append(group.create_task(self._watch_rounds(daemon.rounds), name="end of rounds"))
         helpers.append(self._watched(group, daemon.recovery.run(), "recovery"))
-        helpers.append(self._watched(group, daemon.snapshots.run(daemon.site, daemon.log), "snapshots"))
+        helpers.append(group.create_task(daemon.snapshots.run(daemon.site, daemon.log), name="snapshots"))
         life.enter("joining", "another peer of this run to answer")
         surroundings = daemon.surroundings()
         await meet_others(surroundings)
@@ -290,8 +287,7 @@ class App:
             self._note_stop_trouble(f"{what} failed: {error}")
 
     def _note_stop_trouble(self, text: str) -> None:
-        remedy = "nothing is lost: what was not written is caught up at the next start"
-        self._daemon.opened.events.emit(AlertRaised(code="stop_list", text=text, remedy=remedy))
+        self._daemon.alerts.alert("stop_list", text)
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

@@ -48,7 +48,8 @@ from dilocoxd.swarm.streams.streams import (
     unix_ms,
 )
 from dilocoxd.swarm.streams.throttle import ServingLimit, TokenBucket
-from dilocoxd.telemetry.catalogue import AlertRaised, Event, FaultHeld, InputRejected, PeerReinstated, WorkerStarted
+from dilocoxd.telemetry.alerts import raised
+from dilocoxd.telemetry.catalogue import Event, FaultHeld, InputRejected, PeerReinstated, WorkerStarted
 from dilocoxd.wire.admission import Revocation
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.frames import FrameKind
@@ -225,7 +226,7 @@ class Swarm:
             try:
                 await asyncio.to_thread(self._save_files)
             except StoreError as error:
-                self._emit(AlertRaised(code="peers_json", text=str(error), remedy="free some disk space"))
+                self._emit(raised("peers_json", str(error)))
 
     def _save_files(self) -> None:
         self._file.save()
@@ -280,8 +281,7 @@ class Swarm:
         if self._clashes > OWN_RECORD_CLASHES_MAX:
             self._clashes = 0
             text = f"another daemon uses the identity {self.peer_id}, at {', '.join(record.addresses)}"
-            remedy = "stop one of the two, and run `dilocoxd identity new RUN_DIR` there"
-            self._emit(AlertRaised(code="identity_twice", text=text, remedy=remedy))
+            self._emit(raised("identity_twice", text))
 
     def _check_hint(self, data: bytes, expiration_s: float) -> PeerId:
         return self.book.check_hint(data, expiration_s, unix_ms())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.fields import Severity
+from dilocoxd.telemetry.catalogue import AlertRaised
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,6 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Run `dilocoxd doctor`; free the port or choose another one in site.toml; start the daemon again.",
     ),
     AlertKind(
-        "membership_failed", "critical",
-        "The daemon lost track of the other sites and is leaving.",
-        "The membership part failed; goes with the next start.",
-        "A failing disk or worker took it down.",
-        "Read logs/events.jsonl of the run directory around that time; start the daemon again.",
-    ),
-    AlertKind(
         "recovery_failed", "critical",
         "Catching up with the others failed because of this site's own disk or worker; the site is leaving.",
         "Applying or storing fetched entries failed; goes with the next start.",
@@ -79,25 +73,11 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Run `dilocoxd doctor` and `dilocoxd log verify RUN_DIR`; free space or memory; start the daemon again.",
     ),
     AlertKind(
-        "snapshots_failed", "critical",
-        "The part that writes snapshots has failed; the site is leaving.",
-        "The snapshot part ended with an error; goes with the next start.",
-        "The run directory cannot be written.",
-        "Check free space and owner of the run directory; start the daemon again.",
-    ),
-    AlertKind(
         "rounds_failed", "critical",
         "This site can no longer keep its promises to the others, because its disk refuses writes; it is leaving.",
         "Writing an entry, a vote or a promise failed; goes with the next start.",
         "The disk with the run directory is full or failing.",
         "Make room on the disk, then start the daemon again; it catches up by itself.",
-    ),
-    AlertKind(
-        "end_of_rounds_failed", "critical",
-        "The part that takes part in rounds has ended unexpectedly; the site is leaving.",
-        "The round part ended with an error; goes with the next start.",
-        "The disk with the run directory is full or failing.",
-        "Make room on the disk, then start the daemon again.",
     ),
     AlertKind(
         "alerts_failed", "critical",
@@ -316,7 +296,8 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "The daemon does not get enough CPU, or something blocks it.",
         "Its loop came back at least one second late within the last five minutes.",
         "More busy processes than cores, swapping, a frozen virtual machine, or a very slow disk.",
-        "Leave the daemon a core: fewer parallel.threads_per_rank; check swap and disk.",
+        "Leave the daemon a core: fewer parallel.threads_per_rank; check swap and disk. If the text names a call,"
+        " report it.",
     ),
     AlertKind(
         "no_relay", "warning",
@@ -352,5 +333,10 @@ CLEARED_BY: Final = {
 
 
 def kind_of(code: str) -> AlertKind:
-    """The kind behind a code; codes made from names of parts have a kind each. Raises KeyError for an unknown one."""
-    return BY_CODE[code.replace(" ", "_")]
+    """The kind behind a code. Raises KeyError for an unknown one."""
+    return BY_CODE[code]
+
+
+def raised(code: str, text: str) -> AlertRaised:
+    """The event that raises an alert, with the remedy of the table. Raises KeyError for an unknown code."""
+    return AlertRaised(code=code, text=text, remedy=kind_of(code).remedy)

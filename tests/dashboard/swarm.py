@@ -186,6 +186,4 @@ class BigSwarm:
                     bytes_sent=1_900_000, bytes_received=2_700_000, exchange_s=22.0,
                 )
             )  # fmt: skip
-        daemon.alerts.alert(
-            "disk_low", "3.1 GB left, a snapshot needs 2.9 GB", "make room on the disk of the run directory"
-        )
+        daemon.alerts.alert("disk_low", "3.1 GB left, a snapshot needs 2.9 GB")

@@ -16,12 +16,7 @@ OTHER_PEOPLE = "asks another person or another machine's firewall, router or rel
 MACHINE = "would change the machine that runs the tests: its clock, memory, Python, drivers, kernel"
 READING = "tells where to read; that the text there leads on is not shown"
 UNTRIED = {
-    "alert:start_failed": READING, "alert:site_failed": READING,
-    "alert:network_failed": READING, "alert:membership_failed": READING, "alert:recovery_failed": READING,
-    "alert:snapshots_failed": "no test makes the part that writes snapshots fail for good",
-    "alert:end_of_rounds_failed": "as alert:rounds_failed, by a fault that no test can cause from outside",
-    "alert:alerts_failed": "no test makes the watch fail for good",
-    "alert:worker_trainer_lost": READING,
+    "alert:site_failed": READING, "alert:worker_trainer_lost": READING,
     "alert:digest_mismatch": MACHINE,
     "alert:alone": OTHER_PEOPLE, "alert:round_stalled": READING, "alert:left_out": OTHER_PEOPLE,
     "alert:double_vote": OTHER_PEOPLE,

@@ -21,7 +21,6 @@ from dilocoxd.machines.audit.draw import SEED_BYTES, drawn, others_segments
 from dilocoxd.machines.audit.verdict import AuditFinding, Summed, is_sound, judge
 from dilocoxd.machines.round.outputs import RoundSummary
 from dilocoxd.store.audits import RESULT_NAME
-from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.telemetry.suspicions import AuditFinished, ResultFalse
 from dilocoxd.wire.audit import AuditCase
@@ -192,7 +191,7 @@ class Auditor:
         owner = case.owner or "an owner that this site does not remember"
         self._texts.append(f"{owner}: segment {place[1]} of round {place[0]} is false ({finding.why})")
         del self._texts[:-NAMED_MAX]
-        self._alerts.alert("false_result", "; ".join(reversed(self._texts)), kind_of("false_result").remedy)
+        self._alerts.alert("false_result", "; ".join(reversed(self._texts)))
 
     def _count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + by for name, by in more.items()})

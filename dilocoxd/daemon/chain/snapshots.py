@@ -18,7 +18,8 @@ from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import list_rounds, move_in, prune, read_index, stamp_chain_head, temporary_directory
-from dilocoxd.telemetry.catalogue import AlertRaised, Event, SnapshotWritten
+from dilocoxd.telemetry.alerts import raised
+from dilocoxd.telemetry.catalogue import Event, SnapshotWritten
 
 PAYLOAD_ROUNDS_MIN: Final = 64
 """Payloads of so many newest entries always stay: whoever was away for less than that replays them."""
@@ -118,8 +119,7 @@ class SnapshotKeeper:
             try:
                 await self._write(height, site, log)
             except (WorkerError, StoreError) as error:
-                remedy = "free space in the run directory; training goes on without this snapshot"
-                self._emit(AlertRaised(code="snapshot_failed", text=str(error), remedy=remedy))
+                self._emit(raised("snapshot_failed", str(error)))
 
     async def _write(self, height: int, site: TrainingSite, log: EntryLog) -> None:
         directory = self._directory / str(height)

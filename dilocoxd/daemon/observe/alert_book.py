@@ -2,7 +2,7 @@
 
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.daemon.observe.journal import Journal
-from dilocoxd.telemetry.alerts import CLEARED_BY, kind_of
+from dilocoxd.telemetry.alerts import CLEARED_BY, kind_of, raised
 from dilocoxd.telemetry.catalogue import AlertCleared, AlertRaised
 from dilocoxd.telemetry.events import EventLog
 
@@ -15,9 +15,9 @@ class AlertBook:
         self._events = events
         events.listen(self._on_event)
 
-    def alert(self, code: str, text: str, remedy: str) -> None:
-        """Tell the operator; `code` is one of telemetry/alerts.py."""
-        self._events.emit(AlertRaised(code=code, text=text, remedy=remedy))
+    def alert(self, code: str, text: str) -> None:
+        """Tell the operator; `code` is one of telemetry/alerts.py, which has the remedy."""
+        self._events.emit(raised(code, text))
 
     def clear(self, code: str) -> None:
         """The reason of an alert is gone; nothing if it does not stand."""

@@ -11,7 +11,7 @@ from dilocoxd.daemon.workers.kills import KillReader
 from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
 from dilocoxd.machines.phase.soundness import Spoiled
 from dilocoxd.telemetry import catalogue
-from dilocoxd.telemetry.alerts import kind_of
+from dilocoxd.telemetry.alerts import raised
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.loss_watch import LossWatch
 from dilocoxd.telemetry.suspicions import StateSpoiled, StateTrained
@@ -82,8 +82,7 @@ class SiteHistory:
         if seconds >= LAG_ALERT_S:
             what = f"in {doing}" if doing else "nobody saw where: starved of CPU, or frozen as a whole"
             text = f"the daemon stood still for {seconds:.1f} s ({what}); peers may have taken it for lost"
-            remedy = "look for what else takes CPU, memory or disk on this machine; report it if a call is named"
-            self._events.emit(catalogue.AlertRaised(code="loop_blocked", text=text, remedy=remedy))
+            self._events.emit(raised("loop_blocked", text))
 
     def _step(self, event: StepReported) -> None:
         journal = self._journal
@@ -110,7 +109,7 @@ class SiteHistory:
         code, text = "loss_spike", self._loss_watch.text
         if text:
             text += blamed(self._journal.alerts.values())
-            self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))
+            self._events.emit(raised(code, text))
         else:
             self._events.emit(catalogue.AlertCleared(code=code))
 
@@ -135,8 +134,7 @@ class SiteHistory:
             reason, left = self._kills.told(event.reason), event.restarts_left
             self._events.emit(catalogue.WorkerDied(worker=event.role, pid=event.pid, reason=reason, restarts_left=left))
             text = f"the {event.role} was lost ({reason}) and is started again"
-            remedy = kind_of(code).remedy
-            self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=remedy))
+            self._events.emit(raised(code, text))
         elif event.state == "running":
             if code in self._journal.alerts:
                 self._events.emit(catalogue.AlertCleared(code=code))

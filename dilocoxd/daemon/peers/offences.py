@@ -24,5 +24,4 @@ class Offences:
         self._events.emit(InputRejected(peer=peer, code=rule, detail=detail[:300]))
         if rule == DIGEST_MISMATCH:
             text = f"{peer} has the same chain head but other bits of the model: {detail[:200]}"
-            remedy = "the site in the minority rebuilds itself; watch whether it comes back"
-            self._alerts.alert(DIGEST_MISMATCH, text, remedy)
+            self._alerts.alert(DIGEST_MISMATCH, text)

@@ -17,7 +17,6 @@ from typing import Final
 
 from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.ids import PeerId, RoundIndex
-from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.telemetry.suspicions import (
     ContributionContrary,
@@ -134,7 +133,7 @@ class Suspects:
             self._raise("contrary_contribution", self._contrary)
 
     def _raise(self, code: str, texts: dict[PeerId, str]) -> None:
-        self.alerts.alert(code, "; ".join(reversed(texts.values())), kind_of(code).remedy)
+        self.alerts.alert(code, "; ".join(reversed(texts.values())))
 
 
 def _name(texts: dict[PeerId, str], peer: PeerId, text: str) -> None:

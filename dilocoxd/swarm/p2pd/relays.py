@@ -12,7 +12,8 @@ from typing import Final, Protocol
 from dilocoxd.errors import PeerError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.p2pd.addresses import parse_address
-from dilocoxd.telemetry.catalogue import AlertRaised, Event
+from dilocoxd.telemetry.alerts import raised
+from dilocoxd.telemetry.catalogue import Event
 
 HOP_PROTOCOL: Final = "/libp2p/circuit/relay/0.2.0/hop"
 RESERVE: Final = b"\x02\x08\x00"
@@ -58,8 +59,7 @@ async def _keep_place(node: RelayNode, relay: str, emit: Callable[[Event], None]
         except PeerError as error:
             failures += 1
             if failures == COMPLAIN_AFTER:
-                remedy = "ask its operator, or name another site that can be reached in network.relays"
-                emit(AlertRaised(code=ALERT, text=f"the relay {relay} gives us no place: {error}", remedy=remedy))
+                emit(raised(ALERT, f"the relay {relay} gives us no place: {error}"))
         await asyncio.sleep(RENEW_EVERY_S if failures == 0 else RETRY_S)
 
 

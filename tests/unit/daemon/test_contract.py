@@ -30,7 +30,7 @@ def fill(world: Recorded) -> None:
         journal.add_span("compute", 10.0 * index, 10.0 * index + 9, index)
         journal.phases.append(SiteSpan("phase", 10.0 * index, 10.0 * index + 9, index))
         journal.others.look(PEER, "training", 10.0 * index)
-    world.daemon.alerts.alert("disk_low", "1 GB left", "free space")
+    world.daemon.alerts.alert("disk_low", "1 GB left")
 
 
 @pytest.mark.slow

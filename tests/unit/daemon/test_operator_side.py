@@ -68,7 +68,7 @@ async def test_every_answer_has_its_documented_shape(world: Recorded) -> None:
     world.daemon.journal.add_validation_loss(0, 5.5)
     world.daemon.journal.add_span("compute", 1.0, 2.0, 0)
     world.daemon.journal.others.look(PEER, "training", 10.0)
-    world.daemon.alerts.alert("disk_low", "1 GB left", "free space")
+    world.daemon.alerts.alert("disk_low", "1 GB left")
     found: dict[str, Any] = {
         "status": view.status(),
         "peers": view.peers(),

@@ -48,7 +48,7 @@ async def test_waits_alerts_failures_and_lines_say_names_and_the_file_keeps_ids(
     daemon.lifecycle.enter("catching_up", f"an answer of {ALICE} or {BOB}")
     assert daemon.view.status().waiting_for == "an answer of attic or ~r581Vz"
     daemon.journal.add_failure(0, f"{ALICE}: connection broke")
-    daemon.alerts.alert("bad_input", f"30 bad inputs of {BOB}", "look at it")
+    daemon.alerts.alert("bad_input", f"30 bad inputs of {BOB}")
     assert daemon.view.rounds(0, 1)[0].failures == ("attic: connection broke",)
     assert [alert.text for alert in daemon.view.alerts()] == ["30 bad inputs of ~r581Vz"]
     log = EventLog(tmp_path / "events.jsonl", stream=shown)

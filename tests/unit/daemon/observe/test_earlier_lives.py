@@ -70,10 +70,10 @@ def first_life(folder: Path, log: EntryLog) -> None:
         catalogue.PhaseClosed(phase=2, inner_steps=0, tokens=0, mean_loss=None, global_step=40),
         catalogue.ValidationMeasured(round=2, validation_loss=4.25),
     )
-    life.alerts.alert("disk_low", "1 GB left", "free space")
+    life.alerts.alert("disk_low", "1 GB left")
     life.now += 5.0
     life.alerts.clear("disk_low")
-    life.alerts.alert("alone", "nobody is there", "wait")
+    life.alerts.alert("alone", "nobody is there")
     life.events.close()
 
 

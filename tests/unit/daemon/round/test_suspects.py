@@ -26,8 +26,7 @@ class Told:
     alerts: list[tuple[str, str]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
-    def alert(self, code: str, text: str, remedy: str) -> None:
-        assert remedy
+    def alert(self, code: str, text: str) -> None:
         self.alerts.append((code, text))
 
 
