@@ -16,18 +16,10 @@ OTHER_PEOPLE = "asks another person or another machine's firewall, router or rel
 MACHINE = "would change the machine that runs the tests: its clock, memory, Python, drivers, kernel"
 READING = "tells where to read; that the text there leads on is not shown"
 UNTRIED = {
-    "alert:site_failed": READING, "alert:worker_trainer_lost": READING,
+    "alert:site_failed": READING, "alert:loop_blocked": MACHINE,
     "alert:digest_mismatch": MACHINE,
-    "alert:alone": OTHER_PEOPLE, "alert:round_stalled": READING, "alert:left_out": OTHER_PEOPLE,
     "alert:double_vote": OTHER_PEOPLE,
     "alert:outsized_contribution": OTHER_PEOPLE, "alert:contrary_contribution": OTHER_PEOPLE,
-    "alert:behind": READING, "alert:trainer_idle": "asks for another run or a faster link",
-    "alert:attempts_failing": READING, "alert:no_relay": OTHER_PEOPLE,
-    "alert:loss_not_finite": "asks for another run, and for a test of the GPU",
     "alert:state_spoiled": "asks for another run, another person, or a test of the GPU",
-    "alert:loss_spike": "asks for another run, another person, or a test of the GPU",
-    "alert:loop_blocked": MACHINE,
-    "finding:python": MACHINE, "finding:torch": MACHINE, "finding:clock": MACHINE, "finding:reach": OTHER_PEOPLE,
-    "finding:data": OTHER_PEOPLE, "finding:ways": OTHER_PEOPLE,
-    "health:3": READING, "health:4": READING,
+    "finding:clock": MACHINE, "finding:ways": OTHER_PEOPLE,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from dilocoxd.cli.doctor.findings import FINDINGS, Finding
 from dilocoxd.cli.doctor.machine import memory_finding, threads_finding
 from dilocoxd.cli.doctor.site import site_findings
 from dilocoxd.cli.main import cli
+from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.telemetry.alerts import kind_of
@@ -153,6 +154,17 @@ def test_memory() -> None:
     require_words("memory", "a smaller model")
     assert memory_finding(new_manifest("tiny", HUGE)).level == "error"
     assert memory_finding(new_manifest("tiny", {})).level != "error"
+
+
+@pytest.mark.remedy("alert:worker_trainer_lost")
+@pytest.mark.parametrize("way", ["pipeline", "shard", "microbatches"])
+def test_trainers_out_of_memory(run: Path, way: str) -> None:
+    assert "more parallel.pipeline, shard or microbatches" in kind_of("worker_trainer_lost").remedy
+    trainer = lambda: site_estimate(*open_run_dir(run).load()).trainer_bytes  # noqa: E731
+    before = trainer()
+    set_site(run, f"parallel.{way}=2")
+    assert trainer() < before
+    assert invoke("check-config", str(run)).return_value == 0
 
 
 @pytest.mark.remedy("finding:config")

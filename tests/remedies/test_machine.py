@@ -1,14 +1,17 @@
-"""Remedies about the machine, in mounts of its own: a small /dev/shm and a small disk that nobody else sees."""
+"""Remedies about the machine, in mounts and environments of its own: small disks, another Python, another torch."""
 
+import importlib.metadata
 import json
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.cli.doctor.findings import FINDINGS
-from dilocoxd.cli.doctor.machine import gpu_finding, probe_torch
+from dilocoxd.cli.doctor.machine import gpu_finding, probe_torch, python_finding, torch_finding
 from dilocoxd.store.rundir import open_run_dir
 from tests.remedies.test_findings import invoke, require_words, set_site
 
@@ -70,3 +73,58 @@ def test_a_site_without_enough_gpus_computes_on_the_cpu_as_told(tmp_path: Path) 
     set_site(run, "parallel.device=cpu", "parallel.backend=gloo", "parallel.stages=1")
     assert gpu_finding(torch, open_run_dir(run).load()[1]).level == "info"
     assert invoke("check-config", str(run)).return_value == 0
+
+
+@pytest.mark.remedy("finding:python")
+def test_an_environment_of_another_python_is_well_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_words("python", "Python 3.11", "make a new virtual environment with it")
+    with monkeypatch.context() as older:
+        older.setattr(sys, "version_info", (3, 10, 14))
+        assert python_finding().level == "error"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "new")], check=True)
+    ask = "from dilocoxd.cli.doctor.machine import python_finding; print(python_finding().level)"
+    paths = [path for path in sys.path if path]  # stands for installing the package there, which takes the network
+    done = subprocess.run(
+        [tmp_path / "new" / "bin" / "python", "-c", f"import sys; sys.path += {paths!r}; {ask}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["ok"]
+
+
+@pytest.mark.remedy("finding:torch")
+def test_another_torch_is_replaced_by_one_of_the_range_that_the_text_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_words("torch", "Install a version of the range that the text names", "with pip")
+    good = importlib.metadata.version("torch").partition("+")[0]
+    for version in ("1.13.1", good):
+        write_torch(tmp_path, version)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "environment"))
+    pip_install(tmp_path, "torch==1.13.1")
+    found = torch_finding(probe_torch())
+    assert found.level == "warning" and "torch 1.13.1" in found.text
+    (wanted,) = re.findall(r"tested with (\S+)$", found.text)
+    pip_install(tmp_path, f"torch{wanted}")
+    found = torch_finding(probe_torch())
+    assert found.level == "ok" and f"torch {good}" in found.text
+
+
+def write_torch(folder: Path, version: str) -> None:
+    """A package that says that it is this version of torch: the real ones are a gigabyte each."""
+    name = f"torch-{version}"
+    files = {
+        "torch/__init__.py": f"__version__ = '{version}'\nfrom torch import cuda, version\n",
+        "torch/version.py": "cuda = None\n",
+        "torch/cuda.py": "def is_available():\n    return False\n",
+        f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
+        f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name}.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+def pip_install(folder: Path, what: str) -> None:
+    place = ["--target", str(folder / "environment"), "--upgrade", "--no-index", "-f", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-compile", *place, what], check=True)

@@ -38,7 +38,10 @@ from dilocoxd.wire.local.outer_worker import (
 
 LENGTHS = (3000, 1000)
 TOTAL = sum(LENGTHS)
+HOLD_LOOK_S = 0.05
 SLOTS = int(os.environ.get("FAKE_SLOTS", "8"))
+HOLD = "hold-apply"
+"""A file of this name in the run directory keeps entries from being applied, like an outer worker without CPU."""
 GENESIS = Digest(hashlib.sha256(b"fake genesis").digest())
 
 
@@ -50,6 +53,7 @@ class FakeSite:
         self._is_over = asyncio.Event()
         self.num_beats = 0
         self._rng = random.Random(str(settings.run_directory))
+        self._hold = settings.run_directory / HOLD
         self.buffers = Buffers()
         self.buffers.provide([Buffer(OUTBOX, TOTAL), Buffer(RESULT, TOTAL), Buffer(INBOX, SLOTS * TOTAL)])
         self._inner_steps = settings.inner_steps
@@ -80,6 +84,8 @@ class FakeSite:
         return self._state()
 
     async def apply_entry(self, committed: CommittedEntry) -> StateReady:
+        while self._hold.exists():
+            await asyncio.sleep(HOLD_LOOK_S)
         assert committed.round == self._round
         if committed.path:
             with open(committed.path, "rb") as file:  # noqa: PTH123
