@@ -12,14 +12,12 @@ REMEDIES = {
     **{f"exit:{row.code}": row.remedy for row in EXIT_CODES},
 }
 
-OTHER_PEOPLE = "asks another person or another machine's firewall, router or relay"
-MACHINE = "would change the machine that runs the tests: its clock, memory, Python, drivers, kernel"
-READING = "tells where to read; that the text there leads on is not shown"
+EVICT = "`dilocoxd evict` is followed for alert:double_vote; wrong numbers take real workers"
+MACHINE = "would change the machine that runs the tests: its clock or memory"
 UNTRIED = {
-    "alert:site_failed": READING, "alert:loop_blocked": MACHINE,
-    "alert:digest_mismatch": MACHINE,
-    "alert:double_vote": OTHER_PEOPLE,
-    "alert:outsized_contribution": OTHER_PEOPLE, "alert:contrary_contribution": OTHER_PEOPLE,
+    "alert:digest_mismatch": MACHINE, "finding:clock": MACHINE,
+    "alert:outsized_contribution": EVICT,
+    "alert:contrary_contribution": EVICT,
+    "finding:ways": "asks for a router that forwards a port",
     "alert:state_spoiled": "asks for another run, another person, or a test of the GPU",
-    "finding:clock": MACHINE, "finding:ways": OTHER_PEOPLE,
 }  # fmt: skip

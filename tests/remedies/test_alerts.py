@@ -1,8 +1,12 @@
 """Remedies that need a running site: one real site is broken again and again, and well after what the words ask for."""
 
+import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,12 +16,16 @@ import pytest
 from dilocoxd.telemetry.alerts import kind_of
 from tests.harness.running.run_directories import found_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of, now
 from tests.harness.running.training import PATIENCE_S, founder_options
 from tests.remedies.names import REMEDIES
+from tests.remedies.test_findings import set_site
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 SMALL = 4096
 """Bytes that a file may have on a disk that is as good as full."""
+FROST_S = 2.0
+SETTINGS = ("snapshot.every_rounds=1000000", "workers.restarts_max=1")
 
 
 def dilocoxd(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,14 +53,18 @@ def until_well(site: SiteProcess) -> None:
 
 
 @pytest.mark.remedy("alert:snapshot_failed", "alert:daemon_down", "health:1", "health:2")
-def test_full_disk_pause_and_death_are_mended_as_told(tmp_path: Path) -> None:
-    site = found_run(tmp_path, "a", *founder_options(tmp_path), "--set", "snapshot.every_rounds=1000000")
+@pytest.mark.remedy("alert:loop_blocked", "alert:worker_trainer_lost", "alert:site_failed")
+def test_full_disk_pause_frost_lost_text_and_death_are_mended_as_told(tmp_path: Path) -> None:
+    options = [part for one in SETTINGS for part in ("--set", one)]
+    site = found_run(tmp_path, "a", *founder_options(tmp_path), *options)
     with sites(site):
         site.start()
         site.wait_height(1, PATIENCE_S)
         until_well(site)
         pause(site)
         full_disk(site)
+        frozen_loop(site)
+        lost_text(tmp_path, site)
         death(site)
 
 
@@ -78,6 +90,46 @@ def full_disk(site: SiteProcess) -> None:
         return bool(site.get("/v1/snapshots")) and "snapshot_failed" not in alerts(site)
 
     wait_until(is_written, "a snapshot", PATIENCE_S, site.describe)
+
+
+def frozen_loop(site: SiteProcess) -> None:
+    """As on a machine where others take the processor."""
+    assert "fewer parallel.threads_per_rank" in kind_of("loop_blocked").remedy
+    assert site.process is not None
+    os.kill(site.process.pid, signal.SIGSTOP)
+    time.sleep(FROST_S)  # so long is the frost
+    os.kill(site.process.pid, signal.SIGCONT)
+    wait_until(lambda: "loop_blocked" in alerts(site), "the alert", PATIENCE_S, site.describe)
+    set_site(site.run_dir, "parallel.threads_per_rank=1")
+    assert site.stop(60) == 0
+    site.start()
+    until_well(site)
+    assert "loop_blocked" not in alerts(site)
+
+
+def lost_text(folder: Path, site: SiteProcess) -> None:
+    """Trainers that are started again find neither the tokens nor the text."""
+    assert kind_of("worker_trainer_lost").remedy.startswith("Read the newest logs/trainer-*.log")
+    for words in ("logs/trainer-*.log", "run `dilocoxd doctor`; start it again"):
+        assert words in kind_of("site_failed").remedy
+    since, height = now(), site.status()["height"]
+    for name in ("corpus", "cache"):
+        (folder / name).rename(folder / f"{name}-lost")
+    os.kill(site.status()["workers"]["trainer"]["pids"][-1], signal.SIGKILL)
+    process = site.process
+    assert process is not None
+    wait_until(lambda: process.poll() is not None, "its end", PATIENCE_S, site.describe)
+    raised = [one["code"] for one in events_of(site, "alert.raised", since=since)]
+    assert raised[0] == "worker_trainer_lost" and raised[-1] == "site_failed"
+    newest = max((site.run_dir / "logs").glob("trainer-*.log"), key=lambda path: path.stat().st_mtime)
+    assert str(folder / "corpus") in newest.read_text()
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    for name in ("corpus", "cache"):
+        (folder / f"{name}-lost").rename(folder / name)
+    assert "error" not in dilocoxd("doctor", str(site.run_dir)).stdout
+    site.start()
+    until_well(site)
+    site.wait_height(height + 1, PATIENCE_S)
 
 
 def death(site: SiteProcess) -> None:
