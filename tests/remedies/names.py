@@ -18,6 +18,5 @@ UNTRIED = {
     "alert:digest_mismatch": MACHINE, "finding:clock": MACHINE,
     "alert:outsized_contribution": EVICT,
     "alert:contrary_contribution": EVICT,
-    "finding:ways": "asks for a router that forwards a port",
     "alert:state_spoiled": "asks for another run, another person, or a test of the GPU",
 }  # fmt: skip

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.cli.doctor.findings import FINDINGS, Finding
+from dilocoxd.cli.doctor.site import ways_finding
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.p2pd.addresses import circuit_through
 from dilocoxd.swarm.p2pd.connections import address_text, is_only_relayed, is_relayed
@@ -16,6 +18,8 @@ from dilocoxd.swarm.p2pd.relays import reserve
 from dilocoxd.swarm.p2pd.settings import NodeSettings
 from tests.harness.internet.namespaces import standing_in
 from tests.harness.internet.nat import NattedInternet, RouterKind
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -126,3 +130,24 @@ async def test_relay_carries_what_cannot_go_directly(
         await asyncio.sleep(STAY_S)
         assert is_only_relayed((await swarm.nodes["a"].connections())[swarm.nodes["b"].peer_id])
         assert await echo(swarm) == b"hello"
+
+
+@pytest.mark.remedy("finding:ways")
+async def test_a_forwarded_port_takes_the_place_of_the_relay_as_told(tmp_path: Path) -> None:
+    assert "Forward TCP network.port to one of the two sites" in FINDINGS["ways"][1]
+    async with hidden_pair(tmp_path, "draws ports", WITNESSES[:1], may_punch=False) as (swarm, internet):
+        assert (await finding(swarm)).level == "warning"
+        internet.forward("b", PORT)
+        a, b = swarm.nodes["a"], swarm.nodes["b"]
+        await a.disconnect(b.peer_id)
+        await a.connect(b.peer_id, [f"/ip4/{internet.router_address('b')}/tcp/{PORT}"])
+        assert (await finding(swarm)).level == "ok"
+        await swarm.nodes["relay"].shutdown()
+        assert await echo(swarm) == b"hello"
+
+
+async def finding(swarm: Swarm) -> Finding:
+    """What the doctor at a says about the way to b."""
+    peer = FakeView(10).peers()[0]
+    is_around = is_only_relayed((await swarm.nodes["a"].connections())[swarm.nodes["b"].peer_id])
+    return ways_finding([changed(peer, is_live=True, way="relay" if is_around else "direct")])
