@@ -370,9 +370,8 @@ class Swarm:
 
     def join_address(self) -> str:
         """The one to paste behind `dilocoxd join`."""
-        if self._settings.relays:
-            return self._settings.relays[0]  # any peer of the run will do, and ours is not reached from outside
-        return self.addresses()[0] if self._addresses else ""
+        # With relays any peer of the run will do, and ours is not reached; a public one leads here from everywhere.
+        return next(iter((*self._settings.relays, *self.public, *self.addresses())), "")
 
     def send(self, peer: PeerId, message: Any) -> None:
         """Queue a message; best effort, in order."""

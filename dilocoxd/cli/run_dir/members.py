@@ -12,6 +12,7 @@ import click
 
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.site import CommandDone
+from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import client_for
 from dilocoxd.cli.overrides import warn_of_address
 from dilocoxd.cli.run_dir.admission import (
@@ -26,7 +27,7 @@ from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table
 from dilocoxd.cli.show import json_option, show_json, target_argument
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.errors import ConfigError, PeerError, WireError
 from dilocoxd.machines.admission.certificates import check_certificate, check_revocation
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import read_secret, write_secret
@@ -122,9 +123,21 @@ def show_link(run_dir: RunDir, manifest: Manifest, token: InviteToken) -> None:
     from dilocoxd.swarm.discovery.identity import load
 
     site = load_site(run_dir.site_toml)
-    link = replace(join_link(run_dir, manifest, site, load(run_dir.identity(site)).peer_id), invite=token)
+    peer = load(run_dir.identity(site)).peer_id
+    link = replace(join_link(run_dir, manifest, site, peer), invite=token)
+    if not (site.network.announce or site.network.relays) and (outside := _confirmed_address(run_dir)):
+        link = replace(link, address=f"{outside}/p2p/{peer}")
     warn_of_address(link.address)
     click.echo(f"dilocoxd join {link.to_text()}")
+
+
+def _confirmed_address(run_dir: RunDir) -> str:
+    """A public address at which peers of two networks reached this site, as its daemon says; empty: none is known."""
+    try:
+        status = client_for(str(run_dir.path)).ask("/v1/status", Status)
+    except (PeerError, ConfigError):  # no daemon, or one without an API
+        return ""
+    return next((one.address for one in status.public_addresses if one.is_announced), "")
 
 
 @click.command()

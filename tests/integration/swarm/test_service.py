@@ -169,3 +169,11 @@ async def test_probe_of_a_stranger_is_no(tmp_path: Path) -> None:
     a = Member(tmp_path / "a", a_manifest())
     async with running(a), asyncio.timeout(30):
         assert not await a.swarm.probe(PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"), timeout_s=2)
+
+
+async def test_address_to_join_by_is_the_public_one_that_peers_confirmed(tmp_path: Path) -> None:
+    swarm = Member(tmp_path / "a", a_manifest()).swarm
+    swarm._addresses = (f"/ip4/192.168.1.5/tcp/31337/p2p/{swarm.peer_id}",)
+    assert swarm.join_address() == swarm.addresses()[0]
+    swarm.public = (f"/ip4/45.33.7.1/tcp/31337/p2p/{swarm.peer_id}",)
+    assert swarm.join_address() == swarm.public[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from dilocoxd.answers.status import PublicAddress
 from dilocoxd.cli.commands import announce_run, make_run, new_manifest
 from dilocoxd.cli.joining.join import joined_run_dir
 from dilocoxd.cli.joining.newcomer import Newcomer, Target
@@ -25,6 +26,8 @@ from dilocoxd.swarm.discovery.identity import create, load
 from dilocoxd.wire.admission import RevocationTerms
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.join_link import read_link
+from tests.harness.shapes import changed
+from tests.unit.cli.test_operator import Served
 
 ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/QmNobody"
 
@@ -156,6 +159,25 @@ def test_link_is_made_anew_when_its_invite_was_closed(tmp_path: Path) -> None:
     announce_run(run_dir)
     after = invite_of(run_dir)
     assert after is not None and after.serial != before.serial
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_link_carries_the_public_address_that_peers_confirmed(tmp_path: Path, is_announced: bool) -> None:
+    served = Served()
+    served.start()
+    try:
+        port = served.url.rpartition(":")[2]
+        invoke("init", "tiny", "--dir", str(tmp_path / "run"), "--host", "127.0.0.1", "--api-port", port)
+        seen = PublicAddress(address="/ip4/45.33.7.1/tcp/31337", num_tried=2, num_reached=2, is_announced=is_announced)
+        status = served.view.status
+        served.view.status = lambda: changed(status(), public_addresses=(seen,))  # type: ignore[method-assign]
+        shown = invoke("invite", str(tmp_path / "run"))
+    finally:
+        served.stop()
+    address = read_link(shown.stdout.split()[-1]).address
+    peer = address.rpartition("/p2p/")[2]
+    assert (address == f"/ip4/45.33.7.1/tcp/31337/p2p/{peer}") == is_announced
+    assert ("cannot follow it" in shown.stderr) != is_announced
 
 
 def test_two_authorities_sign_an_invite_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
