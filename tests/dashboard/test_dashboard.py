@@ -12,6 +12,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from dilocoxd.answers.status import PublicAddress
 from dilocoxd.api.dashboard import pages
 from tests.dashboard.browser import FakeDaemon, Page, chromium
 from tests.dashboard.checks import check_page
@@ -72,6 +73,21 @@ def test_page_shows_what_the_daemon_knows(page: Page, daemon: FakeDaemon) -> Non
     assert page.run("return document.querySelectorAll('.u-wrap canvas').length") == 7
     page.run("document.getElementById('past-alerts-box').open = true")
     assert "until the daemon ended" in page.text("past-alerts") and "10 min" in page.text("past-alerts")
+
+
+def test_page_shows_how_sites_are_reached_and_where_this_one_is_seen(page: Page, daemon: FakeDaemon) -> None:
+    seen = PublicAddress(address="/ip4/45.33.7.1/tcp/31337", num_tried=3, num_reached=2, is_announced=True)
+    status, peers = daemon.view.status, daemon.view.peers
+    daemon.view.status = lambda: changed(status(), public_addresses=(seen,))  # type: ignore[method-assign]
+    daemon.view.peers = lambda: [  # type: ignore[method-assign]
+        changed(peer, way=way) for peer, way in zip(peers(), ("direct", "relay"), strict=True)
+    ]
+    page.opened(daemon.url)
+    page.run("document.getElementById('more-facts-box').open = true")
+    more = page.text("more-facts")
+    assert "/ip4/45.33.7.1/tcp/31337" in more and "reached by 2 of 3 that tried, announced" in more
+    sites = page.text("sites")
+    assert "directly, data connections" in sites and "through a relay" in sites
 
 
 def test_what_is_not_known_is_a_dash_and_never_zero(page: Page, daemon: FakeDaemon) -> None:

@@ -63,10 +63,18 @@ function more(status) {
     ["Own contributions", count(totals.contributions), `in ${count(totals.rounds_committed)} rounds`],
     ["Failed attempts", count(lifetime.attempts_failed)],
     ["Inner steps here", count(lifetime.inner_steps)],
+    ...outside(status.public_addresses),
     ...audits(status.audits),
     ["Chain head", hash(status.chain_head)],
     ["Running for", seconds(status.uptime_s)],
   ];
+}
+
+/** Where others see this site, and whether they get in there; nothing while they see no public address. */
+function outside(addresses) {
+  return addresses.map(({ address, num_reached: reached, num_tried: tried, is_announced: isAnnounced }) => [
+    "Seen from outside", address, `reached by ${reached} of ${tried} that tried${isAnnounced ? ", announced" : ""}`,
+  ]);
 }
 
 /** Sums of others that were made again; nothing in runs that check none. */

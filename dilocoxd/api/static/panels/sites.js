@@ -12,15 +12,22 @@ let isAllShown = false;
 export function siteRows({ status, peers }) {
   const own = {
     peer_id: status.peer_id, name: status.name, isSelf: true, isLive: true, state: status.state, height: status.height, behind: 0,
-    step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, tookPart: null, link: null, heard_s: null,
+    step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, tookPart: null, link: null, way: "-", heard_s: null,
     address: (status.addresses[0] ?? "-").replace(/\/p2p\/.*$/, ""), chain_head: status.chain_head,
   };
   const others = peers.map((peer) => ({
     peer_id: peer.peer_id, name: peer.name, isSelf: false, isLive: peer.is_live, state: stateNow(peer), height: peer.height,
     behind: peer.rounds_behind, step_s: peer.step_seconds, tokens_per_s: peer.is_live ? peer.tokens_per_s : null, tookPart: peer.took_part_last_round,
-    link: peer.link_bytes_per_s, heard_s: peer.last_seen_s, address: (peer.addresses[0] ?? "-").replace(/(\/tcp\/\d+)\/p2p\/\w+$/, "$1"), chain_head: peer.chain_head,
+    link: peer.link_bytes_per_s, way: wayTo(peer), heard_s: peer.last_seen_s, address: (peer.addresses[0] ?? "-").replace(/(\/tcp\/\d+)\/p2p\/\w+$/, "$1"), chain_head: peer.chain_head,
   }));
   return [own, ...others];
+}
+
+/** How it is reached; while nothing connects us, that is not known. */
+function wayTo(peer) {
+  if (peer.way === "relay") return "through a relay";
+  if (peer.way === "direct") return peer.has_data ? "directly, data connections" : "directly";
+  return "-";
 }
 
 /** As the daemon counts it: a silent peer is dead, one that said goodbye has left. */
@@ -70,6 +77,7 @@ export function showSites(model) {
     ["inner step", (row) => seconds(row.step_s), "number more"],
     ["last round", (row) => (row.tookPart === null ? "-" : row.tookPart ? "took part" : "missed it"), "more"],
     ["link to it", (row) => (row.isSelf ? "-" : row.link === null ? "not measured" : `${bytes(row.link)}/s`), "number more"],
+    ["reached", (row) => row.way, "more"],
     ["chain", (row) => (row.isSelf ? "ours" : row.chain_head === status.chain_head ? "as ours" : "other tip"), "more"],
     ["address", (row) => row.address, "mono most"],
   ], rows, (row) => ({ "data-live": row.isLive, "data-peer": row.peer_id, "data-state": row.state })));
