@@ -5,8 +5,9 @@ it waits for and why.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Final
 
 from dilocoxd import __version__
 from dilocoxd.answers.members import Member
@@ -45,6 +46,9 @@ from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.reading.leases import Leases
 from dilocoxd.machines.round.outputs import RoundStatus
 from dilocoxd.swarm.service import Swarm
+
+MAJORITY: Final = "quorum = majority"
+"""How the sentence begins that says who is missing (machines/round/grouping.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class StatusReader:
             sources.lifecycle.waiting_for,
             sources.recovery_text(),
             site_wait(sources.site.status(), sources.peers()),
-            status.waiting_for if status is not None else "",
+            self._round_wait(status) if status is not None else "",
         )
         return sources.who.names.in_words(next((text for text in candidates if text), ""))
 
@@ -177,8 +181,13 @@ class StatusReader:
             coordinator=status.coordinator or "",
             group=status.group,
             observers=status.observers,
-            waiting_for=self._from.who.names.in_words(status.waiting_for),
+            waiting_for=self._from.who.names.in_words(self._round_wait(status)),
         )
+
+    def _round_wait(self, status: RoundStatus) -> str:
+        if not status.waiting_for.startswith(MAJORITY):
+            return status.waiting_for
+        return with_evicted(status.waiting_for, self._from.ledger.chain.electorate(()), self._from.members())
 
     def _progress(self, site: SiteStatus, peers: list[Peer]) -> RunProgress:
         sources, layout, manifest = self._from, self._from.layout(), self._from.opened.manifest
@@ -242,6 +251,23 @@ def voted_twice_of(chain: ChainView, name_of: Callable[[str], str]) -> tuple[Vot
 def samples_of(leases: Leases | None) -> Samples | None:
     """What the leases of our height have counted; None where nobody leases."""
     return Samples(taken=leases.num_taken, twice=leases.num_twice) if leases is not None else None
+
+
+def with_evicted(text: str, electorate: Set[PeerId], members: Sequence[Member]) -> str:
+    """`text`, which says that more than half of `electorate` are needed, with those of them who cannot come back.
+
+    The chain does not know evictions (they are not the same everywhere): who was evicted counts until eight entries
+    without it have been committed.
+    """
+    of_today = {member.peer_id for member in members if member.state == "member"}
+    gone = sorted(electorate & {member.peer_id for member in members if member.state == "evicted"} - of_today)
+    if not gone:
+        return text
+    counted = "1 of them is evicted and still counts" if len(gone) == 1 else f"{len(gone)} are evicted and still count"
+    told = f"{text}; {counted} ({', '.join(gone)})"
+    if 2 * (len(electorate) - len(gone)) > len(electorate):
+        return told
+    return f"{told}, so no majority can come: go on in a new run, `dilocoxd start --from RUN_DIR`"
 
 
 def site_wait(site: SiteStatus, peers: Sequence[Peer] = ()) -> str:

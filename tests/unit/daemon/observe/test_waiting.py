@@ -2,10 +2,12 @@
 
 import pytest
 
-from dilocoxd.daemon.observe.status import site_wait
+from dilocoxd.answers.members import Member
+from dilocoxd.daemon.observe.status import MAJORITY, site_wait, with_evicted
 from dilocoxd.daemon.site.interface import SiteStatus
 from dilocoxd.daemon.site.progress import SiteProgress
-from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.ids import PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.round.grouping import missing_majority
 from dilocoxd.wire.local import trainer as local_trainer
 from dilocoxd.wire.local.worker import WorkerAlive
 
@@ -40,3 +42,30 @@ def test_a_phase_keeps_no_old_work() -> None:
     progress = SiteProgress(doing="data: reading")
     progress.take(local_trainer.StepDone(PhaseId(1), 1, 1, 3.0, 64, 0.1, 0.0))
     assert progress.doing == ""
+
+
+def member(peer: str, state: str) -> Member:
+    return Member(peer_id=peer, name=peer, state=state, serial="1", role="", uses=None, invite_expires_unix=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("evicted", "said"),
+    [
+        ("", ""),
+        ("x", ""),
+        ("d", "; 1 of them is evicted and still counts (d)"),
+        ("cd", "; 2 are evicted and still count (c, d), so no majority can come: go on in a new run,"
+               " `dilocoxd start --from RUN_DIR`"),
+    ],
+)  # fmt: skip
+def test_those_who_cannot_come_back_are_named_where_a_majority_is_missing(evicted: str, said: str) -> None:
+    electorate = frozenset(map(PeerId, "abcd"))
+    text = missing_majority({PeerId("a")}, electorate)
+    assert text.startswith(MAJORITY)
+    members = [*(member(peer, "member") for peer in "ab"), *(member(peer, "evicted") for peer in evicted)]
+    assert with_evicted(text, electorate, members) == text + said
+
+
+def test_who_was_invited_again_can_come_back() -> None:
+    members = [member("c", "member"), member("c", "evicted")]
+    assert with_evicted(MAJORITY, frozenset(map(PeerId, "abc")), members) == MAJORITY
