@@ -190,8 +190,14 @@ def written_site(path: Path) -> dict[str, Any]:
 
 def load_site(path: Path) -> SiteConfig:
     """The site configuration in a site.toml, with what the environment says over it. Raises ConfigError."""
-    tables = with_environment(read_toml(path), os.environ, SiteConfig.model_fields)
-    return _with_own_ports(validated(SiteConfig, tables, source=str(path)), f"{path}: ")
+    kept = read_toml(path)
+    tables = with_environment(kept, os.environ, SiteConfig.model_fields)
+    try:
+        found = validated(SiteConfig, tables, source=str(path))
+    except ConfigError:
+        validated(SiteConfig, renamed(kept), source=str(path))  # else it is not the file's fault
+        found = validated(SiteConfig, tables, source="the environment")
+    return _with_own_ports(found, f"{path}: ")
 
 
 def in_force(kept: SiteConfig) -> SiteConfig:

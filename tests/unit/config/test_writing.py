@@ -57,7 +57,10 @@ def test_variables_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     site = load_site(path)
     assert (site.network.port, site.network.upload_bytes_per_s_max, site.site.name) == (31338, 5000, "attic")
     monkeypatch.setenv("DILOCOXD_NETWORK__PORT", "many")
-    with pytest.raises(ConfigError, match=r"network.port = 'many' is wrong: give a whole number"):
+    with pytest.raises(ConfigError, match=r"^the environment: network.port = 'many' is wrong: give a whole number"):
+        load_site(path)
+    path.write_text("[network]\nport = 99999\n")
+    with pytest.raises(ConfigError, match=r"site.toml: network.port = 99999 is wrong"):
         load_site(path)
 
 
