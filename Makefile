@@ -10,7 +10,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -32,17 +32,22 @@ test-simulation: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 5 tests/simulation
 
 # A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
-# Parts of a site (its workers, its trainers, its node in the swarm) and whole sites.
+# Parts of a site (its workers, its trainers, its node in the swarm), whole sites, and what people run by hand: tutorials,
+# benchmarks, the wheel.
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
-SITES := tests/integration tests/remedies tests/tutorials $(addprefix --ignore ,$(PARTS))
+GUIDES := tests/tutorials tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
+SITES := tests/integration tests/remedies $(addprefix --ignore ,$(PARTS) $(GUIDES))
 PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
-test-processes: test-sites test-parts
+test-processes: test-sites test-guides test-parts
 
 test-parts: $(STAMP)
 	$(BIN)/python -m pytest $(PROCESSES) $(PARTS)
 
 test-sites: $(STAMP)
 	$(BIN)/python -m pytest $(PROCESSES) $(SITES)
+
+test-guides: $(STAMP)
+	$(BIN)/python -m pytest $(PROCESSES) $(GUIDES)
 
 # Attacks on real daemons, each also on one without its mend (tests/adversary).
 test-adversary: $(STAMP)
