@@ -25,8 +25,10 @@ LONGEST = (
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("default" if os.environ.get("DILOCOXD_NEW_EXAMPLES") else "fixed")
 
-
 os.environ.setdefault(WARM_VARIABLE, "1")
+# A site that nobody tells otherwise has a thread for each core, and those that wait for each other spin: on a machine
+# that others use too, an inner step of 8 ms costs half a second of CPU.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
