@@ -1,4 +1,8 @@
-"""The tutorials work as written: each command is run, what it prints looks as shown, and the model learns."""
+"""The tutorials work as written: each command is run, what it prints looks as shown, and the model learns.
+
+The commands of the first one are programs as a user's shell starts them; those of the others are forks of one that is
+loaded already (warm_commands.py).
+"""
 
 import json
 import os
@@ -19,6 +23,7 @@ from dilocoxd.trained.found import find_run
 from dilocoxd.trained.load import load_model
 from tests.harness.running.run_directories import free_port
 from tests.tutorials.documents import commands_of, run, shape, write_files
+from tests.tutorials.warm_commands import warm_commands
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -44,6 +49,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield Reader(folder, environment, follow(FIRST, folder, environment))
     finally:
         end_all_in(folder)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment in which `dilocoxd` is forked."""
+    with warm_commands(tmp_path_factory.mktemp("commands")) as environment:
+        yield environment
 
 
 @pytest.fixture
@@ -93,8 +105,8 @@ def test_from_scratch(reader: Reader) -> None:
     assert all(len(text) > 8 for text in generated(reader.followed))
 
 
-def test_continue_a_model(reader: Reader) -> None:
-    followed = follow("continue-a-model.md", reader.folder, reader.environment)
+def test_continue_a_model(reader: Reader, warm: dict[str, str]) -> None:
+    followed = follow("continue-a-model.md", reader.folder, reader.environment | warm)
     before, after = losses(followed)
     assert after < before, "nothing was learnt"
     assert all(len(text) > 8 for text in generated(followed))
@@ -103,8 +115,8 @@ def test_continue_a_model(reader: Reader) -> None:
     assert_same_logits(library, reader.folder / "better", reader.folder / "third", number)
 
 
-def test_fine_tune(reader: Reader) -> None:
-    followed = follow("fine-tune.md", reader.folder, reader.environment)
+def test_fine_tune(reader: Reader, warm: dict[str, str]) -> None:
+    followed = follow("fine-tune.md", reader.folder, reader.environment | warm)
     before, after = losses(followed)
     assert after < before, "nothing was learnt"
     assert all(len(text) > 8 for text in generated(followed))
@@ -114,8 +126,8 @@ def test_fine_tune(reader: Reader) -> None:
     assert_same_logits(adapted, reader.folder / "adapter", reader.folder / "tuned", number)
 
 
-def test_own_model(folder: Path) -> None:
-    followed = follow("own-model.md", folder, environment_in(folder))
+def test_own_model(folder: Path, warm: dict[str, str]) -> None:
+    followed = follow("own-model.md", folder, environment_in(folder) | warm)
     before, after = losses(followed)
     assert after < before, "nothing was learnt"
     assert all(len(text) > 8 for text in generated(followed))
@@ -125,8 +137,8 @@ def test_own_model(folder: Path) -> None:
     assert "layers.1.mix.weight" in names
 
 
-def test_own_data(folder: Path) -> None:
-    followed = follow("own-data.md", folder, environment_in(folder))
+def test_own_data(folder: Path, warm: dict[str, str]) -> None:
+    followed = follow("own-data.md", folder, environment_in(folder) | warm)
     before, after, chats_before, chats_after = losses(followed)
     assert after < before, "nothing was learnt from the text"
     assert chats_after < chats_before, "nothing was learnt from the chats"

@@ -34,16 +34,21 @@ def fork_daemon(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, namespace: str
 ) -> ForkedProcess:
     """What `python -m ARGUMENTS` would be, in a session of its own; `namespace`: of the network; none if empty."""
-    global _forks
-    if _forks is None or not _forks.is_alive:  # one that died is the fault of the test that ran then
-        _forks = Forks(*MODULES).__enter__()
-        atexit.register(_forks.__exit__)
-        assert _forks.num_threads == 1, "a fork would take one thread along, and not the others"
     order = {"arguments": [*arguments], "folder": str(folder), "environment": {**environment}, "namespace": namespace}
     place = os.memfd_create("order")
     try:
         os.write(place, json.dumps(order).encode())
         os.lseek(place, 0, os.SEEK_SET)
-        return _forks.start(DAEMON, {}, output=output, passed={ORDER_VARIABLE: place})
+        return fork(DAEMON, {ORDER_VARIABLE: place}, output=output)
     finally:
         os.close(place)
+
+
+def fork(module: str, passed: Mapping[str, int], *, output: int) -> ForkedProcess:
+    """A process of everything loaded that runs `main()` of `module`, with these descriptors."""
+    global _forks
+    if _forks is None or not _forks.is_alive:  # one that died is the fault of the test that ran then
+        _forks = Forks(*MODULES).__enter__()
+        atexit.register(_forks.__exit__)
+        assert _forks.num_threads == 1, "a fork would take one thread along, and not the others"
+    return _forks.start(module, {}, output=output, passed=passed)

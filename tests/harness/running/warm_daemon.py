@@ -34,6 +34,11 @@ def main() -> int:
     """Exit status of the command."""
     with os.fdopen(int(os.environ[ORDER_VARIABLE])) as file:
         order = json.load(file)
+    return be_command(order, is_daemon=True)
+
+
+def be_command(order: dict[str, Any], *, is_daemon: bool) -> int:
+    """Run `python -m` with its arguments in its folder, environment and network namespace; its exit status."""
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
@@ -42,8 +47,9 @@ def main() -> int:
     arguments = order["arguments"]
     show_command((sys.executable, "-m", *arguments))
     sys.argv[:] = arguments  # runpy puts the file's name in the first place
-    _pace()
-    _keep_spare()
+    if is_daemon:
+        _pace()
+        _keep_spare()
     try:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     except SystemExit as ending:
