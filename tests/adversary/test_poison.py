@@ -17,9 +17,12 @@ from tests.harness.running.training import (
     wait_joint_round,
     write_corpus,
 )
+from tests.harness.running.warm import STEP_VARIABLE
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
+STEP_S = "0.04"
+"""More steps than other tests have: the longer a phase, the more honest sites agree."""
 ROUNDS_TO_NAME = 3
 """Rounds with the liar's contribution, until its name stands in the status of an honest site."""
 
@@ -49,13 +52,16 @@ def rounds_of(site: SiteProcess, peer: str, *, with_at_least: int) -> list[int]:
 @pytest.mark.parametrize("patch", ["lie_huge", "lie_flipped"])
 def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -> None:
     code = "contrary_contribution"  # a size with the wrong sign as well: it is left out, not scaled
-    a = found_run(tmp_path, "a", *founder_options(shared))
+    a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=50))
+    a.environment[STEP_VARIABLE] = STEP_S
     with sites(a):
         a.start()
         a.wait_height(1, PATIENCE_S)
         honest = [a, *(join_run(tmp_path, name, a, *site_options(shared)) for name in "bc")]
         liar = join_run(tmp_path, "liar", a, *site_options(shared))
         with sites(*honest[1:], liar):
+            for site in (*honest[1:], liar):
+                site.environment[STEP_VARIABLE] = STEP_S
             for site in honest[1:]:
                 site.start()
             wait_joint_round(honest)

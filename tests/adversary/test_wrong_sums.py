@@ -127,7 +127,7 @@ def test_honest_sites_accuse_nobody(tmp_path: Path, verify: str) -> None:
 @pytest.mark.remedy("alert:false_result")
 def test_minus_twenty_times_the_mean_in_one_segment_is_named_by_honest_sites(tmp_path: Path) -> None:
     """Real workers: three honest sites, a liar that owns some of the segments and lies in one."""
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=40), *FEW, *audited("after", 0.5))
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=14), *FEW, *audited("after", 0.5))
     with sites(a):
         a.start()
         a.wait_height(1, PATIENCE_S)

@@ -20,7 +20,7 @@ def main(number: int) -> None:
     """Run and print."""
     with tempfile.TemporaryDirectory(prefix="launches-") as name:
         folder = Path(name)
-        founder = found_run(folder, "a", *founder_options(folder))
+        founder = found_run(folder, "a", *founder_options(folder, inner_steps=50))
         with sites(founder):
             founder.start()
             founder.wait_height(1, PATIENCE_S)

@@ -10,6 +10,8 @@ from tests.harness.running.sites import SiteProcess, wait_until
 
 CORPUS_FILES = 40
 PATIENCE_S = 150.0
+INNER_STEPS = 16
+"""Two seconds of real trainers (sites.STEP_S)."""
 
 
 def write_corpus(folder: Path) -> Path:
@@ -21,7 +23,7 @@ def write_corpus(folder: Path) -> Path:
     return corpus
 
 
-def founder_options(folder: Path, *, inner_steps: int = 50) -> list[str]:
+def founder_options(folder: Path, *, inner_steps: int = INNER_STEPS) -> list[str]:
     """Options of `init tiny`: phases of a few seconds, a snapshot every four rounds."""
     corpus = folder / "corpus"
     settings = {

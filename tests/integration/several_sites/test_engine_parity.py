@@ -20,6 +20,7 @@ from tests.harness.recorded.whole_run import ReferenceRun, first_difference
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
+from tests.harness.running.warm import STEP_VARIABLE
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -110,6 +111,7 @@ def trained(
 
 def start(site: SiteProcess) -> None:
     """The real daemon; it also writes down when its trainers take which anchor."""
+    site.environment[STEP_VARIABLE] = "0.04"  # learning rates and H are to change within a few rounds
     site.start_command([sys.executable, "-m", "tests.harness.running.daemon_that_logs_anchors", str(site.run_dir)])
 
 

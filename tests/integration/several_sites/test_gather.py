@@ -24,7 +24,7 @@ def start(site: SiteProcess) -> None:
 def test_sites_that_all_sum_for_themselves_commit_the_same_entries(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     options = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    first = found_run(tmp_path, "first", *founder_options(tmp_path), *options)
+    first = found_run(tmp_path, "first", *founder_options(tmp_path, inner_steps=50), *options)
     with sites(first):
         start(first)
         first.wait_height(1, PATIENCE_S)

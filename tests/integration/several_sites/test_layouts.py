@@ -40,7 +40,7 @@ def lay_out(site: SiteProcess, layout: dict[str, int]) -> None:
 def test_a_mesh_of_four_and_one_process_train_one_model_in_any_layout(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     options = ["--set", "inner.optimizer=muon", "--set", "inner.batch_sequences=8"]
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=25), *options)
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=8), *options)
     with sites(a):
         a.start()
         a.wait_height(1, PATIENCE_S)
