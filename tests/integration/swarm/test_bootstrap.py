@@ -19,6 +19,17 @@ from tests.integration.swarm.members import Member, a_manifest, running
 from tests.integration.swarm.sites import RUN, sites
 
 pytestmark = pytest.mark.processes
+NEWCOMERS = """
+import os, sys
+from dilocoxd.swarm.discovery.bootstrap import Access, fetch_manifest
+import dilocoxd.swarm.p2pd.node
+for _ in range(20):
+    if os.fork() == 0:
+        print(fetch_manifest(Access((sys.argv[1],), 60, print)).run_id, end=" ", flush=True)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+"""Twenty that begin with what they all import: nothing has run yet."""
 
 
 @contextlib.asynccontextmanager
@@ -133,15 +144,10 @@ async def test_manifest_that_does_not_fit_its_run_is_refused(tmp_path: Path) -> 
 
 async def test_twenty_newcomers_in_processes_of_their_own_all_join(tmp_path: Path) -> None:
     a = Member(tmp_path / "a", a_manifest())
-    code = (
-        "import sys; from dilocoxd.swarm.discovery.bootstrap import Access, fetch_manifest;"
-        "print(fetch_manifest(Access((sys.argv[1],), 60, print)).run_id)"
-    )
     async with running(a):
-        for _ in range(20):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", code, a.swarm.join_address(), stdout=subprocess.PIPE
-            )
-            out, _ = await process.communicate()
-            assert out.decode() == f"{a.manifest.run_id}\n"
-            assert process.returncode == 0
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", NEWCOMERS, a.swarm.join_address(), stdout=subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        assert out.decode() == f"{a.manifest.run_id} 0\n" * 20
+        assert process.returncode == 0
