@@ -30,6 +30,7 @@ from dilocoxd.trainer.settings import StageSettings, make_settings
 EVALUATE_EVERY = 25
 STEPS_MAX = 600
 TIMED_STEPS = 30
+TIMED = ("1x1", "1x2", "1x4", "2x2", "2x4")
 
 
 def settings_for(manifest: Manifest, ranks: int, microbatches: int) -> StageSettings:
@@ -124,13 +125,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.devnull))
     parser.add_argument("--steps-max", type=int, default=STEPS_MAX, help="of learning")
     parser.add_argument("--timed-steps", type=int, default=TIMED_STEPS)
+    parser.add_argument("--timed", nargs="+", default=TIMED, metavar="RxM", help="ranks x microbatches")
     options = parser.parse_args()
     manifest = manifest_from_tables(preset_tables(options.preset), source=options.preset)
     if options.worker:
         worker(manifest, options)
     order_of(settings_for(manifest, 1, 0))
     report: dict[str, Any] = {"preset": options.preset, "learn": launch("learn", options, 1, 0), "steps": {}}
-    for ranks, microbatches in ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4)):
+    for ranks, microbatches in (map(int, pair.split("x")) for pair in options.timed):
         report["steps"][f"{ranks} ranks, {microbatches} microbatches"] = launch("time", options, ranks, microbatches)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 

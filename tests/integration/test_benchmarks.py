@@ -42,7 +42,7 @@ SHORTEST = {
     "restarts.startup": "1",
     "slowdown": "--phase-s 2 --blocks 2 --rounds 1 --inner-steps 4",
     "survivors": "--kills 1 --roles coordinator --modes killed --steps 20 --step-s 0.1",
-    "trainer": "--preset tiny --steps-max 1 --timed-steps 1",
+    "trainer": "--preset tiny --steps-max 1 --timed-steps 1 --timed 2x2",
     "links.transport": "1 1",
     "trust.cost": "--sites 2 --rounds 2 --phase-s 0.5 --elements 65536 --repetitions 1",
     "trust": "--garbage 20 --keys 1 --frames 4 --phase-s 0.5 --quiet-s 1",
