@@ -11,6 +11,7 @@ from dilocoxd.answers.site import CommandDone
 from dilocoxd.api.interface import Control
 from dilocoxd.api.requests import (
     AddressRequest,
+    AdoptRequest,
     EmptyRequest,
     EvictRequest,
     LogLevelRequest,
@@ -95,6 +96,10 @@ class Controlling:
     async def vote_eviction(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, PeerRequest)
         return self._done(self._control.vote_eviction(asked.peer_id))
+
+    async def adopt(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, AdoptRequest)
+        return self._done(self._control.adopt(asked.target))
 
     async def log_level(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, LogLevelRequest)

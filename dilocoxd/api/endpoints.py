@@ -19,6 +19,7 @@ from dilocoxd.answers.site import CommandDone, Health, ProfileStatus, ResolvedCo
 from dilocoxd.answers.status import Status
 from dilocoxd.api.requests import (
     AddressRequest,
+    AdoptRequest,
     EmptyRequest,
     EvictRequest,
     LogLevelRequest,
@@ -211,6 +212,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "POST", "/v1/control/vote-eviction", "vote_eviction",
         "Vote as a member for the eviction of another one, and tell the others.", CommandDone,
         body=PeerRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/adopt", "adopt", "Take the branch with this chain head, or of this site, and stay on it.",
+        CommandDone, body=AdoptRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/log-level", "log_level", "Least severity of events on stderr or in the journal.",

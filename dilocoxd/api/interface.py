@@ -121,5 +121,8 @@ class Control(Protocol):
     def vote_eviction(self, site: str) -> str:
         """Sign our vote to evict the member with this peer id, and tell the others."""
 
+    def adopt(self, target: str) -> str:
+        """Take the branch with this chain head, or of this site, and stay on it."""
+
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

@@ -54,6 +54,12 @@ class AddressRequest(RequestBody):
     address: Annotated[str, Field(min_length=3, max_length=512)]
 
 
+class AdoptRequest(RequestBody):
+    """A chain head in hex (at least its first 8 digits), or a site that stands on the branch."""
+
+    target: Annotated[str, Field(min_length=1, max_length=128)]
+
+
 class EvictRequest(RequestBody):
     """An encoded Revocation (protocol M4) in hex."""
 

@@ -1,4 +1,4 @@
-"""`dilocoxd pause | resume | leave | snapshot | profile | ping | peers | log-level`: commands to a running daemon.
+"""`dilocoxd pause | resume | leave | snapshot | profile | ping | peers | adopt | log-level`: to a running daemon.
 
 A group and its commands are one module's: the table of commands imports that module alone.
 """
@@ -158,6 +158,20 @@ def connect(address: str, target: str | None, as_json: bool) -> int:
 def disconnect(site: str, target: str | None, as_json: bool) -> int:
     """Close the connection to another site; both dial again by themselves."""
     return command(target, "disconnect", {"site": site}, as_json=as_json)
+
+
+@click.command(epilog=NOTE)
+@click.argument("branch", metavar="HEAD|SITE")
+@target_argument
+@json_option
+def adopt(branch: str, target: str | None, as_json: bool) -> int:
+    """Take another branch of the run and stay on it, where alert fork_below_final asks to decide.
+
+    HEAD is a chain head (its first 8 digits or more), SITE a site that stands on that branch.
+    The work of this site's own entries beyond the fork is fed into later rounds. Who names a head
+    of its own chain makes that final, and takes back an earlier choice.
+    """
+    return command(target, "adopt", {"target": branch}, as_json=as_json)
 
 
 @click.command("log-level", epilog=NOTE)

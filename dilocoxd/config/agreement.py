@@ -16,9 +16,7 @@ class OuterSection(Section):
     optimizer: Annotated[
         Literal["nesterov", "sgd", "heavy_ball", "adam"],
         knob(
-            "Outer optimizer.",
-            unit="choice",
-            cost="nesterov and heavy_ball keep one more copy of the parameters, adam two.",
+            "Outer optimizer.", unit="choice", cost="nesterov, heavy_ball: one more copy of the parameters; adam two."
         ),
     ] = "nesterov"
     lr: Annotated[
@@ -264,6 +262,16 @@ class RoundSection(Section):
             cost="available may fork while the network is split (healed later), majority stops instead.",
         ),
     ] = "available"
+    final_depth: Annotated[
+        int,
+        knob(
+            "Entries that follow one that no site leaves by itself any more, not even for a heavier branch; 0 = none.",
+            unit="entries",
+            cost="low asks an operator after short splits, high lets an insider rewrite more (ADR 32).",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 64
     grace_factor: Annotated[
         float,
         knob(

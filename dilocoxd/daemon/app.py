@@ -31,6 +31,7 @@ from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.process.service_manager import Address, ServiceManager
 from dilocoxd.daemon.process.stop_signals import StopSignals
 from dilocoxd.daemon.process.token import load_or_create_token
+from dilocoxd.daemon.recovery.adoption import read_adopted
 from dilocoxd.daemon.recovery.driver import finish_turn_back
 from dilocoxd.daemon.round.driver import RoundDriver
 from dilocoxd.daemon.side_jobs import run_aside
@@ -82,7 +83,8 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
             genesis_hash(opened.manifest.run_id, opened.manifest.sha256()),
         )  # fmt: skip
         tell = partial(tell_choice, opened.identity.peer_id, KeptWorkStore(run_dir.own_work), opened.events)
-        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, tell)
+        adopted = read_adopted(run_dir.adopted)
+        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, tell, adopted)
         await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()
@@ -242,6 +244,7 @@ class App:
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
         helpers.append(group.create_task(self._watch_rounds(daemon.rounds), name="end of rounds"))
         helpers.append(self._watched(group, daemon.recovery.run(), "recovery"))
+        helpers.append(self._aside(group, daemon.adoption.run(daemon.rounds.tell), "adoption"))
         helpers.append(group.create_task(daemon.snapshots.run(daemon.site, daemon.log), name="snapshots"))
         life.enter("joining", "another peer of this run to answer")
         surroundings = daemon.surroundings()

@@ -41,6 +41,7 @@ from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.process.open_run import Opened
+from dilocoxd.daemon.recovery.adoption import Adoption, AdoptionParts
 from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.round.driver import RoundDriver, RoundParts
 from dilocoxd.daemon.round.offers import OfferCheck
@@ -153,6 +154,8 @@ class Daemon:
         self.round_history = RoundHistory(
             self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain, self.forecast
         )
+        places = AdoptionParts(run_dir.adopted, log, self._peers, self.visits.peer_called, self.alerts)
+        self.adoption = Adoption(places)
         self.recovery = self._make_recovery(aside)
         self.auditor = self._make_auditor()
         self.view = self._make_view()
@@ -197,6 +200,7 @@ class Daemon:
                 events=self.opened.events,
                 moved=self.swarm.announce,
                 took=self.round_history.took,
+                adoption=self.adoption,
             )
         )
 
@@ -261,6 +265,7 @@ class Daemon:
             fetch_bytes=self.swarm.fetch_bytes,
             visits=self.visits,
             members=self.members,
+            adoption=self.adoption,
             tell_others=self._tell_others,
             events=self.opened.events,
         )

@@ -17,6 +17,7 @@ from dilocoxd.daemon.peers.dial_back import Ask, ask_peers
 from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
+from dilocoxd.daemon.recovery.adoption import Adoption
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.daemon.site.profiling import make_room
 from dilocoxd.errors import CommandRefused
@@ -47,6 +48,7 @@ class ControlParts:
     """A small resource of a peer."""
     visits: Visits
     members: Members
+    adoption: Adoption
     tell_others: Callable[[], None]
     """What we do has changed."""
     events: EventLog
@@ -144,6 +146,10 @@ class DaemonControl:
     def vote_eviction(self, site: str) -> str:
         """Sign our vote to evict the member with this peer id, and tell the others."""
         return self._parts.members.vote_eviction(site)
+
+    def adopt(self, target: str) -> str:
+        """Take the branch with this head, or of this site, and stay on it."""
+        return self._parts.adoption.adopt(target)
 
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

@@ -30,6 +30,7 @@ def round_limits(manifest: Manifest) -> RoundLimits:
         inner_steps_max=manifest.claimed_steps_max,
         stop_after_tokens=manifest.run.stop_after_tokens,
         has_majority_quorum=section.quorum == "majority",
+        final_depth=section.final_depth,
         grace_factor=section.grace_factor,
         grace_min_s=section.grace_min_s,
         grace_max_s=section.grace_max_s,

@@ -42,6 +42,8 @@ class RoundLimits:
     """Oldest base of a contribution, in rounds; an older one is settled as not included."""
     has_majority_quorum: bool = False
     """`quorum = majority`."""
+    final_depth: int = 0
+    """Entries that follow one that is final (R28); 0: none ever is."""
     grace_factor: float = 0.5
     """Stragglers are waited for by this part of the measured phase time after the first contribution was ready."""
     grace_min_s: float = 0.5

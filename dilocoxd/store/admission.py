@@ -44,8 +44,8 @@ def write_checkpoint(path: Path, height: int, head: Digest) -> None:
     write_secret(path, f"{height} {head.hex()}")
 
 
-def read_checkpoint(path: Path) -> tuple[int, Digest] | None:
-    """Height and chain head; None: this site joined without a link. Raises ConfigError."""
+def read_checkpoint(path: Path, remedy: str = "join again with the link, or remove it") -> tuple[int, Digest] | None:
+    """Height and chain head; None: there are none, such as where a site joined without a link. Raises ConfigError."""
     text = read_secret(path)
     if not text:
         return None
@@ -53,4 +53,4 @@ def read_checkpoint(path: Path) -> tuple[int, Digest] | None:
         height, head = text.split()
         return int(height), Digest(bytes.fromhex(head))
     except ValueError as error:
-        raise ConfigError(f"{path}: is damaged ({error}); join again with the link, or remove it") from error
+        raise ConfigError(f"{path}: is damaged ({error}); {remedy}") from error

@@ -96,6 +96,11 @@ class RunDir:
         return self.path / "checkpoint"
 
     @property
+    def adopted(self) -> Path:
+        """Height and chain head that the operator chose last with `dilocoxd adopt`."""
+        return self.site / "adopted"
+
+    @property
     def trainer_checkpoint(self) -> Path:
         return self.site / "trainer"
 

@@ -265,6 +265,17 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " with aggregation.norm_clip on. Lower inner.lr only if it happens again with all sites honest.",
     ),
     AlertKind(
+        "fork_below_final", "critical",
+        "The run has two branches, and neither is left by itself: entries of this site that are final are not in the"
+        " heavier one.",
+        "A sound branch with more tokens lacks entries that are final here (round.final_depth); goes when this site has"
+        " adopted a branch, or after ten minutes without.",
+        "A split that lasted longer than round.final_depth entries, a site that was put back to an old state, or"
+        " somebody who forged a history.",
+        "Ask the other operators which branch is the run's; both go on meanwhile. On every site that stands on the"
+        " other one: `dilocoxd adopt HEAD`, or `dilocoxd adopt SITE` with a site that stands on the right one.",
+    ),
+    AlertKind(
         "loss_not_finite", "critical",
         "The training loss is not a number.",
         "The newest inner loss is NaN or infinite; goes when it is a number again.",

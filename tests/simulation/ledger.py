@@ -98,13 +98,14 @@ class Ledger:
                 self.committed(peer, entry)
         self.recovered(peer, entries)
 
-    def rolls_back(self, peer: PeerId, dropped: list[Entry], kept: list[Entry]) -> None:
-        """R-d: only a heavier chain is a reason, and it is reported which entries are lost."""
+    def rolls_back(self, peer: PeerId, dropped: list[Entry], kept: list[Entry], *, is_adopted: bool = False) -> None:
+        """R-d: only a heavier chain is a reason, or the operator's word, and it is reported which entries are lost."""
         lighter, heavier = _weight(dropped), _weight(kept)
-        if not kept or heavier < lighter or (heavier == lighter and entry_hash(kept[0]) > entry_hash(dropped[0])):
+        is_lighter = heavier < lighter or (heavier == lighter and entry_hash(kept[0]) > entry_hash(dropped[0]))
+        if not kept or (is_lighter and not is_adopted):
             raise Broken(f"R-d: {peer} gives up {len(dropped)} entries for a chain that is not heavier")
         self.reported.setdefault(peer, set()).update(entry_hash(entry) for entry in dropped)
-        self.given_up[peer] = dropped
+        self.given_up[peer] = [] if is_adopted else dropped
 
     def takes_along(self, heights: list[int]) -> None:
         """`heights`: of the logs of all that run. What those who have left had beyond them is lost with them."""

@@ -26,6 +26,8 @@ from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.recovery import comparison, progress
 from dilocoxd.machines.recovery.chunks import ChunkPool
+from dilocoxd.machines.recovery.comparison import Comparison
+from dilocoxd.machines.recovery.interface import OwnRead
 from dilocoxd.machines.recovery.progress import BranchProgress
 from dilocoxd.machines.recovery.questions import OpenQuestions
 from dilocoxd.machines.round import exchanging, gathering, height as heights, joining, life, proposals, voting
@@ -39,6 +41,7 @@ from tests.simulation.peer import disk, recovering
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.worker import Worker
 from tests.simulation.schedules.directed import SCENARIOS
+from tests.simulation.schedules.scenarios_finality import FINAL_DEPTH
 from tests.simulation.schedules.seeded import run_seed
 
 Bug = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -228,6 +231,23 @@ def trains_for_ever(self: Height, view: Any) -> bool:
     return bool(view.is_training) and not self.book.is_suspected(view.peer)
 
 
+def other_branch_is_final(self: Comparison, done: Any) -> Any:
+    if isinstance(done, OwnRead) and done.entries and len(self._branch.entries) > len(done.entries) + FINAL_DEPTH:
+        done = dataclasses.replace(done, num_final=1)
+    return _on_step(self, done)
+
+
+_on_step = Comparison.on_step
+
+
+def forgets_the_operator(self: disk.Disk) -> Any:
+    self.adopted = None
+    return _open(self)
+
+
+_open = disk.Disk.open
+
+
 BUGS: dict[str, Bug] = {
     "who was silent once is never waited for again": both(
         replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
@@ -286,6 +306,9 @@ BUGS: dict[str, Bug] = {
     "who hangs keeps those who voted twice waiting": replaced(Height, "_is_at_work", trains_for_ever),
     "evidence is told to nobody": replaced(RoundLife, "accuse", lambda self: None),
     "a promise is forgotten on the way back": replaced(RoundLife, "_remember", lambda self, promise: None),
+    "a final entry is left": replaced(recovering, "num_final", lambda *given: 0),
+    "what is final on another branch is final here": replaced(Comparison, "on_step", other_branch_is_final),
+    "the operator's word is forgotten in a crash": replaced(disk.Disk, "open", forgets_the_operator),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
 }
 

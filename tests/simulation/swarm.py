@@ -216,6 +216,37 @@ class Swarm:
         running = [n for n in self.nodes.values() if n.is_up and n.mischief is None and n.name not in missed]
         self.ledger.takes_along([len(node.disk.log) for node in running])
 
+    def leaves(self, node: Node, branch: Branch, *, is_adopted: bool) -> None:
+        """R28: nobody leaves a final entry unless told."""
+        own = [stored.signed.entry for stored in node.disk.log[branch.fork :]]
+        told = node.told
+        if is_adopted != (told is not None and any(entry_hash(s.entry) == told[1] for s in branch.entries)):
+            raise Broken(f"R28: {node.name} leaves its branch as {'told' if is_adopted else 'nobody told'}")
+        if not is_adopted and (left := self._final_since(node, branch.fork)):
+            raise Broken(f"R28: {node.name} leaves {left} final entries by itself")
+        self.ledger.rolls_back(node.name, own, [signed.entry for signed in branch.entries], is_adopted=is_adopted)
+
+    def final_kept(self, node: Node, found: r.FinalKept) -> None:
+        """R28: only for its own final entries a better branch is not taken."""
+        if not self._final_since(node, found.branch.fork):
+            raise Broken(f"R28: {node.name} has no final entry that the branch of {found.peer} lacks")
+        node.kept_from[found.peer] = found
+
+    def _final_since(self, node: Node, fork: int) -> int:
+        """How many entries from `fork` on are final, counted again by the words of the rule."""
+        log, limits, told = node.disk.log, self.limits, node.told
+        found = fork
+        for index in range(fork, len(log)):
+            entry, behind = log[index].signed.entry, len(log) - 1 - index
+            is_deep = limits.final_depth > 0 and behind >= min(limits.final_depth, 8 + index)
+            before = {c.peer for stored in log[max(0, index - 8) : index] for c in stored.signed.entry.contributions}
+            voters = {vote.peer for vote in log[index].signed.votes} & before
+            is_voted = limits.final_depth > 0 and limits.has_majority_quorum and not entry.evidence
+            is_voted = is_voted and len(voters) > 1 and len(voters) / len(before) > 2 / 3
+            if is_deep or is_voted or (told is not None and told == (index + 1, entry_hash(entry))):
+                found = index + 1
+        return found - fork
+
     def convicted(self, by: PeerId, peer: PeerId) -> None:
         """R27: evidence is never held against who keeps its promises."""
         if self.nodes[peer].mischief is None and peer not in self.ledger.lost_logs:

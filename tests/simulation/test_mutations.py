@@ -21,6 +21,9 @@ def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
         ("an older message takes back a claim", "overtaken_message_does_not_hide_a_commit"),
         ("a false branch is not left", "false_branch_is_left_again"),
         ("no deadline is set", "voter_restarts_after_a_lone_commit"),
+        ("a final entry is left", "halves_beyond_final_entries_wait_for_the_operator"),
+        ("what is final on another branch is final here", "shallow_half_follows_by_itself"),
+        ("the operator's word is forgotten in a crash", "who_dies_while_it_adopts_is_adopted_after_all"),
         (
             "who was silent once is never waited for again",
             "who_gives_attempts_up_and_goes_on_stops_no_round",

@@ -41,6 +41,22 @@ def test_invariants_hold_where_everybody_sums_for_itself(first: int) -> None:
     assert sum(outcome.rounds for outcome in done) > len(done)
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("first", range(0, 24, 12))
+def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None:
+    done = [run_seed(seed, final_depth=depth) for seed in range(first, first + 12)]
+    problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in done if outcome.problem]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("depth", [1, 4])
+def test_nobody_leaves_a_final_entry_in_many_schedules(depth: int) -> None:
+    failed, _ = run_many(0, 150, jobs=min(2, os.cpu_count() or 1), final_depth=depth)
+    assert not failed, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in failed)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seeds", CI_SEEDS, ids=str)

@@ -136,6 +136,8 @@ def of_event(event: e.Event, *, change: str = "") -> str:
             unconfirmed = f"; false: {names(event.unconfirmed)}" if event.unconfirmed else ""
             unavailable = f"; not to be had: {names(event.unavailable)}" if event.unavailable else ""
             return f"<- recovery: in vain, {event.reason}{unconfirmed}{unavailable}"
+        case e.BranchAdopted():
+            return f"<- operator: adopt the branch of {names(event.peers)}"
         case e.LeaveRequested():
             return "<- operator: leave"
         case e.DeadlineReached():

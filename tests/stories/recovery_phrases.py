@@ -109,6 +109,8 @@ def _of_effect(me: PeerId, effect: r.Effect) -> str:
             return _turned_back(me, effect)
         case r.ForgetOwn():
             return "== the branch is complete; what was set aside is dropped"
+        case r.FinalKept():
+            return f"!! stays: {effect.num_final} of its own {entries(effect.own)} are final, {effect.peer} lacks them"
         case r.SourceDropped():
             return f"!! asks {effect.peer} for no more chunks: {effect.reason}"
         case r.Done():

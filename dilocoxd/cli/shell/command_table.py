@@ -88,6 +88,9 @@ GROUPS: Final = (
                 "End the membership of a site; it is let in nowhere any more, and its invite is closed",
             ),
             LazyCommand("authority", f"{CLI}.run_dir.members:authority", "The keys that decide who may join a run"),
+            LazyCommand(
+                "adopt", f"{CLI}.control:adopt", "Take another branch of the run, where the alert fork_below_final asks"
+            ),
             LazyCommand("snapshot", f"{CLI}.control:snapshot", "Write the shared state to disk now"),
             LazyCommand(
                 "log-level",

@@ -39,7 +39,7 @@ class Visits:
 
     async def ping(self, site: str) -> Ping:
         """How the site is reached and how well. Raises CommandRefused: unknown, ambiguous, no answer."""
-        peer, swarm = self._peer(site), self.swarm
+        peer, swarm = self.peer_called(site), self.swarm
         record, trips, offset_s = swarm.book.data(swarm.peer_id), [], 0.0
         try:
             for _ in range(PINGS):
@@ -86,7 +86,7 @@ class Visits:
 
     async def disconnect(self, site: str) -> str:
         """Close the connection. Raises CommandRefused."""
-        peer = self._peer(site)
+        peer = self.peer_called(site)
         try:
             await self.swarm.node.disconnect(peer)
         except PeerError as error:
@@ -94,7 +94,7 @@ class Visits:
         self.swarm.contacts.is_woken.set()
         return f"the connection to {self.names.of(peer)} is closed; both sides dial again by themselves"
 
-    def _peer(self, site: str) -> PeerId:
+    def peer_called(self, site: str) -> PeerId:
         """The one peer that is called so. Raises CommandRefused."""
         known = self.known()
         found = [peer for peer in known if site in (peer, self.names.of(peer), short_id(peer))]

@@ -13,6 +13,7 @@ from dilocoxd.daemon.recovery.questions import Questions
 from dilocoxd.daemon.recovery.steps import OwnSteps, RecoveryParts
 from dilocoxd.ids import Digest, Monotonic
 from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
 from dilocoxd.machines.round.inputs import NEWEST_READ, Event, RecoveryFailed, RecoveryFinished
@@ -26,7 +27,9 @@ LIMITS = r.RecoveryLimits()
 __all__ = ["RecoveryDriver", "RecoveryParts", "finish_turn_back"]
 
 
-def finish_turn_back(log: EntryLog, aside: Aside, snapshots: Path, note: Callable[[Choice], None]) -> None:
+def finish_turn_back(
+    log: EntryLog, aside: Aside, snapshots: Path, note: Callable[[Choice], None], adopted: Place | None = None
+) -> None:
     """At start: the last process died between two branches. The better one stays. Raises StoreError.
 
     Entries that a snapshot was to skip count only when the snapshot leads over all of them: else they are cut again.
@@ -36,7 +39,7 @@ def finish_turn_back(log: EntryLog, aside: Aside, snapshots: Path, note: Callabl
     fork = own[0].round if own else 0
     below = log.hash_at(fork) if fork <= log.height else None
     num_replayable = max(0, replayable_height(log, usable_snapshots(snapshots, log)) - fork)
-    choice = choose_at_start(own, below, list(log.entries(fork)) if own else [], num_replayable)
+    choice = choose_at_start(own, below, list(log.entries(fork)) if own else [], num_replayable, adopted)
     if choice is not None:
         note(choice)
     if choice is not None and choice.goes_back:
@@ -93,6 +96,7 @@ class RecoveryDriver:
             catalogue.RecoveryEnded(height=parts.log.height, recovery_s=seconds, bytes_received=num_bytes)
         )
         parts.moved()
+        parts.adoption.settle()
         newest = await asyncio.to_thread(lambda: tuple(parts.log.entries(max(0, parts.log.height - NEWEST_READ))))
         return RecoveryFinished(parts.ledger.chain, done.settled, done.unavailable, done.unasked, done.in_part, newest)
 
@@ -100,7 +104,8 @@ class RecoveryDriver:
         log, ledger = self._parts.log, self._parts.ledger
         heads = [log.hash_at(height) for height in range(log.height + 1)]
         digest = Digest(ledger.state.state_digest) if ledger.state is not None else None
-        return RecoveryMachine(order, heads, digest, self._limits, lambda rank: ledger.payloads.at(rank).total_bytes)
+        sizes, adopted = (lambda rank: ledger.payloads.at(rank).total_bytes), self._parts.adoption.place
+        return RecoveryMachine(order, heads, digest, self._limits, sizes, adopted)
 
     async def _run_machine(self, order: StartRecovery) -> r.Done:
         parts = self._parts
@@ -132,6 +137,8 @@ class RecoveryDriver:
                 questions.close_download()
             case r.ForgetOwn():
                 await asyncio.to_thread(parts.aside.clear)
+            case r.FinalKept():
+                parts.adoption.kept(effect)
             case r.SourceDropped() | r.Done():
                 pass  # the fetcher has counted and named the source when it saw the wrong bytes
             case _:

@@ -6,12 +6,13 @@ Entries are durable in the log before they are applied (L5); what cannot be appl
 import asyncio
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dilocoxd.daemon.chain.ledger import FinishedDownload, Ledger
 from dilocoxd.daemon.chain.owed_work import WorkKeeper, fork_left
 from dilocoxd.daemon.chain.snapshots import usable_snapshots
+from dilocoxd.daemon.recovery.adoption import Adoption
 from dilocoxd.daemon.recovery.questions import Questions
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import StoreError, WireError, WorkerError
@@ -19,6 +20,7 @@ from dilocoxd.ids import Digest, RoundIndex
 from dilocoxd.machines.limits import RoundLimits, VoteKeys
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, check_branch
+from dilocoxd.machines.recovery.finality import num_final
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog, PayloadSource
 from dilocoxd.swarm.streams.fetch import FetchClient
@@ -44,6 +46,7 @@ class RecoveryParts:
     """Told each entry that was applied here without our taking part."""
     aside: Aside
     """Our own branch, until the better one is taken."""
+    adoption: Adoption
 
     @property
     def log(self) -> EntryLog:
@@ -92,8 +95,9 @@ class OwnSteps:
     def _read_own(self, fork: int) -> r.OwnRead:
         """Blocks."""
         parts = self._parts
-        own = tuple(signed.entry for signed in parts.log.entries(fork))
-        return r.OwnRead(own, not own or self._can_replay(fork), parts.ledger.view_at(fork))
+        own, base = list(parts.log.entries(fork)), parts.ledger.view_at(fork)
+        final = num_final(own, base, parts.limits, parts.adoption.place)
+        return r.OwnRead(tuple(s.entry for s in own), not own or self._can_replay(fork), base, final)
 
     def _can_replay(self, height: int) -> bool:
         """Whether our disk leads to this state: a snapshot at or below it, or genesis, and payloads. Blocks."""
@@ -103,8 +107,9 @@ class OwnSteps:
         return all(log.has_payload(index) for index in range(start, height))
 
     def _problem_of(self, step: r.CheckBranch) -> str:
+        limits = replace(self._parts.limits, checkpoint=None) if step.is_adopted else self._parts.limits
         try:
-            check_branch(step.branch, step.base, self._parts.limits, self._parts.keys)
+            check_branch(step.branch, step.base, limits, self._parts.keys)
         except WireError as error:
             return str(error)
         return ""

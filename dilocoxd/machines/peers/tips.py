@@ -236,6 +236,13 @@ class Tips:
             if self._counts_as_unavailable(tip := self._records.of(peer).tip):
                 self._back_off(peer, tip, now)
 
+    def pardon(self, peers: Iterable[PeerId]) -> None:
+        """The operator wants to be where these peers are: what could not be confirmed before says nothing any more."""
+        for peer in peers:
+            tip = self._records.of(peer).tip
+            tip.backoff_until, tip.backoff_length, tip.num_unavailable = NEVER, 0, 0
+            self._believe(peer, tip)
+
     def _counts_as_unavailable(self, tip: Tip) -> bool:
         """One more time that its branch was not to be had; True when that was once too often."""
         tip.num_unavailable += 1

@@ -10,17 +10,20 @@ from dilocoxd.ids import Digest, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, is_better
 from dilocoxd.machines.recovery.branch_search import BranchSearch
-from dilocoxd.machines.recovery.outcomes import UNNUMBERED, Asking, Better, Failed, NotBetter, Outcome, Question
+from dilocoxd.machines.recovery.finality import Place, leads_to
+from dilocoxd.machines.recovery.outcomes import UNNUMBERED, Asking, Better, Failed, Kept, NotBetter, Outcome, Question
 
 ANSWER_BYTES = 8 << 20
 """Largest answer to a question about entries."""
 
 
 class Comparison:
-    """One peer. `heads`: chain head at each height of ours."""
+    """One peer. `heads`: chain head at each height of ours; `adopted`: a place that the operator wants to be at and
+    that our chain lacks."""
 
-    def __init__(self, peer: PeerId, heads: Sequence[Digest], entries_max: int) -> None:
+    def __init__(self, peer: PeerId, heads: Sequence[Digest], entries_max: int, adopted: Place | None = None) -> None:
         self.peer = peer
+        self._adopted = adopted
         self._search = BranchSearch(tuple(heads), entries_max)
         self._branch = Branch(0, ())
         self._read: r.OwnRead | None = None
@@ -44,13 +47,18 @@ class Comparison:
         return r.ReadOwn(branch.fork) if branch.entries else NotBetter()
 
     def on_step(self, done: r.StepDone) -> Outcome:
-        """Fork choice comes before the votes are checked: most branches are not better."""
+        """Fork choice comes before the votes are checked: most branches are not better. What we are kept from by final
+        entries is checked too: nobody is alarmed by entries that nobody voted for."""
+        branch = self._branch
+        is_adopted = self._adopted is not None and leads_to(branch.entries, self._adopted)
         if isinstance(done, r.OwnRead):
             self._read = done
-            is_wanted = is_better(self._branch, done.entries)
-            return r.CheckBranch(self._branch, done.base) if is_wanted else NotBetter()
+            is_wanted = is_adopted or is_better(branch, done.entries)
+            return r.CheckBranch(branch, done.base, is_adopted) if is_wanted else NotBetter()
         assert isinstance(done, r.BranchChecked) and self._read is not None
         if done.problem:
             return Failed(done.problem, is_false=True)
-        own = self._read.entries
-        return Better(self.peer, self._branch, own, not own or self._read.can_replay)
+        own, num_final = self._read.entries, self._read.num_final
+        if num_final and not is_adopted:
+            return Kept(r.FinalKept(self.peer, branch, own, num_final))
+        return Better(self.peer, branch, own, not own or self._read.can_replay, is_adopted)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dilocoxd.ids import Digest, Monotonic
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.comparison import Comparison
-from dilocoxd.machines.recovery.outcomes import Asking, Better, Complete, Failed, NotBetter, Outcome, Question
+from dilocoxd.machines.recovery.finality import Place
+from dilocoxd.machines.recovery.outcomes import Asking, Better, Complete, Failed, Kept, NotBetter, Outcome, Question
 from dilocoxd.machines.recovery.own_chain import OwnChain
 from dilocoxd.machines.recovery.progress import BranchProgress, Sources, donors_of
 from dilocoxd.machines.recovery.questions import OpenQuestions
@@ -26,7 +27,8 @@ from dilocoxd.machines.round.outputs import StartRecovery
 
 
 class RecoveryMachine:
-    """One ordered recovery. `heads`: chain head at each height of ours; `payload_bytes`: by low rank."""
+    """One ordered recovery. `heads`: chain head at each height of ours; `payload_bytes`: by low rank; `adopted`: where
+    the operator wants to be (R28)."""
 
     def __init__(
         self,
@@ -35,10 +37,12 @@ class RecoveryMachine:
         state_digest: Digest | None,
         limits: r.RecoveryLimits,
         payload_bytes: Callable[[int], int] = lambda lowrank_r: 0,
+        adopted: Place | None = None,
     ) -> None:
         self._order = order
         self._limits = limits
         self._payload_bytes = payload_bytes
+        self._adopted = adopted
         self._chain = OwnChain(heads, state_digest, order.in_flight)
         self._questions = OpenQuestions()
         self._faults = SourceFaults()
@@ -167,6 +171,10 @@ class RecoveryMachine:
             case NotBetter():
                 self._num_compared += 1
                 self._next_peer()
+            case Kept(found):
+                self._out.append(found)
+                self._num_compared += 1
+                self._next_peer()
             case Better():
                 self._take(outcome)
             case Complete():
@@ -201,7 +209,10 @@ class RecoveryMachine:
         if self._chain.has_moved or not self._to_compare:
             self._finish()
             return
-        comparison = Comparison(self._to_compare.pop(0), self._chain.heads, self._limits.entries_max)
+        heads, adopted = self._chain.heads, self._adopted
+        if adopted is not None and heads[adopted[0] : adopted[0] + 1] == [adopted[1]]:
+            adopted = None  # we are there
+        comparison = Comparison(self._to_compare.pop(0), heads, self._limits.entries_max, adopted)
         self._part = comparison
         self._enact(comparison.start())
 

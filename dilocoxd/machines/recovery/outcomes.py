@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery.branch import Branch
+from dilocoxd.machines.recovery.interface.orders import FinalKept
 from dilocoxd.machines.recovery.interface.questions import Ask, Offer
 from dilocoxd.machines.recovery.interface.steps import Step
 from dilocoxd.wire.entry import Entry
@@ -39,6 +40,13 @@ class NotBetter:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """The peer's branch is better and acceptable, but leaves final entries of ours."""
+
+    found: FinalKept
+
+
+@dataclass(frozen=True, slots=True)
 class Better:
     """The peer's branch is better than ours and acceptable."""
 
@@ -48,6 +56,8 @@ class Better:
     """Our entries from the fork on, to be left for it."""
     can_replay: bool
     """Our disk leads to the state at the fork."""
+    is_adopted: bool = False
+    """Better because the operator has chosen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +87,5 @@ class NoSnapshot:
     problem: str = ""
 
 
-Outcome = Step | Asking | NotBetter | Better | Complete | Failed
+Outcome = Step | Asking | NotBetter | Kept | Better | Complete | Failed
 SearchOutcome = Step | Asking | SnapshotFound | NoSnapshot

@@ -191,7 +191,9 @@ class BranchProgress:
         # Until our own entries are left, `chain` still counts them; but then they are left before anything is counted.
         self._is_begun = True
         own = self._better.own
-        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight) if own else self._enter()
+        if not own:
+            return self._enter()
+        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight, self._better.is_adopted)
 
     def _enter(self) -> Outcome:
         offer = self._snapshot

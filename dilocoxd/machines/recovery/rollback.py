@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.machines.recovery.branch import Branch, is_better
+from dilocoxd.machines.recovery.finality import Place, leads_to
 from dilocoxd.machines.round.outputs import InFlight, Settlement
 from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash
 
@@ -39,17 +40,23 @@ class Choice:
 
 
 def choose_at_start(
-    own: Sequence[Entry], below: Digest | None, taken: Sequence[SignedEntry], num_replayable: int | None = None
+    own: Sequence[Entry],
+    below: Digest | None,
+    taken: Sequence[SignedEntry],
+    num_replayable: int | None = None,
+    adopted: Place | None = None,
 ) -> Choice | None:
     """After a crash between two branches: whether `own`, which was set aside, is the chain again instead of `taken`.
 
     `below`: head of the log at the fork; None when the log ends below it (it was damaged or lost meanwhile). Of `taken`
-    only the first `num_replayable` count. None: there is no choice, the log is what it is.
+    only the first `num_replayable` count. Where `adopted`, the place of the operator, is in them, they stay
+    whatever they weigh (R28). None: there is no choice, the log is what it is.
     """
     if not own or own[0].parent != below:
         return None
     usable = taken[:num_replayable]
-    goes_back = not is_better(Branch(own[0].round, tuple(usable)), own)
+    is_adopted = adopted is not None and leads_to(usable, adopted)
+    goes_back = not is_adopted and not is_better(Branch(own[0].round, tuple(usable)), own)
     return Choice(own[0].round, tuple(own), tuple(s.entry for s in (taken if goes_back else usable)), goes_back)
 
 

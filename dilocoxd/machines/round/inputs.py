@@ -147,6 +147,14 @@ class RecoveryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchAdopted:
+    """The operator wants the branch on which these peers stand (R28): recovery looks at it, whatever they claim. Said
+    again until our chain has it."""
+
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """Finish or hand over the round, then say goodbye (`LeaveFinished`)."""
 
@@ -173,6 +181,7 @@ Event = (
     | EntryApplied
     | RecoveryFinished
     | RecoveryFailed
+    | BranchAdopted
     | LeaveRequested
     | DeadlineReached
 )

@@ -301,7 +301,7 @@ class RoundLife:
         if found.is_rebuild:
             tips.rebuilt_head = height.chain.head
         asked = self.recovering.asked
-        peers = sorted(asked) or sorted(self.book.live() - {height.me})
+        peers = sorted({*asked, *found.peers}) or sorted(self.book.live() - {height.me})
         best = max([claim.height for claim in asked.values()], default=height.round)
         height.attempt.stop()
         self.emit(StartRecovery(tuple(peers), best, found.reason, found.is_rebuild, height.in_flight()))

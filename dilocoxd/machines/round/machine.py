@@ -208,6 +208,9 @@ class RoundMachine:
                 return event if state == o.CATCHING_UP else None
             case e.Started() | e.StoreFailed():
                 return event
+            case e.BranchAdopted():
+                life.book.tips.pardon(event.peers)
+                return o.Recover("the operator adopts another branch", peers=event.peers) if state in o.OPEN else None
             case e.LeaveRequested():
                 life.own.is_leaving = True
                 life.timers.start(Mark.LEAVE, now)

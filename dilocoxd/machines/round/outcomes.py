@@ -106,6 +106,8 @@ class Recover:
     reason: str
     is_rebuild: bool = False
     orders: tuple[Command, ...] = ()
+    peers: tuple[PeerId, ...] = ()
+    """Whom to ask besides those who claim something."""
 
 
 @dataclass(frozen=True, slots=True)

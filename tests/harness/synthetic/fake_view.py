@@ -320,6 +320,9 @@ class FakeControl:
     def vote_eviction(self, site: str) -> str:
         return self._note("vote-eviction", site)
 
+    def adopt(self, target: str) -> str:
+        return self._note("adopt", target)
+
     async def connect(self, address: str) -> str:
         return self._note("connect", address)
 

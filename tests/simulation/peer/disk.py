@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
 from dilocoxd.machines.round.outputs import KeptPromise, Promise
 from dilocoxd.store.durable import DiskFull
@@ -59,6 +60,8 @@ class Disk:
     """The own branch, while a better one is taken (store/branch_aside.py)."""
     chunks: dict[bytes, set[int]] = field(default_factory=dict)
     """Of snapshots that are being downloaded; kept over restarts."""
+    adopted: Place | None = None
+    """Where the operator wanted to be last (R28)."""
 
     def open(self) -> Choice | None:
         """A process starts: what is here now is what the last one left; the better of two branches stays."""
@@ -66,7 +69,7 @@ class Disk:
         fork = own[0].round if own else 0
         heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in self.log)]
         below = heads[fork] if fork < len(heads) else None
-        choice = choose_at_start(own, below, [stored.signed for stored in self.log[fork:]])
+        choice = choose_at_start(own, below, [stored.signed for stored in self.log[fork:]], None, self.adopted)
         if choice is not None and choice.goes_back:
             self.roll_back(fork)
             self.put_back()

@@ -45,7 +45,7 @@ class FileDisk(Disk):
     def open(self) -> Choice | None:
         choices: list[Choice] = []
         self._log = EntryLog(self.directory / "log", RUN_ID, GENESIS)
-        finish_turn_back(self._log, self._aside, self.directory / "snapshots", choices.append)
+        finish_turn_back(self._log, self._aside, self.directory / "snapshots", choices.append, self.adopted)
         assert not self._log.verify(), "a log that was opened is sound"
         self._read_log()
         kept = self._promises._load(self._fd, self._maps)

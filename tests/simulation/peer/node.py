@@ -16,6 +16,8 @@ from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
 from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits
 from dilocoxd.machines.membership.machine import UNREACHABLE_LIVE_S
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.machines.round.machine import RoundMachine
 from dilocoxd.wire.entry import entry_hash
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 CLOCK_GRAIN_S = 1e-6
 """Timers never fire early, whatever is lost in converting clocks."""
+ADOPT_AGAIN_S = 3.0
 DEADLINE_MAX_S = 60.0
 """R-e: whoever waits looks again within this time."""
 
@@ -69,6 +72,10 @@ class Node:
         self.machine: RoundMachine
         self.checked: ChainView | None = None
         """What was compared with the chains of all others last."""
+        self.told: Place | None = None
+        """Where its operator told it to be last (R28), whatever became of that."""
+        self.kept_from: dict[PeerId, r.FinalKept] = {}
+        """Better branches that it did not take."""
 
     # --- life
 
@@ -102,6 +109,7 @@ class Node:
         self.joining = Joining(self)
         self.later(0.0, self.presence.tick)
         self.later(0.1, self._begin)
+        self.later(0.2, self._adopt)
 
     def clock(self) -> Monotonic:
         """Time as this peer reads it."""
@@ -126,6 +134,20 @@ class Node:
         if wipes_disk:
             self.swarm.ledger.wiped(self.name)
             self.swarm.ledger.forgot(self.name)
+
+    def adopt(self, source: Node) -> None:
+        """The operator wants it to be where `source` is. A word that is on disk, and said again until it is so."""
+        self.told = self.disk.adopted = (len(source.disk.log), head_of(source.disk.log))
+        self._adopt()
+
+    def _adopt(self) -> None:
+        place = self.disk.adopted
+        if place is None or any(h == place for h in _places(self.disk.log)):
+            return
+        if not self.is_recovering:
+            live = [peer for peer in self.presence.live() if peer != self.name]
+            self.feed(e.BranchAdopted(tuple(live)))
+        self.later(ADOPT_AGAIN_S, self._adopt)
 
     def pause(self) -> None:
         if self.is_up:
@@ -357,6 +379,11 @@ class Node:
         if self.is_up:
             seconds = self.phase_s * (0.2 if is_busy else self.world.rng.uniform(0.8, 1.2))
             self.later(seconds, self._boundary)
+
+
+def _places(log: list[Stored]) -> list[Place]:
+    """Where a log has been."""
+    return [(index + 1, entry_hash(stored.signed.entry)) for index, stored in enumerate(log)]
 
 
 def head_of(log: list[Stored]) -> Digest:

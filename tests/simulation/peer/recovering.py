@@ -16,6 +16,7 @@ from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView, view_of
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, check_branch
+from dilocoxd.machines.recovery.finality import num_final
 from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.rollback import dropped_phases, settlement
 from dilocoxd.machines.round import inputs as e, outputs as c
@@ -43,7 +44,8 @@ class Recovery:
         self.order = order
         self.rng = swarm.world.rng
         heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in node.disk.log)]
-        self.machine = RecoveryMachine(order, heads, node.machine.chain.state_digest, swarm.recovery_limits)
+        digest, limits = node.machine.chain.state_digest, swarm.recovery_limits
+        self.machine = RecoveryMachine(order, heads, digest, limits, adopted=node.disk.adopted)
         self.digest = node.machine.chain.state_digest
         self.own: list[Stored] = []
         """What we gave up for the branch that is being taken."""
@@ -111,6 +113,8 @@ class Recovery:
                 self.waiting.discard(effect.request)
             case r.SourceDropped():
                 self.liars.add(effect.peer)
+            case r.FinalKept():
+                self.swarm.final_kept(self.node, effect)
             case r.ForgetOwn():
                 self._complete()
             case r.Done():
@@ -214,9 +218,11 @@ class Recovery:
                 return r.Rebuilt(self.digest)
             case r.ReadOwn():
                 kept = self.swarm.serves_last
-                own = tuple(stored.signed.entry for stored in disk.log[step.fork :])
+                own = [stored.signed for stored in disk.log[step.fork :]]
                 can_replay = kept is None or step.fork == 0 or step.fork >= len(disk.log) - kept
-                return r.OwnRead(own, can_replay, _view_at(disk, step.fork))
+                base = _view_at(disk, step.fork)
+                final = num_final(own, base, self.swarm.limits, disk.adopted)
+                return r.OwnRead(tuple(signed.entry for signed in own), can_replay, base, final)
             case r.CheckBranch():
                 return r.BranchChecked(self._problem_of(step))
             case r.LeaveOwn():
@@ -251,7 +257,7 @@ class Recovery:
             if phase != in_flight:
                 self.swarm.ledger.reclaimed(node.name, phase)
         self.swarm.world.log(f"{node.name} rolls back {len(entries)} entries")
-        self.swarm.ledger.rolls_back(node.name, entries, [signed.entry for signed in branch.entries])
+        self.swarm.leaves(node, branch, is_adopted=step.is_adopted)
         node.disk.set_aside(branch.fork)
         self.digest = Digest(entries[0].state_digest)
 

@@ -16,6 +16,7 @@ from tests.simulation.schedules.byzantine import Mischief
 from tests.simulation.schedules.scenario_tools import _checked, _cut, _result, _swarm, _until
 from tests.simulation.schedules.scenarios_causes import CAUSES
 from tests.simulation.schedules.scenarios_double_votes import DOUBLE_VOTES
+from tests.simulation.schedules.scenarios_finality import FINALITY
 from tests.simulation.schedules.scenarios_liars import LIARS
 from tests.simulation.swarm import Swarm
 
@@ -282,5 +283,6 @@ SCENARIOS = (
     who_dies_on_another_branch_has_books_of_its_own,
     *LIARS,
     *DOUBLE_VOTES,
+    *FINALITY,
     *RULES,
 )

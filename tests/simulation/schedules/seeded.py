@@ -30,6 +30,8 @@ it used up (`grace_max_s`), sends nothing, and coordinates the next one before i
 `progress_timeout_s`)."""
 FORGED_MAX = 3
 """So many times the calm time a liar that forges branches may take."""
+DECISIONS_MAX = 3
+"""So often operators choose: what they chose may be left again while some still take it."""
 LATE_S = 15.0
 """So long after a liar answered at last, or a round that it had held up, the others have done their part."""
 
@@ -48,12 +50,14 @@ class Outcome:
     transcript: tuple[str, ...]
 
 
-def run_seed(seed: int, *, keeps_transcript: bool = False, is_gathered: bool = False) -> Outcome:
+def run_seed(seed: int, *, keeps_transcript: bool = False, is_gathered: bool = False, final_depth: int = 0) -> Outcome:
     """Run one schedule. `problem` is empty when every invariant held.
 
-    `is_gathered`: everybody sums for itself (X11)."""
+    `is_gathered`: everybody sums for itself (X11). `final_depth`: of R28; where final entries keep peers apart in the
+    end, an operator decides."""
     world = World(seed, keeps_transcript=keeps_transcript)
     swarm = Swarm(world, is_gathered=is_gathered)
+    swarm.limits = replace(swarm.limits, final_depth=final_depth)
     problem = ""
     try:
         _run(swarm)
@@ -101,7 +105,23 @@ def _run(swarm: Swarm) -> None:
     limit = world.now + QUIET_S
     while swarm.has_liar and not swarm.is_settled() and world.now < min(limit, swarm.moved_at + LATE_S):
         world.run_until(swarm.is_settled, world.now + 1.0)
+    for _ in range(DECISIONS_MAX if swarm.limits.final_depth else 0):
+        if not _operators_decide(swarm):
+            break
+        world.run_until(swarm.is_settled, world.now + QUIET_S)
     swarm.check_quiet()
+
+
+def _operators_decide(swarm: Swarm) -> bool:
+    """R28: final entries may keep peers apart until all operators choose one branch. False: they need not."""
+    live = [node for node in swarm.nodes.values() if node.is_up and not node.is_paused and node.mischief is None]
+    if len({node.machine.chain.head for node in live}) < 2 or not any(node.kept_from for node in live):
+        return False
+    chosen = max(live, key=lambda node: node.machine.chain.weight)
+    for node in live:
+        if node is not chosen:
+            node.adopt(chosen)
+    return True
 
 
 def _run_calmly(swarm: Swarm, before: int) -> None:

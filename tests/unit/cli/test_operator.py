@@ -105,6 +105,7 @@ def test_whole_log_over_several_pages(api: Served) -> None:
         (["log-level", "debug"], ("log-level", "debug")),
         (["peers", "connect", "host:31337"], ("connect", "host:31337")),
         (["peers", "disconnect", "attic"], ("disconnect", "attic")),
+        (["adopt", "attic"], ("adopt", "attic")),
     ],
 )
 def test_control(api: Served, arguments: list[str], asked: tuple[str, ...]) -> None:

@@ -25,16 +25,16 @@ def visits(**names: str) -> Visits:
     ("site", "peer"), [("attic", ALICE), (BOB, BOB), ("~r581Vz", BOB), ("garage~Wjhx5N", CAROL), ("Garage~r581Vz", BOB)]
 )
 def test_a_site_is_meant_by_its_name_or_id(site: str, peer: str) -> None:
-    assert visits(alice="attic", bob="Garage", carol="garage")._peer(site) == peer
+    assert visits(alice="attic", bob="Garage", carol="garage").peer_called(site) == peer
 
 
 def test_who_is_not_one_site_is_told_the_choices() -> None:
     with pytest.raises(CommandRefused, match=r"no other site is called 'cellar'; known: attic, ~r581Vz$"):
-        visits(alice="attic", bob="")._peer("cellar")
+        visits(alice="attic", bob="").peer_called("cellar")
     with pytest.raises(CommandRefused, match=r"2 sites are called 'garage': say which of garage~Wjhx5N, garage~r581Vz"):
-        visits(bob="garage", carol="garage")._peer("garage")
+        visits(bob="garage", carol="garage").peer_called("garage")
     with pytest.raises(CommandRefused, match=r"known: none"):
-        visits()._peer("attic")
+        visits().peer_called("attic")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from dilocoxd.machines.recovery.interface.limits import (
 from dilocoxd.machines.recovery.interface.orders import (
     CloseDownload,
     Done,
+    FinalKept,
     ForgetOwn,
     PauseTrainers,
     SourceDropped,
@@ -95,6 +96,7 @@ __all__ = [
     "EntriesCame",
     "EntryRefused",
     "EntryTaken",
+    "FinalKept",
     "FinishDownload",
     "ForgetOwn",
     "LeaveOwn",
@@ -127,5 +129,5 @@ class Tick:
     """`next_deadline` has passed (too early or too late is harmless)."""
 
 
-Effect = Ask | Cancel | Step | PauseTrainers | CloseDownload | ForgetOwn | SourceDropped | Done
+Effect = Ask | Cancel | Step | PauseTrainers | CloseDownload | ForgetOwn | SourceDropped | FinalKept | Done
 RecoveryEvent = Answer | StepDone | Tick

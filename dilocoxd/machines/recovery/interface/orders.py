@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from dilocoxd.ids import PeerId, PhaseId
+from dilocoxd.machines.recovery.branch import Branch
+from dilocoxd.wire.entry import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,18 @@ class SourceDropped:
 
     peer: PeerId
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinalKept:
+    """A better branch, sound as far as its votes tell, is not taken: it leaves final entries of ours (R28)."""
+
+    peer: PeerId
+    branch: Branch
+    own: tuple[Entry, ...]
+    """Our entries from the fork on, ..."""
+    num_final: int
+    """... of which so many, the oldest, are final."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class CheckBranch:
 
     branch: Branch
     base: ChainView
+    is_adopted: bool = False
+    """The operator has chosen it: it need not lead to the checkpoint of the join link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class LeaveOwn:
     own: tuple[Entry, ...]
     in_flight: InFlight | None
     """Here and below: our contribution that is not settled yet, for our kept work."""
+    is_adopted: bool = False
+    """The operator has chosen `branch`: it may be the lighter one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ class OwnRead:
     can_replay: bool
     base: ChainView
     """View of our chain below the fork."""
+    num_final: int = 0
+    """So many of `entries`, the oldest ones, are final (finality.num_final)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from dilocoxd.wire.entry import SignedEntry, entry_hash
 from dilocoxd.wire.local.outer_worker import StateReady
 from tests.harness.synthetic import fake_site
 from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, RUN, chain, signed_by_all
+from tests.unit.daemon.recovery.adoptions import adoption_of
 
 ME, DONOR = PeerId("A"), PeerId("D")
 LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
@@ -145,7 +146,7 @@ class World:
         work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), events)
         parts = RecoveryParts(
             work_keeper, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None,
-            lambda signed: None, Aside(self.folder / "aside"),
+            lambda signed: None, Aside(self.folder / "aside"), adoption_of(self.folder, self.ledger.log),
         )  # fmt: skip
         order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", False, None)
         return await RecoveryDriver(parts)._recover(order)

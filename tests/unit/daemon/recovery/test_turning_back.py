@@ -12,6 +12,7 @@ import pytest
 
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.peers.serving import Library
+from dilocoxd.daemon.recovery.adoption import read_adopted
 from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts, finish_turn_back
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import PeerError
@@ -20,6 +21,7 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery.rollback import Choice
 from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.store.admission import write_checkpoint
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog, PayloadSource
@@ -29,8 +31,10 @@ from dilocoxd.wire.entry import SignedEntry, entry_hash
 from tests.harness.synthetic import fake_site
 from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, RUN, chain, signed_by_all
 from tests.unit.daemon.chain.test_ledger import ME, opened
+from tests.unit.daemon.recovery.adoptions import adoption_of
 
 OTHER = PeerId("B")
+LIMITS = RoundLimits(tokens_max=1000)
 
 
 def data_of(index: int, salt: bytes) -> bytes:
@@ -65,6 +69,18 @@ def write(log: EntryLog, entries: list[SignedEntry], salt: bytes) -> None:
         os.close(fd)
 
 
+def lone_history(length: int) -> list[SignedEntry]:
+    """As heavy as the caps allow, by one key, from genesis on."""
+    digest, parent, entries = fake_site.GENESIS, GENESIS, []
+    for signed in chain(length, peers=("B",), tokens=LIMITS.tokens_max):
+        data = data_of(signed.entry.round, b"fork" if signed.entry.round else b"")
+        parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
+        hashes = tuple(hashlib.sha256(part).digest() for part in parts)
+        entries.append(signed_by_all(replace(signed.entry, parent=parent, state_digest=digest, result_hashes=hashes)))
+        parent, digest = entry_hash(entries[-1].entry), Digest(hashlib.sha256(digest + data).digest())
+    return entries
+
+
 class Client:
     """Fetches from libraries in this process; `missing` resources are refused."""
 
@@ -91,11 +107,12 @@ def no_more(*_: Any) -> None:
 
 
 class Bench:
-    """A site with three entries of its own, and one peer that serves another branch from entry 1 on."""
+    """A site with entries of its own, and one peer that serves another branch, as a rule from entry 1 on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_own: int = 3, limits: RoundLimits = LIMITS) -> None:
         self.folder = folder
-        self.own = branch(3)
+        self.limits = limits
+        self.own = branch(num_own)
 
     async def start(self, theirs: list[SignedEntry], missing: tuple[str, ...] = ()) -> None:
         (self.folder / "site").mkdir()
@@ -114,12 +131,13 @@ class Bench:
                 ledger=self.ledger,
                 client=Client({OTHER: Library(b"", log, self.folder / "none")}, missing),  # type: ignore[arg-type]
                 keys=KEYS,
-                limits=RoundLimits(tokens_max=1000),
+                limits=self.limits,
                 snapshots=self.folder / "snapshots",
                 aside=self.aside,
                 events=events,
                 moved=no_more,
                 took=no_more,
+                adoption=adoption_of(self.folder, self.ledger.log),
             )
         )
 
@@ -147,6 +165,35 @@ async def test_heavier_branch_is_taken(tmp_path: Path) -> None:
     event = await bench.recover()
     assert isinstance(event, RecoveryFinished) and event.chain.height == 4
     assert not bench.aside.entries()
+
+
+@pytest.mark.parametrize("has_majority_quorum", [False, True])
+@pytest.mark.parametrize("final_depth", [0, 64])
+async def test_lone_history_from_genesis_is_taken_only_without_final_entries(
+    tmp_path: Path, final_depth: int, has_majority_quorum: bool
+) -> None:
+    """TRUST C2: 20 sound entries of one key, against a site at height 21. R28."""
+    limits = replace(LIMITS, final_depth=final_depth, has_majority_quorum=has_majority_quorum)
+    bench = Bench(tmp_path, 21, limits)
+    lone = lone_history(20)
+    await bench.start(lone)
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFinished)
+    assert bench.is_own() if final_depth else bench.heads() == [entry_hash(signed.entry) for signed in lone]
+
+
+async def test_operators_branch_is_taken_by_the_driver_though_it_is_lighter(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, 21, replace(LIMITS, final_depth=3, checkpoint=(21, Digest(b"of the link".ljust(32)))))
+    theirs = branch(4, b"fork", tokens=1)
+    await bench.start(theirs)
+    await bench.recover()
+    assert bench.is_own()
+    adoption = bench.driver._parts.adoption
+    write_checkpoint(bench.folder / "adopted", 3, entry_hash(theirs[2].entry))
+    adoption.place = read_adopted(bench.folder / "adopted")
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFinished) and event.chain.head == entry_hash(theirs[3].entry)
+    assert adoption.is_there and not bench.aside.entries()
 
 
 @pytest.mark.parametrize("missing", [("payload/1",), ("payload/2",)])

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import view_of
+from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.finality import Place, num_final
 from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.round.outputs import InFlight, StartRecovery
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -66,6 +68,9 @@ class World:
     latency_s: Callable[[r.Ask], float] = lambda question: 0.1
     twist: Callable[[r.Ask, r.Answer], r.Answer | None] = lambda question, answer: answer
     in_flight: InFlight | None = None
+    bounds: RoundLimits = field(default_factory=RoundLimits)
+    """Of the run: what is final (R28)."""
+    adopted: Place | None = None
     present: frozenset[int] = frozenset()
     """Chunks on our disk from an earlier try."""
 
@@ -83,7 +88,7 @@ class World:
         self.chunks: set[int] = set(self.present)
         order = StartRecovery(tuple(map(PeerId, self.donors)), RoundIndex(99), "test", self.is_rebuild, self.in_flight)
         heads = [GENESIS, *(entry_hash(signed.entry) for signed in self.log)]
-        self.machine = RecoveryMachine(order, heads, self.digest, self.limits, lambda rank: 1000)
+        self.machine = RecoveryMachine(order, heads, self.digest, self.limits, lambda rank: 1000, self.adopted)
 
     def digest_of(self, log: list[SignedEntry]) -> Digest:
         digest = STATE_0
@@ -130,7 +135,7 @@ class World:
             case r.ForgetOwn():
                 self.aside = []
                 self.orders.append(effect)
-            case r.PauseTrainers() | r.CloseDownload() | r.SourceDropped():
+            case r.PauseTrainers() | r.CloseDownload() | r.SourceDropped() | r.FinalKept():
                 self.orders.append(effect)
             case r.AskEntries() | r.AskSnapshots() | r.AskOffer() | r.AskChunk() | r.AskPayload():
                 self._ask(effect)
@@ -177,7 +182,8 @@ class World:
             case r.ReadOwn():
                 entries = [signed.entry for signed in self.log]
                 base = view_of(base_view(), entries[: step.fork], Digest(bytes(32)))
-                return r.OwnRead(tuple(entries[step.fork :]), self.can_replay, base)
+                final = num_final(self.log[step.fork :], base, self.bounds, self.adopted)
+                return r.OwnRead(tuple(entries[step.fork :]), self.can_replay, base, final)
             case r.CheckBranch():
                 return r.BranchChecked("")
             case r.LeaveOwn():
