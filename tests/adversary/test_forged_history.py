@@ -1,0 +1,56 @@
+"""TRUST C2: a history that one key made alone, from genesis, heavier than that of a site at height 21. R28."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dilocoxd.cli.main import cli
+from tests.adversary.judge import assert_rounds_go_on
+from tests.harness.running.run_directories import OPEN, common_options, found_run, free_port
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+PATIENCE_S = 240.0
+HEIGHT = 21
+HEAVIER_BY = 15
+
+
+def dilocoxd(*arguments: str) -> None:
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert done.exception is None, f"{done.exception}\n{done.output}"
+
+
+def is_replaced(site: SiteProcess) -> bool:
+    """The site has left entries of its own."""
+    records = map(json.loads, (site.run_dir / "logs" / "events.jsonl").read_text().splitlines())
+    return any(row["event"] == "fork.resolved" and row["is_rolled_back"] for row in records)
+
+
+def is_alarmed(site: SiteProcess) -> bool:
+    return any(one["code"] == "fork_below_final" for one in site.status().get("alerts", ()))
+
+
+@pytest.mark.parametrize(("quorum", "final_depth"), [("available", 64), ("majority", 64), ("majority", 0)])
+def test_lone_history_from_genesis_replaces_nothing_that_is_final(
+    tmp_path: Path, quorum: str, final_depth: int
+) -> None:
+    """Without final entries it does, whatever the quorum: the attacker is the majority of its own history."""
+    options = ["--set", f'round.quorum="{quorum}"', "--set", f"round.final_depth={final_depth}"]
+    victim, port = found_run(tmp_path, "victim", *OPEN, *options), free_port()
+    dilocoxd("init", str(victim.run_dir / "run.toml"), *common_options(tmp_path / "forger", port))
+    forger = SiteProcess("forger", tmp_path / "forger", port)
+    with sites(victim, forger):
+        victim.start_without_model(0.8)
+        forger.start_without_model(0.1)
+        at = victim.wait_height(HEIGHT, PATIENCE_S)
+        forger.wait_height(at["height"] + HEAVIER_BY, PATIENCE_S)
+        dilocoxd("peers", "connect", at["join_address"], str(forger.run_dir))
+        if final_depth:
+            wait_until(lambda: is_alarmed(victim), "the alert", PATIENCE_S, victim.describe)
+            assert_rounds_go_on(victim, 3, PATIENCE_S)
+            assert not is_replaced(victim)
+        else:
+            wait_until(lambda: is_replaced(victim), "the forged chain", PATIENCE_S, victim.describe)
