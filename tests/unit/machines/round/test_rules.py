@@ -9,6 +9,7 @@ from dilocoxd.machines.exchange.facts import PassPrepared, Reduced
 from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import (
+    BranchAdopted,
     EntryApplied,
     EntryPersisted,
     Event,
@@ -17,7 +18,7 @@ from dilocoxd.machines.round.inputs import (
     PhaseOffered,
     RecoveryFailed,
 )
-from dilocoxd.machines.round.outputs import ApplyEntry, LeaveFinished, PersistEntry, ReportPeer, Send
+from dilocoxd.machines.round.outputs import ApplyEntry, LeaveFinished, PersistEntry, ReportPeer, Send, StartRecovery
 from dilocoxd.wire.entry import SignedVote
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Leaving, Lock, Propose, ProposeCommit, Ready, Vote
 from tests.unit.machines.round.test_waiting import (
@@ -294,3 +295,20 @@ def test_r13_a_lock_that_we_hear_of_while_we_catch_up_in_vain_is_known() -> None
     assert desk.machine.status.attempt == 1, "R5: seen while we caught up"
     desk.runs(desk.now + 2 * LIMITS.progress_timeout_s)
     assert not desk.proposals(), "a new group beside an entry that may be committed"
+
+
+def test_r28_a_branch_that_the_operator_chose_is_looked_at_though_its_peers_are_doubted() -> None:
+    desk = Desk()
+    desk.hears(B, Committed(RoundIndex(5), OTHER_HEAD))
+    desk.runs(LIMITS.behind_grace_s + 0.5)
+    desk.tell(RecoveryFailed("x", unconfirmed=(B,)))
+    assert desk.machine.status.unconfirmed == {B}
+    desk.tell(BranchAdopted((B,)))
+    asked = [command for _, command in desk.sent if isinstance(command, StartRecovery)]
+    assert asked[-1].peers == (B,) and desk.machine.status.state == "catching_up"
+    desk.tell(BranchAdopted((B,)))
+    assert len([1 for _, command in desk.sent if isinstance(command, StartRecovery)]) == 2, "one at a time"
+    desk.tell(RecoveryFailed("x"))
+    desk.hears(B, Committed(RoundIndex(5), OTHER_HEAD))
+    desk.runs(desk.now + LIMITS.recovery_retry_s + LIMITS.behind_grace_s + 0.5)
+    assert desk.machine.status.state == "catching_up", "its claims count again at once"
