@@ -223,6 +223,7 @@ class App:
         daemon = self._daemon
         life = daemon.lifecycle
         life.enter("starting", "p2pd to start")
+        daemon.members.expect_others()
         await daemon.swarm.start()
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(group.create_task(daemon.membership.run(), name="membership"))
@@ -251,6 +252,7 @@ class App:
         await meet_others(surroundings)
         life.enter("catching_up", "")
         await catch_up(surroundings)
+        daemon.members.has_caught_up()
         life.enter("preparing")
         await daemon.site.begin(await daemon.work_keeper.starting_point(daemon.ledger))
         await prepare(life, self._trains, self._tell_others)

@@ -47,6 +47,16 @@ class Members:
     left_out: Callable[[], Mapping[PeerId, RoundIndex]] = dict
     """Who voted twice, with the last round that leaves it out, as the chain says."""
 
+    def expect_others(self) -> None:
+        """We are about to meet the run: until `has_caught_up` we cannot know who is an old member of it."""
+        if self.swarm.admissions is not None:
+            self.swarm.admissions.book.is_catching_up = True
+
+    def has_caught_up(self) -> None:
+        """Our chain is that of the others: who is not in it, and is new to us, is new."""
+        if self.swarm.admissions is not None:
+            self.swarm.admissions.book.is_catching_up = False
+
     def follow_chain(self) -> None:
         """Our chain is loaded: count the members' votes by it from now on."""
         if self.swarm.admissions is not None:

@@ -1,7 +1,8 @@
 """Who is let in: the memberships that this site has accepted, the uses of each invite, and who was evicted.
 
 Time and uses bind only who is new: a member that was let in stays until it is revoked, or a site that restarts after
-its invite has expired would be locked out. Votes of members are counted in eviction.py. Source:
+its invite has expired would be locked out. Who is new to us may be an old member: then our chain names it, once we have
+that chain. Votes of members are counted in eviction.py. Source:
 protocol/03-identity.md, M3, M4 and M7.
 """
 
@@ -49,6 +50,8 @@ class AdmissionBook:
     """Whether another vote of this peer is taken up now: it will be told to all."""
     chain: Contributors | None = None
     """None: it is not loaded yet, and what was decided before stands."""
+    is_catching_up: bool = False
+    """Our chain is not yet that of the others, so it cannot tell us who is a member already."""
     undecided: VoteBook = field(init=False)
     _waiting: dict[Revocation, None] = field(default_factory=dict)
     """Votes on entries that we do not have yet: WAITING_MAX, oldest first."""
@@ -82,8 +85,15 @@ class AdmissionBook:
         terms = membership.certificate.terms
         if (peer, terms.serial) in self.revocations:
             raise WireError("evicted", "this site was evicted from the run; ask an authority for a new invite")
-        if known is None:
+        if known is not None:
+            return
+        if not self._may_be_old(peer):
             self._check_is_fresh(terms, now_ms)
+        if len(self.members) >= MEMBERS_MAX:
+            raise WireError("busy", f"the run has {MEMBERS_MAX} members already")
+
+    def _may_be_old(self, peer: PeerId) -> bool:
+        return self.is_catching_up or (self.chain is not None and self.chain.last_entry(peer) is not None)
 
     def _check_is_fresh(self, terms: InviteTerms, now_ms: int) -> None:
         if terms.serial in self.closed:
@@ -93,8 +103,6 @@ class AdmissionBook:
         used = self.num_uses(terms.serial)
         if used >= terms.uses:
             raise WireError("invite_used_up", f"the invite was for {terms.uses} sites and has let in {used}")
-        if len(self.members) >= MEMBERS_MAX:
-            raise WireError("busy", f"the run has {MEMBERS_MAX} members already")
 
     def take_in(self, membership: MembershipProof, peer: PeerId, now_ms: int) -> bool:
         """Make `peer` a member; whether that is news. Raises WireError as `check` does."""

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
-from dilocoxd.cli.run_dir.admission import keyring
+from dilocoxd.cli.run_dir.admission import keep_membership, keyring, use_invite
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.swarm.discovery.identity import load
 from dilocoxd.wire.join_link import read_link
 from tests.harness.running.run_directories import common_options, found_run, free_port, join_run, link_of
 from tests.harness.running.sites import SiteProcess, sites, wait_until
@@ -68,6 +69,21 @@ def test_only_who_was_invited_gets_in_and_who_is_evicted_is_out(tmp_path: Path) 
             assert "invite was closed" in refused(tmp_path, once)
             listed = cli_text("members", str(c.run_dir))
             assert ids[1] in listed and "evicted" in listed
+
+
+def test_site_joins_through_members_whose_invites_have_expired(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    run_dir = open_run_dir(a.run_dir)
+    manifest, site = run_dir.load()
+    old = keyring(run_dir, manifest).invite(1_000, 1)
+    keep_membership(run_dir, use_invite(old, manifest.sha256(), load(run_dir.identity(site)).peer_id))
+    with sites(a):
+        a.start_without_model()
+        a.wait_height(1, PATIENCE_S)
+        b = join_run(tmp_path, "b", a)
+        with sites(b):
+            b.start_without_model()
+            wait_until(lambda: any(len(names) == 2 for names in committed(a)), "a round of two", PATIENCE_S, b.describe)
 
 
 def test_forged_expired_and_foreign_links_are_refused_in_one_sentence(tmp_path: Path) -> None:

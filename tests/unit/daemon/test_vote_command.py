@@ -17,7 +17,8 @@ from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.admissions import Admissions
 from dilocoxd.swarm.discovery.identity import Identity, load_or_create
 from dilocoxd.wire.admission import Revocation
-from tests.unit.machines.admission.test_eviction import AUTHORITIES, NOW, Chain, X, membership
+from tests.unit.machines.admission.chains import Chain
+from tests.unit.machines.admission.test_eviction import AUTHORITIES, NOW, X, membership
 
 
 @dataclass

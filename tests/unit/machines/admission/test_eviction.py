@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId
+from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
 from dilocoxd.machines.admission.eviction import VOTE_ENTRIES, WINDOW_ENTRIES, height_to_vote_at, tally
 from dilocoxd.machines.admission.gate import WAITING_MAX, AdmissionBook, Review
@@ -18,35 +16,13 @@ from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.machines.admission.vote_book import RENEW_ENTRIES, UNDECIDED_MAX, VOTES_OF_ONE_MAX
 from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
 from dilocoxd.wire.entry import Signature
+from tests.unit.machines.admission.chains import Chain
 
 NOW = 1_000_000
 RUN = bytes(range(32))
 AUTHORITY, INVITE = SigningKey(b"a" * 32), SigningKey(b"i" * 32)
 AUTHORITIES = Authorities(RUN, (AUTHORITY.public,))
 A, B, C, D, E, X = map(PeerId, "ABCDEX")
-
-
-@dataclass
-class Chain:
-    """Contributors of each entry; `branch` tells chains of the same contributors apart."""
-
-    groups: list[str]
-    branch: str = ""
-
-    @property
-    def height(self) -> int:
-        return len(self.groups)
-
-    def hash_at(self, height: int) -> Digest | None:
-        if not 0 <= height <= self.height:
-            return None
-        return Digest(hashlib.sha256("|".join([self.branch, *self.groups[:height]]).encode()).digest())
-
-    def of_entry(self, index: int) -> tuple[PeerId, ...]:
-        return tuple(map(PeerId, self.groups[index]))
-
-    def last_entry(self, peer: PeerId) -> int | None:
-        return max((index for index, group in enumerate(self.groups) if peer in group), default=None)
 
 
 def vote(peer: PeerId, chain: Chain, height: int | None = None, value: bytes = b"good") -> EvictionVote:

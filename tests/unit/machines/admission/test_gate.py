@@ -10,6 +10,7 @@ from dilocoxd.machines.admission.certificates import Authorities, admit, certifi
 from dilocoxd.machines.admission.gate import CLOCK_SLACK_MS, AdmissionBook
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.wire.admission import InviteTerms, MembershipProof, Revocation, RevocationTerms
+from tests.unit.machines.admission.chains import Chain
 
 NOW = 1_000_000
 RUN = bytes(range(32))
@@ -41,6 +42,15 @@ def test_time_and_uses_bind_only_who_is_new() -> None:
     assert book.take_in(membership(B), B, NOW + CLOCK_SLACK_MS)
     assert refusal(book, membership(C), C) == "invite_used_up"
     assert not book.take_in(membership(A), A, late) and book.is_member(A)
+
+
+def test_old_member_that_is_new_to_us_is_let_in_though_its_invite_is_over() -> None:
+    late = NOW + CLOCK_SLACK_MS + 1
+    newcomer = AdmissionBook(AUTHORITIES, chain=Chain([]), is_catching_up=True)
+    assert newcomer.take_in(membership(A), A, late) and newcomer.take_in(membership(B), B, late)
+    settled = AdmissionBook(AUTHORITIES, chain=Chain(["AB"] * 3))
+    assert settled.take_in(membership(A), A, late)
+    assert refusal(settled, membership(C), C, late) == "invite_expired"
 
 
 def test_member_may_change_its_invite() -> None:
