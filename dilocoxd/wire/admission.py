@@ -19,7 +19,7 @@ USES_MAX: Final = 1024
 MEMBERSHIP_BYTES_MAX: Final = 1536
 """With one authority's signature it has less than 512."""
 REVOCATION_BYTES_MAX: Final = 1 << 16
-EVICTION_VOTES_MAX: Final = 96
+VOTES_MAX: Final = 96
 """So many, each of about 650 bytes, fit into a revocation."""
 
 _INVITE_DOMAIN: Final = b"dilocoxd/2/invite\0"
@@ -84,7 +84,7 @@ class RevocationTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionVote:
+class MemberVote:
     """A member's word, signed with the key of its identity, that the peer of the terms beside it shall be out."""
 
     peer: Annotated[PeerId, Length(1, 128)]
@@ -103,7 +103,7 @@ class Revocation:
 
     terms: RevocationTerms
     signatures: Annotated[tuple[AuthoritySignature, ...], Length(0, AUTHORITIES_MAX)]
-    votes: Annotated[tuple[EvictionVote, ...], Length(0, EVICTION_VOTES_MAX)]
+    votes: Annotated[tuple[MemberVote, ...], Length(0, VOTES_MAX)]
 
 
 def invite_text(terms: InviteTerms) -> bytes:

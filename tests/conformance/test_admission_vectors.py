@@ -9,8 +9,8 @@ import pytest
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, admit, check_membership, check_revocation
+from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.keys import SigningKey
-from dilocoxd.machines.admission.vote_book import VoteBook
 from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.wire.admission import decode_membership, decode_revocation
 from dilocoxd.wire.codec import _flatten, encode_struct
@@ -72,15 +72,15 @@ def test_votes_on_an_eviction_are_signed_by_their_voters(row: dict[str, Any]) ->
     revocation = decode_revocation(bytes.fromhex(row["bytes"]))
     assert _flatten(revocation) == from_json(row["fields"])
     assert encode_struct(revocation).hex() == row["bytes"]
-    votes = VoteBook(AUTHORITIES.run, is_signed_by)
-    assert votes.add(revocation, lambda vote: True, lambda vote: True) == revocation.votes
-    assert votes.revocation((revocation.terms.peer, revocation.terms.serial)) == revocation
+    book = AdmissionBook(AUTHORITIES, verify=is_signed_by)
+    book.recall_votes(revocation)
+    assert book.votes() == (revocation,)
 
 
 @pytest.mark.parametrize("row", LOADED["broken_votes"], ids=label)
 def test_broken_vote_is_refused_with_its_code(row: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
-        VoteBook(AUTHORITIES.run, is_signed_by).check_all(decode_revocation(bytes.fromhex(row["bytes"])))
+        AdmissionBook(AUTHORITIES, verify=is_signed_by).check_votes(decode_revocation(bytes.fromhex(row["bytes"])))
     assert caught.value.code == row["code"]
 
 

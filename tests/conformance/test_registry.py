@@ -27,7 +27,7 @@ ADMISSION = (
     admission.MembershipProof,
     admission.RevocationTerms,
     admission.Revocation,
-    admission.EvictionVote,
+    admission.MemberVote,
     join_link.InviteToken,
 )
 SIGNED = {kind.__name__: kind for kind in (*STRUCTS, *ADMISSION, records.PeerRecord, records.SignedRecord)}

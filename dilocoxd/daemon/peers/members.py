@@ -12,7 +12,7 @@ from dilocoxd.machines.admission.eviction import (
     PRESENCE,
     VOTE_ENTRIES,
     WINDOW_ENTRIES,
-    EvictionCount,
+    VoteCount,
     electors_at,
     height_to_vote_at,
 )
@@ -20,8 +20,8 @@ from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.wire.admission import (
-    EvictionVote,
     MembershipProof,
+    MemberVote,
     Revocation,
     RevocationTerms,
     decode_membership,
@@ -119,7 +119,7 @@ class Members:
         if before is not None and self._is_good(before, height):
             return self._voted(terms, "had voted already")
         value = self.identity.sign(eviction_text(terms, height, head))
-        vote = EvictionVote(me, height, head, Signature(self.identity.public_key_der, value))
+        vote = MemberVote(me, height, head, Signature(self.identity.public_key_der, value))
         try:
             is_news = self.swarm.evict(Revocation(terms, (), (vote,)))
         except WireError as error:
@@ -131,7 +131,7 @@ class Members:
             )
         return self._voted(terms, "has voted")
 
-    def _is_good(self, vote: EvictionVote, height: int) -> bool:
+    def _is_good(self, vote: MemberVote, height: int) -> bool:
         return self.chain.hash_at(vote.height) == vote.head and vote.height > height - VOTE_ENTRIES
 
     def _voted(self, terms: RevocationTerms, verb: str) -> str:
@@ -168,6 +168,6 @@ class Members:
         return f"{who} is evicted; the others are told" if is_news else f"{who} was evicted already"
 
 
-def _counted(found: EvictionCount | None) -> dict[str, int | None]:
+def _counted(found: VoteCount | None) -> dict[str, int | None]:
     votes = (found.num_votes, found.num_needed) if found is not None and found.num_votes else (None, None)
     return {"eviction_votes": votes[0], "eviction_votes_needed": votes[1]}

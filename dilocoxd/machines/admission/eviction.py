@@ -1,7 +1,8 @@
-"""Whether the members of a run have evicted one of them: a function of the chain and of signed votes alone.
+"""Whether the members of a run have decided: a function of the chain and of signed votes alone.
 
-So every site that has the same chain and the same votes says the same, whomever it has met. Source:
-protocol/03-identity.md, M7; docs/adr/0014-admission-by-invite-keys.md says why so.
+So every site that has the same chain and the same votes says the same, whomever it has met. They evict one of them, or
+replace the authorities (then there is no target). Source: protocol/03-identity.md, M7 and M9;
+docs/adr/0014-admission-by-invite-keys.md says why so.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dilocoxd.ids import Digest, PeerId
-from dilocoxd.wire.admission import EvictionVote
+from dilocoxd.wire.admission import MemberVote
 
 WINDOW_ENTRIES: Final = 64
 """Electors are the contributors of so many entries before the one that is voted on."""
@@ -18,6 +19,8 @@ PRESENCE: Final = 4
 """An elector is in at least one of so many of these entries: who came once and left counts nowhere."""
 VOTE_ENTRIES: Final = 1024
 """So many entries a vote is good for, and so long the decision may take to put the peer out of the chain."""
+ELECTORS_MIN: Final = 3
+"""Fewer replace no authorities: whoever was alone in the first entries could do so for ever."""
 
 
 class Contributors(Protocol):
@@ -42,12 +45,14 @@ class Contributors(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionCount:
-    """How far the members are with an eviction."""
+class VoteCount:
+    """How far the members are."""
 
     num_votes: int
     """Of electors, other than the peer that it is about."""
     num_electors: int
+    height: int
+    """Where it was counted."""
 
     @property
     def num_needed(self) -> int:
@@ -56,23 +61,25 @@ class EvictionCount:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the peer is evicted."""
+        """Whether that is enough."""
         return self.num_votes >= self.num_needed
 
 
-def electors_at(chain: Contributors, height: int, target: PeerId) -> frozenset[PeerId]:
-    """Whose votes count when `target` is voted on at this height; empty: it did not contribute lately, so nobody's.
+def electors_at(chain: Contributors, height: int, target: PeerId | None) -> frozenset[PeerId]:
+    """Whose votes count at this height, on the eviction of `target` or, where that is None, on authorities.
 
-    `target` is one of them in any case: of two sites neither can evict the other.
+    Empty: nobody's, for the target did not contribute lately, or too few did. `target` is one of them in any case: of
+    two sites neither can evict the other.
     """
     first = max(0, height - WINDOW_ENTRIES)
     times = Counter(peer for index in range(first, height) for peer in chain.of_entry(index))
-    if target not in times:
-        return frozenset()
-    return frozenset(peer for peer, count in times.items() if PRESENCE * count >= height - first) | {target}
+    found = frozenset(peer for peer, count in times.items() if PRESENCE * count >= height - first)
+    if target is None:
+        return found if len(found) >= ELECTORS_MIN else frozenset()
+    return found | {target} if target in times else frozenset()
 
 
-def height_to_vote_at(chain: Contributors, voter: PeerId, target: PeerId, settled: int) -> int | None:
+def height_to_vote_at(chain: Contributors, voter: PeerId, target: PeerId | None, settled: int) -> int | None:
     """Where `voter` should vote on `target`: `settled` entries below the tip, which a fork of a few entries leaves
     standing, or at the tip where only that makes both count. None: the vote would not count anywhere."""
     for height in (chain.height - settled, chain.height):
@@ -81,20 +88,20 @@ def height_to_vote_at(chain: Contributors, voter: PeerId, target: PeerId, settle
     return None
 
 
-def tally(target: PeerId, votes: Iterable[EvictionVote], chain: Contributors) -> EvictionCount | None:
+def tally(target: PeerId | None, votes: Iterable[MemberVote], chain: Contributors) -> VoteCount | None:
     """The count at the height, among those that were voted on, that decides, or else at the newest.
 
     None: nothing can be said on this chain (its votes are about another one, or about entries that we lack; or the
     peer went on contributing long after, so the chain itself did not follow).
     """
     standing = [vote for vote in votes if vote.peer != target and chain.hash_at(vote.height) == vote.head]
-    last, newest = chain.last_entry(target), None
+    last, newest = (chain.last_entry(target) if target is not None else 0), None
     for height in sorted({vote.height for vote in standing}, reverse=True):
         electors = electors_at(chain, height, target)
         if not electors or last is None or last >= height + VOTE_ENTRIES:
             continue
         counted = {v.peer for v in standing if height - VOTE_ENTRIES < v.height <= height} & electors
-        found = EvictionCount(len(counted), len(electors))
+        found = VoteCount(len(counted), len(electors), height)
         if found.is_decided:
             return found
         newest = newest or found

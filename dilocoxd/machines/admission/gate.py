@@ -7,16 +7,23 @@ protocol/03-identity.md, M3, M4 and M7.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, check_membership, check_revocation
-from dilocoxd.machines.admission.eviction import Contributors, EvictionCount, tally
-from dilocoxd.machines.admission.vote_book import UNDECIDED_MAX, Membership, Verify, VoteBook, is_too_old
-from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
+from dilocoxd.machines.admission.eviction import Contributors, VoteCount, tally
+from dilocoxd.machines.admission.vote_book import UNDECIDED_MAX, Verify, VoteBook, VoteRules, is_enough, newest
+from dilocoxd.wire.admission import (
+    InviteTerms,
+    MembershipProof,
+    MemberVote,
+    Revocation,
+    RevocationTerms,
+    eviction_text,
+)
 
 Mode = Literal["invite", "open", "closed"]
 CLOCK_SLACK_MS: Final = 60_000
@@ -24,7 +31,8 @@ MEMBERS_MAX: Final = 4096
 REVOKED_MAX: Final = 4096
 SERIALS_OF_ONE_MAX: Final = 4
 """Memberships of one peer that are voted on, beside the one that it has shown us."""
-WAITING_MAX: Final = 64
+Membership = tuple[PeerId, int]
+"""Of which peer, by the invite with which serial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,17 @@ class AdmissionBook:
     """None: it is not loaded yet, and what was decided before stands."""
     is_catching_up: bool = False
     """Our chain is not yet that of the others, so it cannot tell us who is a member already."""
-    undecided: VoteBook = field(init=False)
-    _waiting: dict[Revocation, None] = field(default_factory=dict)
-    """Votes on entries that we do not have yet: WAITING_MAX, oldest first."""
+    undecided: VoteBook[Membership] = field(init=False)
     _set_aside: dict[Membership, MembershipProof] = field(default_factory=dict)
     """Of peers that members evicted: a fork can undo it, and then they are let in as before. Keys: revocations."""
 
     def __post_init__(self) -> None:
-        self.undecided = VoteBook(self.authorities.run, self.verify, self.is_in_time)
+        self.undecided = VoteBook(
+            VoteRules(self._text, self.verify, self.is_in_time, self._may_vote, self._can_be_voted_on, _tally)
+        )
+
+    def _text(self, key: Membership, height: int, head: bytes) -> bytes:
+        return eviction_text(RevocationTerms(self.authorities.run, *key), height, head)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether `peer` was let in and not evicted since."""
@@ -136,53 +147,39 @@ class AdmissionBook:
                 self._set_aside[key] = proof
         return True
 
-    def vote(self, revocation: Revocation) -> tuple[EvictionVote, ...]:
+    def vote(self, revocation: Revocation) -> tuple[MemberVote, ...]:
         """Keep the votes of members that are news, and return them; `review` says what follows from them.
 
         Raises WireError(wrong_run | bad_signature).
         """
         key = (revocation.terms.peer, revocation.terms.serial)
-        if key in self.revocations:
-            return ()
-        if self.chain is None or _newest(revocation) > self.chain.height:
-            self._keep_for_later(revocation)
-            return ()
-        if not self._can_be_voted_on(key):
-            return ()
-        if len(revocation.votes) > 1 and _is_enough(tally(key[0], revocation.votes, self.chain)):
-            # Decided elsewhere; a voter that has voted again since, at another height, does not undo that.
-            self.undecided.check_all(revocation)
-            self.undecided.hold(revocation)
-            return revocation.votes
-        return self.undecided.add(revocation, self._may_count, self._stands)
+        self._check_run(revocation)
+        return () if key in self.revocations else self.undecided.cast(key, revocation.votes, self.chain)
 
-    def _keep_for_later(self, revocation: Revocation) -> None:
-        if revocation in self._waiting:
-            return
-        oldest = self._to_give_up() if len(self._waiting) >= WAITING_MAX else None
-        if oldest is not None and self._is_of_member(oldest) and not self._is_of_member(revocation):
-            return
-        self.undecided.check_all(revocation)
-        self._waiting[revocation] = None
-        if oldest is not None:
-            del self._waiting[oldest]
+    def check_votes(self, revocation: Revocation) -> None:
+        """Whether all its votes are genuine. Raises WireError(wrong_run | bad_signature)."""
+        self._check_run(revocation)
+        self.undecided.check_all((revocation.terms.peer, revocation.terms.serial), revocation.votes)
 
-    def _to_give_up(self) -> Revocation:
-        """The oldest that only strangers signed, for keys cost nothing; or else the oldest."""
-        of_strangers = (one for one in self._waiting if not self._is_of_member(one))
-        return next(of_strangers, next(iter(self._waiting)))
+    def _check_run(self, revocation: Revocation) -> None:
+        if revocation.terms.run != self.authorities.run:
+            raise WireError("wrong_run", "the votes belong to another run")
 
-    def _is_of_member(self, revocation: Revocation) -> bool:
-        return any(self._may_vote(vote.peer) for vote in revocation.votes)
+    def _revocation(self, key: Membership, votes: tuple[MemberVote, ...]) -> Revocation:
+        return Revocation(RevocationTerms(self.authorities.run, *key), (), votes)
 
     def waiting(self) -> tuple[Revocation, ...]:
         """Votes on entries that we do not have yet, oldest first."""
-        return tuple(self._waiting)
+        return tuple(self._revocation(key, votes) for key, votes in self.undecided.waiting)
+
+    def votes(self) -> tuple[Revocation, ...]:
+        """Of evictions that are undecided."""
+        return tuple(self._revocation(key, self.undecided.on(key)) for key in self.undecided.votes)
 
     def recall(self, revocation: Revocation) -> None:
         """Settle one that was in force before a restart, for the chain is not there yet. Raises WireError."""
         if revocation.votes:
-            self.undecided.check_all(revocation)
+            self.check_votes(revocation)
             self.settle(revocation)
         else:
             self.revoke(revocation)
@@ -202,8 +199,8 @@ class AdmissionBook:
         key = (revocation.terms.peer, revocation.terms.serial)
         if key in self.revocations or len(self.undecided.votes) >= UNDECIDED_MAX:
             return
-        self.undecided.check_all(revocation)
-        self.undecided.hold(revocation)
+        self.check_votes(revocation)
+        self.undecided.hold(key, revocation.votes)
 
     def set_aside(self) -> tuple[MembershipProof, ...]:
         """Memberships that only votes have ended."""
@@ -220,45 +217,40 @@ class AdmissionBook:
     def _may_vote(self, peer: PeerId) -> bool:
         return peer in self.members or (self.chain is not None and self.chain.last_entry(peer) is not None)
 
-    def _may_count(self, vote: EvictionVote) -> bool:
-        return self._may_vote(vote.peer) and self.chain is not None and not is_too_old(vote, self.chain.height)
-
-    def _stands(self, vote: EvictionVote) -> bool:
-        return self.chain is not None and self.chain.hash_at(vote.height) == vote.head
-
-    def tally(self, key: Membership) -> EvictionCount | None:
+    def tally(self, key: Membership) -> VoteCount | None:
         """How far the members are with this eviction; None: nobody voted, or no vote counts on our chain."""
         known = self.revocations.get(key)
-        votes = known.votes if known is not None else self.undecided.votes.get(key, {}).values()
-        return tally(key[0], votes, self.chain) if self.chain is not None else None
+        votes = known.votes if known is not None else self.undecided.on(key)
+        return _tally(key, votes, self.chain) if self.chain is not None else None
 
     @property
     def has_votes(self) -> bool:
         """Whether `review` can find anything."""
-        return bool(self.undecided.votes or self._waiting) or any(one.votes for one in self.revocations.values())
+        return bool(self.undecided.votes or self.undecided.waiting) or any(
+            one.votes for one in self.revocations.values()
+        )
 
     def review(self) -> Review:
         """Count again: our chain or the votes have changed. Evicts, and lets in again where the chain has changed."""
         if self.chain is None:
             return Review()
         height = self.chain.height
-        for revocation in [one for one in self._waiting if _newest(one) <= height]:
-            del self._waiting[revocation]
-            self.vote(revocation)
+        for key, votes in self.undecided.take_waiting(height):
+            self.vote(self._revocation(key, votes))
         # What was voted on entries that we lack, after a rollback or a lost log, stands until they are there.
-        judged = [key for key, one in self.revocations.items() if one.votes and _newest(one) <= height]
+        judged = [key for key, one in self.revocations.items() if one.votes and newest(one.votes) <= height]
         reinstated = [key for key in judged if not self._is_decided(key)]
         for key in reinstated:
             self._reinstate(key)
         evicted = [key for key in self.undecided.votes if self._is_decided(key)]
         evicted = evicted[: max(0, REVOKED_MAX - len(self.revocations))]
         for key in evicted:
-            self.settle(self.undecided.revocation(key))
+            self.settle(self._revocation(key, self.undecided.on(key)))
         self.undecided.prune(height)
         return Review(tuple(peer for peer, _ in evicted), tuple(peer for peer, _ in reinstated))
 
     def _is_decided(self, key: Membership) -> bool:
-        return _is_enough(self.tally(key))
+        return is_enough(self.tally(key))
 
     def _reinstate(self, key: Membership) -> None:
         undone = self.revocations.pop(key)
@@ -267,12 +259,8 @@ class AdmissionBook:
             self.closed.discard(serial)
         if proof := self._set_aside.pop(key, None):
             self.members.setdefault(peer, proof)
-        self.undecided.hold(undone)
+        self.undecided.hold(key, undone.votes)
 
 
-def _newest(revocation: Revocation) -> int:
-    return max((vote.height for vote in revocation.votes), default=0)
-
-
-def _is_enough(found: EvictionCount | None) -> bool:
-    return found is not None and found.is_decided
+def _tally(key: Membership, votes: Sequence[MemberVote], chain: Contributors) -> VoteCount | None:
+    return tally(key[0], votes, chain)

@@ -72,7 +72,7 @@ class Admissions:
         book = self.book
         members = [encode_struct(proof).hex() for proof in (*book.members.values(), *book.set_aside())]
         revocations = [encode_struct(one).hex() for one in book.revocations.values()]
-        votes = [encode_struct(one).hex() for one in self._votes()]
+        votes = [encode_struct(one).hex() for one in book.votes()]
         waiting = [encode_struct(one).hex() for one in book.waiting()]
         content = {"members": members, "revocations": revocations, "votes": votes, "waiting": waiting}
         try:
@@ -80,9 +80,6 @@ class Admissions:
         except StoreError:
             self._has_news = True
             raise
-
-    def _votes(self) -> list[Revocation]:
-        return [self.book.undecided.revocation(key) for key in self.book.undecided.votes]
 
     def take(self, message: Revocations) -> tuple[Revocation, ...]:
         """What is news, settled or counted. Raises WireError for the first that is not genuine."""
@@ -129,7 +126,7 @@ class Admissions:
 
     def to_tell(self) -> list[Revocations]:
         """All evictions and votes, for a peer that we have just met."""
-        items = [encode_struct(one) for one in (*self.book.revocations.values(), *self._votes())]
+        items = [encode_struct(one) for one in (*self.book.revocations.values(), *self.book.votes())]
         steps = range(0, len(items), REVOCATIONS_PER_MESSAGE)
         return [Revocations(tuple(items[start : start + REVOCATIONS_PER_MESSAGE])) for start in steps]
 

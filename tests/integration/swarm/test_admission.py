@@ -14,9 +14,9 @@ from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.discovery.bootstrap import Access, find_manifest
 from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, Refused, unix_ms
 from dilocoxd.wire.admission import (
-    EvictionVote,
     InviteTerms,
     MembershipProof,
+    MemberVote,
     Revocation,
     RevocationTerms,
     eviction_text,
@@ -187,7 +187,7 @@ async def test_members_evict_one_of_them_without_an_authority(tmp_path: Path) ->
                 assert not a.evicted + b.evicted, "one vote of three is not enough"
                 key = identity.load(voter.folder / "identity.key")
                 text = eviction_text(terms, 20, chain.hash_at(20) or b"")
-                vote = EvictionVote(key.peer_id, 20, bytes([20]) * 32, Signature(key.public_key_der, key.sign(text)))
+                vote = MemberVote(key.peer_id, 20, bytes([20]) * 32, Signature(key.public_key_der, key.sign(text)))
                 assert voter.swarm.evict(Revocation(terms, (), (vote,)))
             await until(lambda: a.evicted == b.evicted == [c.peer_id], "both count two votes")
             await until(lambda: c.peer_id not in a.swarm.contacts.in_touch | b.swarm.contacts.in_touch, "c is out")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities
-from dilocoxd.machines.admission.gate import WAITING_MAX, AdmissionBook
+from dilocoxd.machines.admission.gate import AdmissionBook
+from dilocoxd.machines.admission.vote_book import WAITING_MAX
 from dilocoxd.swarm.discovery.admissions import Admissions
-from dilocoxd.wire.admission import EvictionVote, Revocation, RevocationTerms
+from dilocoxd.wire.admission import MemberVote, Revocation, RevocationTerms
 from dilocoxd.wire.entry import Signature
 
 RUN = bytes(range(32))
@@ -21,7 +22,7 @@ def made(path: Path) -> Admissions:
 
 
 def votes(target: str, height: int) -> Revocation:
-    vote = EvictionVote(PeerId("A"), height, bytes(32), Signature(b"k" * 32, b"s" * 64))
+    vote = MemberVote(PeerId("A"), height, bytes(32), Signature(b"k" * 32, b"s" * 64))
     return Revocation(RevocationTerms(RUN, PeerId(target), 7), (), (vote,))
 
 

@@ -11,10 +11,10 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
 from dilocoxd.machines.admission.eviction import VOTE_ENTRIES, WINDOW_ENTRIES, height_to_vote_at, tally
-from dilocoxd.machines.admission.gate import WAITING_MAX, AdmissionBook, Review
+from dilocoxd.machines.admission.gate import AdmissionBook, Review
 from dilocoxd.machines.admission.keys import SigningKey
-from dilocoxd.machines.admission.vote_book import RENEW_ENTRIES, UNDECIDED_MAX, VOTES_OF_ONE_MAX
-from dilocoxd.wire.admission import EvictionVote, InviteTerms, MembershipProof, Revocation, RevocationTerms
+from dilocoxd.machines.admission.vote_book import RENEW_ENTRIES, UNDECIDED_MAX, VOTES_OF_ONE_MAX, WAITING_MAX
+from dilocoxd.wire.admission import InviteTerms, MembershipProof, MemberVote, Revocation, RevocationTerms
 from dilocoxd.wire.entry import Signature
 from tests.unit.machines.admission.chains import Chain
 
@@ -25,12 +25,12 @@ AUTHORITIES = Authorities(RUN, (AUTHORITY.public,))
 A, B, C, D, E, X = map(PeerId, "ABCDEX")
 
 
-def vote(peer: PeerId, chain: Chain, height: int | None = None, value: bytes = b"good") -> EvictionVote:
+def vote(peer: PeerId, chain: Chain, height: int | None = None, value: bytes = b"good") -> MemberVote:
     at = chain.height if height is None else height
-    return EvictionVote(peer, at, chain.hash_at(at) or bytes(32), Signature(b"key", value))
+    return MemberVote(peer, at, chain.hash_at(at) or bytes(32), Signature(b"key", value))
 
 
-def cast(*votes: EvictionVote, target: PeerId = X, serial: int = 7, run: bytes = RUN) -> Revocation:
+def cast(*votes: MemberVote, target: PeerId = X, serial: int = 7, run: bytes = RUN) -> Revocation:
     return Revocation(RevocationTerms(run, target, serial), (), tuple(sorted(votes, key=lambda one: one.peer)))
 
 
@@ -46,7 +46,7 @@ def book(chain: Chain | None, members: Sequence[PeerId] = (A, B, C, D, E, X)) ->
     return made
 
 
-def counted(chain: Chain, *votes: EvictionVote) -> tuple[int, int]:
+def counted(chain: Chain, *votes: MemberVote) -> tuple[int, int]:
     found = tally(X, votes, chain)
     return (found.num_votes, found.num_needed) if found is not None else (0, 0)
 
@@ -141,9 +141,9 @@ def test_forged_vote_changes_nothing() -> None:
 def test_member_cannot_vote_again_and_again_for_all_to_hear() -> None:
     chain = Chain(["ABX"] * 3000)
     found = book(chain)
-    forged = [EvictionVote(A, 2000, bytes([number] * 32), Signature(b"key", b"good")) for number in range(200)]
+    forged = [MemberVote(A, 2000, bytes([number] * 32), Signature(b"key", b"good")) for number in range(200)]
     assert sum(bool(found.vote(cast(one))) for one in forged) == 1
-    rows = [vote(A, chain, 1100), EvictionVote(A, 2900, bytes(32), Signature(b"key", b"good"))] * 50
+    rows = [vote(A, chain, 1100), MemberVote(A, 2900, bytes(32), Signature(b"key", b"good"))] * 50
     assert sum(bool(found.vote(cast(one))) for one in rows) == 1, "what stands gives way to nothing that does not"
     assert sum(bool(found.vote(cast(vote(A, chain, height)))) for height in range(1101, 3001)) == 1900 // RENEW_ENTRIES
 
@@ -254,7 +254,7 @@ def test_votes_take_a_bounded_room() -> None:
         found.vote(cast(vote(voter, chain), target=members[number - 1]))
     assert len(found.undecided.votes) == UNDECIDED_MAX
     for serial in range(100):
-        found.vote(cast(EvictionVote(B, 10**6, bytes(32), Signature(b"key", b"good")), serial=serial))
+        found.vote(cast(MemberVote(B, 10**6, bytes(32), Signature(b"key", b"good")), serial=serial))
     assert len(found.waiting()) == WAITING_MAX
     chain.groups += ["AB"] * (3 * VOTE_ENTRIES)
     found.review()
@@ -266,7 +266,7 @@ def test_votes_of_strangers_on_far_entries_push_no_members_votes_out() -> None:
     found = book(Chain(chain.groups[:12]), members=(A, B, X))
     found.vote(cast(vote(A, chain), vote(B, chain)))
     for number in range(2 * WAITING_MAX):
-        stranger = EvictionVote(PeerId(f"s{number}"), 10**9, bytes(32), Signature(b"key", b"good"))
+        stranger = MemberVote(PeerId(f"s{number}"), 10**9, bytes(32), Signature(b"key", b"good"))
         found.vote(cast(stranger, serial=number))
     assert len(found.waiting()) == WAITING_MAX
     found.chain = chain
@@ -275,13 +275,13 @@ def test_votes_of_strangers_on_far_entries_push_no_members_votes_out() -> None:
 
 def test_members_votes_that_wait_give_way_to_members_only() -> None:
     found = book(Chain(["ABX"] * 20))
-    far = [cast(EvictionVote(A, 10**9, bytes(32), Signature(b"key", b"good")), serial=n) for n in range(WAITING_MAX)]
+    far = [cast(MemberVote(A, 10**9, bytes(32), Signature(b"key", b"good")), serial=n) for n in range(WAITING_MAX)]
     for one in far:
         found.vote(one)
     # A stranger's is refused before its signatures are looked at.
-    assert not found.vote(cast(EvictionVote(PeerId("s"), 10**9, bytes(32), Signature(b"key", b"forged"))))
+    assert not found.vote(cast(MemberVote(PeerId("s"), 10**9, bytes(32), Signature(b"key", b"forged"))))
     assert found.waiting() == tuple(far)
-    newer = cast(EvictionVote(B, 10**9, bytes(32), Signature(b"key", b"good")))
+    newer = cast(MemberVote(B, 10**9, bytes(32), Signature(b"key", b"good")))
     found.vote(newer)
     assert found.waiting() == (*far[1:], newer)
 
