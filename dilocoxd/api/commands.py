@@ -12,6 +12,7 @@ from dilocoxd.api.interface import Control
 from dilocoxd.api.requests import (
     AddressRequest,
     AdoptRequest,
+    ChangeAuthoritiesRequest,
     EmptyRequest,
     EvictRequest,
     LogLevelRequest,
@@ -20,6 +21,7 @@ from dilocoxd.api.requests import (
     ProfileRequest,
     RequestBody,
     SiteRequest,
+    VoteAuthoritiesRequest,
 )
 from dilocoxd.api.responses.encoding import json_answer
 from dilocoxd.api.responses.problems import ProblemError, bad_request
@@ -100,6 +102,14 @@ class Controlling:
     async def adopt(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, AdoptRequest)
         return self._done(self._control.adopt(asked.target))
+
+    async def change_authorities(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, ChangeAuthoritiesRequest)
+        return self._done(self._control.change_authorities(asked.change))
+
+    async def vote_authorities(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, VoteAuthoritiesRequest)
+        return self._done(self._control.vote_authorities(asked.terms))
 
     async def log_level(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, LogLevelRequest)

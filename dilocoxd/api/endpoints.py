@@ -11,6 +11,7 @@ from aiohttp import web
 from pydantic import JsonValue
 
 from dilocoxd.answers.alerts import ExplainedAlert, PastAlert
+from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import JoinLine, Peer, Ping, Reach
@@ -20,6 +21,7 @@ from dilocoxd.answers.status import Status
 from dilocoxd.api.requests import (
     AddressRequest,
     AdoptRequest,
+    ChangeAuthoritiesRequest,
     EmptyRequest,
     EvictRequest,
     LogLevelRequest,
@@ -27,6 +29,7 @@ from dilocoxd.api.requests import (
     PeerRequest,
     ProfileRequest,
     SiteRequest,
+    VoteAuthoritiesRequest,
 )
 from dilocoxd.api.responses.problems import bad_request
 
@@ -122,6 +125,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/v1/peers", "peers", "All other sites that this one knows.", list[Peer]),
     Endpoint("GET", "/v1/members", "members", "Who belongs to the run, and who was evicted.", list[Member]),
     Endpoint(
+        "GET", "/v1/authorities", "authorities", "Who decides who may join, who did, and whom members vote for.",
+        list[AuthorityList],
+    ),
+    Endpoint(
         "GET", "/v1/rounds", "rounds", "Rounds, newest first; with `from`, ascending.", list[RoundRow],
         (FROM, BEFORE, LIMIT), headers=LINK,
     ),
@@ -216,6 +223,16 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "POST", "/v1/control/adopt", "adopt", "Take the branch with this chain head, or of this site, and stay on it.",
         CommandDone, body=AdoptRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/change-authorities", "change_authorities",
+        "Settle a change of the authorities that those before have signed, and tell the others.", CommandDone,
+        body=ChangeAuthoritiesRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/vote-authorities", "vote_authorities",
+        "Vote as a member for other authorities, and tell the others.", CommandDone,
+        body=VoteAuthoritiesRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/log-level", "log_level", "Least severity of events on stderr or in the journal.",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from dilocoxd.answers.alerts import ExplainedAlert, PastAlert
+from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach
@@ -35,6 +36,9 @@ class View(Protocol):
 
     def members(self) -> Sequence[Member]:
         """GET /v1/members."""
+
+    def authorities(self) -> Sequence[AuthorityList]:
+        """GET /v1/authorities."""
 
     def rounds(self, first: int, limit: int) -> Sequence[RoundRow]:
         """Rounds ascending from `first`."""
@@ -123,6 +127,12 @@ class Control(Protocol):
 
     def adopt(self, target: str) -> str:
         """Take the branch with this chain head, or of this site, and stay on it."""
+
+    def change_authorities(self, change: str) -> str:
+        """Settle a signed change of the authorities, and tell the others."""
+
+    def vote_authorities(self, terms: str) -> str:
+        """Sign our vote for other authorities, and tell the others."""
 
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

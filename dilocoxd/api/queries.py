@@ -66,6 +66,9 @@ class Reading:
     async def members(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.members))
 
+    async def authorities(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.authorities))
+
     async def rounds(self, request: web.Request) -> web.StreamResponse:
         limit = endpoints.LIMIT.integer(request)
         first, before = endpoints.FROM.read(request), endpoints.BEFORE.read(request)

@@ -66,5 +66,17 @@ class EvictRequest(RequestBody):
     revocation: Annotated[str, Field(min_length=2, max_length=1 << 13)]
 
 
+class ChangeAuthoritiesRequest(RequestBody):
+    """An encoded AuthorityChange (protocol M8) in hex."""
+
+    change: Annotated[str, Field(min_length=2, max_length=1 << 13)]
+
+
+class VoteAuthoritiesRequest(RequestBody):
+    """Encoded AuthorityTerms (protocol M8) in hex, as GET /v1/authorities has them."""
+
+    terms: Annotated[str, Field(min_length=2, max_length=1 << 12)]
+
+
 class EmptyRequest(RequestBody):
     """No fields."""

@@ -31,6 +31,7 @@ from dilocoxd.daemon.observe.site import SiteHistory
 from dilocoxd.daemon.observe.status import StatusSources, Who
 from dilocoxd.daemon.observe.view import DaemonView
 from dilocoxd.daemon.peers.arrivals import Arrivals
+from dilocoxd.daemon.peers.authorities import RunAuthorities
 from dilocoxd.daemon.peers.dial_back import DialBack
 from dilocoxd.daemon.peers.heartbeat import Heartbeat
 from dilocoxd.daemon.peers.members import Members
@@ -57,12 +58,7 @@ from dilocoxd.daemon.settings import (
     site_settings,
     swarm_settings,
 )
-from dilocoxd.daemon.site.interface import (
-    SiteEvent,
-    SiteLayout,
-    SiteSettings,
-    TrainingSite,
-)
+from dilocoxd.daemon.site.interface import SiteEvent, SiteLayout, SiteSettings, TrainingSite
 from dilocoxd.daemon.starting import Surroundings
 from dilocoxd.daemon.workers.kills import KillReader
 from dilocoxd.ids import PeerId, UnixTime
@@ -132,15 +128,14 @@ class Daemon:
         heartbeat = Heartbeat(self.lifecycle, self.ledger, self.site, lambda: self.site_history.tokens_per_step)
         self._kept_shares = KeptShares(run_dir.own_work, lambda: share_lengths(self.ledger.payloads))
         library = self._make_library()
-        self._arrivals = Arrivals(
-            heartbeat.describe,
-            library,
-            DialBack(self._addresses_of, self._talks_from, time.monotonic),
-        )
+        dial_back = DialBack(self._addresses_of, self._talks_from, time.monotonic)
+        self._arrivals = Arrivals(heartbeat.describe, library, dial_back)
         network = _network(opened)
         self.swarm = Swarm(network, self._arrivals, opened.events.emit)
         library.network = self.swarm.node.network
+        library.authorities = self.swarm.decisions.known_authorities
         self.members = self._make_members(network)
+        self.authorities = RunAuthorities(self.swarm, opened.identity, self.ledger.roll)
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)
         self.membership = self._arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
@@ -227,6 +222,7 @@ class Daemon:
             site=self.site,
             peers=self._peers,
             members=self.members.shown,
+            authorities=self.authorities.shown,
             round_status=self.round_status,
             recovery_text=lambda: self.recovery.text,
             swarm=self.swarm,
@@ -266,6 +262,7 @@ class Daemon:
             visits=self.visits,
             members=self.members,
             adoption=self.adoption,
+            authorities=self.authorities,
             tell_others=self._tell_others,
             events=self.opened.events,
         )

@@ -13,6 +13,7 @@ from dilocoxd.answers.peers import Ping, Reach
 from dilocoxd.answers.site import PROFILE_UNDER_WAY
 from dilocoxd.daemon.chain.pauses import Pauses
 from dilocoxd.daemon.chain.snapshots import SnapshotKeeper
+from dilocoxd.daemon.peers.authorities import RunAuthorities
 from dilocoxd.daemon.peers.dial_back import Ask, ask_peers
 from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.visits import Visits
@@ -49,6 +50,7 @@ class ControlParts:
     visits: Visits
     members: Members
     adoption: Adoption
+    authorities: RunAuthorities
     tell_others: Callable[[], None]
     """What we do has changed."""
     events: EventLog
@@ -150,6 +152,14 @@ class DaemonControl:
     def adopt(self, target: str) -> str:
         """Take the branch with this head, or of this site, and stay on it."""
         return self._parts.adoption.adopt(target)
+
+    def change_authorities(self, change: str) -> str:
+        """Settle a signed change of the authorities, and tell the others."""
+        return self._parts.authorities.change(change)
+
+    def vote_authorities(self, terms: str) -> str:
+        """Sign our vote for other authorities, and tell the others."""
+        return self._parts.authorities.vote(terms)
 
     def set_log_level(self, level: str) -> str:
         """Least severity of events on stderr or in the journal."""

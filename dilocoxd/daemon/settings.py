@@ -11,9 +11,10 @@ from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.authority_book import recalled
 from dilocoxd.machines.admission.certificates import Authorities, authorities_of, check_membership
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
-from dilocoxd.store.admission import read_membership
+from dilocoxd.store.admission import read_authorities, read_membership
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.swarm.discovery.identity import Identity
@@ -114,8 +115,8 @@ def run_authorities(manifest: Manifest) -> Authorities | None:
 
 def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
     """Our encoded membership; empty where the run asks for none. Raises ConfigError without one that is ours."""
-    authorities = run_authorities(manifest)
-    if authorities is None:
+    first = run_authorities(manifest)
+    if first is None:
         return b""
     data = read_membership(run_dir.membership)
     if not data:
@@ -124,7 +125,9 @@ def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
             " site that has an authority's key"
         )
     try:
-        check_membership(decode_membership(data), peer, authorities)
+        proof = decode_membership(data)
+        known = recalled(first, read_authorities(run_dir.members_json)[0], lambda voter, signature, text: True)
+        check_membership(proof, peer, known.list_of(proof.certificate.terms.authorities) or first)
     except WireError as error:
         raise ConfigError(f"{run_dir.membership}: {error.detail}; join again with a new link") from error
     return data

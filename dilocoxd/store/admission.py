@@ -1,15 +1,19 @@
 """Files of a run directory that say who this site is to the run, and who may invite. Secrets have mode 0600.
 
 `authority.key`: seeds of Ed25519 keys in hex, one in a line. `invite`: base58, as in a link. `membership`: hex.
-`checkpoint`: height and chain head in hex.
+`checkpoint`: height and chain head in hex. `members.json` is the daemon's; commands read the authorities in it.
 """
 
+import json
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import Digest
-from dilocoxd.store.durable import write_file
+from dilocoxd.store.durable import write_file, write_json
+from dilocoxd.wire.authorities import AuthorityChange, decode_change
+from dilocoxd.wire.codec import encode_struct
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -37,6 +41,32 @@ def read_membership(path: Path) -> bytes:
         return bytes.fromhex(read_secret(path))
     except ValueError as error:
         raise ConfigError(f"{path}: is damaged ({error}); join again with a link") from error
+
+
+def read_authorities(path: Path) -> tuple[tuple[AuthorityChange, ...], bytes]:
+    """The changes of authorities that `members.json` holds, and the hash of the one in force; empty: none is.
+
+    Raises ConfigError.
+    """
+    try:
+        table = json.loads(path.read_text("ascii"))
+        changes = tuple(decode_change(bytes.fromhex(text)) for text in table.get("authorities", ()))
+        return changes, bytes.fromhex((table.get("authorities_in_force") or [""])[-1])
+    except FileNotFoundError:
+        return (), b""
+    except (OSError, ValueError, TypeError, AttributeError, WireError) as error:
+        raise ConfigError(f"{path}: is damaged ({error}); remove it, the others tell what was in it") from error
+
+
+def write_authorities(path: Path, changes: Iterable[AuthorityChange], in_force: Iterable[bytes]) -> None:
+    """Put them into `members.json`, beside what is there. Raises ConfigError, StoreError."""
+    try:
+        table = json.loads(path.read_text("ascii")) if path.exists() else {"members": [], "revocations": []}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: is damaged ({error}); remove it, the others tell what was in it") from error
+    table["authorities"] = [encode_struct(one).hex() for one in changes]
+    table["authorities_in_force"] = [one.hex() for one in in_force]
+    write_json(path, table)
 
 
 def write_checkpoint(path: Path, height: int, head: Digest) -> None:

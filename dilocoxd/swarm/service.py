@@ -20,6 +20,7 @@ from dilocoxd.swarm.direct.plane import DataPlane
 from dilocoxd.swarm.direct.routes import RouteView
 from dilocoxd.swarm.discovery.admissions import make_admissions
 from dilocoxd.swarm.discovery.contacts import Contacts, Whereabouts
+from dilocoxd.swarm.discovery.decisions import Decisions
 from dilocoxd.swarm.discovery.gossip import OWN_FILE, RECORD_TTL_MS, Gossip
 from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.discovery.peers_file import PeersFile
@@ -50,13 +51,13 @@ from dilocoxd.swarm.streams.streams import (
 from dilocoxd.swarm.streams.throttle import ServingLimit, TokenBucket
 from dilocoxd.telemetry.alerts import raised
 from dilocoxd.telemetry.catalogue import Event, FaultHeld, InputRejected, PeerReinstated, WorkerStarted
-from dilocoxd.wire.admission import Revocation
-from dilocoxd.wire.codec import encode_struct
+from dilocoxd.wire.authorities import PACKED_BYTES_MAX
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import (
     PEER_MESSAGES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
+    AuthorityChanges,
     Hello,
     Records,
     Revocations,
@@ -86,6 +87,8 @@ class Swarm:
             self.doors.on_change = self.admissions.note_change
             self.admissions.on_evicted = self._on_evicted
             self.admissions.on_reinstated = lambda peer: emit(PeerReinstated(peer=peer))
+        self.decisions = Decisions(self.admissions, self._tell_all, emit)
+        self.doors.on_unknown = self.decisions.note_unknown
         self.gate.on_rejected = self._on_rejected
         self.gate.network = self.node.network
         self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
@@ -184,6 +187,7 @@ class Swarm:
                     group.create_task(self.gossip.run_exchange(rng), name="record exchange"),
                     group.create_task(self.gossip.run_hints(), name="dht hints"),
                     group.create_task(self._keep_file(), name="peers.json"),
+                    group.create_task(self.decisions.run(self._authorities_of, self._on_bad_bytes), name="authorities"),
                     group.create_task(keep_places(self.node, self._settings.relays, self._emit), name="relays"),
                 ]
                 if self.data is not None:
@@ -319,7 +323,7 @@ class Swarm:
         if self.admissions is not None and known is not None:
             self._listener.on_record(known, True)  # others may have brought it before it was a member
         self._listener.on_contact(peer)
-        for news in self.admissions.to_tell() if self.admissions is not None else ():
+        for news in self.decisions.to_tell():
             self.channel.send(peer, news)
 
     def _on_evicted(self, peer: PeerId) -> None:
@@ -328,26 +332,18 @@ class Swarm:
             self.data.drop(peer)
         self._listener.on_evicted(peer)
 
-    def evict(self, revocation: Revocation) -> bool:
-        """End a membership, or vote for it, and tell all who are in touch; whether it is news. Raises WireError."""
-        if self.admissions is None:
-            raise WireError("not_allowed", "this run has no memberships")
-        news = self.admissions.evict(revocation)
-        if news is not None:
-            self._tell_evictions(Revocations((encode_struct(news),)))
-        return news is not None
+    async def _authorities_of(self, peer: PeerId) -> bytes:
+        return await self.fetch_bytes(peer, "authorities", bytes_max=PACKED_BYTES_MAX)
 
-    def _tell_evictions(self, news: Revocations) -> None:
+    def _tell_all(self, news: Any) -> None:
         for peer in self.contacts.in_touch:
             self.channel.send(peer, news)
 
     async def _on_message(self, peer: PeerId, message: Any) -> None:
         if isinstance(message, Records):
             self.gossip.take(message.records, peer)
-        elif isinstance(message, Revocations):
-            taken = self.admissions.take(message) if self.admissions is not None else ()
-            if taken:
-                self._tell_evictions(Revocations(tuple(map(encode_struct, taken))))
+        elif isinstance(message, Revocations | AuthorityChanges):
+            self.decisions.take(message)
         elif isinstance(message, Hello):
             raise WireError("unexpected_frame", "Hello inside a stream")
         else:

@@ -150,6 +150,22 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Stop one of the two daemons, run `dilocoxd identity new RUN_DIR` there, and start it again.",
     ),
     AlertKind(
+        "rival_authorities", "critical",
+        "Two different changes of the run's authorities were signed with the same number.",
+        "A change came beside one that is in force; goes after a day.",
+        "Somebody has stolen the keys of authorities and signs with them, or authorities signed twice by mistake.",
+        "Ask the authorities which one is theirs (`dilocoxd authority show RUN_DIR`); let members vote for it, which"
+        " beats every signature (docs/operations/admission.md).",
+    ),
+    AlertKind(
+        "authorities_changed", "warning",
+        "Other authorities decide now who may join the run.",
+        "Their list is in force since less than a day.",
+        "The authorities before them have signed it, or two thirds of the members voted for it.",
+        "Nothing, if you know of it. If not, ask the authorities before: with a stolen key a thief does the same; then"
+        " let members vote (docs/operations/admission.md).",
+    ),
+    AlertKind(
         "peers_json", "warning",
         "The list of known peers could not be written; after a restart only network.bootstrap is known.",
         "Writing peers.json failed; goes after ten minutes without.",

@@ -144,6 +144,18 @@ class PeerReinstated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuthoritiesChanged(Event):
+    """Other authorities decide from now on who may join (or somebody has signed a second change beside theirs)."""
+
+    name: ClassVar[str] = "authorities.changed"
+    level: ClassVar[Level] = "warning"
+    number: int
+    threshold: int
+    keys: tuple[str, ...]
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputRejected(Event):
     """Bytes or a message from a peer that break the specification; counted and dropped."""
 

@@ -30,6 +30,7 @@ _SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
     c.PeerLost: lambda e: f"{e.peer} does not answer any more, for {in_time(e.silent_s)}: {e.reason}",
     c.PeerLeft: lambda e: f"{e.peer} said goodbye",
     c.PeerEvicted: lambda e: f"{e.peer} was evicted from the run",
+    c.AuthoritiesChanged: lambda e: f"list {e.number} of the authorities is in force, decided by {e.decided_by}",
     c.PeerReinstated: lambda e: f"{e.peer} is let in again: the members evicted it on a chain that was given up",
     c.RoundAbandoned: lambda e: f"round {e.round}: attempt {e.attempt} was given up: {e.reason}",
     c.RecoveryStarted: lambda e: f"catching up from {e.own_height} to {e.target_height}: {e.reason}",

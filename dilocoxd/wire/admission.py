@@ -33,10 +33,10 @@ Signature = Annotated[bytes, Length(64, 64)]
 
 @dataclass(frozen=True, slots=True)
 class AuthoritySignature:
-    """Signature of one authority of the manifest."""
+    """Signature of one authority."""
 
     authority: Annotated[int, Bounds(0, AUTHORITIES_MAX - 1)]
-    """Its place in `admission.authorities`."""
+    """Its place in the list: `admission.authorities` of the manifest, or that of a change (wire/authorities.py)."""
     signature: Signature
 
 
@@ -54,6 +54,8 @@ class InviteTerms:
     uses: Annotated[int, Bounds(1, USES_MAX)]
     role: Name
     """One of ROLES."""
+    authorities: Sha256
+    """Whose list signed: the hash of the change that made it, or `run` for the manifest's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class RevocationTerms:
 
 @dataclass(frozen=True, slots=True)
 class MemberVote:
-    """A member's word, signed with the key of its identity, that the peer of the terms beside it shall be out."""
+    """A member's word for the terms beside it, signed with the key of its identity."""
 
     peer: Annotated[PeerId, Length(1, 128)]
     """The voter."""
@@ -94,7 +96,7 @@ class MemberVote:
     head: Sha256
     """Hash of the last of these entries: on any other chain the vote counts nothing."""
     signature: IdentitySignature
-    """Over `eviction_text`."""
+    """Over `eviction_text` or `replacement_text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +128,25 @@ def eviction_text(terms: RevocationTerms, height: int, head: bytes) -> bytes:
     return _EVICT_DOMAIN + encode_struct(terms) + height.to_bytes(8, "big") + head
 
 
-def _check_order(signatures: tuple[AuthoritySignature, ...]) -> None:
+def check_signature_order(signatures: tuple[AuthoritySignature, ...]) -> None:
+    """Raises WireError(malformed) unless they are sorted, one of each authority."""
     places = [one.authority for one in signatures]
     if places != sorted(set(places)):
         raise WireError("malformed", "signatures are not sorted by authority, one each")
+
+
+def check_vote_order(votes: tuple[MemberVote, ...]) -> None:
+    """Raises WireError(malformed) unless they are sorted, one of each peer."""
+    voters = [vote.peer for vote in votes]
+    if voters != sorted(set(voters)):
+        raise WireError("malformed", "votes are not sorted by peer, one each")
 
 
 def check_certificate_form(certificate: InviteCertificate) -> None:
     """Raises WireError(malformed): unknown role, signatures that are not sorted."""
     if certificate.terms.role not in ROLES:
         raise WireError("malformed", "InviteTerms.role is unknown")
-    _check_order(certificate.signatures)
+    check_signature_order(certificate.signatures)
 
 
 def decode_membership(data: bytes) -> MembershipProof:
@@ -156,11 +166,9 @@ def decode_certificate(data: bytes) -> InviteCertificate:
 def decode_revocation(data: bytes) -> Revocation:
     """The revocation in `data`, its form checked, no signature. Raises WireError(malformed | too_large)."""
     found = decode_struct(Revocation, data, size_max=REVOCATION_BYTES_MAX)
-    _check_order(found.signatures)
-    voters = [vote.peer for vote in found.votes]
-    if voters != sorted(set(voters)):
-        raise WireError("malformed", "Revocation.votes are not sorted by peer, one each")
-    if found.terms.peer in voters:
+    check_signature_order(found.signatures)
+    check_vote_order(found.votes)
+    if any(vote.peer == found.terms.peer for vote in found.votes):
         raise WireError("malformed", "a peer votes for its own eviction")
     if found.votes and found.signatures:
         raise WireError("malformed", "a revocation has authorities' signatures or members' votes, not both")

@@ -42,11 +42,14 @@ class InviteToken:
     not_after_ms: Uint
     uses: Annotated[int, Bounds(1, USES_MAX)]
     role: Name
+    authorities: Annotated[bytes, Length(0, 32)]
+    """As in the certificate; empty for the manifest's list, so that most links stay short."""
     signatures: Annotated[tuple[AuthoritySignature, ...], Length(1, AUTHORITIES_MAX)]
 
     def certificate(self, run: bytes, invite_key: bytes) -> InviteCertificate:
         """The certificate for the run of the link; `invite_key` is the public half of `seed`."""
-        terms = InviteTerms(run, self.serial, invite_key, self.not_after_ms, self.uses, self.role)
+        listed = self.authorities or run
+        terms = InviteTerms(run, self.serial, invite_key, self.not_after_ms, self.uses, self.role, listed)
         return InviteCertificate(terms, self.signatures)
 
     def to_text(self) -> str:
@@ -78,6 +81,8 @@ def token_from_text(text: str) -> InviteToken:
     try:
         token = decode_struct(InviteToken, base58.b58decode(text), size_max=MEMBERSHIP_BYTES_MAX)
         check_certificate_form(token.certificate(bytes(32), bytes(32)))
+        if len(token.authorities) not in (0, 32):
+            raise ValueError("neither the manifest's authorities nor the hash of others")
     except (WireError, ValueError):
         raise ValueError("the invite at the end of the link is damaged; copy the whole link again") from None
     return token

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.wire.admission import MEMBERSHIP_BYTES_MAX, REVOCATION_BYTES_MAX
+from dilocoxd.wire.authorities import CHANGE_BYTES_MAX
 from dilocoxd.wire.codec import Bounds, Length, Name, Registry, Sha256, Text, Uint
 from dilocoxd.wire.entry import CONTRIBUTORS_MAX, EVIDENCE_MAX, Contribution, Evidence, Signature, SignedVote
 from dilocoxd.wire.merkle import PROOF_MAX
@@ -58,6 +59,13 @@ class Revocations:
     """Who was evicted, as far as the sender knows: encoded Revocations (wire/admission.py)."""
 
     items: Annotated[tuple[Annotated[bytes, Length(1, REVOCATION_BYTES_MAX)], ...], Length(1, 15)]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityChanges:
+    """Who may admit sites, as far as the sender knows: one encoded AuthorityChange each (wire/authorities.py)."""
+
+    items: Annotated[tuple[Annotated[bytes, Length(1, CHANGE_BYTES_MAX)], ...], Length(1, 15)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +262,7 @@ PEER_MESSAGES = Registry(
         42: Fetch,
         44: FetchHeader,
         46: Revocations,
+        48: AuthorityChanges,
     },
     size_max=MESSAGE_BYTES_MAX,
 )

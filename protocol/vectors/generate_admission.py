@@ -1,4 +1,4 @@
-"""Golden vectors of chapter 03, M1 to M4 and M7, and of links (M6): `python generate_admission.py > admission.json`.
+"""Golden vectors of chapter 03, M1 to M9, and of links (M6): `python generate_admission.py > admission.json`.
 
 Certificates, memberships and revocations of a run with three authorities of which two must sign, mostly broken ones.
 Written from the chapters, without dilocoxd.
@@ -21,7 +21,7 @@ PEER, OTHER_PEER = (key.peer for key in keys()[:2])
 HEAD = hashlib.sha256(b"the last of 40 entries").digest()
 THRESHOLD = 2
 NOW = 1_760_000_000_000
-TERMS = [RUN, 77, INVITE.public, NOW + 604_800_000, 2, "contribute"]
+TERMS = [RUN, 77, INVITE.public, NOW + 604_800_000, 2, "contribute", RUN]
 
 
 def changed(place, value):
@@ -141,6 +141,8 @@ def broken_memberships():
     yield "no signature", pack(member([terms, []])), "malformed"
     yield "no uses", pack(member(certificate(changed(4, 0)))), "malformed"
     yield "1025 uses", pack(member(certificate(changed(4, 1025)))), "malformed"
+    yield "authorities that nobody knows", pack(member(certificate(changed(6, HEAD)))), "unknown_authorities"
+    yield "short authorities", pack(member(certificate(changed(6, HEAD[:31])))), "malformed"
     yield "unknown role", pack(member(certificate(changed(5, "king")))), "malformed"
     yield "short run", pack(member(certificate(changed(0, RUN[:31])))), "malformed"
     yield "short key", pack(member(certificate(changed(2, INVITE.public[:31])))), "malformed"
@@ -174,9 +176,65 @@ def broken_revocations():
     yield "bytes after the end", pack(good) + b"\0", "malformed"
 
 
+NEW_KEYS = [EdKey(bytes([place]) * 32).public for place in (21, 22)]
+NEW_LIST = [RUN, 1, RUN, NEW_KEYS, 2, 0]
+
+
+def list_with(place, value):
+    return [*NEW_LIST[:place], value, *NEW_LIST[place + 1 :]]
+
+
+def change(terms=NEW_LIST, signers=BOTH, domain=b"dilocoxd/2/authorities\0"):
+    return [terms, signatures(domain + pack(terms), *signers), []]
+
+
+def replacement(*voters, terms=NEW_LIST, domain=b"dilocoxd/2/replace\0"):
+    return [terms, [], [vote(terms, key, domain=domain) for key in voters]]
+
+
+def valid_changes():
+    yield change()
+    yield change(signers=tuple(enumerate(AUTHORITIES)))
+    yield change(list_with(5, 2**63 - 1))
+    yield change([RUN, 1, RUN, NEW_KEYS[:1], 1, 40])
+    yield replacement(VOTERS[0])
+    yield replacement(VOTERS[0], VOTERS[1])
+
+
+def broken_changes():
+    good, voted = change(), replacement(VOTERS[0], VOTERS[1])
+    yield "one authority of two", pack(change(signers=BOTH[:1])), "bad_certificate"
+    yield "nobody", pack([NEW_LIST, [], []]), "bad_certificate"
+    yield "a stranger", pack(change(signers=((0, AUTHORITIES[0]), (1, STRANGER)))), "bad_certificate"
+    yield "authority that does not exist", pack(change(signers=(*BOTH, (3, STRANGER)))), "bad_certificate"
+    yield "another domain", pack(change(domain=b"dilocoxd/2/revoke\0")), "bad_certificate"
+    yield "key changed after it was signed", pack([list_with(3, NEW_KEYS[::-1]), good[1], []]), "bad_certificate"
+    yield "threshold changed after it was signed", pack([list_with(4, 1), good[1], []]), "bad_certificate"
+    yield "void_from changed after it was signed", pack([list_with(5, 1), good[1], []]), "bad_certificate"
+    yield "another run", pack(change(list_with(0, OTHER_RUN))), "wrong_run"
+    yield "number 2 behind list 0", pack(change(list_with(1, 2))), "malformed"
+    yield "number 0", pack(change(list_with(1, 0))), "malformed"
+    yield "number 65", pack(change(list_with(1, 65))), "malformed"
+    yield "no key", pack(change(list_with(3, []))), "malformed"
+    yield "a key twice", pack(change(list_with(3, [NEW_KEYS[0], NEW_KEYS[0]]))), "malformed"
+    yield "17 keys", pack(change(list_with(3, [bytes([n]) * 32 for n in range(17)]))), "malformed"
+    yield "short key", pack(change(list_with(3, [NEW_KEYS[0][:31]]))), "malformed"
+    yield "threshold above the number of keys", pack(change(list_with(4, 3))), "malformed"
+    yield "threshold 0", pack(change(list_with(4, 0))), "malformed"
+    yield "negative void_from", pack(change(list_with(5, -1))), "malformed"
+    yield "authorities not sorted", pack([NEW_LIST, good[1][::-1], []]), "malformed"
+    yield "votes beside signatures", pack([NEW_LIST, good[1], voted[2]]), "malformed"
+    yield "votes not sorted", pack([NEW_LIST, [], voted[2][::-1]]), "malformed"
+    yield "one voter twice", pack([NEW_LIST, [], voted[2][:1] * 2]), "malformed"
+    yield "vote in the domain of evictions", pack(replacement(VOTERS[0], domain=b"dilocoxd/2/evict\0")), "bad_signature"
+    yield "vote for another list", pack([list_with(5, 1), [], voted[2]]), "bad_signature"
+    yield "bytes after the end", pack(good) + b"\0", "malformed"
+    yield "too large", pack([NEW_LIST, good[1], [bytes(70000)]]), "too_large"
+
+
 def valid_links():
     _, signed = certificate()
-    token = base58(pack([INVITE.seed, *TERMS[1:2], *TERMS[3:], signed]))
+    token = base58(pack([INVITE.seed, *TERMS[1:2], *TERMS[3:6], b"", signed]))
     where = f"/ip4/203.0.113.7/tcp/31337/p2p/{PEER}"
     run, head = RUN.hex(), bytes(range(32)).hex()
     yield f"{where}/run/{run}/at/12/{head}/key/{token}", True
@@ -212,6 +270,8 @@ def main():
         "broken_revocations": [{"broken": w, "bytes": b.hex(), "code": c} for w, b, c in broken_revocations()],
         "votes": [{"fields": plain(fields), "bytes": pack(fields).hex()} for fields in valid_votes()],
         "broken_votes": [{"broken": w, "bytes": b.hex(), "code": c} for w, b, c in broken_votes()],
+        "changes": [{"fields": plain(fields), "bytes": pack(fields).hex()} for fields in valid_changes()],
+        "broken_changes": [{"broken": w, "bytes": b.hex(), "code": c} for w, b, c in broken_changes()],
         "links": [{"link": link, "has_invite": has} for link, has in valid_links()],
         "broken_links": [{"broken": what, "link": link} for what, link in broken_links()],
     }

@@ -1,4 +1,4 @@
-"""protocol/vectors/admission.json against the implementation (protocol M1, M2, M3, M4, M6, M7)."""
+"""protocol/vectors/admission.json against the implementation (protocol M1 to M4, M6 to M9)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pytest
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.authority_book import AuthorityBook
 from dilocoxd.machines.admission.certificates import Authorities, admit, check_membership, check_revocation
 from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.wire.admission import decode_membership, decode_revocation
+from dilocoxd.wire.authorities import decode_change, pack_changes, unpack_changes
 from dilocoxd.wire.codec import _flatten, encode_struct
 from dilocoxd.wire.join_link import read_link
 from tests.conformance.vectors import from_json, loaded
@@ -57,13 +59,13 @@ def test_revocation_is_signed_by_its_authorities(row: dict[str, Any]) -> None:
     revocation = decode_revocation(bytes.fromhex(row["bytes"]))
     assert _flatten(revocation) == from_json(row["fields"])
     assert encode_struct(revocation).hex() == row["bytes"]
-    check_revocation(revocation, AUTHORITIES)
+    check_revocation(revocation, (AUTHORITIES,))
 
 
 @pytest.mark.parametrize("row", LOADED["broken_revocations"], ids=label)
 def test_broken_revocation_is_refused_with_its_code(row: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
-        check_revocation(decode_revocation(bytes.fromhex(row["bytes"])), AUTHORITIES)
+        check_revocation(decode_revocation(bytes.fromhex(row["bytes"])), (AUTHORITIES,))
     assert caught.value.code == row["code"]
 
 
@@ -81,6 +83,29 @@ def test_votes_on_an_eviction_are_signed_by_their_voters(row: dict[str, Any]) ->
 def test_broken_vote_is_refused_with_its_code(row: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
         AdmissionBook(AUTHORITIES, verify=is_signed_by).check_votes(decode_revocation(bytes.fromhex(row["bytes"])))
+    assert caught.value.code == row["code"]
+
+
+def book() -> AuthorityBook:
+    return AuthorityBook(AUTHORITIES, is_signed_by, lambda voter: True, lambda peer: True)
+
+
+@pytest.mark.parametrize("row", LOADED["changes"], ids=lambda row: row["bytes"][-8:])
+def test_change_of_the_authorities_is_signed_or_voted(row: dict[str, Any]) -> None:
+    change = decode_change(bytes.fromhex(row["bytes"]))
+    assert _flatten(change) == from_json(row["fields"])
+    assert encode_struct(change).hex() == row["bytes"]
+    found = book()
+    found.recall(change)
+    assert found.known() == (change,)
+    assert found.now.keys == change.terms.keys
+    assert unpack_changes(pack_changes([change])) == [change]
+
+
+@pytest.mark.parametrize("row", LOADED["broken_changes"], ids=label)
+def test_broken_change_of_the_authorities_is_refused_with_its_code(row: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        book().recall(decode_change(bytes.fromhex(row["bytes"])))
     assert caught.value.code == row["code"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.wire import admission, entry, join_link, messages, records
+from dilocoxd.wire import admission, authorities, entry, join_link, messages, records
 from dilocoxd.wire.codec import Bounds, Length
 from dilocoxd.wire.messages import PEER_MESSAGES
 
@@ -28,6 +28,8 @@ ADMISSION = (
     admission.RevocationTerms,
     admission.Revocation,
     admission.MemberVote,
+    authorities.AuthorityTerms,
+    authorities.AuthorityChange,
     join_link.InviteToken,
 )
 SIGNED = {kind.__name__: kind for kind in (*STRUCTS, *ADMISSION, records.PeerRecord, records.SignedRecord)}

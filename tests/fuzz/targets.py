@@ -24,6 +24,7 @@ from dilocoxd.swarm.discovery.records import verify_record
 from dilocoxd.swarm.streams.pieces import PieceSet
 from dilocoxd.wire.admission import decode_membership, decode_revocation
 from dilocoxd.wire.audit import AuditCase, ShareProof, decode_case, encode_case
+from dilocoxd.wire.authorities import decode_change, pack_changes, unpack_changes
 from dilocoxd.wire.codec import Registry
 from dilocoxd.wire.entry import SignedVote, VoteFor, decode_entry
 from dilocoxd.wire.join_link import read_link
@@ -161,6 +162,11 @@ def link(data: bytes) -> None:
     assert found.to_text().encode() == data, "the link is not canonical"
 
 
+def packed_changes(rows: list[dict[str, Any]]) -> bytes:
+    """A resource `authorities`."""
+    return pack_changes(decode_change(bytes.fromhex(row["bytes"])) for row in rows)
+
+
 def all_targets() -> list[Target]:
     """Every decoder, in the order of the protocol's chapters."""
     encoding, frames, chain = loaded("encoding"), loaded("frames"), loaded("chain")
@@ -182,6 +188,8 @@ def all_targets() -> list[Target]:
             decode_revocation,
             hexes([*admission["revocations"], *admission["broken_revocations"], *admission["votes"]]),
         ),
+        Target("changes of authorities", decode_change, hexes([*admission["changes"], *admission["broken_changes"]])),
+        Target("packed changes", unpack_changes, (packed_changes(admission["changes"]),)),
         Target("links", link, tuple(row["link"].encode() for row in (*admission["links"], *admission["broken_links"]))),
         Target("audit cases", decode_case, (audit_case(),)),
         Target("chain answers", lambda data: parse_chain(data, 0), (chain_answer(),)),

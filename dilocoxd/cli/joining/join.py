@@ -22,6 +22,7 @@ from dilocoxd.cli.joining.newcomer import Newcomer, newcomer, read_target
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
+from dilocoxd.cli.run_dir.admission import first_authorities
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
@@ -92,10 +93,11 @@ def join(
 
 def fetched_manifest(who: Newcomer, timeout_s: float) -> Manifest:
     """The manifest that one of the peers serves, compared with the link. Raises ConfigError."""
-    from dilocoxd.swarm.discovery.bootstrap import fetch_manifest
+    from dilocoxd.swarm.discovery.bootstrap import fetch_authorities, fetch_manifest
 
     manifest = fetch_manifest(who.access(timeout_s))
-    who.check(manifest)
+    needs_others = who.needs_authorities(manifest)
+    who.check(manifest, fetch_authorities(who.access(timeout_s), manifest.run_id) if needs_others else ())
     return manifest
 
 
@@ -162,8 +164,9 @@ def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> l
         ("exchange", f"{strategy.codec}, {strategy.transform}, every {strategy.inner_steps} steps"),
     ]
     if admission.mode == "invite":
-        keys = ", ".join(key[:16] for key in admission.authorities)
-        rows.append(("admission", f"by invite; {admission.threshold} of these authorities decide: {keys}"))
+        now = who.way[-1].authorities if who.way else first_authorities(manifest)
+        keys = ", ".join(key.hex()[:16] for key in now.keys)
+        rows.append(("admission", f"by invite; {now.threshold} of these authorities decide: {keys}"))
     elif admission.mode == "open":
         rows.append(("admission", "open: whoever finds the run takes part"))
     else:

@@ -5,24 +5,26 @@ The identity is made first, for the membership names it; it moves into the run d
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dilocoxd.cli.run_dir.admission import keep_membership, own_membership, run_authorities, use_invite
+from dilocoxd.cli.run_dir.admission import first_authorities, keep_membership, own_membership, use_invite
 from dilocoxd.config.addresses import read_address
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.authority_book import KnownChange, recalled
 from dilocoxd.machines.admission.certificates import check_membership
-from dilocoxd.store.admission import write_checkpoint, write_secret
+from dilocoxd.store.admission import write_authorities, write_checkpoint, write_secret
 from dilocoxd.store.credentials import IDENTITY, credential
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.wire.admission import MembershipProof
+from dilocoxd.wire.authorities import AuthorityChange
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.entry import genesis_hash
 from dilocoxd.wire.join_link import JoinLink, is_link, read_link
@@ -70,6 +72,8 @@ class Newcomer:
     proof: MembershipProof | None
     directory: RunDir | None
     """The run directory of an earlier join."""
+    way: list[KnownChange] = field(default_factory=list)
+    """From the manifest's authorities to those that signed our invite."""
 
     def access(self, timeout_s: float) -> "Access":
         """How it reaches the run."""
@@ -78,7 +82,13 @@ class Newcomer:
         shown = encode_struct(self.proof) if self.proof is not None else b""
         return Access(self.target.addresses, timeout_s, _say, self.key, shown)
 
-    def check(self, manifest: Manifest) -> None:
+    def needs_authorities(self, manifest: Manifest) -> bool:
+        """Whether our invite is signed by others than those that the manifest names."""
+        if manifest.admission.mode != "invite" or self.proof is None:
+            return False
+        return self.proof.certificate.terms.authorities != manifest.sha256()
+
+    def check(self, manifest: Manifest, changes: Sequence[AuthorityChange] = ()) -> None:
         """Whether what a peer served is the run of the link, and the invite is that run's. Raises ConfigError."""
         link = self.target.link
         if link is not None and manifest.sha256() != link.run:
@@ -90,8 +100,13 @@ class Newcomer:
             raise ConfigError("the checkpoint of the link is not the beginning of its run; ask for a new link")
         if manifest.admission.mode != "invite" or self.proof is None:
             return
+        from dilocoxd.swarm.discovery.identity import is_signed_by
+
+        listed = self.proof.certificate.terms.authorities
         try:
-            check_membership(self.proof, self.peer, run_authorities(manifest))
+            book = recalled(first_authorities(manifest), changes, is_signed_by)
+            check_membership(self.proof, self.peer, book.list_of(listed) or book.manifest)
+            self.way[:] = book.way_to(listed)
         except WireError as error:
             raise ConfigError(f"the invite of the link cannot be used: {error.detail}; ask for a new link") from error
 
@@ -104,6 +119,9 @@ class Newcomer:
             key.write_bytes(self.key.read_bytes())
         if manifest.admission.mode == "invite" and self.proof is not None:
             keep_membership(run_dir, self.proof)
+        if self.way:
+            sent = [one for known in self.way for one in known.as_sent()]
+            write_authorities(run_dir.members_json, sent, [known.hash for known in self.way])
         link = self.target.link
         if link is None:
             return

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.cli.overrides import join_address
-from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, StoreError, WireError
 from dilocoxd.ids import Digest, PeerId
+from dilocoxd.machines.admission.authority_book import AuthorityBook, recalled
 from dilocoxd.machines.admission.certificates import (
     Authorities,
     admit,
@@ -20,7 +21,7 @@ from dilocoxd.machines.admission.certificates import (
     check_membership,
 )
 from dilocoxd.machines.admission.keys import SigningKey
-from dilocoxd.store.admission import read_membership, read_secret, write_secret
+from dilocoxd.store.admission import read_authorities, read_membership, read_secret, write_secret
 from dilocoxd.store.log import SUFFIX
 from dilocoxd.store.log_record import read_record
 from dilocoxd.store.rundir import RunDir
@@ -53,9 +54,12 @@ class Keyring:
     def invite(self, not_after_ms: int, uses: int, role: str = "contribute") -> InviteToken:
         """A new invite, signed by all keys that are here."""
         seed = SigningKey(secrets.token_bytes(32))
-        terms = InviteTerms(self.authorities.run, secrets.randbits(63), seed.public, not_after_ms, uses, role)
+        listed = self.authorities.listed
+        terms = InviteTerms(self.authorities.run, secrets.randbits(63), seed.public, not_after_ms, uses, role, listed)
         signed = certified(terms, self.authorities, self.keys)
-        return InviteToken(seed.seed, terms.serial, not_after_ms, uses, role, signed.signatures)
+        return InviteToken(
+            seed.seed, terms.serial, not_after_ms, uses, role, self.authorities.change, signed.signatures
+        )
 
 
 def now_ms() -> int:
@@ -63,10 +67,21 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def run_authorities(manifest: Manifest) -> Authorities:
+def first_authorities(manifest: Manifest) -> Authorities:
     """Those that run.toml names."""
     section = manifest.admission
     return authorities_of(manifest.sha256(), section.authorities, section.threshold)
+
+
+def known_authorities(run_dir: RunDir, manifest: Manifest) -> tuple[AuthorityBook, Authorities]:
+    """All lists that the daemon of this directory knows, and the one in force. Raises ConfigError."""
+    changes, now = read_authorities(run_dir.members_json)
+    first = first_authorities(manifest)
+    try:
+        book = recalled(first, changes, lambda voter, signature, text: True)
+    except WireError as error:
+        raise ConfigError(f"{run_dir.members_json}: is damaged ({error}); the others tell what was in it") from error
+    return book, (book.list_of(now) or first)
 
 
 def with_authority(manifest: Manifest) -> tuple[Manifest, SigningKey | None]:
@@ -94,7 +109,7 @@ def read_keys(text: str, where: str) -> list[SigningKey]:
 
 def keyring(run_dir: RunDir, manifest: Manifest) -> Keyring:
     """What this run directory may sign. Raises ConfigError."""
-    authorities = run_authorities(manifest)
+    _, authorities = known_authorities(run_dir, manifest)
     found = read_keys(read_secret(run_dir.authority_key), str(run_dir.authority_key))
     places = {authorities.place_of(key): key for key in found}
     return Keyring(authorities, {place: key for place, key in places.items() if place is not None})
@@ -118,7 +133,8 @@ def own_membership(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> Members
         return None
     try:
         proof = decode_membership(data)
-        check_membership(proof, peer, run_authorities(manifest))
+        book, _ = known_authorities(run_dir, manifest)
+        check_membership(proof, peer, book.list_of(proof.certificate.terms.authorities) or book.manifest)
     except WireError as error:
         raise ConfigError(f"{run_dir.membership}: {error.detail}; join again with a new link") from error
     return proof
@@ -150,8 +166,11 @@ def invite_of(run_dir: RunDir) -> InviteToken | None:
         token = token_from_text(text)
     except ValueError as error:
         raise ConfigError(f"{run_dir.invite}: {error}; or make a new one with `dilocoxd invite`") from error
+    manifest = load_manifest(run_dir.run_toml)
+    book, _ = known_authorities(run_dir, manifest)
+    is_void = book.void_from(token.authorities or manifest.sha256()) is not None
     is_open = token.not_after_ms > now_ms() and token.serial not in closed_serials(run_dir)
-    return token if is_open else None
+    return token if is_open and not is_void else None
 
 
 def closed_serials(run_dir: RunDir) -> frozenset[int]:

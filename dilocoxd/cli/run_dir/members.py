@@ -1,15 +1,14 @@
-"""`dilocoxd invite | members | evict | authority`: who may join a run, who did, and who decides it."""
+"""`dilocoxd invite | members | evict`: who may join a run, and who did. Who decides it: authority.py."""
 
 import re
-import secrets
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import click
 
+from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.site import CommandDone
 from dilocoxd.answers.status import Status
@@ -17,11 +16,9 @@ from dilocoxd.cli.client import client_for
 from dilocoxd.cli.overrides import warn_of_address
 from dilocoxd.cli.run_dir.admission import (
     Keyring,
-    found,
     join_link,
     keyring,
     now_ms,
-    read_keys,
 )
 from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table
@@ -85,7 +82,7 @@ def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path
         show_link(run_dir, manifest, token)
         return 0
     key = SigningKey(token.seed)
-    terms = InviteTerms(manifest.sha256(), token.serial, key.public, token.not_after_ms, uses, role)
+    terms = token.certificate(manifest.sha256(), key.public).terms
     write_secret(_seed_file(run_dir, token.serial), token.seed.hex())
     path = Path(f"invite-{token.serial:x}.json")
     new_request("invite", terms, ring).save(path)
@@ -103,12 +100,18 @@ def _signed_token(run_dir: RunDir, ring: Keyring, path: Path) -> InviteToken:
     request = load_request(path)
     terms = request.terms
     if not isinstance(terms, InviteTerms):
-        raise ConfigError(f"{path}: is an eviction, not an invite")
+        raise ConfigError(f"{path}: is no invite, but another request to sign")
     seed = read_secret(_seed_file(run_dir, terms.serial))
     if not seed:
         raise ConfigError(f"{path}: this invite was not begun here; use the run directory where it was")
     token = InviteToken(
-        bytes.fromhex(seed), terms.serial, terms.not_after_ms, terms.uses, terms.role, request.signatures
+        bytes.fromhex(seed),
+        terms.serial,
+        terms.not_after_ms,
+        terms.uses,
+        terms.role,
+        b"" if terms.authorities == terms.run else terms.authorities,
+        request.signatures,
     )
     try:
         check_certificate(token.certificate(terms.run, terms.invite_key), ring.authorities)
@@ -162,6 +165,10 @@ def members(target: str | None, as_json: bool) -> int:
         Column("peer id", [row.peer_id for row in rows], 6),
     ]
     click.echo(table(columns, None) if rows else "this run asks for no membership")
+    for one in client_for(target).ask("/v1/authorities", list[AuthorityList]):
+        if one.state == "in force":
+            keys = ", ".join(key[:16] for key in one.keys)
+            click.echo(f"authorities: list {one.number}, {one.threshold} of {keys} decide")
     return 0
 
 
@@ -199,7 +206,7 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
         raise ConfigError(f"{signed}: is no eviction of {site}")
     revocation = Revocation(terms, request.signatures, ())
     try:
-        check_revocation(revocation, ring.authorities)
+        check_revocation(revocation, (ring.authorities,))
     except WireError as error:
         if signed is not None:
             raise ConfigError(f"{error.detail}; bring a key with `dilocoxd authority import`") from error
@@ -211,79 +218,4 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
         return 0
     body = {"revocation": encode_struct(revocation).hex()}
     click.echo(client.ask("/v1/control/evict", CommandDone, body).text)
-    return 0
-
-
-@click.group()
-def authority() -> None:
-    """The keys that decide who may join a run."""
-
-
-@authority.command("new")
-@click.argument("file", type=click.Path(path_type=Path))
-def new_key(file: Path) -> int:
-    """Make a key, and print its public half for admission.authorities of a new run."""
-    key = SigningKey(secrets.token_bytes(32))
-    _write_new(file, [key])
-    click.echo(key.public.hex())
-    return 0
-
-
-def _write_new(file: Path, keys: Iterable[SigningKey]) -> None:
-    if file.exists():
-        raise ConfigError(f"{file} exists already; name a new file")
-    _write_keys(file, keys)
-
-
-def _write_keys(file: Path, keys: Iterable[SigningKey]) -> None:
-    """One seed in a line, as `read_keys` reads them."""
-    write_secret(file, "\n".join(key.seed.hex() for key in keys))
-
-
-@authority.command("export")
-@run_argument
-@click.argument("file", type=click.Path(path_type=Path))
-def export_keys(run_directory: Path, file: Path) -> int:
-    """Copy the keys of a run directory to FILE: whoever has it decides who may join."""
-    run_dir, _, ring = invited_run(run_directory)
-    if not ring.keys:
-        raise ConfigError(f"{run_dir.authority_key}: there is no authority's key here")
-    _write_new(file, ring.keys.values())
-    click.echo(f"{len(ring.keys)} of {len(ring.authorities.keys)} keys are in {file}; keep it secret")
-    return 0
-
-
-@authority.command("import")
-@run_argument
-@click.argument("file", type=click.Path(path_type=Path))
-def import_keys(run_directory: Path, file: Path) -> int:
-    """Add the keys in FILE to a run directory, which may invite and evict then."""
-    run_dir, manifest, ring = invited_run(run_directory)
-    given = read_keys(read_secret(file), str(file))
-    places = {ring.authorities.place_of(key): key for key in given}
-    new = {place: key for place, key in places.items() if place is not None}
-    if not new:
-        raise ConfigError(f"{file}: holds no key of this run's authorities")
-    kept = {**ring.keys, **new}
-    _write_keys(run_dir.authority_key, kept.values())
-    _become_member(run_dir, manifest)
-    click.echo(f"{len(kept)} of {len(ring.authorities.keys)} keys are here, {ring.authorities.threshold} decide")
-    return 0
-
-
-def _become_member(run_dir: RunDir, manifest: Manifest) -> None:
-    from dilocoxd.config.site import load_site
-    from dilocoxd.swarm.discovery.identity import load
-
-    found(run_dir, manifest, load(run_dir.identity(load_site(run_dir.site_toml))).peer_id)
-
-
-@authority.command("sign")
-@click.argument("request_file", metavar="REQUEST", type=click.Path(path_type=Path))
-@click.argument("key_file", metavar="KEY_FILE", type=click.Path(path_type=Path))
-def sign_request(request_file: Path, key_file: Path) -> int:
-    """Sign an invite or an eviction of a run where several authorities decide together."""
-    request = load_request(request_file).signed_by(read_keys(read_secret(key_file), str(key_file)))
-    request.save(request_file)
-    click.echo(f"{request_file}: {request.kind}, signed by {len(request.signatures)} of {len(request.authorities)}")
     return 0

@@ -15,25 +15,28 @@ from dilocoxd.wire.admission import (
     invite_text,
     revoke_text,
 )
+from dilocoxd.wire.authorities import AuthorityTerms, authorities_text
 from dilocoxd.wire.codec import decode_struct, encode_struct
 
-Terms = InviteTerms | RevocationTerms
+Terms = InviteTerms | RevocationTerms | AuthorityTerms
 TERMS_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SigningRequest:
-    """An invite or an eviction that still lacks signatures."""
+    """An invite, an eviction or a change of the authorities that still lacks signatures."""
 
-    kind: Literal["invite", "evict"]
+    kind: Literal["invite", "evict", "authorities"]
     terms: Terms
     authorities: tuple[str, ...]
-    """Public keys in hex, as the manifest lists them."""
+    """Public keys in hex, as the list in force has them."""
     signatures: tuple[AuthoritySignature, ...]
 
     @property
     def text(self) -> bytes:
         """What is signed."""
+        if isinstance(self.terms, AuthorityTerms):
+            return authorities_text(self.terms)
         return invite_text(self.terms) if isinstance(self.terms, InviteTerms) else revoke_text(self.terms)
 
     def signed_by(self, keys: list[SigningKey]) -> "SigningRequest":
@@ -56,7 +59,7 @@ class SigningRequest:
         path.write_text(json.dumps(table, indent=1) + "\n", encoding="ascii")
 
 
-def new_request(kind: Literal["invite", "evict"], terms: Terms, ring: Keyring) -> SigningRequest:
+def new_request(kind: Literal["invite", "evict", "authorities"], terms: Terms, ring: Keyring) -> SigningRequest:
     """One that the keys of this run directory have signed."""
     keys = tuple(key.hex() for key in ring.authorities.keys)
     request = SigningRequest(kind, terms, keys, ())
@@ -67,8 +70,8 @@ def load_request(path: Path) -> SigningRequest:
     """The request in a file. Raises ConfigError."""
     try:
         table = json.loads(path.read_text("ascii"))
-        form: type[InviteTerms] | type[RevocationTerms]
-        form = {"invite": InviteTerms, "evict": RevocationTerms}[table["kind"]]
+        form: type[InviteTerms] | type[RevocationTerms] | type[AuthorityTerms]
+        form = {"invite": InviteTerms, "evict": RevocationTerms, "authorities": AuthorityTerms}[table["kind"]]
         terms: Terms = decode_struct(form, bytes.fromhex(table["terms"]), size_max=TERMS_BYTES_MAX)
         signatures = tuple(
             AuthoritySignature(int(place), bytes.fromhex(text))
@@ -76,4 +79,6 @@ def load_request(path: Path) -> SigningRequest:
         )
         return SigningRequest(table["kind"], terms, tuple(map(str, table["authorities"])), signatures)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
-        raise ConfigError(f"{path}: is no file of `dilocoxd invite` or `dilocoxd evict` ({error})") from error
+        raise ConfigError(
+            f"{path}: is no file of `dilocoxd invite`, `evict` or `authority rotate` ({error})"
+        ) from error

@@ -87,7 +87,7 @@ GROUPS: Final = (
                 f"{CLI}.run_dir.members:evict",
                 "End the membership of a site; it is let in nowhere any more, and its invite is closed",
             ),
-            LazyCommand("authority", f"{CLI}.run_dir.members:authority", "The keys that decide who may join a run"),
+            LazyCommand("authority", f"{CLI}.run_dir.authority:authority", "The keys that decide who may join a run"),
             LazyCommand(
                 "adopt", f"{CLI}.control:adopt", "Take another branch of the run, where the alert fork_below_final asks"
             ),

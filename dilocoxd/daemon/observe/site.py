@@ -122,8 +122,7 @@ class SiteHistory:
             " `dilocoxd status` says at how many other sites it is so; the state before is"
             f" RUN_DIR@{back}{blamed(self._journal.alerts.values())}"
         )
-        code = "state_spoiled"
-        self._events.emit(catalogue.AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))
+        self._events.emit(raised("state_spoiled", text))
 
     def _worker(self, event: WorkerChanged) -> None:
         code = f"worker_{event.role}_lost"

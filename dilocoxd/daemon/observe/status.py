@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd import __version__
+from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.progress import RunProgress
@@ -72,6 +73,7 @@ class StatusSources:
     site: TrainingSite
     peers: Callable[[], list[Peer]]
     members: Callable[[], list[Member]]
+    authorities: Callable[[], list[AuthorityList]]
     round_status: Callable[[], RoundStatus | None]
     recovery_text: Callable[[], str]
     swarm: Swarm

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.answers.alerts import ExplainedAlert, PastAlert
+from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.history import LossCurves, OwnSpan, SiteTimeline, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer
@@ -54,6 +55,10 @@ class DaemonView:
     def members(self) -> list[Member]:
         """GET /v1/members."""
         return self._from.members()
+
+    def authorities(self) -> list[AuthorityList]:
+        """GET /v1/authorities."""
+        return self._from.authorities()
 
     def rounds(self, first: int, limit: int) -> list[RoundRow]:
         """Rounds ascending from `first`: committed ones and the one that is under way."""

@@ -55,7 +55,7 @@ class Members:
     def has_caught_up(self) -> None:
         """Our chain is that of the others: who is not in it, and is new to us, is new."""
         if self.swarm.admissions is not None:
-            self.swarm.admissions.book.is_catching_up = False
+            self.swarm.admissions.settle_credit()
 
     def follow_chain(self) -> None:
         """Our chain is loaded: count the members' votes by it from now on."""
@@ -114,14 +114,14 @@ class Members:
             raise CommandRefused(self._why_no_vote(peer))
         head = self.chain.hash_at(height)
         assert head is not None, "the tip and what is below it have a hash"
-        terms = RevocationTerms(admissions.book.authorities.run, peer, proof.certificate.terms.serial)
+        terms = RevocationTerms(admissions.book.manifest.run, peer, proof.certificate.terms.serial)
         before = admissions.book.undecided.votes.get((peer, terms.serial), {}).get(me)
         if before is not None and self._is_good(before, height):
             return self._voted(terms, "had voted already")
         value = self.identity.sign(eviction_text(terms, height, head))
         vote = MemberVote(me, height, head, Signature(self.identity.public_key_der, value))
         try:
-            is_news = self.swarm.evict(Revocation(terms, (), (vote,)))
+            is_news = self.swarm.decisions.evict(Revocation(terms, (), (vote,)))
         except WireError as error:
             raise CommandRefused(f"the vote is not accepted: {error.detail}") from error
         if not is_news:
@@ -159,7 +159,7 @@ class Members:
         """Settle a revocation in hex and tell the others. Raises CommandRefused."""
         try:
             signed = decode_revocation(bytes.fromhex(revocation))
-            is_news = self.swarm.evict(signed)
+            is_news = self.swarm.decisions.evict(signed)
         except WireError as error:
             raise CommandRefused(f"the eviction is not accepted: {error.detail}") from error
         except ValueError as error:

@@ -48,7 +48,7 @@ BUDGET_POLL_S: Final = 0.25
 BUDGET_WAIT_S: Final = 5.0
 """So long a question beyond the budget waits before it is refused."""
 _RESOURCE: Final = re.compile(
-    r"(?P<kind>manifest|snapshots|chain/(?P<first>\d{1,18})|payload/(?P<round>\d{1,18})"
+    r"(?P<kind>manifest|authorities|snapshots|chain/(?P<first>\d{1,18})|payload/(?P<round>\d{1,18})"
     r"|shares/(?P<shares>\d{1,19})|share/(?P<phase>\d{1,19})/(?P<segment>\d{1,5})"
     r"|snapshot/(?P<snapshot>\d{1,18})/(?P<file>[a-z]{1,32}\.(?:json|safetensors))"
     r"|corpus/(?P<corpus>index\.json|tokenizer\.json|tokens\.bin)"
@@ -113,6 +113,8 @@ class Library:
         self._hash_work = Budget(time.monotonic, each=HASH_EACH, network=HASH_NETWORK, total=HASH_TOTAL)
         self.network: Callable[[PeerId], str] = lambda peer: ""
         """The network that a peer talks from."""
+        self.authorities: Callable[[], bytes] = lambda: b""
+        """The changes of the run's authorities that we know, packed."""
         self._hashing = asyncio.Lock()
         """A newcomer asks for several parts of a file at once: only the first question hashes all of it."""
 
@@ -126,8 +128,10 @@ class Library:
         try:
             if resource == "manifest":
                 return serve_bytes(self._manifest)
-            if resource == "snapshots" or match["first"] is not None:
+            if resource in ("snapshots", "authorities") or match["first"] is not None:
                 await self._charge(self._log_reads, peer, 1.0)
+            if resource == "authorities":
+                return serve_bytes(self.authorities())
             if resource == "snapshots":
                 return serve_bytes(await asyncio.to_thread(self._list_snapshots))
             if match["first"] is not None:

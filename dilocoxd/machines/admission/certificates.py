@@ -21,11 +21,12 @@ from dilocoxd.wire.admission import (
     member_text,
     revoke_text,
 )
+from dilocoxd.wire.authorities import AuthorityChange, AuthorityTerms, authorities_text
 
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """Whose signatures a run believes, as its manifest says."""
+    """Whose signatures a run believes: the list of its manifest, or of a change (authority_book.py)."""
 
     run: bytes
     """sha256 of the manifest, 32 bytes."""
@@ -33,6 +34,15 @@ class Authorities:
     """Public keys; a signature names its key by the place in this list."""
     threshold: int = 1
     """So many of them must sign."""
+    number: int = 0
+    """How many changes made this list; 0: it is the manifest's."""
+    change: bytes = b""
+    """Hash of the change that made it; empty: it is the manifest's."""
+
+    @property
+    def listed(self) -> bytes:
+        """What certificates of this list name."""
+        return self.change or self.run
 
     def place_of(self, key: SigningKey) -> int | None:
         """Where `key` stands in the list; None: it is no authority of this run."""
@@ -67,6 +77,8 @@ def check_certificate(certificate: InviteCertificate, authorities: Authorities) 
     terms = certificate.terms
     if terms.run != authorities.run:
         raise WireError("wrong_run", "the invite belongs to another run")
+    if terms.authorities != authorities.listed:
+        raise WireError("unknown_authorities", "the invite is signed by authorities that are not known here (yet)")
     signed = authorities.num_signed(invite_text(terms), certificate.signatures)
     if not authorities.is_enough(signed):
         raise WireError(
@@ -99,13 +111,26 @@ def revoked(terms: RevocationTerms, authorities: Authorities, keys: Mapping[int,
     return Revocation(terms, authorities.sign(revoke_text(terms), keys), ())
 
 
-def check_revocation(revocation: Revocation, authorities: Authorities) -> None:
-    """Whether authorities decided it. Raises WireError(wrong_run | bad_certificate)."""
-    if revocation.terms.run != authorities.run:
-        raise WireError("wrong_run", "the revocation belongs to another run")
-    signed = authorities.num_signed(revoke_text(revocation.terms), revocation.signatures)
-    if not authorities.is_enough(signed):
-        raise WireError(
+def changed(terms: AuthorityTerms, before: Authorities, keys: Mapping[int, SigningKey]) -> AuthorityChange:
+    """`terms` signed by the authorities before at these places (some may still be missing)."""
+    return AuthorityChange(terms, before.sign(authorities_text(terms), keys), ())
+
+
+def check_revocation(revocation: Revocation, lists: Iterable[Authorities]) -> bytes:
+    """Which of these lists decided it, as certificates name it. Raises WireError(wrong_run | bad_certificate)."""
+    text, failure = revoke_text(revocation.terms), WireError("bad_certificate", "the revocation is signed by nobody")
+    for authorities in lists:
+        if revocation.terms.run != authorities.run:
+            raise WireError("wrong_run", "the revocation belongs to another run")
+        try:
+            signed = authorities.num_signed(text, revocation.signatures)
+        except WireError as error:
+            failure = error
+            continue
+        if authorities.is_enough(signed):
+            return authorities.listed
+        failure = WireError(
             "bad_certificate",
             f"the revocation is signed by {signed} authorities, the run asks for {authorities.threshold}",
         )
+    raise failure

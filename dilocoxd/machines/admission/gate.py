@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.authority_book import AuthorityBook
 from dilocoxd.machines.admission.certificates import Authorities, check_membership, check_revocation
 from dilocoxd.machines.admission.eviction import Contributors, VoteCount, tally
 from dilocoxd.machines.admission.vote_book import UNDECIDED_MAX, Verify, VoteBook, VoteRules, is_enough, newest
@@ -27,6 +28,8 @@ from dilocoxd.wire.admission import (
 
 Mode = Literal["invite", "open", "closed"]
 CLOCK_SLACK_MS: Final = 60_000
+VOID_SLACK_ENTRIES: Final = 8
+"""A site that was evicted in time may still stand in so many entries after its authorities became void."""
 MEMBERS_MAX: Final = 4096
 REVOKED_MAX: Final = 4096
 SERIALS_OF_ONE_MAX: Final = 4
@@ -41,13 +44,15 @@ class Review:
 
     evicted: tuple[PeerId, ...] = ()
     reinstated: tuple[PeerId, ...] = ()
+    has_new_authorities: bool = False
 
 
 @dataclass(slots=True)
 class AdmissionBook:
     """One record per member, keyed by peer; revocations by (peer, serial). Neither ever exceeds its maximum."""
 
-    authorities: Authorities
+    manifest: Authorities
+    """The first authorities of the run."""
     members: dict[PeerId, MembershipProof] = field(default_factory=dict)
     revocations: dict[tuple[PeerId, int], Revocation] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
@@ -60,17 +65,24 @@ class AdmissionBook:
     """None: it is not loaded yet, and what was decided before stands."""
     is_catching_up: bool = False
     """Our chain is not yet that of the others, so it cannot tell us who is a member already."""
+    authorities: AuthorityBook = field(init=False)
     undecided: VoteBook[Membership] = field(init=False)
+    _on_credit: set[PeerId] = field(default_factory=set)
+    """Whom we let in before we could know whether they are members of old."""
+    _signed_by: dict[Membership, bytes] = field(default_factory=dict)
+    """Which list signed a revocation. Keys: revocations."""
     _set_aside: dict[Membership, MembershipProof] = field(default_factory=dict)
-    """Of peers that members evicted: a fork can undo it, and then they are let in as before. Keys: revocations."""
+    """Of peers that were evicted: a fork, or other authorities, can undo it, and then they are let in as before. Keys:
+    revocations."""
 
     def __post_init__(self) -> None:
+        self.authorities = AuthorityBook(self.manifest, self.verify, self.is_in_time, self._may_vote)
         self.undecided = VoteBook(
             VoteRules(self._text, self.verify, self.is_in_time, self._may_vote, self._can_be_voted_on, _tally)
         )
 
     def _text(self, key: Membership, height: int, head: bytes) -> bytes:
-        return eviction_text(RevocationTerms(self.authorities.run, *key), height, head)
+        return eviction_text(RevocationTerms(self.manifest.run, *key), height, head)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether `peer` was let in and not evicted since."""
@@ -87,21 +99,35 @@ class AdmissionBook:
     def check(self, membership: MembershipProof, peer: PeerId, now_ms: int) -> None:
         """Whether `peer` may come in with it.
 
-        Raises WireError: wrong_run, bad_certificate, bad_membership, evicted, invite_expired, invite_used_up.
+        Raises WireError: wrong_run, unknown_authorities, bad_certificate, bad_membership, evicted, invite_void,
+        invite_expired, invite_used_up.
         """
         known = self.members.get(peer)
         if known == membership:
             return
-        check_membership(membership, peer, self.authorities)
         terms = membership.certificate.terms
+        self._check_genuine(membership, peer)
         if (peer, terms.serial) in self.revocations:
             raise WireError("evicted", "this site was evicted from the run; ask an authority for a new invite")
         if known is not None:
             return
         if not self._may_be_old(peer):
+            if self._is_void(terms):
+                raise WireError("invite_void", "the authorities who made this invite were replaced; ask for a new one")
             self._check_is_fresh(terms, now_ms)
         if len(self.members) >= MEMBERS_MAX:
             raise WireError("busy", f"the run has {MEMBERS_MAX} members already")
+
+    def _check_genuine(self, membership: MembershipProof, peer: PeerId) -> None:
+        by = self.authorities.list_of(membership.certificate.terms.authorities)
+        check_membership(membership, peer, by or self.manifest)
+
+    def _is_void(self, terms: InviteTerms) -> bool:
+        void_from = self.authorities.void_from(terms.authorities)
+        return void_from is not None and (self.chain is None or self.chain.height >= void_from)
+
+    def _is_over(self, terms: InviteTerms) -> bool:
+        return self._is_void(terms) or terms.serial in self.closed
 
     def _may_be_old(self, peer: PeerId) -> bool:
         return self.is_catching_up or (self.chain is not None and self.chain.last_entry(peer) is not None)
@@ -119,13 +145,38 @@ class AdmissionBook:
         """Make `peer` a member; whether that is news. Raises WireError as `check` does."""
         self.check(membership, peer, now_ms)
         is_new = self.members.get(peer) != membership
+        if peer not in self.members and self.is_catching_up:
+            self._on_credit.add(peer)
         self.members[peer] = membership
         return is_new
 
+    def settle_credit(self) -> tuple[PeerId, ...]:
+        """We have caught up: who came by a void or closed invite, and is in no entry, is no member after all."""
+        self.is_catching_up = False
+        out = [peer for peer in self._on_credit if peer in self.members and not self._may_be_old(peer)]
+        out = [peer for peer in out if self._is_over(self.members[peer].certificate.terms)]
+        self._on_credit.clear()
+        for peer in out:
+            del self.members[peer]
+        return tuple(out)
+
     def revoke(self, revocation: Revocation) -> bool:
         """Evict whom it names; whether that is news. Raises WireError(wrong_run | bad_certificate | busy)."""
-        check_revocation(revocation, self.authorities)
-        return self.settle(revocation)
+        listed = check_revocation(revocation, self.authorities.lists())
+        if not self._may_evict(revocation.terms.peer, listed):
+            return False
+        is_news = self.settle(revocation)
+        if is_news:
+            self._signed_by[revocation.terms.peer, revocation.terms.serial] = listed
+        return is_news
+
+    def _may_evict(self, peer: PeerId, listed: bytes) -> bool:
+        """Not, if the list is void and the peer went on contributing: a stolen key would evict everybody."""
+        void_from = self.authorities.void_from(listed)
+        if void_from is None or self.chain is None or self.chain.height < void_from:
+            return True
+        last = self.chain.last_entry(peer)
+        return last is None or last < void_from + VOID_SLACK_ENTRIES
 
     def settle(self, revocation: Revocation) -> bool:
         """The same for one whose signatures were checked before, by us or by the chain."""
@@ -139,12 +190,10 @@ class AdmissionBook:
         self.revocations[key] = revocation
         self.closed.add(terms.serial)
         self.undecided.drop(key)
-        self._set_aside.pop(key, None)
         proof = self.members.get(terms.peer)
         if proof is not None and proof.certificate.terms.serial == terms.serial:
             del self.members[terms.peer]
-            if not revocation.signatures:
-                self._set_aside[key] = proof
+            self._set_aside[key] = proof
         return True
 
     def vote(self, revocation: Revocation) -> tuple[MemberVote, ...]:
@@ -162,11 +211,11 @@ class AdmissionBook:
         self.undecided.check_all((revocation.terms.peer, revocation.terms.serial), revocation.votes)
 
     def _check_run(self, revocation: Revocation) -> None:
-        if revocation.terms.run != self.authorities.run:
+        if revocation.terms.run != self.manifest.run:
             raise WireError("wrong_run", "the votes belong to another run")
 
     def _revocation(self, key: Membership, votes: tuple[MemberVote, ...]) -> Revocation:
-        return Revocation(RevocationTerms(self.authorities.run, *key), (), votes)
+        return Revocation(RevocationTerms(self.manifest.run, *key), (), votes)
 
     def waiting(self) -> tuple[Revocation, ...]:
         """Votes on entries that we do not have yet, oldest first."""
@@ -186,12 +235,12 @@ class AdmissionBook:
 
     def recall_member(self, proof: MembershipProof) -> None:
         """Take in one that was let in before a restart, also if its invite has expired since. Raises WireError."""
-        check_membership(proof, proof.peer, self.authorities)
+        self._check_genuine(proof, proof.peer)
         key = (proof.peer, proof.certificate.terms.serial)
         revoked = self.revocations.get(key)
         if revoked is None:
             self.members[proof.peer] = proof
-        elif revoked.votes:
+        else:
             self._set_aside[key] = proof
 
     def recall_votes(self, revocation: Revocation) -> None:
@@ -203,7 +252,7 @@ class AdmissionBook:
         self.undecided.hold(key, revocation.votes)
 
     def set_aside(self) -> tuple[MembershipProof, ...]:
-        """Memberships that only votes have ended."""
+        """Memberships that have ended, for as long as that may be undone."""
         return tuple(self._set_aside.values())
 
     def _can_be_voted_on(self, key: Membership) -> bool:
@@ -235,11 +284,13 @@ class AdmissionBook:
         if self.chain is None:
             return Review()
         height = self.chain.height
+        has_new_authorities = self.authorities.review(self.chain)
         for key, votes in self.undecided.take_waiting(height):
             self.vote(self._revocation(key, votes))
         # What was voted on entries that we lack, after a rollback or a lost log, stands until they are there.
         judged = [key for key, one in self.revocations.items() if one.votes and newest(one.votes) <= height]
         reinstated = [key for key in judged if not self._is_decided(key)]
+        reinstated += [key for key, listed in self._signed_by.items() if not self._may_evict(key[0], listed)]
         for key in reinstated:
             self._reinstate(key)
         evicted = [key for key in self.undecided.votes if self._is_decided(key)]
@@ -247,19 +298,21 @@ class AdmissionBook:
         for key in evicted:
             self.settle(self._revocation(key, self.undecided.on(key)))
         self.undecided.prune(height)
-        return Review(tuple(peer for peer, _ in evicted), tuple(peer for peer, _ in reinstated))
+        return Review(tuple(peer for peer, _ in evicted), tuple(peer for peer, _ in reinstated), has_new_authorities)
 
     def _is_decided(self, key: Membership) -> bool:
         return is_enough(self.tally(key))
 
     def _reinstate(self, key: Membership) -> None:
         undone = self.revocations.pop(key)
+        self._signed_by.pop(key, None)
         peer, serial = key
         if all(serial != other for _, other in self.revocations):
             self.closed.discard(serial)
         if proof := self._set_aside.pop(key, None):
             self.members.setdefault(peer, proof)
-        self.undecided.hold(key, undone.votes)
+        if undone.votes:
+            self.undecided.hold(key, undone.votes)
 
 
 def _tally(key: Membership, votes: Sequence[MemberVote], chain: Contributors) -> VoteCount | None:

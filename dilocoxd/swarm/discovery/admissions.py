@@ -1,4 +1,4 @@
-"""Keeps the run's members and evictions on disk, and tells the others who was evicted (protocol M4, M5, M7).
+"""Keeps members, evictions and authorities on disk, and tells others of the latter two (protocol M4, M5, M7 to M10).
 
 A member that was let in once is let in after a restart too, though its invite has expired meanwhile. What the file
 holds is checked like what a peer sends: its signatures are the proof.
@@ -14,16 +14,17 @@ from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities
 from dilocoxd.machines.admission.eviction import Contributors
-from dilocoxd.machines.admission.gate import MEMBERS_MAX, AdmissionBook
+from dilocoxd.machines.admission.gate import MEMBERS_MAX, AdmissionBook, Review
 from dilocoxd.store.durable import write_json
 from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.swarm.streams.budget import Budget, Rate
 from dilocoxd.wire.admission import Revocation, decode_membership, decode_revocation
+from dilocoxd.wire.authorities import AuthorityChange, decode_change
 from dilocoxd.wire.codec import encode_struct
-from dilocoxd.wire.messages import Revocations
+from dilocoxd.wire.messages import AuthorityChanges, Revocations
 
 FILE_BYTES_MAX: Final = 64 << 20
-REVOCATIONS_PER_MESSAGE: Final = 15
+ITEMS_PER_MESSAGE: Final = 15
 VOTES_OF_ONE: Final = Rate(per_s=1 / 60, burst=64)
 """So often a member's votes are taken up: what is, goes on to everybody."""
 
@@ -39,6 +40,9 @@ class Admissions:
         """Told of each peer that is no member any more."""
         self.on_reinstated: Callable[[PeerId], None] = lambda peer: None
         """Told of each peer that was evicted on a chain that is not ours any more."""
+        self.on_authorities: Callable[[], None] = lambda: None
+        """Told when other authorities are in force, or somebody signed a change beside one that is."""
+        self._num_rivals = 0
 
     def note_change(self) -> None:
         """The book has a new member."""
@@ -52,6 +56,11 @@ class Admissions:
             if self._path.stat().st_size > FILE_BYTES_MAX:
                 return f"{self._path}: larger than {FILE_BYTES_MAX} bytes"
             found = json.loads(self._path.read_text("ascii"))
+            for text in found.get("authorities", ()):
+                self.book.authorities.recall(decode_change(bytes.fromhex(text)))
+            for text in found.get("authority_votes", ()):
+                self.book.authorities.recall_votes(decode_change(bytes.fromhex(text)))
+            self._num_rivals = len(self.book.authorities.rivals())
             for text in found["revocations"]:
                 self.book.recall(decode_revocation(bytes.fromhex(text)))
             for text in found["members"][: 2 * MEMBERS_MAX]:
@@ -75,6 +84,9 @@ class Admissions:
         votes = [encode_struct(one).hex() for one in book.votes()]
         waiting = [encode_struct(one).hex() for one in book.waiting()]
         content = {"members": members, "revocations": revocations, "votes": votes, "waiting": waiting}
+        content["authorities"] = [encode_struct(one).hex() for one in book.authorities.known()]
+        content["authority_votes"] = [encode_struct(one).hex() for one in book.authorities.open_votes()]
+        content["authorities_in_force"] = [one.hash.hex() for one in book.authorities.in_force]
         try:
             write_json(self._path, content)
         except StoreError:
@@ -104,6 +116,28 @@ class Admissions:
             self._tell_if_out(revocation.terms.peer)
         return news
 
+    def take_changes(self, message: AuthorityChanges) -> tuple[AuthorityChange, ...]:
+        """What is news of the authorities. Raises WireError for the first that is not genuine."""
+        found = [self.change(one) for one in map(decode_change, message.items)]
+        return tuple(one for one in found if one is not None)
+
+    def change(self, change: AuthorityChange) -> AuthorityChange | None:
+        """Settle a change of the authorities, or count its votes; what of it is news to us. Raises WireError."""
+        book = self.book.authorities
+        num_waiting = len(book.undecided.waiting)
+        news = book.take(change, self.book.chain)
+        self._has_news = self._has_news or news is not None or len(book.undecided.waiting) != num_waiting
+        if news is not None:
+            is_loaded = self.book.chain is not None
+            self._act_on(self.book.review() if is_loaded else Review(has_new_authorities=book.follow()))
+        return news
+
+    def settle_credit(self) -> None:
+        """We have caught up: who was let in by a void invite may be no member after all."""
+        for peer in self.book.settle_credit():
+            self._has_news = True
+            self.on_evicted(peer)
+
     def follow(self, chain: Contributors) -> None:
         """Count votes by this chain from now on; `review` is to be called when it has changed."""
         self.book.chain = chain
@@ -113,7 +147,14 @@ class Admissions:
         """The chain has changed: who is out, or in again, by the members' votes."""
         if not self.book.has_votes:
             return
-        found = self.book.review()
+        self._act_on(self.book.review())
+
+    def _act_on(self, found: Review) -> None:
+        num_rivals = len(self.book.authorities.rivals())
+        if found.has_new_authorities or num_rivals > self._num_rivals:
+            self._has_news = True
+            self.on_authorities()
+        self._num_rivals = num_rivals
         self._has_news = self._has_news or bool(found.evicted or found.reinstated)
         for peer in found.reinstated:
             self.on_reinstated(peer)
@@ -124,11 +165,17 @@ class Admissions:
         if not self.book.is_member(peer):
             self.on_evicted(peer)
 
-    def to_tell(self) -> list[Revocations]:
-        """All evictions and votes, for a peer that we have just met."""
-        items = [encode_struct(one) for one in (*self.book.revocations.values(), *self.book.votes())]
-        steps = range(0, len(items), REVOCATIONS_PER_MESSAGE)
-        return [Revocations(tuple(items[start : start + REVOCATIONS_PER_MESSAGE])) for start in steps]
+    def to_tell(self) -> list[AuthorityChanges | Revocations]:
+        """All that was decided or voted, for a peer that we have just met: authorities first, who sign the rest."""
+        book = self.book
+        changes = [encode_struct(one) for one in (*book.authorities.known(), *book.authorities.open_votes())]
+        revocations = [encode_struct(one) for one in (*book.revocations.values(), *book.votes())]
+        return [*map(AuthorityChanges, _parts(changes)), *map(Revocations, _parts(revocations))]
+
+
+def _parts(items: list[bytes]) -> list[tuple[bytes, ...]]:
+    steps = range(0, len(items), ITEMS_PER_MESSAGE)
+    return [tuple(items[start : start + ITEMS_PER_MESSAGE]) for start in steps]
 
 
 def make_admissions(authorities: Authorities | None, path: Path | None) -> Admissions | None:

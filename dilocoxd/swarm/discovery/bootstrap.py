@@ -29,6 +29,7 @@ from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.streams import Refused, StreamGate
+from dilocoxd.wire.authorities import PACKED_BYTES_MAX, AuthorityChange, unpack_changes
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ NOT_LET_IN: Final = frozenset(
         "evicted",
         "invite_expired",
         "invite_used_up",
+        "invite_void",
         "not_allowed",
     }
 )
@@ -280,6 +282,23 @@ async def _fetch_manifest_from(gate: StreamGate, contact: Contact, addresses: Se
             f" {contact.introduction.run_id}; ask another peer"
         )
     return manifest
+
+
+def fetch_authorities(access: Access, run_id: RunId) -> list[AuthorityChange]:
+    """The changes of the run's authorities that one of these peers knows; no signature is checked here.
+
+    Raises JoinError, ConfigError. Blocks; runs its own event loop.
+    """
+
+    async def question(gate: StreamGate, contact: Contact) -> list[AuthorityChange]:
+        try:
+            data = await FetchClient(gate).fetch_bytes(contact.peer, "authorities", bytes_max=PACKED_BYTES_MAX)
+            return unpack_changes(data)
+        except (PeerError, WireError) as error:
+            address = access.parsed()[0]
+            raise JoinError([StageFailure(address, "authorities", str(error))], 0.0) from error
+
+    return uvloop.run(ask_peer(access, question, run_id=run_id))
 
 
 def fetch_manifest(access: Access) -> Manifest:

@@ -4,11 +4,12 @@ A *visitor* may join but has not begun to: it fetches manifest, text and first s
 invite. A *stranger* has shown nothing, and gets a bare HELLO.
 """
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.wire.admission import MembershipProof, decode_membership
@@ -29,6 +30,8 @@ class Doorkeeper:
         """Our encoded membership, shown in each HELLO of ours."""
         self.on_change: Callable[[], None] = lambda: None
         """Told when somebody became a member."""
+        self.on_unknown: Callable[[PeerId], None] = lambda peer: None
+        """Told of whoever shows an invite of authorities that we do not know: it can tell us of them."""
         self._visitors: OrderedDict[PeerId, float] = OrderedDict()
 
     def judge(self, peer: PeerId, hello: Hello, now_ms: int, now_s: float) -> Standing:
@@ -41,7 +44,8 @@ class Doorkeeper:
         if hello.record:
             self._take_in(proof, peer, now_ms)
             return "member"
-        self.book.check(proof, peer, now_ms)
+        with self._noticed(peer):
+            self.book.check(proof, peer, now_ms)
         if self.book.is_member(peer):
             return "member"
         self._visitors[peer] = now_s
@@ -58,9 +62,20 @@ class Doorkeeper:
             raise PeerError(f"{peer} shows no membership: it is no member of the run, or does not take us for one")
         self._take_in(decode_membership(hello.membership), peer, now_ms)
 
+    @contextlib.contextmanager
+    def _noticed(self, peer: PeerId) -> Iterator[None]:
+        try:
+            yield
+        except WireError as error:
+            if error.code == "unknown_authorities":
+                self.on_unknown(peer)
+            raise
+
     def _take_in(self, proof: MembershipProof, peer: PeerId, now_ms: int) -> None:
         assert self.book is not None
-        if self.book.take_in(proof, peer, now_ms):
+        with self._noticed(peer):
+            is_new = self.book.take_in(proof, peer, now_ms)
+        if is_new:
             self._visitors.pop(peer, None)
             self.on_change()
 

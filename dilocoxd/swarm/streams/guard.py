@@ -15,7 +15,7 @@ BAN_S: Final = 60.0
 NO_STRIKE: Final = frozenset(
     {"truncated", "wrong_run", "wrong_protocol", "clock_skew", "not_ready", "not_allowed", "banned", "too_many_streams"}
     | {"too_many_bytes", "busy"}
-    | {"not_admitted", "invite_expired", "invite_used_up", "evicted"}
+    | {"not_admitted", "invite_expired", "invite_used_up", "invite_void", "unknown_authorities", "evicted"}
 )
 """Counted but not held against a peer: an honest one gets there by a crash or a wrong setting."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from dilocoxd.answers.alerts import ExplainedAlert, PastAlert, StandingAlert
+from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.fields import DaemonState
 from dilocoxd.answers.history import LossCurves, OwnSpan, SiteSpan, SiteTimeline, SwarmTimeline
 from dilocoxd.answers.members import Member
@@ -179,6 +180,19 @@ class FakeView:
             for peer in (ME, *self.live)
         ]
 
+    def authorities(self) -> list[AuthorityList]:
+        return [
+            AuthorityList(
+                number=0,
+                change="",
+                state="in force",
+                decided_by="manifest",
+                keys=("ab" * 32,),
+                threshold=1,
+                invites_void_from=None,
+            )
+        ]
+
     def rounds(self, first: int, limit: int) -> list[RoundRow]:
         found = (self.round(index) for index in range(first, min(first + limit, self.num_rounds + 1)))
         return [row for row in found if row is not None]
@@ -322,6 +336,12 @@ class FakeControl:
 
     def adopt(self, target: str) -> str:
         return self._note("adopt", target)
+
+    def change_authorities(self, change: str) -> str:
+        return self._note("change-authorities", change)
+
+    def vote_authorities(self, terms: str) -> str:
+        return self._note("vote-authorities", terms)
 
     async def connect(self, address: str) -> str:
         return self._note("connect", address)

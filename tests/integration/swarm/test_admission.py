@@ -8,11 +8,13 @@ import pytest
 
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.ids import Digest, PeerId
-from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
+from dilocoxd.machines.admission.certificates import Authorities, admit, certified, changed, revoked
 from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.store.admission import write_authorities
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.discovery.bootstrap import Access, find_manifest
 from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, Refused, unix_ms
+from dilocoxd.telemetry.catalogue import AuthoritiesChanged
 from dilocoxd.wire.admission import (
     InviteTerms,
     MembershipProof,
@@ -21,6 +23,7 @@ from dilocoxd.wire.admission import (
     RevocationTerms,
     eviction_text,
 )
+from dilocoxd.wire.authorities import AuthorityTerms, change_hash
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.entry import Signature
 from dilocoxd.wire.frames import FrameKind
@@ -39,7 +42,7 @@ HOUR_MS = 3_600_000
 def proof(peer: str, *, key: SigningKey = AUTHORITY, **changes: Any) -> MembershipProof:
     fields = {
         "run": MANIFEST.sha256(), "serial": 7, "invite_key": INVITE.public, "not_after_ms": unix_ms() + HOUR_MS,
-        "uses": 9, "role": "contribute",
+        "uses": 9, "role": "contribute", "authorities": MANIFEST.sha256(),
     }  # fmt: skip
     terms = InviteTerms(**{**fields, **changes})
     return admit(certified(terms, AUTHORITIES, {0: key}), INVITE, peer)  # type: ignore[arg-type]
@@ -139,7 +142,7 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
         async with running(b, c):
             await until_all_know_all(a, b, c)
             revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
-            assert a.swarm.evict(revocation) and not a.swarm.evict(revocation)
+            assert a.swarm.decisions.evict(revocation) and not a.swarm.decisions.evict(revocation)
             await until(lambda: a.evicted == b.evicted == [c.peer_id], "the news reach b")
             await until(lambda: c.peer_id not in a.swarm.contacts.in_touch | b.swarm.contacts.in_touch, "c is out")
             await until(
@@ -152,6 +155,30 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
     again = member(tmp_path / "a")
     async with running(again):
         assert again.swarm.doors.is_evicted(c.peer_id)
+
+
+NEW_KEY = SigningKey(b"\x04" * 32)
+
+
+async def test_site_learns_other_authorities_from_whom_they_admitted(tmp_path: Path) -> None:
+    run = MANIFEST.sha256()
+    terms = AuthorityTerms(run, 1, run, (NEW_KEY.public,), 1, 0)
+    change, listed = changed(terms, AUTHORITIES, {0: AUTHORITY}), change_hash(terms)
+    a = member(tmp_path / "a")
+    async with running(a):
+        (tmp_path / "b").mkdir()
+        write_authorities(tmp_path / "b" / "members.json", [change], [listed])
+        b = member(tmp_path / "b", a, key=NEW_KEY, authorities=listed)
+        async with running(b):
+            await until_all_know_all(a, b)
+            assert a.swarm.admissions is not None
+            assert a.swarm.admissions.book.authorities.now.number == 1
+            assert any(isinstance(event, AuthoritiesChanged) for event in a.events)
+            assert not a.swarm.decisions.change_authorities(change), "it was told already"
+    again = member(tmp_path / "a")
+    async with running(again):
+        assert again.swarm.admissions is not None
+        assert again.swarm.admissions.book.authorities.now.number == 1
 
 
 class TwentyEntries:
@@ -188,7 +215,7 @@ async def test_members_evict_one_of_them_without_an_authority(tmp_path: Path) ->
                 key = identity.load(voter.folder / "identity.key")
                 text = eviction_text(terms, 20, chain.hash_at(20) or b"")
                 vote = MemberVote(key.peer_id, 20, bytes([20]) * 32, Signature(key.public_key_der, key.sign(text)))
-                assert voter.swarm.evict(Revocation(terms, (), (vote,)))
+                assert voter.swarm.decisions.evict(Revocation(terms, (), (vote,)))
             await until(lambda: a.evicted == b.evicted == [c.peer_id], "both count two votes")
             await until(lambda: c.peer_id not in a.swarm.contacts.in_touch | b.swarm.contacts.in_touch, "c is out")
     again = member(tmp_path / "a")

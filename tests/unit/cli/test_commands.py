@@ -16,14 +16,18 @@ from dilocoxd.cli.joining.newcomer import Newcomer, Target
 from dilocoxd.cli.main import cli
 from dilocoxd.cli.overrides import Sections
 from dilocoxd.cli.run_dir.admission import invite_of, keyring
+from dilocoxd.cli.run_dir.requests import load_request
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission import certificates
 from dilocoxd.machines.admission.certificates import revoked
+from dilocoxd.store.admission import write_authorities
 from dilocoxd.store.rundir import RunDir, create_run_dir, open_run_dir
 from dilocoxd.swarm.discovery.identity import create, load
 from dilocoxd.wire.admission import RevocationTerms
+from dilocoxd.wire.authorities import AuthorityTerms, change_hash
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.join_link import read_link
 from tests.harness.shapes import changed
@@ -203,3 +207,54 @@ def test_two_authorities_sign_an_invite_in_turn(tmp_path: Path, monkeypatch: pyt
     assert link.invite is not None and len(link.invite.signatures) == 2
     invoke("authority", "import", "run", "two.key")
     assert run_dir.membership.exists(), "both decide, and the founder is a member"
+
+
+def test_two_authorities_sign_a_change_of_the_authorities_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("one.key", "two.key", "three.key")
+    keys = [invoke("authority", "new", name).output.strip() for name in names]
+    listed = ", ".join(f'"{key}"' for key in keys[:2])
+    invoke(
+        "init", "tiny", "--dir", "run", "--set", f"admission.authorities=[{listed}]", "--set", "admission.threshold=2"
+    )
+    with pytest.raises(ConfigError, match="name the new authorities with --key"):
+        invoke("authority", "rotate", "run")
+    with pytest.raises(ConfigError, match="there is no authority's key here"):
+        invoke("authority", "rotate", "run", "--key", keys[2])
+    invoke("authority", "import", "run", "one.key")
+    with pytest.raises(ConfigError, match="is neither a public key"):
+        invoke("authority", "rotate", "run", "--key", "nothing")
+    with pytest.raises(ConfigError, match="--threshold 3, but only 2 keys are given"):
+        invoke("authority", "rotate", "run", "--key", keys[2], "--key", keys[0], "--threshold", "3")
+    told = invoke("authority", "rotate", "run", "--key", "three.key", "--key", keys[0], "--threshold", "2").output
+    assert "1 of 2 authorities have signed authorities-1.json" in told
+    with pytest.raises(ConfigError, match="none of these keys is an authority"):
+        invoke("authority", "sign", "authorities-1.json", "three.key")
+    assert "signed by 2 of 2" in invoke("authority", "sign", "authorities-1.json", "two.key").output
+    request = load_request(Path("authorities-1.json"))
+    assert isinstance(request.terms, AuthorityTerms)
+    assert [key.hex() for key in request.terms.keys] == [keys[2], keys[0]]
+    with pytest.raises(ConfigError, match="is no invite"):
+        invoke("invite", "run", "--signed", "authorities-1.json")
+
+
+def test_keys_of_the_list_in_force_are_those_that_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    new = bytes.fromhex(invoke("authority", "new", "new.key").output.strip())
+    invoke("init", "tiny", "--dir", "run")
+    run_dir = open_run_dir(tmp_path / "run")
+    manifest, _ = run_dir.load()
+    before = keyring(run_dir, manifest)
+    assert invite_of(run_dir) is not None
+    terms = AuthorityTerms(manifest.sha256(), 1, manifest.sha256(), (new,), 1, 5)
+    write_authorities(
+        run_dir.members_json, [certificates.changed(terms, before.authorities, before.keys)], [change_hash(terms)]
+    )
+    assert not keyring(run_dir, manifest).keys and invite_of(run_dir) is None
+    invoke("authority", "import", "run", "new.key")
+    link = read_link(invoke("invite", "run").output.split()[-1])
+    assert link.invite is not None and link.invite.authorities == change_hash(terms)
+    shown = invite_of(run_dir)
+    assert shown is not None and shown.authorities == change_hash(terms), "the link for friends is made anew"

@@ -15,8 +15,8 @@ from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.admissions import Admissions
+from dilocoxd.swarm.discovery.decisions import Decisions
 from dilocoxd.swarm.discovery.identity import Identity, load_or_create
-from dilocoxd.wire.admission import Revocation
 from tests.unit.machines.admission.chains import Chain
 from tests.unit.machines.admission.test_eviction import AUTHORITIES, NOW, X, membership
 
@@ -24,9 +24,7 @@ from tests.unit.machines.admission.test_eviction import AUTHORITIES, NOW, X, mem
 @dataclass
 class Network:
     admissions: Admissions
-
-    def evict(self, revocation: Revocation) -> bool:
-        return self.admissions.evict(revocation) is not None
+    decisions: Decisions
 
 
 def made(me: Identity, groups: list[tuple[PeerId, ...]], *, may_vote: bool = True) -> tuple[Members, Any]:
@@ -38,7 +36,8 @@ def made(me: Identity, groups: list[tuple[PeerId, ...]], *, may_vote: bool = Tru
     )
     for peer in (me.peer_id, X):
         book.take_in(membership(peer), peer, NOW)
-    network: Any = Network(Admissions(book, Path("none")))
+    admissions = Admissions(book, Path("none"))
+    network: Any = Network(admissions, Decisions(admissions, lambda message: None, lambda event: None))
     return Members(network, me, cast("ContributorRoll", chain), b"", str), chain
 
 

@@ -35,7 +35,7 @@ def cast(*votes: MemberVote, target: PeerId = X, serial: int = 7, run: bytes = R
 
 
 def membership(peer: PeerId, serial: int = 7, uses: int = 9) -> MembershipProof:
-    terms = InviteTerms(RUN, serial, INVITE.public, NOW, uses, "contribute")
+    terms = InviteTerms(RUN, serial, INVITE.public, NOW, uses, "contribute", RUN)
     return admit(certified(terms, AUTHORITIES, {0: AUTHORITY}), INVITE, peer)
 
 

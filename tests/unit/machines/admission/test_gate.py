@@ -20,7 +20,7 @@ A, B, C = PeerId("A"), PeerId("B"), PeerId("C")
 
 
 def membership(peer: PeerId, *, serial: int = 7, uses: int = 2, not_after_ms: int = NOW) -> MembershipProof:
-    terms = InviteTerms(RUN, serial, INVITE.public, not_after_ms, uses, "contribute")
+    terms = InviteTerms(RUN, serial, INVITE.public, not_after_ms, uses, "contribute", RUN)
     return admit(certified(terms, AUTHORITIES, {0: AUTHORITY}), INVITE, peer)
 
 
@@ -63,7 +63,7 @@ def test_member_may_change_its_invite() -> None:
 def test_forged_membership_changes_nothing() -> None:
     book = AdmissionBook(AUTHORITIES)
     stranger = SigningKey(b"s" * 32)
-    terms = InviteTerms(RUN, 7, INVITE.public, NOW, 2, "contribute")
+    terms = InviteTerms(RUN, 7, INVITE.public, NOW, 2, "contribute", RUN)
     forged = admit(certified(terms, AUTHORITIES, {0: stranger}), INVITE, A)
     assert refusal(book, forged, A) == "bad_certificate"
     assert refusal(book, membership(A), B) == "bad_membership"

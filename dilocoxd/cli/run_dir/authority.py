@@ -1,0 +1,288 @@
+"""`dilocoxd authority`: the keys that decide who may join a run, and how others take their place (protocol M8, M9)."""
+
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dilocoxd.answers.authorities import AuthorityList
+from dilocoxd.answers.site import CommandDone
+from dilocoxd.answers.status import Status
+from dilocoxd.cli.client import client_for
+from dilocoxd.cli.run_dir.admission import found, read_keys
+from dilocoxd.cli.run_dir.members import invited_run, run_argument
+from dilocoxd.cli.run_dir.requests import load_request, new_request
+from dilocoxd.cli.screens.layout import Column, table
+from dilocoxd.cli.show import json_option, show_json, target_argument
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.errors import ConfigError
+from dilocoxd.machines.admission.keys import KEY_BYTES, SigningKey
+from dilocoxd.store.admission import read_secret, write_secret
+from dilocoxd.store.rundir import RunDir
+from dilocoxd.wire.admission import AUTHORITIES_MAX
+from dilocoxd.wire.authorities import CHANGES_MAX, AuthorityChange, AuthorityTerms, decode_terms
+from dilocoxd.wire.codec import encode_struct
+
+SHORT: Final = 12
+"""Digits of a change's hash that `show` prints."""
+
+
+@click.group()
+def authority() -> None:
+    """The keys that decide who may join a run."""
+
+
+@authority.command("new")
+@click.argument("file", type=click.Path(path_type=Path))
+def new_key(file: Path) -> int:
+    """Make a key, and print its public half for admission.authorities of a new run."""
+    key = SigningKey(secrets.token_bytes(32))
+    _write_new(file, [key])
+    click.echo(key.public.hex())
+    return 0
+
+
+def _write_new(file: Path, keys: Iterable[SigningKey]) -> None:
+    if file.exists():
+        raise ConfigError(f"{file} exists already; name a new file")
+    _write_keys(file, keys)
+
+
+def _write_keys(file: Path, keys: Iterable[SigningKey]) -> None:
+    """One seed in a line, as `read_keys` reads them."""
+    write_secret(file, "\n".join(key.seed.hex() for key in keys))
+
+
+@authority.command("export")
+@run_argument
+@click.argument("file", type=click.Path(path_type=Path))
+def export_keys(run_directory: Path, file: Path) -> int:
+    """Copy the keys of a run directory to FILE: whoever has it decides who may join."""
+    run_dir, _, ring = invited_run(run_directory)
+    if not ring.keys:
+        raise ConfigError(f"{run_dir.authority_key}: there is no authority's key here")
+    _write_new(file, ring.keys.values())
+    click.echo(f"{len(ring.keys)} of {len(ring.authorities.keys)} keys are in {file}; keep it secret")
+    return 0
+
+
+@authority.command("import")
+@run_argument
+@click.argument("file", type=click.Path(path_type=Path))
+def import_keys(run_directory: Path, file: Path) -> int:
+    """Add the keys in FILE to a run directory, which may invite and evict then."""
+    run_dir, manifest, ring = invited_run(run_directory)
+    given = read_keys(read_secret(file), str(file))
+    places = {ring.authorities.place_of(key): key for key in given}
+    new = {place: key for place, key in places.items() if place is not None}
+    if not new:
+        raise ConfigError(
+            f"{file}: holds no key of this run's authorities (list {ring.authorities.number} is in force); see"
+            " `dilocoxd authority show`"
+        )
+    kept = {**ring.keys, **new}
+    _write_keys(run_dir.authority_key, kept.values())
+    _become_member(run_dir, manifest)
+    click.echo(f"{len(kept)} of {len(ring.authorities.keys)} keys are here, {ring.authorities.threshold} decide")
+    return 0
+
+
+def _become_member(run_dir: RunDir, manifest: Manifest) -> None:
+    from dilocoxd.config.site import load_site
+    from dilocoxd.swarm.discovery.identity import load
+
+    found(run_dir, manifest, load(run_dir.identity(load_site(run_dir.site_toml))).peer_id)
+
+
+@authority.command("sign")
+@click.argument("request_file", metavar="REQUEST", type=click.Path(path_type=Path))
+@click.argument("key_file", metavar="KEY_FILE", type=click.Path(path_type=Path))
+def sign_request(request_file: Path, key_file: Path) -> int:
+    """Sign an invite, an eviction or a change of the authorities, where several decide together.
+
+    REQUEST is the file that `invite`, `evict` or `authority rotate` wrote; it holds no secret. KEY_FILE is what
+    `authority new` or `authority export` wrote.
+    """
+    request = load_request(request_file).signed_by(read_keys(read_secret(key_file), str(key_file)))
+    request.save(request_file)
+    click.echo(f"{request_file}: {request.kind}, signed by {len(request.signatures)} of {len(request.authorities)}")
+    return 0
+
+
+@authority.command("show")
+@target_argument
+@json_option
+def show_lists(target: str | None, as_json: bool) -> int:
+    """Show who decides, who did before, and whom members vote for."""
+    if as_json:
+        return show_json(target, "/v1/authorities")
+    rows = client_for(target).ask("/v1/authorities", list[AuthorityList])
+    columns = [
+        Column("list", [str(row.number) for row in rows], is_number=True),
+        Column("id", [row.change[:SHORT] or "-" for row in rows]),
+        Column("state", [row.state for row in rows]),
+        Column("decided by", [row.decided_by or "-" for row in rows], 1),
+        Column("votes", [f"{row.votes} of {row.votes_needed} needed" if row.votes else "-" for row in rows], 2),
+        Column("invites", [_invites_shown(row) for row in rows], 3),
+        Column("who decides", [f"{row.threshold} of {', '.join(key[:16] for key in row.keys)}" for row in rows]),
+    ]
+    click.echo(table(columns, None) if rows else "this run asks for no membership")
+    return 0
+
+
+def _invites_shown(row: AuthorityList) -> str:
+    if row.state == "voted on":
+        return "-"
+    return "good" if row.invites_void_from is None else f"void from {row.invites_void_from}"
+
+
+key_option = click.option(
+    "--key", "keys", multiple=True, metavar="KEY",
+    help="A new authority: its public key in hex, or the file of `authority new`; repeat it for several.",
+)  # fmt: skip
+threshold_option = click.option(
+    "--threshold", type=click.IntRange(1, AUTHORITIES_MAX), help="So many of them must sign.  [default: 1]"
+)
+void_option = click.option(
+    "--void-invites", is_flag=True, help="Links made before admit nobody new; who is a member stays."
+)
+
+
+@authority.command("rotate")
+@run_argument
+@key_option
+@threshold_option
+@void_option
+@click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
+def rotate(
+    run_directory: Path, keys: tuple[str, ...], threshold: int | None, void_invites: bool, signed: Path | None
+) -> int:
+    """Put other authorities in the place of those of now, who sign it.
+
+    The daemon of RUN_DIR must run: it tells the others. Where several authorities must sign, a file is written for them
+    to sign with `dilocoxd authority sign`; then the change is made with --signed FILE.
+
+    \b
+        dilocoxd authority new new.key
+        dilocoxd authority rotate RUN_DIR --key new.key
+        dilocoxd authority import RUN_DIR new.key
+
+    Name all authorities that shall decide then, those that stay too. If a key was stolen, add --void-invites, and have
+    members vote for the new list (`authority vote`): a thief can sign another one, and votes go before signatures.
+    """
+    _, manifest, ring = invited_run(run_directory)
+    client = client_for(str(run_directory))
+    if signed is None:
+        if not keys:
+            raise ConfigError("name the new authorities with --key, once for each; make a key with `authority new`")
+        if not ring.keys:
+            raise ConfigError(
+                f"{run_directory}: there is no authority's key here; bring one with `dilocoxd authority import`, or"
+                " have members vote (`dilocoxd authority vote`)"
+            )
+        void_from = max(1, client.ask("/v1/status", Status).height) if void_invites else 0
+        before = ring.authorities
+        terms = _new_terms(manifest, before.number + 1, before.listed, keys, threshold, void_from)
+        request = new_request("authorities", terms, ring)
+    else:
+        if keys or threshold or void_invites:
+            raise ConfigError("--signed takes the list from the file; leave --key, --threshold and --void-invites out")
+        request = load_request(signed)
+    if not isinstance(request.terms, AuthorityTerms):
+        raise ConfigError(f"{signed}: is no change of the authorities")
+    if not ring.authorities.is_enough(len(request.signatures)):
+        path = signed or Path(f"authorities-{request.terms.number}.json")
+        request.save(path)
+        click.echo(f"{len(request.signatures)} of {ring.authorities.threshold} authorities have signed {path}")
+        click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
+        click.echo(f"then:                dilocoxd authority rotate {run_directory} --signed {path}")
+        return 0
+    change = AuthorityChange(request.terms, request.signatures, ())
+    body = {"change": encode_struct(change).hex()}
+    click.echo(client.ask("/v1/control/change-authorities", CommandDone, body).text)
+    return 0
+
+
+@authority.command("vote")
+@run_argument
+@click.argument("list_id", metavar="[ID]", required=False)
+@key_option
+@threshold_option
+@void_option
+@click.option(
+    "--instead-of", type=click.IntRange(1, CHANGES_MAX), metavar="LIST", help="Undo this list and later ones."
+)
+def vote(
+    run_directory: Path,
+    list_id: str | None,
+    keys: tuple[str, ...],
+    threshold: int | None,
+    void_invites: bool,
+    instead_of: int | None,
+) -> int:
+    """Vote as a member for other authorities: two thirds of those who contributed lately replace them.
+
+    For keys that are lost or stolen; no authority's key is needed. The first member names the new keys, the others run
+    the command with the ID that it prints (`authority show` has it too).
+
+    \b
+        dilocoxd authority vote RUN_DIR --key new.key
+        dilocoxd authority vote RUN_DIR 1f0c5a77b2d4
+
+    A vote for a list that is signed already confirms it: no other list with its number goes before it. --instead-of 1
+    puts the new list in the place of list 1, which a thief has signed, and of all that follow it.
+    """
+    _, manifest, _ = invited_run(run_directory)
+    client = client_for(str(run_directory))
+    rows = client.ask("/v1/authorities", list[AuthorityList])
+    if (list_id is None) == (not keys):
+        raise ConfigError("give either the ID of a list (`dilocoxd authority show`) or new keys with --key")
+    if list_id is not None:
+        if threshold or void_invites or instead_of:
+            raise ConfigError("an ID names the whole list; leave --threshold, --void-invites and --instead-of out")
+        matching = [row for row in rows if row.change.startswith(list_id)] if list_id else []
+        if len(matching) != 1:
+            raise ConfigError(f"{len(matching)} lists begin with {list_id!r}; see `dilocoxd authority show`")
+        terms = decode_terms(bytes.fromhex(matching[0].terms))
+    else:
+        before = _list_before(rows, instead_of)
+        void_from = max(1, client.ask("/v1/status", Status).height) if void_invites else 0
+        listed = bytes.fromhex(before.change) or manifest.sha256()
+        terms = _new_terms(manifest, before.number + 1, listed, keys, threshold, void_from)
+    body = {"terms": encode_struct(terms).hex()}
+    click.echo(client.ask("/v1/control/vote-authorities", CommandDone, body).text)
+    return 0
+
+
+def _list_before(rows: list[AuthorityList], instead_of: int | None) -> AuthorityList:
+    way = [row for row in rows if row.state in ("in force", "earlier")]
+    wanted = max(row.number for row in way) if instead_of is None else instead_of - 1
+    found_rows = [row for row in way if row.number == wanted]
+    if not found_rows:
+        raise ConfigError(f"--instead-of {instead_of}: there is no such list in force; see `dilocoxd authority show`")
+    return found_rows[0]
+
+
+def _new_terms(
+    manifest: Manifest, number: int, before: bytes, keys: tuple[str, ...], threshold: int | None, void_from: int
+) -> AuthorityTerms:
+    public = tuple(dict.fromkeys(key for text in keys for key in _public_keys(text)))
+    if len(public) > AUTHORITIES_MAX:
+        raise ConfigError(f"{len(public)} keys are given; at most {AUTHORITIES_MAX} authorities decide")
+    if threshold is not None and threshold > len(public):
+        raise ConfigError(f"--threshold {threshold}, but only {len(public)} keys are given; lower it, or name more")
+    if number > CHANGES_MAX:
+        raise ConfigError(f"the authorities have changed {CHANGES_MAX} times; vote with --instead-of an earlier list")
+    return AuthorityTerms(manifest.sha256(), number, before, public, threshold or 1, void_from)
+
+
+def _public_keys(text: str) -> list[bytes]:
+    """Of a public key in hex, or of a file of private ones. Raises ConfigError."""
+    if re.fullmatch(rf"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
+        return [bytes.fromhex(text)]
+    if not Path(text).exists():
+        raise ConfigError(f"--key {text!r}: is neither a public key (64 hex digits) nor a file of `authority new`")
+    return [key.public for key in read_keys(read_secret(Path(text)), text)]
