@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from dilocoxd.store.rundir import open_run_dir
 from tests.harness.running.run_directories import common_options, found_run, free_port, join_run, link_of
 from tests.harness.running.sites import SiteProcess, sites, wait_until
-from tests.integration.several_sites.test_admission import PATIENCE_S, cli_text, committed, refused
+from tests.integration.admission.test_admission import PATIENCE_S, cli_text, committed, refused
 
 pytestmark = pytest.mark.processes
 

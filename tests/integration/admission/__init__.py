@@ -1,0 +1,1 @@
+"""Who gets into a run of real daemons, and who decides it."""
