@@ -8,7 +8,6 @@ from dilocoxd.daemon.chain.contributors import ContributorRoll
 from dilocoxd.daemon.peers.members import SETTLED_ENTRIES
 from dilocoxd.errors import CommandRefused, StoreError, WireError
 from dilocoxd.machines.admission.authority_book import AuthorityBook
-from dilocoxd.machines.admission.certificates import Authorities
 from dilocoxd.machines.admission.eviction import (
     ELECTORS_MIN,
     PRESENCE,
@@ -83,10 +82,6 @@ class RunAuthorities:
             votes_needed=count.num_needed if count is not None else None,
             terms=encode_struct(terms).hex(),
         )
-
-    def now(self) -> Authorities | None:
-        """The list that is in force; None: the run has none."""
-        return self.swarm.admissions.book.authorities.now if self.swarm.admissions is not None else None
 
     def change(self, change: str) -> str:
         """Settle a signed change in hex and tell the others. Raises CommandRefused."""

@@ -97,3 +97,22 @@ def test_show_tells_of_void_invites_and_lists_that_lost(me: Identity, tmp_path: 
     rows = authorities.shown()
     assert (rows[0].state, rows[0].invites_void_from) == ("earlier", 20)
     assert sorted((row.state, row.invites_void_from) for row in rows[1:]) == [("in force", None), ("lost", 0)]
+
+
+@pytest.mark.remedy("alert:rival_authorities", "alert:authorities_changed")
+def test_members_vote_for_the_list_of_the_authorities_and_not_for_that_of_a_thief(me: Identity, tmp_path: Path) -> None:
+    authorities, chain, events = made(me, tmp_path, B, C)
+    assert authorities.swarm.admissions is not None
+    book = authorities.swarm.admissions.book.authorities
+    ours = terms_after(FIRST, NEW)
+    keys = (SigningKey(bytes([number]) * 32) for number in range(1, 200))
+    theirs = next(one for one in (terms_after(FIRST, key) for key in keys) if change_hash(one) < change_hash(ours))
+    for terms in (ours, theirs):
+        authorities.swarm.decisions.change_authorities(changed(terms, FIRST, {0: OLD}))
+    assert book.now == listed(theirs), "the key is stolen, and the smaller hash was searched for"
+    raised = [getattr(event, "code", "") for event in events]
+    assert "authorities_changed" in raised and "rival_authorities" in raised
+    row = next(row for row in authorities.shown() if row.state == "lost")
+    assert "1 of 2 needed votes" in authorities.vote(row.terms)
+    authorities.swarm.decisions.change_authorities(votes(ours, chain, "C"))
+    assert book.now == listed(ours)
