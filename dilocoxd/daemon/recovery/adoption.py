@@ -20,7 +20,6 @@ from dilocoxd.machines.recovery.interface import FinalKept
 from dilocoxd.machines.round.inputs import BranchAdopted, Event
 from dilocoxd.store.admission import read_checkpoint, write_checkpoint
 from dilocoxd.store.log import EntryLog
-from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.wire.entry import entry_hash
 
 ALERT: Final = "fork_below_final"
@@ -120,7 +119,7 @@ class Adoption:
             f" height {found.branch.fork}): {_side('ours', *own)};"
             f" {_side('the other', heads[-1], found.branch.tip, found.branch.tokens, theirs)}"
         )
-        self._parts.alerts.alert(ALERT, text, kind_of(ALERT).remedy)
+        self._parts.alerts.alert(ALERT, text)
 
     def _place_of(self, target: str) -> Place:
         wanted = target.lower()
