@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.config.addresses import listen_ip, read_address
 from dilocoxd.config.manifest import Manifest
@@ -20,6 +21,9 @@ from dilocoxd.store.rundir import RunDir
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.interface import SwarmSettings
 from dilocoxd.wire.admission import decode_membership
+
+FAMILY_MODULES: Final = ("dilocoxd.models.hf", "transformers.masking_utils", "transformers.modeling_layers")
+"""What models of every family of transformers import; the library itself only does when it makes one."""
 
 
 def round_limits(manifest: Manifest) -> RoundLimits:
@@ -86,7 +90,7 @@ def trainer_modules(manifest: Manifest, site: SiteConfig) -> tuple[str, ...]:
     """
     if manifest.model.kind == "external":
         return ()
-    family = () if manifest.model.kind in ("native", "python") else ("dilocoxd.models.hf",)
+    family = () if manifest.model.kind in ("native", "python") else FAMILY_MODULES
     pipeline = () if site.parallel.pipeline == 1 else ("torch.distributed.pipelining",)
     shards = () if site.parallel.readers == 1 else ("torch.distributed.fsdp",)
     return ("dilocoxd.trainer.main", *family, *pipeline, *shards)

@@ -35,7 +35,19 @@ def found() -> dict[str, Any]:
         "pid": os.getpid(),
         "descriptors": [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.exists()],
         "torch": torch_state() if "torch" in sys.modules else None,
+        "imports": imports_of_a_family() if "dilocoxd.models.hf" in sys.modules else [],
     }
+
+
+def imports_of_a_family() -> list[str]:
+    """What a worker has still to load for a model of transformers."""
+    from dilocoxd.config.hugging_face import canonical_config, sizes
+    from dilocoxd.models import ModelConfig, param_specs
+    from tests.unit.models.families import FAMILY_CONFIGS
+
+    table, before = FAMILY_CONFIGS["qwen3 wide heads"], {*sys.modules}
+    assert param_specs(ModelConfig(kind="hf", seq_len=8, config=canonical_config(table), **sizes(table)))
+    return sorted({*sys.modules} - before)
 
 
 def torch_state() -> dict[str, Any]:
