@@ -93,6 +93,8 @@ def tiny_table(table: dict[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if tiny.get(name) is not None:
             tiny[name] = value
+    if tiny.get("head_dim") is not None and tiny.get("qk_rope_head_dim") is not None:
+        tiny["head_dim"] = tiny["qk_rope_head_dim"]  # what transformers writes as head_dim of a deepseek_v3
     for name in _PER_LAYER:
         if isinstance(tiny.get(name), list):
             tiny[name] = tiny[name][:layers]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,10 @@ CPU = torch.device("cpu")
 
 
 def model_of(label: str) -> ModelConfig:
-    table = FAMILY_CONFIGS[label]
+    return described(FAMILY_CONFIGS[label])
+
+
+def described(table: dict[str, Any]) -> ModelConfig:
     return ModelConfig(kind="hf", seq_len=24, config=canonical_config(table), **sizes(table))
 
 
@@ -63,9 +67,11 @@ def test_names_and_order_are_those_of_the_library(label: str) -> None:
     assert [name for name in names if name in trained] == trained
 
 
-@pytest.mark.parametrize("label", ["llama tied", "gemma3_text", "deepseek_v3", "gpt2", "phi3"])
-def test_start_up_check_accepts_the_family(label: str) -> None:
+@pytest.mark.parametrize("label", FAMILY_CONFIGS)
+def test_start_up_check_accepts_the_family_as_it_is_written_and_as_the_library_writes_it(label: str) -> None:
+    """The library writes every field, also those that follow from others."""
     check_model(model_of(label))
+    check_model(described(json.loads(config_object(FAMILY_CONFIGS[label]).to_json_string(use_diff=False))))
 
 
 @pytest.mark.parametrize("label", ["mistral window", "gemma3_text", "qwen3 wide heads", "gpt_neox"])
