@@ -10,7 +10,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -37,7 +37,7 @@ test-simulation: $(STAMP)
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
 GUIDES := tests/tutorials tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
 SITES := tests/integration tests/remedies $(addprefix --ignore ,$(PARTS) $(GUIDES))
-PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m processes
+PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "processes and not families"
 test-processes: test-sites test-guides test-parts
 
 test-parts: $(STAMP)
@@ -48,6 +48,11 @@ test-sites: $(STAMP)
 
 test-guides: $(STAMP)
 	$(BIN)/python -m pytest $(PROCESSES) $(GUIDES)
+
+# Every family of models from published weights through two real sites and out again, bits compared: 20 seconds of CPU
+# for each. `make test` takes some of them.
+test-families: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --durations 20 tests/integration/models/test_families.py $(ARGS)
 
 # Attacks on real daemons, each also on one without its mend (tests/adversary).
 test-adversary: $(STAMP)

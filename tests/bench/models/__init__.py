@@ -1,1 +1,1 @@
-"""Models in and out, measured over all families."""
+"""Layouts of one model, measured."""

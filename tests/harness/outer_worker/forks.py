@@ -94,11 +94,17 @@ class Forks:
                 start_new_session=True,
             )  # fmt: skip
         self._control = ours
-        self._control.send(FORK_MESSAGES.encode(Preload(self._modules)))
-        warm = self._read(WAIT_S)
-        assert isinstance(warm, Warm), warm
-        self.num_threads = warm.num_threads
+        self.load(*self._modules)
         return self
+
+    def load(self, *modules: str) -> None:
+        """What those forked from now on find loaded."""
+        with self._lock:
+            self._control.send(FORK_MESSAGES.encode(Preload(modules)))
+            warm = self._read(WAIT_S)
+            while not isinstance(warm, Warm):
+                warm = self._read(WAIT_S)
+        self.num_threads = warm.num_threads
 
     def __exit__(self, *_: object) -> None:
         self._control.close()

@@ -1,5 +1,5 @@
 """A run of two sites on a published model: one with a pipeline of two stages, one of a single process; then what each
-exports. Used by the tests in CI for some families, and by tests/bench/models/families.py for all."""
+exports."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,14 @@ from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.trained.found import find_run
 from dilocoxd.trained.load import load_model
 from tests.harness.published.directory import LINES, publish
+from tests.harness.published.prepared_here import prepared_here
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.warm import STEP_VARIABLE, load_families
 
 PATIENCE_S = 150.0
+STEP_S = "0.1"
+"""Longer steps than tests have: the first site trains until the second is there, and need not do so many rounds."""
 ROUNDS = 3
 OPTIONS = (
     "--set", "model.seq_len=24", "--set", "inner.batch_sequences=4", "--set", "inner.microbatches=2",
@@ -61,10 +65,15 @@ def train(
     text.write_text("".join(LINES), encoding="utf-8")
     cache = ("--cache", str(folder / "cache"))
     origin = ("--init", str(folder / "model")) if init else ("--config", str(folder / "model" / "config.json"))
-    first = found_run(folder, "first", *OPTIONS, *origin, *cache, "--stages", "2", "--data", f"text={text}", *founding)
+    options = (*OPTIONS, *origin, *cache, "--stages", "2", "--data", f"text={text}", *founding)
+    with prepared_here():
+        first = found_run(folder, "first", *options)
+    first.environment[STEP_VARIABLE] = STEP_S
+    load_families()
     with sites(first):
         first.start()
         second = join_run(folder, "second", first, *cache, *joining)
+        second.environment[STEP_VARIABLE] = STEP_S
         with sites(second):
             second.start()
             both = wait_until(lambda: _common(first), f"{ROUNDS} entries of both", PATIENCE_S, first.describe)

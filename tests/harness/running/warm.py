@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from dilocoxd.daemon.settings import FAMILY_MODULES
 from tests.harness.outer_worker.forks import ForkedProcess, Forks
 
 WARM_VARIABLE: Final = "DILOCOXD_TESTS_FORK"
@@ -46,9 +47,18 @@ def fork_daemon(
 
 def fork(module: str, passed: Mapping[str, int], *, output: int) -> ForkedProcess:
     """A process of everything loaded that runs `main()` of `module`, with these descriptors."""
+    return _running_forks().start(module, {}, output=output, passed=passed)
+
+
+def load_families() -> None:
+    """Daemons forked from now on need not import what models of transformers do."""
+    _running_forks().load(*FAMILY_MODULES)
+
+
+def _running_forks() -> Forks:
     global _forks
     if _forks is None or not _forks.is_alive:  # one that died is the fault of the test that ran then
         _forks = Forks(*MODULES).__enter__()
         atexit.register(_forks.__exit__)
         assert _forks.num_threads == 1, "a fork would take one thread along, and not the others"
-    return _forks.start(module, {}, output=output, passed=passed)
+    return _forks
