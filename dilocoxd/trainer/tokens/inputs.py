@@ -158,7 +158,7 @@ def documents(piece: TextPiece, field: str) -> Iterator[str]:
             yield from _json_lines(piece, field)
         else:
             with reading(piece.path, _REMEDY):
-                data = b"".join(_bytes_of(piece))
+                data = _whole(piece)
             require_text(data, piece.path)
             yield data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -167,7 +167,17 @@ def documents(piece: TextPiece, field: str) -> Iterator[str]:
         ) from error
 
 
-def _bytes_of(piece: TextPiece) -> Iterator[bytes]:
+def _whole(piece: TextPiece) -> bytes:
+    """Raises OSError, EOFError, zlib.error."""
+    with gzip.open(piece.path) if piece.is_gzip else piece.path.open("rb") as file:
+        file.seek(piece.start)
+        data = file.read() if piece.is_gzip else file.read(piece.stop - piece.start)
+    if not piece.is_gzip and len(data) < piece.stop - piece.start:
+        raise OSError("it became shorter")
+    return data
+
+
+def _lines_of(piece: TextPiece) -> Iterator[bytes]:
     """Line by line. Raises OSError, EOFError, zlib.error."""
     if piece.is_gzip:
         with gzip.open(piece.path) as file:
@@ -192,7 +202,7 @@ def _json_lines(piece: TextPiece, field: str) -> Iterator[str]:
 def rows_of(piece: TextPiece) -> Iterator[tuple[object, str]]:
     """(value, where it stands) of each line of JSON. Raises ConfigError, StoreError."""
     with reading(piece.path, _REMEDY):
-        for number, line in enumerate(_bytes_of(piece), 1):
+        for number, line in enumerate(_lines_of(piece), 1):
             if not line.strip():
                 continue
             where = f"{piece.path}, line {number}" + (f" behind byte {piece.start}" if piece.start else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,9 @@ _RARE_SPACES: Final = re.compile("[\x85\xa0\u1680\u180e\u2000-\u200a\u2028\u2029
 """Whitespace for the patterns, which would not end a stretch in splits.py."""
 _MASKS: Final = np.array([(1 << (8 * length)) - 1 for length in range(9)], dtype=np.uint64)
 _FACTORS: Final = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
+
+_LEVELS: Final = {byte: 256 + byte for byte in range(33)} | {127: 289}
+"""What bytes of ASCII are called in a byte-level vocabulary (openai/gpt-2, encoder.py), if not by themselves."""
 
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
@@ -133,11 +136,19 @@ class WordEncoder:
         return words
 
     def _learn(self, words: Sequence[bytes]) -> None:
-        encoded = self._by_library([word.decode() for word in words])
+        encoded = iter(self._by_library([word.decode() for word in words if not word.isascii()]))
+        # The model alone: what else the library does to a text leaves one word of ASCII as it is, and takes its time.
+        merged = self._tokenizer.model.tokenize
+        ids = [
+            [token.id for token in merged(word.decode().translate(_LEVELS))]
+            if word.isascii()
+            else np.frombuffer(next(encoded), self._dtype).tolist()
+            for word in words
+        ]
         self._num_bytes += sum(map(len, words))
-        counts = np.array([len(ids) // self._dtype.itemsize for ids in encoded], np.int64)
+        counts = np.array([*map(len, ids)], np.int64)
         firsts = len(self._ids) + np.cumsum(counts) - counts
-        self._ids = np.concatenate([self._ids, np.frombuffer(b"".join(encoded), self._dtype)])
+        self._ids = np.concatenate([self._ids, np.fromiter(chain.from_iterable(ids), self._dtype, int(counts.sum()))])
         self._firsts, self._counts = np.append(self._firsts, firsts), np.append(self._counts, counts)
 
     def _forget(self) -> None:
