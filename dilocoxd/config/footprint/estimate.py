@@ -103,7 +103,7 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
     model, inner = manifest.model, manifest.inner
     microbatches = shape.microbatches or inner.microbatches
     tokens = max(1, (shape.batch_sequences or inner.batch_sequences) // shape.readers // microbatches) * model.seq_len
-    in_flight = max(1, min(microbatches, shape.stages - index))
+    in_flight = _in_flight(shape, microbatches, index)
     block = VALUE_BYTES[inner.dtype] * _block_values(manifest)
     if shape.is_checkpointed:
         of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size + block
@@ -111,6 +111,19 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
         of_blocks = in_flight * one.layers * block
     with_logits = min(tokens, shape.loss_chunk_tokens or tokens) if one.is_last else 0
     return tokens * of_blocks + with_logits * LOGITS_BYTES * model.vocab_size
+
+
+def _in_flight(shape: SiteShape, microbatches: int, index: int) -> int:
+    """Microbatches of which a slice keeps activations at once, by the order of torch.distributed.pipelining."""
+    if shape.stages == 1:
+        return 1  # without a pipeline each goes back before the next one comes
+    if shape.schedule == "gpipe":
+        return microbatches
+    if shape.slices_per_process == 1:
+        return min(microbatches, shape.stages - index)
+    # Of all slices of a process together; the first backward pass waits for the last slice of the last process.
+    ahead = (shape.slices_per_process - 1) * shape.stages + 2 * (shape.stages - 1 - index % shape.stages) + 1
+    return min(microbatches, -(-ahead // shape.slices_per_process))
 
 
 def _block_values(manifest: Manifest) -> int:

@@ -30,6 +30,8 @@ class SiteShape:
     """Positions that have logits at a time; 0: all of a microbatch."""
     on_gpu: bool = False
     """Whether the trainers' tensors are in the memory of GPUs."""
+    schedule: str = "1f1b"
+    """Of the pipeline."""
 
     @property
     def readers(self) -> int:
@@ -56,4 +58,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.activation_checkpointing == "block",
         parallel.loss_chunk_tokens,
         parallel.device == "cuda",
+        parallel.schedule,
     )

@@ -1,6 +1,7 @@
 """A plan of real presets: the payload is that of the workers, advice is better, what cannot work is refused."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from dilocoxd.cli.main import cli
 from dilocoxd.config.footprint.counts import counted
-from dilocoxd.config.footprint.estimate import DAEMON_BYTES, PROCESS_BYTES, Estimate, site_estimate
+from dilocoxd.config.footprint.estimate import DAEMON_BYTES, PROCESS_BYTES, Estimate, _in_flight, site_estimate
 from dilocoxd.config.footprint.shape import SiteShape, shape_of
 from dilocoxd.config.hugging_face import canonical_config
 from dilocoxd.config.loading import validated
@@ -261,3 +262,16 @@ def test_logits_count_for_as_many_positions_as_have_them() -> None:
     tokens = manifest.inner.batch_sequences * manifest.model.seq_len
     assert whole - chunked == 12 * manifest.model.vocab_size * (tokens - 100)
     assert large == whole
+
+
+def test_a_schedule_keeps_the_activations_of_its_microbatches_in_flight() -> None:
+    """gpipe keeps all eight; 1f1b as many as there are processes behind; interleaved1f1b more than that."""
+    cut = SiteShape(2, 8, 2)
+    manifest = run_of("small", inner={"batch_sequences": 16, "microbatches": 8})
+    gpipe, one_by_one = (footprint(manifest, replace(cut, schedule=name)) for name in ("gpipe", "1f1b"))
+    assert gpipe.trainer_bytes > one_by_one.trainer_bytes
+    assert [_in_flight(replace(cut, schedule="gpipe"), 8, index) for index in (0, 1)] == [8, 8]
+    assert [_in_flight(cut, 8, index) for index in (0, 1)] == [2, 1]
+    # Of two slices each the first process has done 2 + 2 + 1 forward passes when its first backward pass comes.
+    deep = replace(cut, schedule="interleaved1f1b", slices_per_process=2)
+    assert [_in_flight(deep, 8, index) for index in range(4)] == [3, 2, 3, 2]
