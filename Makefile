@@ -141,7 +141,7 @@ install-systemd:
 	test -x $(PREFIX)/bin/python || "$(PYTHON)" -m venv $(PREFIX)
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt setuptools
-	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation .
+	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation ".[hf]"
 	ln -sfn $(PREFIX)/bin/dilocoxd /usr/local/bin/dilocoxd
 	install -m 0755 dilocoxd/shipped/systemd/dilocoxd-admin /usr/local/bin/dilocoxd-admin
 	install -D -m 0644 -t /etc/systemd/system dilocoxd/shipped/systemd/dilocoxd.service dilocoxd/shipped/systemd/dilocoxd@.service

@@ -48,7 +48,7 @@ from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import write_secret
-from dilocoxd.store.installed_models import lacks_blocks, required_model
+from dilocoxd.store.installed_models import lacks_blocks, require_library, required_model
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
 from dilocoxd.trained.tokenizer import require_packed_with
@@ -311,6 +311,7 @@ def check(manifest: Manifest, site: SiteConfig, path: Path, *, is_started: bool,
 
     Raises ConfigError.
     """
+    require_library(manifest.model.kind)
     if manifest.model.kind == "python":
         _check_own_model(manifest, site)
     if is_started:

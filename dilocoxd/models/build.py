@@ -12,6 +12,7 @@ from dilocoxd.models.config import CONFIG_KIND, EXTERNAL_KIND, NATIVE_KIND, OWN_
 from dilocoxd.models.cut import StageSpan
 from dilocoxd.models.llama import NativeStage
 from dilocoxd.models.stage import StageModule
+from dilocoxd.store.installed_models import require_library
 
 DIFFERENCE_MAX: Final = 1e-4
 """Between logits of a document alone and beside another, of a tiny model whose logits are about 1: float32 sums in
@@ -30,6 +31,7 @@ def build_stage(config: ModelConfig, span: StageSpan, *, device: torch.device) -
         return own_stage(config, span, device)
     if config.kind == EXTERNAL_KIND:
         raise ConfigError("only the training loop that the run belongs to can build its model (model.kind = external)")
+    require_library(config.kind)
     # Costs seconds of import time: only runs with a transformers model pay it.
     if config.kind == CONFIG_KIND:
         from dilocoxd.models.hf_cut import CutStage
@@ -45,6 +47,7 @@ def check_model(config: ModelConfig, *, keeps_documents_apart: bool = False) -> 
 
     With `keeps_documents_apart` also if it cannot do that (data.document_mask).
     """
+    require_library(config.kind)
     if config.kind == CONFIG_KIND:
         from dilocoxd.models.hf_check import check_cut
 

@@ -1,4 +1,5 @@
-"""Models that other packages bring: entry points of the group `dilocoxd.models`, found without running any of them.
+"""Models that other packages bring: entry points of the group `dilocoxd.models`, found without running any of them,
+and the families of transformers.
 
 A run names one by its entry point and the sha256 of the file with its class. A site has that package installed or does
 not take part: no code comes from peers, and none runs here whose hash is not the run's.
@@ -65,6 +66,20 @@ def required_model(name: str, sha256: str) -> InstalledModel:
             " the version of the package that the run was started with"
         )
     return found
+
+
+def require_library(kind: str) -> None:
+    """Raise ConfigError if models of this model.kind need transformers, and it is not installed."""
+    if kind not in ("native", "python", "external"):
+        require_transformers(f"the model of this run (model.kind = {kind})")
+
+
+def require_transformers(what: str) -> None:
+    """Raise ConfigError, saying `what` needs it, unless transformers is installed; it is found, not imported."""
+    if PathFinder.find_spec("transformers") is None:
+        raise ConfigError(
+            f"{what} needs transformers, which is not installed; install it with: pip install 'dilocoxd[hf]'"
+        )
 
 
 def lacks_blocks(found: InstalledModel) -> bool:

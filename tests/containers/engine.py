@@ -201,7 +201,8 @@ def _base_image() -> str:
 def _wheels() -> Path:
     """Folder with the wheels of torch and all dependencies; downloaded or built on this host if they have changed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = hashlib.sha256((ROOT / "constraints.txt").read_bytes() + repr(project["dependencies"]).encode())
+    needs = sorted([*project["dependencies"], *project["optional-dependencies"]["hf"]])
+    wanted = hashlib.sha256((ROOT / "constraints.txt").read_bytes() + repr(needs).encode())
     folder = FOLDER / "wheels"
     stamp = folder / "stamp"
     if stamp.exists() and stamp.read_text() == wanted.hexdigest():
@@ -217,7 +218,7 @@ def _wheels() -> Path:
     # In the order of the Makefile: torch decides by its exact version which build is taken.
     run(*pip, "torch==2.13.0", "setuptools", timeout_s=SET_UP_S)
     torch = f"torch @ file://{next(fresh.glob('torch-*.whl'))}"
-    run(*pip, torch, "--no-build-isolation", context, cwd=context, timeout_s=SET_UP_S)
+    run(*pip, torch, "--no-build-isolation", f"{context}[hf]", cwd=context, timeout_s=SET_UP_S)
     for own in fresh.glob("dilocoxd-*.whl"):
         own.unlink()
     shutil.rmtree(context)

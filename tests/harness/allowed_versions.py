@@ -33,4 +33,4 @@ def constraints(needs: Sequence[str], which: str) -> list[str]:
 
 if __name__ == "__main__":
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    print("\n".join(constraints(project["dependencies"], sys.argv[1])))
+    print("\n".join(constraints((*project["dependencies"], *project["optional-dependencies"]["hf"]), sys.argv[1])))

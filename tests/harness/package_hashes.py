@@ -45,7 +45,7 @@ def needed() -> set[str]:
     """Normal names of what dilocoxd needs when it runs, as the packages that are installed here say."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found: dict[tuple[str, str], None] = {}
-    waiting = [Requirement(text) for text in project["dependencies"]]
+    waiting = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["hf"])]
     while waiting:
         wanted = waiting.pop()
         for extra in ("", *sorted(wanted.extras)):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from jinja2 import TemplateError
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.installed_models import require_transformers
 
 ASSISTANT: Final = "assistant"
 _NO_LIMIT: Final = 1 << 40
@@ -35,7 +36,8 @@ class ChatEncoder:
     """Encodes conversations with the tokenizer in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigError for a tokenizer without a chat template."""
+        """Raises ConfigError for a tokenizer without a chat template, and without transformers."""
+        require_transformers("--chat")
         # Only here: text is packed without it, and it takes seconds to import.
         from transformers import AutoTokenizer
 

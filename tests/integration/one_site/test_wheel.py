@@ -1,4 +1,7 @@
-"""The wheel alone, outside the repository: what people install starts, joins, trains, exports and has all its files."""
+"""The wheel alone, outside the repository: what people install starts, joins, trains, exports and has all its files.
+
+It does so without transformers, which is an extra.
+"""
 
 import json
 import os
@@ -17,15 +20,18 @@ import pytest
 
 from tests.harness.running.run_directories import free_port
 from tests.harness.running.training import write_corpus
+from tests.unit.models.families import FAMILY_CONFIGS
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "dilocoxd")
+EXTRA = "transformers"
 PATIENCE_S = 200.0
 
 
 class Installed:
-    """dilocoxd in an environment of its own; other packages are those of the environment that runs the tests."""
+    """dilocoxd in an environment of its own; other packages are those of the environment that runs the tests, but for
+    the extra `hf`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,8 +40,14 @@ class Installed:
         self.python = folder / "env" / "bin" / "python"
         run(sys.executable, "-m", "pip", "--python", self.python, "install", "--no-deps", "--no-index", self.wheel)
         (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+        shared = folder / "shared"
+        shared.mkdir()
+        for place in map(Path, site.getsitepackages()):
+            for entry in place.iterdir():
+                if not entry.name.startswith(EXTRA):
+                    (shared / entry.name).symlink_to(entry)
         # A path in a .pth file is not searched for further .pth files, so an editable install there is not seen.
-        (packages / "shared.pth").write_text("\n".join(site.getsitepackages()))
+        (packages / "shared.pth").write_text(str(shared))
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -106,6 +118,13 @@ def test_the_wheel_is_whole_and_trains_outside_the_repository(installed: Install
     place = run(installed.python, "-c", "import dilocoxd; print(dilocoxd.__file__)", cwd=installed.folder)
     assert place.startswith(str(installed.folder / "env"))
     assert "dilocoxd.service" in installed("files").split()
+
+    (installed.folder / "config.json").write_text(json.dumps(FAMILY_CONFIGS["llama"]))
+    refused = installed.start("start", "tiny", "--config", "config.json", "--dir", "family")
+    assert refused.wait(60) == 78
+    said = (installed.folder / "start.err").read_text()
+    assert "needs transformers, which is not installed; install it with: pip install 'dilocoxd[hf]'" in said
+    assert not (installed.folder / "family").exists()
 
     corpus = write_corpus(installed.folder)
     own = ["--host", "127.0.0.1", "--port", "0", "--cache", "cache", "--api-port"]

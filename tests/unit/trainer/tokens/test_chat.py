@@ -9,6 +9,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.store import installed_models
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.sources import SourceOrder, TextSource
 from dilocoxd.trainer.data.targets import NOT_TRAINED, PartLoss, cross_entropy
@@ -143,3 +144,11 @@ def test_parts_with_few_answers_weigh_as_their_answers() -> None:
     loss.begin(targets[2:])
     plain = functional.cross_entropy(logits[2:].flatten(0, 1), targets[2:].flatten())
     assert torch.equal(loss(logits[2:], targets[2:]), plain)
+
+
+def test_without_transformers_conversations_are_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed_models.PathFinder, "find_spec", lambda *_: None)
+    with pytest.raises(ConfigError, match=r"--chat needs transformers, .* pip install 'dilocoxd\[hf\]'"):
+        ChatEncoder(tmp_path)
