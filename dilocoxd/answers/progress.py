@@ -28,9 +28,9 @@ class RunProgress:
     model_flops_per_s: Annotated[
         Speed | None,
         told(
-            "6 x parameters x tokens/s of this site: its useful arithmetic, attention not counted. With an adapter 6"
-            " for its parameters and 4 for those under it, whose gradients are not formed; null also for external"
-            " models."
+            "6 x parameters x tokens/s of this site: its useful arithmetic, attention not counted, nor experts that a"
+            " token does not use. With an adapter 6 for its parameters and 4 for those under it, whose gradients are"
+            " not formed; null also for external models."
         ),
     ]
     mfu: Annotated[

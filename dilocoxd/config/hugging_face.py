@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _SIZES: Final = {
     "intermediate_size": ("intermediate_size", "n_inner"),
 }
 """Field of the model section to names in config.json, the first that is there counts."""
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _POSITIONS: Final = ("max_position_embeddings", "n_positions")
 _LEFT_OUT: Final = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache")
 """Say nothing of the model."""
@@ -77,6 +79,19 @@ def sizes(table: dict[str, Any]) -> dict[str, int]:
             )
         found[name] = value
     return found
+
+
+@functools.lru_cache(maxsize=4)
+def idle_parameters(text: str) -> int:
+    """Weights of experts that a token does not pass through, of a model.config; 0 if it has or says none of that."""
+    table, found = parse_config(text), sizes(parse_config(text))
+    num = next((table[name] for name in _EXPERTS if table.get(name)), None)
+    used, width = table.get("num_experts_per_tok"), table.get("moe_intermediate_size") or found["intermediate_size"]
+    if not (type(num) is int and type(used) is int and type(width) is int):
+        return 0
+    dense = table.get("first_k_dense_replace")  # deepseek_v3 begins with layers that have none
+    layers = found["num_layers"] - (dense if type(dense) is int else 0)
+    return max(0, layers) * max(0, num - used) * 3 * found["hidden_size"] * width
 
 
 def positions(table: dict[str, Any]) -> int:

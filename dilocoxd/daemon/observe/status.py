@@ -32,6 +32,8 @@ from dilocoxd.answers.status import (
     WorkerProcess,
 )
 from dilocoxd.answers.words import plural
+from dilocoxd.config.hugging_face import idle_parameters
+from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.segments import num_parameters
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
@@ -208,7 +210,7 @@ class StatusReader:
             peak_flops_per_s=sources.opened.config.flops_peak,
             flops_per_token=flops_per_token(
                 manifest.model.kind,
-                layout.numel if layout is not None else None,
+                _used_parameters(manifest, layout.numel) if layout is not None else None,
                 num_parameters(manifest.model) if manifest.lora.rank else 0,
             ),
         )
@@ -279,6 +281,12 @@ def site_wait(site: SiteStatus, peers: Sequence[Peer] = ()) -> str:
         others = f"{states.count('halted')} of {plural(len(states), 'other site')} say so too"
         return f"{site.waiting_for}; {others}" if states else site.waiting_for
     return f"{site.waiting_for} ({site.doing})" if site.waiting_for and site.doing else site.waiting_for
+
+
+def _used_parameters(manifest: Manifest, trained: int) -> int:
+    """Without experts that a token does not pass through."""
+    is_whole = manifest.model.kind == "hf" and not manifest.lora.rank
+    return trained - idle_parameters(manifest.model.config) if is_whole else trained
 
 
 def _phase(site: SiteStatus) -> Phase:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dilocoxd.config.hugging_face import FAMILIES, canonical_config, parse_config, positions, sizes
+from dilocoxd.config.hugging_face import FAMILIES, canonical_config, idle_parameters, parse_config, positions, sizes
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageSpan, build_stage, cut_stages, init_of_model, param_specs
 from dilocoxd.models.build import check_model
@@ -86,6 +86,13 @@ def test_a_cache_gives_the_logits_of_the_whole_text(label: str) -> None:
         cache = stage.new_cache()
         parts = [stage.extend(ids[:, :9], cache)] + [stage.extend(ids[:, at : at + 1], cache) for at in range(9, 20)]
         assert torch.allclose(torch.cat(parts, dim=1), stage(ids), atol=1e-4)
+
+
+@pytest.mark.parametrize("label", FAMILY_CONFIGS)
+def test_experts_that_a_token_does_not_use_are_counted_as_the_library_has_them(label: str) -> None:
+    config = model_of(label)
+    experts = [spec for spec in param_specs(config) if ".experts." in spec.name and "bias" not in spec.name]
+    assert idle_parameters(config.config) == sum(spec.numel for spec in experts) // 2, "two of four are used"
 
 
 def test_gemma_norms_start_at_zero_and_biases_too() -> None:
