@@ -71,11 +71,14 @@ def test_every_test_with_processes_is_run_by_a_target_that_runs_processes() -> N
     """The targets name folders, for collecting every test of the project takes a minute."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     parts = re.search(r"^PARTS := \$\(addprefix tests/integration/,(.+)\)$", makefile, re.M)
-    sites = re.search(r"^SITES := (.+) \$\(addprefix --ignore ,\$\(PARTS\)\)$", makefile, re.M)
+    guides = re.search(r"^GUIDES := (.+)$", makefile, re.M)
+    sites = re.search(r"^SITES := (.+) \$\(addprefix --ignore ,\$\(PARTS\) \$\(GUIDES\)\)$", makefile, re.M)
     assert parts
+    assert guides
     assert sites
     assert all((ROOT / "tests" / "integration" / name).exists() for name in parts[1].split())
-    folders = [*sites[1].split(), *re.findall(r"--ignore (tests/\w+)", makefile)]
+    assert all((ROOT / name).exists() for name in guides[1].split())
+    folders = [*sites[1].split(), *guides[1].split(), *re.findall(r"--ignore (tests/\w+)", makefile)]
     marked = [p for p in (ROOT / "tests").rglob("test_*.py") if "mark.processes" in p.read_text(encoding="utf-8")]
     assert len(marked) > 50
     paths = [str(path.relative_to(ROOT)) for path in marked if path != Path(__file__).resolve()]
