@@ -74,14 +74,14 @@ class JournalState:
     formed_phase: int = NO_PHASE
     """The contribution in flight: its payload is in OUTBOX and its residual in FEEDBACK. NO_PHASE: nothing is."""
     argument: int = 0
-    """FORM, SETTLE: phase. APPLY, COPY_BASE: round. RETURN: request."""
+    """FORM, SETTLE: phase. APPLY, COPY_BASE: round. RETURN: operation."""
     settled_phase: int = NO_PHASE
     norm_square: float = 0.0
     residual_square: float = 0.0
     settled_included: bool = False
     partial_norm_square: float = 0.0
     partial_residual_square: float = 0.0
-    returned_request: int = 0
+    returned_operation: int = 0
     """Last ReturnWork that was completed."""
     path: str = ""
 

@@ -32,9 +32,9 @@ class Returning:
         """
         workspace, state = self._workspace, self._workspace.state
         answer = WorkReturned(request.request, request.phase)
-        if state.returned_request == request.request:
+        if state.returned_operation == request.operation:
             return answer
-        is_resumed = state.operation == Update.RETURN and state.argument == request.request
+        is_resumed = state.operation == Update.RETURN and state.argument == request.operation
         workspace.require(is_resumed or state.operation == Update.NONE, "another update was interrupted; ask it first")
         try:
             with open_kept(workspace, Path(request.path), request.phase) as kept:
@@ -42,14 +42,14 @@ class Returning:
                 workspace.plan.transform.tune(kept.round, kept.lowrank_r)
                 self._check(kept)
                 if not is_resumed:
-                    workspace.begin(Update.RETURN, request.request)
+                    workspace.begin(Update.RETURN, request.operation)
                 self._move(kept, is_withdrawn=request.is_withdrawn)
         except (OSError, StoreError) as error:
             raise RequestFailed("store", f"the work of phase {request.phase}: {error}") from error
         finally:
             if workspace.state.is_loaded:
                 workspace.tune()
-        workspace.journal.write(operation=Update.NONE, returned_request=request.request)
+        workspace.journal.write(operation=Update.NONE, returned_operation=request.operation)
         return answer
 
     def _check(self, kept: KeptShare) -> None:

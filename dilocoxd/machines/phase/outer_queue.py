@@ -57,6 +57,8 @@ class OuterQueue:
     def add(self, request: OuterRequest, *, order: int | None = None) -> None:
         """Append to its lane; `request.request` is replaced by a fresh number."""
         self._number += 1
+        if isinstance(request, ReturnWork):
+            request = dataclasses.replace(request, operation=self._number)
         operation = Operation(self._number, dataclasses.replace(request, request=self._number), order)
         lane = self._base if isinstance(request, FormContribution | CopyBase | ReturnWork) else self._state
         lane.append(operation)

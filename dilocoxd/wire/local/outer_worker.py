@@ -325,6 +325,8 @@ class ReturnWork:
     phase: Phase
     path: Lines
     is_withdrawn: bool
+    operation: Uint = 0
+    """Numbers what is ordered, also when it is asked again of a worker that was restarted: it is done once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_what_was_clipped_comes_back_as_it_was_counted(tmp_path: Path, forks: Fo
         rest = worker.floats(local_buffers.FEEDBACK)
         assert torch.linalg.norm(rest) > 0.99 * torch.linalg.norm(offered), "nearly all of it was cut off"
         assert not torch.equal(rest, offered)
-        worker.do(ReturnWork, PHASE, str(path), False)
+        worker.do(ReturnWork, PHASE, str(path), False, 1)
         assert (worker.floats(local_buffers.FEEDBACK) - offered).abs().max() <= 2.0**-22 * offered.abs().max()
 
 
@@ -118,12 +119,12 @@ def test_feedback_is_as_if_the_contribution_had_been_left_out(
         commit(sites, 0, PHASE, owned)
         rest = worker.floats(local_buffers.FEEDBACK)
         assert not torch.equal(rest, offered)
-        worker.do(ReturnWork, PHASE, str(path), False)
+        worker.do(ReturnWork, PHASE, str(path), False, 1)
         # One rounding of d - own, one of the sum (outer/feedback.py says when both are exact).
         assert (worker.floats(local_buffers.FEEDBACK) - offered).abs().max() <= 2.0**-22 * offered.abs().max()
         if strategy.get("codec") == "fp16":
             assert torch.equal(worker.floats(local_buffers.FEEDBACK), offered)
-        worker.do(ReturnWork, PHASE, str(path), True)
+        worker.do(ReturnWork, PHASE, str(path), True, 2)
         assert (worker.floats(local_buffers.FEEDBACK) - rest).abs().max() <= 2.0**-22 * offered.abs().max()
 
 
@@ -134,7 +135,7 @@ def test_killed_at_every_journal_write_it_is_done_exactly_once(tmp_path: Path, f
         path = keep(sites[0], tmp_path / "work")
         commit(sites, 0, PHASE, owned)
         before = worker.read(local_buffers.FEEDBACK)
-        worker.do(ReturnWork, PHASE, str(path), False)
+        worker.do(ReturnWork, PHASE, str(path), False, 1)
         wanted = worker.read(local_buffers.FEEDBACK)
         kills = 0
         for number in range(1, 1000):
@@ -142,7 +143,7 @@ def test_killed_at_every_journal_write_it_is_done_exactly_once(tmp_path: Path, f
             worker.kill()
             worker.start(**{CRASH_VARIABLE: f"{('before', 'after')[number % 2]}:{number}"})
             worker.do(OpenState)
-            request = ReturnWork(worker.number(), PHASE, str(path), False)
+            request = ReturnWork(worker.number(), PHASE, str(path), False, number + 1)
             try:
                 worker.send(request)
                 worker.answer(request.request)
@@ -153,6 +154,7 @@ def test_killed_at_every_journal_write_it_is_done_exactly_once(tmp_path: Path, f
             worker.start()
             worker.do(OpenState)
             for _ in range(2):
+                request = dataclasses.replace(request, request=worker.number())  # the daemon counts anew as well
                 worker.send(request)
                 assert isinstance(worker.answer(request.request), WorkReturned)
             assert worker.read(local_buffers.FEEDBACK) == wanted
@@ -167,8 +169,8 @@ def test_damaged_or_missing_work_changes_nothing(tmp_path: Path, forks: Forks) -
         before = worker.read(local_buffers.FEEDBACK)
         for data in (b"", good[:-1], good[:100] + bytes([good[100] ^ 1]) + good[101:], good[:64]):
             path.write_bytes(data)
-            answer = worker.ask(ReturnWork, PHASE, str(path), False)
+            answer = worker.ask(ReturnWork, PHASE, str(path), False, 1)
             assert isinstance(answer, WorkerFailed) and answer.kind == "store", answer
         path.unlink()
-        assert isinstance(worker.ask(ReturnWork, PHASE, str(path), False), WorkerFailed)
+        assert isinstance(worker.ask(ReturnWork, PHASE, str(path), False, 1), WorkerFailed)
         assert worker.read(local_buffers.FEEDBACK) == before
