@@ -23,6 +23,8 @@ PEER_VARIABLE = "DILOCOXD_PEER"
 """Names this site: in the logs of its workers, and for the order in which its trainers read the text."""
 LISTENER_VARIABLE = "DILOCOXD_LISTENER"
 """Descriptor of the socket that listens on MASTER_PORT; stage rank 0 has it."""
+PART_VARIABLE = "DILOCOXD_OUTER_PART"
+"""Which of the outer parts a process is (wire/placement.py); without it, it is the only one."""
 _FDS_MAX = 32
 
 

@@ -53,7 +53,21 @@ def init_parameter(
     """
     if out.dtype != torch.float32 or out.numel() != math.prod(shape):
         raise ValueError(f"{name}: out must be {math.prod(shape)} float32 values, not {out.numel()} {out.dtype}")
-    if len(shape) < 2 or name.endswith(ZERO_SUFFIXES):
+    init_stretch(ParamSpec(name, tuple(shape)), seed, out, 0, std=std, progress=progress)
+
+
+def init_stretch(
+    spec: ParamSpec,
+    seed: int,
+    out: Tensor,
+    first: int,
+    *,
+    std: float,
+    progress: Callable[[], None] = lambda: None,
+) -> None:
+    """As `init_parameter`, but only the elements from ``first`` on that ``out`` has room for."""
+    name, numel, stop = spec.name, spec.numel, first + out.numel()
+    if len(spec.shape) < 2 or name.endswith(ZERO_SUFFIXES):
         out.fill_(0.0 if name.endswith(ZERO_SUFFIXES) else 1.0)
         return
     generator = torch.Generator(device="cpu")
@@ -62,21 +76,30 @@ def init_parameter(
     scale = torch.tensor(std / _SUM_STD, dtype=torch.float32)
     half = 1 << (_UNIFORM_BITS - 1)
     flat = out.view(-1)
-    for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
-        piece = flat[start : start + _CHUNK_ELEMENTS]
+    for start in range(0, stop, _CHUNK_ELEMENTS):
+        end = min(start + _CHUNK_ELEMENTS, numel)
+        # Also of what lies before `first`: the generator is read in order.
         draws = torch.randint(
-            -half, half, (_NUM_UNIFORMS, piece.numel()), generator=generator, dtype=torch.int32, device="cpu"
+            -half, half, (_NUM_UNIFORMS, end - start), generator=generator, dtype=torch.int32, device="cpu"
         )
-        # Each draw has mean -1/2: adding half the count centres the sum; below 2**18, exact in float32.
-        total = draws.sum(dim=0, dtype=torch.int32) + _NUM_UNIFORMS // 2
-        piece.copy_(total.to(torch.float32) * scale)
+        if end > first:
+            low, high = max(start, first), min(end, stop)
+            # Each draw has mean -1/2: adding half the count centres the sum; below 2**18, exact in float32.
+            total = draws[:, low - start : high - start].sum(dim=0, dtype=torch.int32) + _NUM_UNIFORMS // 2
+            flat[low - first : high - first].copy_(total.to(torch.float32) * scale)
         progress()
 
 
 def init_of_model(
-    config: ModelConfig, spec: ParamSpec, seed: int, out: Tensor, progress: Callable[[], None] = lambda: None
+    config: ModelConfig,
+    spec: ParamSpec,
+    seed: int,
+    out: Tensor,
+    progress: Callable[[], None] = lambda: None,
+    *,
+    first: int = 0,
 ) -> None:
-    """Fill ``out`` with the first value of a parameter of this model, as `init_parameter` does.
+    """Fill ``out`` with the first value of a parameter of this model from ``first`` on, as `init_parameter` does.
 
     Norm weights that the family adds to 1 start at 0. The narrow half of an adapter has the deviation that peft gives
     it, sqrt(1 / (3 x inputs)).
@@ -87,4 +110,4 @@ def init_of_model(
     std = init_std(spec.name, config.init_std, config.num_layers)
     if spec.name.endswith(_NARROW_SUFFIX):
         std = 1.0 / math.sqrt(3.0 * spec.shape[1])
-    init_parameter(spec.name, spec.shape, seed, out, std=std, progress=progress)
+    init_stretch(spec, seed, out, first, std=std, progress=progress)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -217,11 +217,11 @@ class Qsr(Schedule):
         return replace(state, measured=(), next_inner_steps=steps)
 
 
-def measured_rank(ranks: Iterable[int], lowrank_r: int) -> int:
-    """Mean of the matrices' effective ranks in 64ths of the start value, in integers only; 64 without matrices."""
-    found = list(ranks)
-    whole = lowrank_r * len(found)
-    return min(64, (128 * sum(found) + whole) // (2 * whole)) if found else 64
+def measured_rank(total: int, count: int, lowrank_r: int) -> int:
+    """Mean of `count` matrices' effective ranks, whose sum is `total`, in 64ths of the start value, in integers only;
+    64 without matrices."""
+    whole = lowrank_r * count
+    return min(64, (128 * total + whole) // (2 * whole)) if count else 64
 
 
 def cosine_rate(lr: float, min_lr_ratio: float, total_steps: int, shared_step: int) -> float:

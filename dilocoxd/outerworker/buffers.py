@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dilocoxd.errors import WorkerError
+from dilocoxd.outerworker.journal import JOURNAL_BYTES, WritableBytes
 from dilocoxd.outerworker.plan import FLOAT_BYTES, OuterPlan
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import buffers as local_buffers
@@ -31,13 +32,16 @@ class MappedBuffers:
         self._plan = plan
         self._maps = maps
         self._descriptors = descriptors
-        self.journal = maps[local_buffers.JOURNAL]
+        own = plan.part.index
+        self.journal: WritableBytes = maps[local_buffers.JOURNAL]
+        if not plan.part.is_whole:
+            self.journal = memoryview(maps[local_buffers.JOURNAL])[JOURNAL_BYTES * own : JOURNAL_BYTES * (own + 1)]
         self.anchor = self._floats(local_buffers.ANCHOR)
         self.momentum = self._floats(local_buffers.MOMENTUM)
         self.phase = self._floats(local_buffers.PHASE)
         self.feedback = self._floats(local_buffers.FEEDBACK)
         self.owner_feedback = self._floats(local_buffers.OWNER_FEEDBACK)
-        self.undo = self._floats(local_buffers.UNDO)
+        self.undo = self._floats(local_buffers.UNDO).view(plan.part.num_parts, -1)[own]
         self.lowrank_r = plan.schedule.start.lowrank_r
         """Of the entry that OUTBOX, INBOX and RESULT are used for now: says where payloads lie."""
         self._outbox = memoryview(maps[local_buffers.OUTBOX])
@@ -93,6 +97,11 @@ class MappedBuffers:
         """The whole own payload."""
         return self._outbox
 
+    def look_at(self, name: str, start: int, stop: int) -> memoryview | bytes:
+        """Bytes [start, stop) of a buffer. One of several parts reads what others have without mapping their pages."""
+        fd = None if self._plan.part.is_whole else self._descriptors.get(name)
+        return memoryview(self._maps[name])[start:stop] if fd is None else os.pread(fd, stop - start, start)
+
     def raw(self, name: str) -> memoryview:
         """Bytes of a whole buffer; empty if the plan has none of that name."""
         return memoryview(self._maps[name]) if name in self._maps else memoryview(bytearray())
@@ -139,9 +148,24 @@ class MappedBuffers:
             self._maps[name].madvise(mmap.MADV_REMOVE, first, last - first)
 
     def clear(self, name: str) -> None:
-        """Make a whole buffer zero by giving its pages back."""
-        if name in self._maps:
+        """Make what this process has of a buffer of values zero, by giving its pages back."""
+        if name not in self._maps:
+            return
+        if self._plan.part.is_whole:
             self._maps[name].madvise(mmap.MADV_REMOVE, 0, len(self._maps[name]))
+            return
+        size = len(self._maps[name]) // self._plan.layout.numel
+        first, last = (size * value for value in self._plan.stretch)
+        self._release(name, first, last)
+        edges = whole_pages(first, last)  # what lies between them has just become zero
+        for start, stop in ((first, min(edges[0], last)), (max(edges[1], first), last)):
+            self._maps[name][start:stop] = bytes(max(0, stop - start))
+
+    def clear_outbox(self) -> None:
+        """Make OUTBOX zero. Of several parts none does: where it wrote depends on the low rank of that time; when all
+        are done the daemon does it."""
+        if self._plan.part.is_whole:
+            self._maps[local_buffers.OUTBOX].madvise(mmap.MADV_REMOVE, 0, len(self._maps[local_buffers.OUTBOX]))
 
 
 def whole_pages(start: int, stop: int) -> tuple[int, int]:

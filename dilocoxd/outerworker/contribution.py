@@ -7,7 +7,6 @@ loses not one bit; an included one leaves r = d - own. Arithmetic: outer/passes.
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -31,6 +30,7 @@ from dilocoxd.outer.passes import (
 )
 from dilocoxd.outer.reduce import BadShareError, share_sketches
 from dilocoxd.outerworker.failure import RequestFailed
+from dilocoxd.outerworker.figures import square_of
 from dilocoxd.outerworker.journal import NO_PHASE, Saved, Update
 from dilocoxd.outerworker.results.counted import Counted, counted_share
 from dilocoxd.outerworker.results.reduced_here import ReducedHere
@@ -38,6 +38,7 @@ from dilocoxd.outerworker.results.weights import share_weights
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_parts import PartReady
 from dilocoxd.wire.local.outer_worker import (
     ContributionFormed,
     FormContribution,
@@ -64,8 +65,10 @@ class SiteContribution:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._has_owner_feedback = workspace.plan.has_owner_feedback
+        self._checked = NO_PHASE
+        """Phase whose pseudo-gradient was found finite, before it is formed."""
 
-    def form(self, request: FormContribution) -> ContributionFormed:
+    def form(self, request: FormContribution) -> ContributionFormed | PartReady:
         """FEEDBACK <- d = beta e + u; OUTBOX <- first pass of d. Repeated: the same answer."""
         workspace, state = self._workspace, self._workspace.state
         started = time.monotonic()
@@ -79,26 +82,22 @@ class SiteContribution:
                 f"phase {request.phase} cannot be formed: phase {state.settled_phase} is settled, phases only rise",
             )
             self._require_no_settle()
-            culprit = self._unencodable()
+            culprit = "" if self._checked == request.phase else self._unencodable()
             if culprit:
                 return ContributionFormed(request.request, request.phase, False, culprit, (), 0.0, 0.0, 0.0)
-            fresh = {"partial_norm_square": 0.0, "partial_residual_square": 0.0}
-            workspace.begin(Update.FORM, request.phase, **fresh)
+            self._checked = request.phase if request.is_check else NO_PHASE
+            if request.is_check:
+                return PartReady(request.request)
+            workspace.begin(Update.FORM, request.phase)
             self._form()
             if workspace.plan.manifest.strategy.delay not in ("phase", "eager"):
                 # PHASE is filled again only after the exchange: until then its pages would be idle memory.
                 workspace.buffers.clear(local_buffers.PHASE)
-        state = workspace.state
-        return ContributionFormed(
-            request.request,
-            request.phase,
-            True,
-            "",
-            self._outbox_hashes(0),
-            math.sqrt(state.norm_square),
-            math.sqrt(state.residual_square),
-            time.monotonic() - started,
-        )
+        if request.is_check:
+            return PartReady(request.request)
+        norms = workspace.figures.norms(workspace.plan.segments)
+        seconds = time.monotonic() - started
+        return ContributionFormed(request.request, request.phase, True, "", self._outbox_hashes(0), *norms, seconds)
 
     def _outbox_hashes(self, pass_index: int) -> tuple[bytes, ...]:
         buffers = self._workspace.buffers
@@ -160,13 +159,7 @@ class SiteContribution:
         for segment in workspace.plan.segments[workspace.state.position :]:
             self._form_segment(segment)
             workspace.report.step(segment.index)
-        state = workspace.state
-        workspace.journal.write(
-            operation=Update.NONE,
-            formed_phase=state.argument,
-            norm_square=state.partial_norm_square,
-            residual_square=state.partial_residual_square,
-        )
+        workspace.journal.write(operation=Update.NONE, formed_phase=workspace.state.argument)
 
     def _form_segment(self, segment: Segment) -> None:
         workspace = self._workspace
@@ -174,15 +167,15 @@ class SiteContribution:
         def change() -> dict[str, object]:
             d = workspace.feedback_of(segment)
             workspace.plan.feedback.form_(d, workspace.phase_of(segment))
-            norm = workspace.state.partial_norm_square + _square(d)
+            norm, residual = square_of(d), 0.0
             payload = workspace.buffers.outbox(0, segment.index)
             encode_pass(self._at(0, segment), d, payload)
-            residual = workspace.state.partial_residual_square
             if workspace.plan.num_passes == 1:
                 rest = workspace.scratch_of(segment).copy_(d)
                 workspace.plan.transform.subtract_expanded_(segment, payload, (), rest)
-                residual += _square(rest)
-            return {"partial_norm_square": norm, "partial_residual_square": residual}
+                residual = square_of(rest)
+            workspace.figures.note_squares(segment, norm, residual)
+            return {}
 
         workspace.transact(Saved.FEEDBACK, segment, change)
 
@@ -191,7 +184,7 @@ class SiteContribution:
         workspace = self._workspace
         started = time.monotonic()
         self._require_segment(request.pass_index, request.segment)
-        segment = workspace.plan.segments[request.segment]
+        segment = workspace.plan.layout.segments[request.segment]
         result = workspace.buffers.result(request.pass_index, segment.index)
         payloads, weights = self._shares(request.shares, request.pass_index, segment)
         has_residual = self._has_owner_feedback and workspace.buffers.has_owner_feedback(segment)
@@ -243,18 +236,19 @@ class SiteContribution:
             self._require_no_settle()
         for owned in request.owned:
             self._require_segment(owned.pass_index, owned.segment)
+        mine = tuple(owned for owned in request.owned if workspace.plan.holds(owned.segment))
         if not is_resumed:
             # Fate and operation in one write: a restarted worker must know which of the two it was doing.
             workspace.begin(Update.SETTLE, request.phase, settled_included=request.is_included)
         if request.is_included:
             with counted_share(workspace, request) as counted:
                 self._settle_feedback(ReducedHere.of(request.owned, workspace.plan.num_passes - 1), counted)
-            self._settle_owned(request.owned)
+            self._settle_owned(mine)
         elif workspace.plan.keeps_progress:
             self._forget()
         self._finish_settle()
-        workspace.buffers.clear(local_buffers.OUTBOX)
-        for owned in request.owned:
+        workspace.buffers.clear_outbox()
+        for owned in mine:
             for share in owned.shares:
                 workspace.buffers.release_share(share, owned.pass_index, owned.segment)
         return Settled(request.request, request.phase)
@@ -340,7 +334,7 @@ class SiteContribution:
 
     def _settle_owned_segment(self, owned: OwnedSegment) -> None:
         workspace = self._workspace
-        segment = workspace.plan.segments[owned.segment]
+        segment = workspace.plan.layout.segments[owned.segment]
         payloads, weights = self._shares(owned.shares, owned.pass_index, segment)
         rule, recent = self._clipping(segment)
 
@@ -373,7 +367,7 @@ class SiteContribution:
 
     def _require_segment(self, pass_index: int, segment: int) -> None:
         self._workspace.require(
-            pass_index < self._workspace.plan.num_passes and segment < len(self._workspace.plan.segments),
+            pass_index < self._workspace.plan.num_passes and segment < self._workspace.plan.num_segments,
             f"there is no pass {pass_index} segment {segment} in this run's exchange",
         )
 
@@ -386,12 +380,3 @@ class SiteContribution:
             )
         payloads = [self._workspace.buffers.share(share, pass_index, segment.index) for share in shares]
         return payloads, share_weights(self._workspace.plan, shares)
-
-
-def _square(values: Tensor) -> float:
-    """Sum of squares in float64, in chunks of fixed size so that a resumed sum has the same bits."""
-    total = 0.0
-    for start, stop in chunks(values.numel()):
-        piece = values[start:stop].double()
-        total += float(torch.dot(piece, piece).item())
-    return total

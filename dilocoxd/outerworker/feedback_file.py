@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from dilocoxd.errors import StoreError, WireError
@@ -17,6 +18,7 @@ from dilocoxd.outer.passes import SegmentPass, subtract_counted_
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import NO_PHASE, Update
+from dilocoxd.outerworker.plan import FLOAT_BYTES
 from dilocoxd.outerworker.results.counted import counted_in_log
 from dilocoxd.outerworker.results.kept import open_kept
 from dilocoxd.outerworker.workspace import Workspace
@@ -32,9 +34,13 @@ _PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Saved:
+    """A tensor of the file: bytes [start, stop) of a buffer."""
+
     entry: TensorEntry
-    data: memoryview
+    buffer: str
+    start: int
+    stop: int
 
 
 class SiteFile:
@@ -47,11 +53,11 @@ class SiteFile:
         """Write the file, atomically. Raises RequestFailed (disk_full)."""
         workspace = self._workspace
         workspace.require(workspace.state.operation == Update.NONE, "an update was interrupted; ask it again first")
-        parts = self._parts()
+        tensors = self._tensors()
         digest = hashlib.sha256()
-        workspace.report.begin("save", len(parts))
-        for number, part in enumerate(parts):
-            for piece in _pieces(part.data):
+        workspace.report.begin("save", len(tensors))
+        for number, saved in enumerate(tensors):
+            for piece in self._pieces(saved):
                 digest.update(piece)
                 workspace.report.step(number)
         metadata = {
@@ -61,30 +67,35 @@ class SiteFile:
             "content": " ".join(f"{item.phase}:{item.times}" for item in request.content),
             "sha256": digest.hexdigest(),
         }
-        header = encode_header([part.entry for part in parts], metadata)
+        header = encode_header([saved.entry for saved in tensors], metadata)
         try:
-            self._write(Path(request.path), header, parts)
+            self._write(Path(request.path), header, tensors)
         except StoreError as error:
             raise from_store(error) from error
         return SiteDone(request.request, False, "")
 
-    def _parts(self) -> list[_Part]:
-        workspace = self._workspace
-        parts = [
-            _Part(TensorEntry(FEEDBACK_NAME, (workspace.plan.layout.numel,)), tensor_bytes(workspace.buffers.feedback))
+    def _tensors(self) -> list[_Saved]:
+        """Of all segments: one of several parts saves what all of them have."""
+        plan, buffers = self._workspace.plan, self._workspace.buffers
+        numel = plan.layout.numel
+        tensors = [
+            _Saved(TensorEntry(FEEDBACK_NAME, (numel,)), local_buffers.FEEDBACK, 0, FLOAT_BYTES * numel),
         ]
-        for segment in workspace.plan.segments:
-            if workspace.buffers.has_owner_feedback(segment):
-                owner = workspace.owner_feedback_of(segment)
-                parts.append(
-                    _Part(TensorEntry(f"{OWNER_PREFIX}{segment.index}", (segment.numel,)), tensor_bytes(owner))
-                )
-        if workspace.state.formed_phase != NO_PHASE:
-            payload = workspace.buffers.outbox_bytes()
-            parts.append(_Part(TensorEntry(OUTBOX_NAME, (payload.nbytes,), "U8"), payload))
-        return parts
+        for segment in plan.layout.segments:
+            if buffers.has_owner_feedback(segment):
+                entry = TensorEntry(f"{OWNER_PREFIX}{segment.index}", (segment.numel,))
+                start, stop = FLOAT_BYTES * segment.start, FLOAT_BYTES * segment.stop
+                tensors.append(_Saved(entry, local_buffers.OWNER_FEEDBACK, start, stop))
+        if self._workspace.state.formed_phase != NO_PHASE:
+            entry = TensorEntry(OUTBOX_NAME, (plan.payload_total,), "U8")
+            tensors.append(_Saved(entry, local_buffers.OUTBOX, 0, plan.payload_total))
+        return tensors
 
-    def _write(self, path: Path, header: bytes, parts: list[_Part]) -> None:
+    def _pieces(self, saved: _Saved) -> Iterator[memoryview | bytes]:
+        for start in range(saved.start, saved.stop, _PIECE_BYTES):
+            yield self._workspace.buffers.look_at(saved.buffer, start, min(start + _PIECE_BYTES, saved.stop))
+
+    def _write(self, path: Path, header: bytes, tensors: list[_Saved]) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +103,8 @@ class SiteFile:
             try:
                 writer = SteadyWriter(fd)
                 offset = writer.write(header, 0)
-                for part in parts:
-                    for piece in _pieces(part.data):
+                for saved in tensors:
+                    for piece in self._pieces(saved):
                         offset = writer.write(piece, offset)
                         self._workspace.report.step(0)
                 os.fsync(fd)
@@ -139,10 +150,7 @@ class SiteFile:
         with path.open("rb", buffering=0) as file:
             file.seek(offset)
             for number, entry in enumerate(entries):
-                for piece in _pieces(self._target(entry)):
-                    count = file.readinto(piece)
-                    if count != piece.nbytes:
-                        raise Corrupt(f"{path}: cut off")
+                for piece in self._fill(file, entry):
                     digest.update(piece)
                     workspace.report.step(number)
         if digest.hexdigest() != metadata.get("sha256"):
@@ -154,6 +162,30 @@ class SiteFile:
             return self._give_up_counted(request)
         except FileNotFoundError as error:
             return f"what its entry counted is gone meanwhile: {error}"
+
+    def _fill(self, file: FileIO, entry: TensorEntry) -> Iterator[memoryview]:
+        """Read a tensor to where it belongs, as far as this process holds it; gives all of its bytes."""
+        target, (first, last) = self._target(entry), self._held(entry)
+        for start in range(0, target.nbytes, _PIECE_BYTES):
+            piece = target[start : start + _PIECE_BYTES]
+            stop = start + piece.nbytes
+            is_held = first <= start and stop <= last
+            into = piece if is_held else memoryview(bytearray(piece.nbytes))
+            if file.readinto(into) != into.nbytes:
+                raise Corrupt(f"{file.name!r}: cut off")
+            low, high = max(start, first), min(stop, last)
+            if not is_held and low < high:
+                target[low:high] = into[low - start : high - start]
+            yield into
+
+    def _held(self, entry: TensorEntry) -> tuple[int, int]:
+        """Bytes of a tensor that belong to segments of this process. All parts fill OUTBOX, with the same bytes."""
+        plan = self._workspace.plan
+        if entry.name == FEEDBACK_NAME:
+            first, last = plan.stretch
+            return FLOAT_BYTES * first, FLOAT_BYTES * last
+        is_held = entry.name == OUTBOX_NAME or plan.holds(int(entry.name.removeprefix(OWNER_PREFIX)))
+        return 0, entry.num_bytes if is_held else 0
 
     def _give_up_counted(self, request: RestoreSite) -> str:
         """It was in flight and the chain names it: FEEDBACK <- d - counted, with the steps of Settle (outer/passes.py).
@@ -201,10 +233,5 @@ class SiteFile:
             return tensor_bytes(workspace.buffers.feedback)
         if entry.name == OUTBOX_NAME:
             return workspace.buffers.outbox_bytes()
-        segment = workspace.plan.segments[int(entry.name.removeprefix(OWNER_PREFIX))]
+        segment = workspace.plan.layout.segments[int(entry.name.removeprefix(OWNER_PREFIX))]
         return tensor_bytes(workspace.owner_feedback_of(segment))
-
-
-def _pieces(data: memoryview) -> Iterator[memoryview]:
-    for start in range(0, data.nbytes, _PIECE_BYTES):
-        yield data[start : start + _PIECE_BYTES]

@@ -26,7 +26,7 @@ _COPY_BYTES: Final = JOURNAL_BYTES // 2
 _MAGIC: Final = b"dlxjrnl1"
 _CHECKSUM_BYTES: Final = 32
 PATH_BYTES_MAX: Final = 1024
-_FORMAT: Final = struct.Struct("<8sQ32s?Q32s32sBQBQQqQqdd?ddQ1024s")
+_FORMAT: Final = struct.Struct("<8sQ32s?Q32s32sBQBQQqQq?Q1024s")
 NO_PHASE: Final = -1
 _NO_DIGEST: Final = bytes(32)
 
@@ -76,11 +76,7 @@ class JournalState:
     argument: int = 0
     """FORM, SETTLE: phase. APPLY, COPY_BASE: round. RETURN: operation."""
     settled_phase: int = NO_PHASE
-    norm_square: float = 0.0
-    residual_square: float = 0.0
     settled_included: bool = False
-    partial_norm_square: float = 0.0
-    partial_residual_square: float = 0.0
     returned_operation: int = 0
     """Last ReturnWork that was completed."""
     path: str = ""
@@ -89,7 +85,7 @@ class JournalState:
 class WritableBytes(Protocol):
     """A writable byte buffer, such as mmap."""
 
-    def __getitem__(self, key: slice) -> bytes: ...
+    def __getitem__(self, key: slice) -> bytes | memoryview: ...
 
     def __setitem__(self, key: slice, value: bytes) -> None: ...
 

@@ -1,7 +1,8 @@
 """Process of the outer worker: `main`, called in a process that the fork server forked (docs/internals.md section 4).
 
 Decides nothing: says what buffers it needs, gets them, and answers requests until Stop (exit 0) or until the daemon is
-gone (exit 1 at once). Environment: DILOCOXD_SOCKET, DILOCOXD_GENERATION, DILOCOXD_RUN_DIR.
+gone (exit 1 at once). Environment: DILOCOXD_SOCKET, DILOCOXD_GENERATION, DILOCOXD_RUN_DIR; DILOCOXD_OUTER_PART
+(`0/3`) for one of several parts.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
-from dilocoxd.ipc.client import GENERATION_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import GENERATION_VARIABLE, PART_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
 from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.requests import Worker
 from dilocoxd.wire.local.worker import Attach, Stop, WorkerHello
+from dilocoxd.wire.placement import WHOLE, OuterPart
 
 _EXIT_DAEMON_GONE = 1
 
@@ -29,7 +31,9 @@ def main() -> int:
     """Serve one daemon; returns the exit code."""
     try:
         run_directory = Path(os.environ[RUN_DIRECTORY_VARIABLE])
-        plan = make_plan(load_manifest(run_directory / "run.toml"))
+        plan = make_plan(
+            load_manifest(run_directory / "run.toml"), OuterPart.parse(os.environ.get(PART_VARIABLE, str(WHOLE)))
+        )
         yield_to_training(run_directory / "site.toml")
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
@@ -48,7 +52,8 @@ def main() -> int:
 def serve(connection: DaemonConnection, plan: OuterPlan) -> None:
     """Introduce ourselves and answer requests until Stop. Raises DaemonGone."""
     report = Reporter(connection)
-    report.send(WorkerHello("outer", os.getpid(), int(os.environ.get(GENERATION_VARIABLE, "0")), 0, 1))
+    part, generation = plan.part, int(os.environ.get(GENERATION_VARIABLE, "0"))
+    report.send(WorkerHello("outer", os.getpid(), generation, part.index, part.num_parts))
     report.send(plan.described())
     worker: Worker | None = None
     while True:

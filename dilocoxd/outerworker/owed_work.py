@@ -16,6 +16,7 @@ from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import Saved, Update
 from dilocoxd.outerworker.results.kept import KeptShare, open_kept
 from dilocoxd.outerworker.workspace import Workspace
+from dilocoxd.wire.local.outer_parts import PartReady
 from dilocoxd.wire.local.outer_worker import ReturnWork, WorkReturned
 
 
@@ -25,13 +26,13 @@ class Returning:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
-    def handle(self, request: ReturnWork) -> WorkReturned:
+    def handle(self, request: ReturnWork) -> WorkReturned | PartReady:
         """FEEDBACK <- FEEDBACK +- what was counted of the contribution. Repeated: no effect.
 
         Raises RequestFailed (store, bad_payload) with nothing changed when the file is not usable.
         """
         workspace, state = self._workspace, self._workspace.state
-        answer = WorkReturned(request.request, request.phase)
+        answer = PartReady(request.request) if request.is_check else WorkReturned(request.request, request.phase)
         if state.returned_operation == request.operation:
             return answer
         is_resumed = state.operation == Update.RETURN and state.argument == request.operation
@@ -41,6 +42,8 @@ class Returning:
                 # What it carried is said in the terms of the entry that it was given to.
                 workspace.plan.transform.tune(kept.round, kept.lowrank_r)
                 self._check(kept)
+                if request.is_check:
+                    return answer
                 if not is_resumed:
                     workspace.begin(Update.RETURN, request.operation)
                 self._move(kept, is_withdrawn=request.is_withdrawn)

@@ -29,13 +29,14 @@ from dilocoxd.wire.layout import Layout, Segment, make_layout
 from dilocoxd.wire.limits import RESULT_HASHES_MAX, SEGMENTS_MAX
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.buffers import Buffer, PayloadTable
+from dilocoxd.wire.local.figures import FIGURES_BYTES
 from dilocoxd.wire.local.outer_worker import Described
+from dilocoxd.wire.placement import WHOLE, OuterPart, place
 
 Table = tuple[tuple[int, ...], ...]
 
 FLOAT_BYTES = 4
-HEADER_BYTES = 1024
-"""Of one header in MEMORY (outerworker/schedule_memory.py)."""
+HEADER_BYTES = local_buffers.HEADER_BYTES
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class OuterPlan:
     feedback: ErrorFeedback
     optimizer: OuterOptimizer
     schedule: Schedule
+    part: OuterPart = WHOLE
+    """Of the site's outer state, that this process holds."""
 
     @cached_property
     def run_id(self) -> str:
@@ -60,9 +63,24 @@ class OuterPlan:
         names = [[param.name, param.shape] for param in self.layout.params]
         return hashlib.sha256(self.manifest.sha256() + json.dumps([names, cuts]).encode()).digest()
 
-    @property
+    @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        return self.layout.segments
+        """Of this part, a stretch of the layout's; tables, files and buffers name and hold all of the layout's."""
+        return place(self.layout.segments, self.part.num_parts)[self.part.index]
+
+    def holds(self, segment: int) -> bool:
+        """The segment of this number is one of this part."""
+        return bool(self.segments) and self.segments[0].index <= segment <= self.segments[-1].index
+
+    @property
+    def stretch(self) -> tuple[int, int]:
+        """Values [start, stop) of this part's segments."""
+        return (self.segments[0].start, self.segments[-1].stop) if self.segments else (0, 0)
+
+    @property
+    def num_segments(self) -> int:
+        """Of the whole layout."""
+        return len(self.layout.segments)
 
     @property
     def age_decay(self) -> float:
@@ -88,7 +106,7 @@ class OuterPlan:
 
     @cached_property
     def segment_numel_max(self) -> int:
-        return max(segment.numel for segment in self.segments)
+        return max(segment.numel for segment in self.layout.segments)
 
     @property
     def num_passes(self) -> int:
@@ -138,7 +156,7 @@ class OuterPlan:
 
     @cached_property
     def _offset_tables(self) -> dict[int, Table]:
-        width = len(self.segments)
+        width = self.num_segments
         found = {}
         for lowrank_r, table in self.payload_tables.items():
             starts = list(itertools.accumulate(itertools.chain(*table), initial=0))
@@ -180,13 +198,13 @@ class OuterPlan:
     @cached_property
     def _memory_bytes(self) -> tuple[int, ...]:
         if not self.keeps_results:
-            return (0,) * len(self.segments)
+            return (0,) * self.num_segments
         return tuple(max(lengths) for lengths in zip(*(t[-1] for t in self.payload_tables.values()), strict=True))
 
     @property
     def memory_total(self) -> int:
         """Size of MEMORY."""
-        regions = sum(self._memory_bytes) + len(self.segments) * self.norms_bytes
+        regions = sum(self._memory_bytes) + self.num_segments * self.norms_bytes
         return 2 * HEADER_BYTES + regions if self.has_memory else 0
 
     @property
@@ -203,6 +221,11 @@ class OuterPlan:
     def num_inbox_slots(self) -> int:
         return self.manifest.round.peers_max
 
+    @property
+    def undo_bytes(self) -> int:
+        """Of one part: a segment of everything that one step changes in place."""
+        return self.segment_numel_max * FLOAT_BYTES * max(2, 1 + self.num_slots)
+
     def described(self) -> Described:
         """What the daemon must create, and the lengths it moves."""
         floats = self.layout.numel * FLOAT_BYTES
@@ -213,19 +236,27 @@ class OuterPlan:
             local_buffers.FEEDBACK: floats,
             local_buffers.OWNER_FEEDBACK: floats if self.has_owner_feedback else 0,
             local_buffers.MEMORY: self.memory_total,
-            local_buffers.UNDO: self.segment_numel_max * FLOAT_BYTES * max(2, 1 + self.num_slots),
-            local_buffers.JOURNAL: JOURNAL_BYTES,
+            local_buffers.UNDO: self.undo_bytes * self.part.num_parts,
+            local_buffers.JOURNAL: JOURNAL_BYTES * self.part.num_parts,
+            local_buffers.FIGURES: FIGURES_BYTES * self.num_segments,
             local_buffers.OUTBOX: self.payload_total,
             local_buffers.INBOX: self.payload_total * self.num_inbox_slots,
             local_buffers.RESULT: self.payload_total,
         }
         buffers = tuple(Buffer(name, size) for name, size in sizes.items() if size)
         tables = tuple(PayloadTable(lowrank_r, table) for lowrank_r, table in self.payload_tables.items())
-        return Described(self.layout.numel, buffers, tables, self.record_bytes, 2 * HEADER_BYTES * self.is_centered)
+        return Described(
+            self.layout.numel,
+            buffers,
+            tables,
+            self.record_bytes,
+            2 * HEADER_BYTES * self.is_centered,
+            tuple(segment.numel for segment in self.layout.segments),
+        )
 
 
-def make_plan(manifest: Manifest) -> OuterPlan:
-    """The plan of a run. Raises ConfigError for a manifest that no site can follow."""
+def make_plan(manifest: Manifest, part: OuterPart = WHOLE) -> OuterPlan:
+    """The plan of a run, of all or of one part of it. Raises ConfigError for a manifest that no site can follow."""
     strategy, outer = manifest.strategy, manifest.outer
     model = ModelConfig.of_run(manifest)
     layout = make_layout(param_specs(model), strategy.segment_elements_max)
@@ -239,6 +270,7 @@ def make_plan(manifest: Manifest) -> OuterPlan:
         ErrorFeedback(strategy.error_feedback, strategy.ef_beta),
         outer_from_name(outer.optimizer, outer.lr, outer.momentum),
         make_schedule(manifest),
+        part,
     )
 
 

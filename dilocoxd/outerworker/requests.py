@@ -18,8 +18,9 @@ from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.results.again import AgainReducer
 from dilocoxd.outerworker.shared_state import SharedState
-from dilocoxd.outerworker.snapshot import SnapshotWriter, load_snapshot
+from dilocoxd.outerworker.snapshot import SnapshotWriter, checked_snapshot, fill_from_snapshot
 from dilocoxd.outerworker.workspace import Workspace
+from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartReady, PartStepped
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
     CopyBase,
@@ -40,6 +41,7 @@ from dilocoxd.wire.local.outer_worker import (
 from dilocoxd.wire.local.worker import WorkerFailed
 
 _DETAIL_CHARACTERS_MAX = 1000
+Outcome = StateReady | PartStepped | PartReady
 
 
 class Worker:
@@ -52,6 +54,8 @@ class Worker:
         self._state = SharedState(workspace, self._snapshots)
         self._contribution = SiteContribution(workspace)
         self._site = SiteFile(workspace)
+        self._checked_snapshot: Path | None = None
+        """Whose hashes were found right, before it is loaded."""
         self._answers: dict[type, Callable[[Any], Any | None]] = {
             OpenState: self._open,
             LoadState: self._load,
@@ -66,6 +70,8 @@ class Worker:
             SaveSite: self._site.save,
             RestoreSite: self._site.restore,
             ReturnWork: Returning(workspace).handle,
+            AdoptState: self._adopt,
+            HashSnapshot: self._snapshots.hash_chunks,
         }
 
     def handle(self, request: Any) -> None:
@@ -94,25 +100,46 @@ class Worker:
         self._contribution.resume()
         return self._state.ready(request.request, started)
 
-    def _apply(self, request: ApplyResult) -> StateReady:
+    def _apply(self, request: ApplyResult) -> Outcome:
         started = time.monotonic()
+        if request.is_check:
+            self._state.check_entry(request)
+            return PartReady(request.request)
         self._state.apply(request)
+        return self._outcome(request.request, started)
+
+    def _outcome(self, request: int, started: float) -> Outcome:
+        """One of several parts cannot say that there is a new state."""
+        is_whole = self._workspace.plan.part.is_whole
+        return self._state.ready(request, started) if is_whole else self._state.stepped(request, started)
+
+    def _adopt(self, request: AdoptState) -> StateReady:
+        started = time.monotonic()
+        self._state.adopt(request)
         return self._state.ready(request.request, started)
 
-    def _load(self, request: LoadState) -> StateReady:
+    def _load(self, request: LoadState) -> Outcome:
         started = time.monotonic()
-        if not request.directory:
-            self._state.genesis()
+        if request.directory:
+            self._load_from(Path(request.directory), is_check=request.is_check)
+        elif request.is_check:
+            self._state.require_genesis()
         else:
-            # A peer's files: their index has right hashes whatever they hold.
-            try:
-                index = load_snapshot(self._workspace, Path(request.directory), self._state.begin_replace)
+            self._state.genesis()
+        return PartReady(request.request) if request.is_check else self._outcome(request.request, started)
+
+    def _load_from(self, directory: Path, *, is_check: bool) -> None:
+        # A peer's files: their index has right hashes whatever they hold.
+        try:
+            index = checked_snapshot(self._workspace, directory, is_known=self._checked_snapshot == directory)
+            self._checked_snapshot = directory if is_check else None
+            if not is_check:
+                fill_from_snapshot(self._workspace, directory, index, self._state.begin_replace)
                 self._state.finish_replace(index.round, index)
-            except RequestFailed:
-                raise
-            except (WorkerError, KeyError) as error:
-                raise RequestFailed("corrupt_snapshot", f"{error}; use another snapshot") from error
-        return self._state.ready(request.request, started)
+        except RequestFailed:
+            raise
+        except (WorkerError, KeyError) as error:
+            raise RequestFailed("corrupt_snapshot", f"{error}; use another snapshot") from error
 
     def _prepare_pass(self, request: PreparePass) -> PassReady:
         """Behind the last pass there is nothing to fill: then this checks that all results decode, before a vote."""

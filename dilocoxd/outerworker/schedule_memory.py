@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.layout import Segment
 
 SLOTS: Final = 2
+
+
+class RankSum(NamedTuple):
+    """Of the effective ranks of so many matrices."""
+
+    total: int
+    number: int
+
+
+NO_RANKS: Final = RankSum(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class Memory:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        sizes = (self._plan.memory_bytes(segment) for segment in self._plan.segments)
+        sizes = (self._plan.memory_bytes(segment) for segment in self._plan.layout.segments)
         return tuple(itertools.accumulate(sizes, initial=SLOTS * HEADER_BYTES))
 
     def header(self, round_index: int) -> Header:
@@ -94,28 +104,45 @@ class Memory:
         """Offset in `regions`."""
         return self._offsets[segment.index] - SLOTS * HEADER_BYTES
 
+    @property
+    def stretch(self) -> tuple[int, int]:
+        """Bytes [first, stop) of `regions` that belong to this process's segments."""
+        segments = self._plan.segments
+        if not segments:
+            return 0, 0
+        return self.region_start(segments[0]), self._offsets[segments[-1].index + 1] - SLOTS * HEADER_BYTES
+
     def begin(self) -> None:
         """State 0."""
         for segment in self._plan.segments if self._plan.norms_bytes else ():
             self._norms(segment)[:] = bytes(self._plan.norms_bytes)
         self.write_header(0, Header(self._plan.schedule.start))
 
-    def advance(self, round_index: int) -> None:
-        """Entry `round_index` has been applied: the header of the state after it. Repeated: the same."""
+    def advance(self, round_index: int, ranks: RankSum) -> None:
+        """Entry `round_index` has been applied: the header of the state after it. Repeated: the same.
+
+        `ranks`: what `take_ranks` gave, of all parts together."""
         if not self._plan.has_memory:
             return
-        before = self.header(round_index)
-        after = self._plan.schedule.advance(before.schedule, self._measured())
+        before, low_rank = self.header(round_index), self._adaptive
+        measured = measured_rank(ranks.total, ranks.number, low_rank.lowrank_r_max) if low_rank is not None else None
+        after = self._plan.schedule.advance(before.schedule, measured)
         self.write_header(round_index + 1, Header(after, before.schedule.lowrank_r))
 
-    def _measured(self) -> int | None:
+    @property
+    def _adaptive(self) -> LowRank | None:
         transform = self._plan.transform
         inner = transform.inner if isinstance(transform, Deferred) else transform
-        if not isinstance(inner, LowRank) or inner.rank_eps is None:
-            return None
-        measured = measured_rank(inner.ranks.values(), inner.lowrank_r_max)
-        inner.ranks.clear()  # another low rank has other matrices: nothing of this entry may count in the next
-        return measured
+        return inner if isinstance(inner, LowRank) and inner.rank_eps is not None else None
+
+    def take_ranks(self) -> RankSum:
+        """Effective ranks that were learnt of the results of an entry; from now on none are known."""
+        low_rank = self._adaptive
+        if low_rank is None:
+            return NO_RANKS
+        found = RankSum(sum(low_rank.ranks.values()), len(low_rank.ranks))
+        low_rank.ranks.clear()  # another low rank has other matrices: nothing of this entry may count in the next
+        return found
 
     def keep(self, round_index: int, segment: Segment, results: Sequence[memoryview]) -> None:
         """Remember what the next round needs of this entry's result. `results` as they are sent, with their record."""
@@ -184,7 +211,7 @@ class Memory:
             for segment in self._plan.segments:
                 result = self.last_result(round_index, segment)
                 self._plan.transform.recall(segment, result[: result.nbytes - self._plan.record_bytes])
-            self._measured()
+            self.take_ranks()
         self.tune(round_index)
 
     def tune(self, round_index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -18,10 +19,13 @@ from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import PATH_BYTES_MAX, Saved, Update
 from dilocoxd.outerworker.results.reading import Results, bodies, open_results, record_of
+from dilocoxd.outerworker.schedule_memory import NO_RANKS, RankSum
 from dilocoxd.outerworker.workspace import KnownLeaves, Workspace
+from dilocoxd.store import snapshots
 from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_parts import AdoptState, PartStepped
 from dilocoxd.wire.local.outer_worker import (
     DIFFERING_MAX,
     ApplyResult,
@@ -29,6 +33,7 @@ from dilocoxd.wire.local.outer_worker import (
     ClippedShare,
     CopyBase,
     StateReady,
+    joined,
 )
 from dilocoxd.wire.state_digest import Leaf, Root, differing, leaf_of, root_of
 
@@ -46,11 +51,13 @@ def leaf_in(workspace: Workspace, segment: Segment, lowrank_r: int | None) -> Le
     return leaf_of(segment.index, tensor_bytes(workspace.anchor_of(segment)), (momentum, *remembered))
 
 
-def _where(segments: tuple[int, ...]) -> str:
-    if not segments:
-        return ""
-    more = f" and {len(segments) - DIFFERING_MAX} more" if len(segments) > DIFFERING_MAX else ""
-    return f" (in segment {', '.join(map(str, segments[:DIFFERING_MAX]))}{more})"
+@dataclass(frozen=True, slots=True)
+class _ComeTo:
+    """State `round` as far as the segments of this process make it."""
+
+    round: int
+    leaves: tuple[Leaf, ...] = ()
+    ranks: RankSum = NO_RANKS
 
 
 class SharedState:
@@ -65,6 +72,9 @@ class SharedState:
         """What was held when another state was loaded over it."""
         self._differing: tuple[int, ...] = ()
         """Segments of the state now held whose bits were other ones before it was loaded anew."""
+        self._checked: ApplyResult | None = None
+        self._come: _ComeTo | None = None
+        """One of several parts: what its segments already are, and the journal does not say yet."""
 
     def ready(self, request: int, started: float) -> StateReady:
         """The answer that says what the buffers hold."""
@@ -87,6 +97,11 @@ class SharedState:
             len(self._differing),
         )
 
+    def stepped(self, request: int, started: float) -> PartStepped:
+        """The answer of a part, whose state counts when all others have come as far."""
+        come = self._come or _ComeTo(self._workspace.state.round)
+        return PartStepped(request, RoundIndex(come.round), time.monotonic() - started, *come.ranks)
+
     def resume(self) -> None:
         """After a restart: learn again what the state says, and finish an interrupted ApplyResult or CopyBase."""
         state = self._workspace.state
@@ -102,24 +117,30 @@ class SharedState:
                 # The payload's file is gone meanwhile. The daemon loads a snapshot and replays the log instead.
                 self._workspace.journal.write(is_loaded=False, operation=Update.NONE)
 
-    def genesis(self) -> None:
-        """Fill the buffers with shared state 0, the same bits at every site."""
-        workspace = self._workspace
-        if workspace.plan.manifest.init.state_digest:
+    def require_genesis(self) -> None:
+        """Raise RequestFailed if the run does not start from numbers that every site draws itself."""
+        if self._workspace.plan.manifest.init.state_digest:
             raise RequestFailed(
                 "corrupt_snapshot",
                 "this run starts from pretrained weights, and snapshot 0 is not here; join again with"
                 " `dilocoxd join ADDR --dir ANOTHER`, which fetches it",
             )
+
+    def genesis(self) -> None:
+        """Fill the buffers with shared state 0, the same bits at every site."""
+        workspace = self._workspace
+        self.require_genesis()
         model = ModelConfig.of_run(workspace.plan.manifest)
         self.begin_replace()
-        layout = workspace.plan.layout
+        layout, (start, stop) = workspace.plan.layout, workspace.plan.stretch
         workspace.report.begin("genesis", layout.numel)
         seed = workspace.plan.manifest.seeds.model
         for param in layout.params:
             span = layout.span(param.name)
-            out = workspace.buffers.anchor[span.start : span.stop]
-            init_of_model(model, param, seed, out, partial(workspace.report.step, span.start))
+            first, last = max(span.start, start), min(span.stop, stop)
+            if first < last:
+                out, told = workspace.buffers.anchor[first:last], partial(workspace.report.step, span.start)
+                init_of_model(model, param, seed, out, told, first=first - span.start)
         workspace.buffers.clear(local_buffers.MOMENTUM)
         workspace.memory.begin()
         self.finish_replace(0)
@@ -131,7 +152,7 @@ class SharedState:
         known, self._differing = self._workspace.leaves, ()
         if self._workspace.state.is_loaded and known.round >= self._replaced.round:
             self._replaced = known
-        self._workspace.leaves = KnownLeaves()
+        self._workspace.leaves, self._come = KnownLeaves(), None
         self._workspace.journal.write(is_loaded=False, operation=Update.NONE)
 
     def finish_replace(self, round_index: int, expected: SnapshotIndex | None = None) -> None:
@@ -144,42 +165,70 @@ class SharedState:
         workspace.report.begin("digest", len(workspace.plan.segments))
         lowrank_r = workspace.memory.lowrank_of_results(round_index)
         for segment in workspace.plan.segments:
-            leaves.append(leaf_in(workspace, segment, lowrank_r))
+            leaves.append(workspace.figures.note_leaf(segment, leaf_in(workspace, segment, lowrank_r)))
             workspace.report.step(segment.index)
-        root = root_of(round_index, workspace.memory.digested_header(round_index), leaves)
-        if expected is not None:
-            self._require_expected(root, leaves, expected)
-        workspace.journal.write(is_loaded=True, round=round_index, **root._asdict())
-        self._know(round_index, leaves)
-        workspace.tune(is_fresh=True)
-
-    def _require_expected(self, root: Root, leaves: list[Leaf], expected: SnapshotIndex) -> None:
-        problem = ""
-        if root.state_digest.hex() != expected.state_digest:
-            where = differing([leaf.whole for leaf in leaves], [bytes.fromhex(text) for _, text in expected.segments])
-            problem = (
-                f"the snapshot's tensors have state digest {root.state_digest.hex()[:16]}, its index says"
-                f" {expected.state_digest[:16]}{_where(where)}"
-            )
-        elif root.anchor_sha256.hex() != expected.anchor_sha256:
-            problem = "the snapshot's index has another hash of the anchor than its tensors"
-        elif [values for values, _ in expected.segments] != [s.numel for s in self._workspace.plan.segments]:
-            problem = "the snapshot's index cuts the anchor in other segments than the run"
+        come = _ComeTo(round_index, tuple(leaves))
+        if not workspace.plan.part.is_whole:
+            self._come = come
+            return  # AdoptState comes when the daemon has compared what all parts have with what is expected
+        root = self._root(come)
+        lengths = [segment.numel for segment in workspace.plan.segments]
+        problem = snapshots.disagreement(expected, root, leaves, lengths) if expected is not None else ""
         if problem:
-            raise RequestFailed("corrupt_snapshot", f"{problem}; use another snapshot (no state is loaded now)")
+            raise RequestFailed("corrupt_snapshot", problem)
+        self._declare_loaded(come)
 
-    def _know(self, round_index: int, leaves: list[Leaf]) -> None:
+    def _root(self, come: _ComeTo) -> Root:
+        return root_of(come.round, self._workspace.memory.digested_header(come.round), come.leaves)
+
+    def _declare_loaded(self, come: _ComeTo) -> None:
+        self._workspace.journal.write(is_loaded=True, round=come.round, **self._root(come)._asdict())
+        self._know(come.round, come.leaves)
+        self._workspace.tune(is_fresh=True)
+
+    def adopt(self, request: AdoptState) -> None:
+        """One of several parts: all have come to this state. Repeated: no effect."""
+        come, state = self._come, self._workspace.state
+        if state.is_loaded and state.round == request.round and state.operation == Update.NONE:
+            return
+        if come is None or come.round != request.round:
+            raise RequestFailed("bad_request", f"this part has not come to state {request.round}")
+        if state.is_loaded:
+            self._declare_applied(come, RankSum(request.rank_sum, request.num_ranks))
+        else:
+            self._declare_loaded(come)
+
+    def _know(self, round_index: int, leaves: Sequence[Leaf]) -> None:
         """The state is this; what was held before under the same number is compared with it."""
+        self._come = None
         self._workspace.leaves = KnownLeaves(round_index, tuple(leaf.whole for leaf in leaves))
         if self._replaced.round == round_index:
-            self._differing = differing(self._replaced.whole, self._workspace.leaves.whole)
+            places = differing(self._replaced.whole, self._workspace.leaves.whole)
+            self._differing = tuple(self._workspace.plan.segments[place].index for place in places)
             self._replaced = KnownLeaves()
 
     def apply(self, request: ApplyResult) -> None:
         """Outer step: state `round` -> `round + 1`. An undecodable payload is found before anything changes."""
         workspace = self._workspace
+        self.check_entry(request)
+        if self._is_applied(request.round):
+            return
+        try:
+            workspace.begin(Update.APPLY, request.round, path=request.path, offset=request.offset)
+            self._apply()
+        except OSError as error:
+            raise RequestFailed("store", f"payload of entry {request.round}: {error}") from error
+
+    def _is_applied(self, round_index: int) -> bool:
+        """Nothing is left to do of this entry, here."""
+        has_come = self._come is not None and self._come.round == round_index + 1
+        return self._workspace.state.round == round_index + 1 or has_come
+
+    def check_entry(self, request: ApplyResult) -> None:
+        """Raise RequestFailed unless the entry can be applied, or is. What was found right is not looked at twice."""
+        workspace = self._workspace
         workspace.require_loaded()
-        if workspace.state.round == request.round + 1:
+        if self._is_applied(request.round):
             return
         workspace.require(
             workspace.state.round == request.round,
@@ -187,12 +236,13 @@ class SharedState:
         )
         self._require_lowrank(request)
         workspace.require(len(request.path.encode()) <= PATH_BYTES_MAX, "the payload's path is too long; shorten it")
-        try:
-            self._check_payload(request.path, request.offset)
-            workspace.begin(Update.APPLY, request.round, path=request.path, offset=request.offset)
-            self._apply()
-        except OSError as error:
-            raise RequestFailed("store", f"payload of entry {request.round}: {error}") from error
+        checked, self._checked = self._checked, None
+        if checked is None or replace(checked, request=request.request, is_check=request.is_check) != request:
+            try:
+                self._check_payload(request.path, request.offset)
+            except OSError as error:
+                raise RequestFailed("store", f"payload of entry {request.round}: {error}") from error
+        self._checked = request if request.is_check else None
 
     def _require_lowrank(self, request: ApplyResult) -> None:
         expected = self._workspace.buffers.lowrank_r
@@ -234,19 +284,27 @@ class SharedState:
         workspace.report.begin("apply", len(workspace.plan.segments))
         place = (workspace.state.path, workspace.state.offset, workspace.buffers.lowrank_r)
         with open_results(workspace, *place) as results:
-            for segment in workspace.plan.segments:
+            for position, segment in enumerate(workspace.plan.segments):
                 found = results(segment)
-                if segment.index >= done:
+                if position >= done:
                     self._step(segment, found)
                 self._note_clipped(found[-1])
                 workspace.plan.transform.learn(segment, bodies(workspace.plan, found))
-                leaves.append(leaf_in(workspace, segment, workspace.buffers.lowrank_r))
+                leaf = leaf_in(workspace, segment, workspace.buffers.lowrank_r)
+                leaves.append(workspace.figures.note_leaf(segment, leaf))
                 workspace.report.step(segment.index)
-        entry = workspace.state.argument
-        workspace.memory.advance(entry)
-        root = root_of(entry + 1, workspace.memory.digested_header(entry + 1), leaves)
-        workspace.journal.write(operation=Update.NONE, round=entry + 1, **root._asdict())
-        self._know(entry + 1, leaves)
+        come = _ComeTo(workspace.state.argument + 1, tuple(leaves), workspace.memory.take_ranks())
+        if workspace.plan.part.is_whole:
+            self._declare_applied(come, come.ranks)
+        else:
+            self._come = come
+
+    def _declare_applied(self, come: _ComeTo, ranks: RankSum) -> None:
+        """`ranks`: of all parts."""
+        workspace = self._workspace
+        workspace.memory.advance(come.round - 1, ranks)
+        workspace.journal.write(operation=Update.NONE, round=come.round, **self._root(come)._asdict())
+        self._know(come.round, come.leaves)
         workspace.tune()
 
     def _note_clipped(self, result: memoryview) -> None:
@@ -256,10 +314,8 @@ class SharedState:
                 before = self._clipped.get(place, ClippedShare(place, 0, 0.0))
                 is_dropped = plan.drops_contrary and not factor
                 norms = 0.0 if is_dropped else plan.clip_kappa / factor if factor else MAGNITUDE_MAX
-                dropped = before.dropped + is_dropped / len(plan.segments)
-                self._clipped[place] = ClippedShare(
-                    place, before.num_segments + 1, max(before.norms, norms), min(dropped, 1.0)
-                )
+                segment = ClippedShare(place, 1, norms, is_dropped / plan.num_segments)
+                self._clipped[place] = joined(before, segment, plan.num_segments)
 
     def _step(self, segment: Segment, results: Results) -> None:
         workspace = self._workspace

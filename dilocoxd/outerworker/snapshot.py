@@ -7,6 +7,7 @@ file system gives back what was written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -20,6 +21,7 @@ from dilocoxd.ipc.client import DaemonGone
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import JournalState
+from dilocoxd.outerworker.plan import FLOAT_BYTES
 from dilocoxd.outerworker.tensor_file import snapshot_files
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store import snapshots
@@ -27,6 +29,7 @@ from dilocoxd.store.durable import SteadyWriter, store_error, write_all
 from dilocoxd.store.tensor_header import TensorEntry, encode_header, read_header
 from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_parts import HashSnapshot, SnapshotHashed
 from dilocoxd.wire.local.outer_worker import SnapshotSaved, WriteSnapshot
 from dilocoxd.wire.local.worker import WorkerFailed
 
@@ -37,6 +40,7 @@ class SnapshotWriter:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._job: _Job | None = None
+        self._hashing: threading.Thread | None = None
 
     def start(self, request: WriteSnapshot) -> None:
         """Begin; the answer is sent from the background. Raises RequestFailed (busy, not_loaded, disk_full)."""
@@ -47,6 +51,30 @@ class SnapshotWriter:
         self._job = _Job(self._workspace, request)
         self._job.start()
 
+    def hash_chunks(self, request: HashSnapshot) -> None:
+        """One of several parts: hash its part of the files that all have written; answered from the background."""
+        self.finish()
+        self._hashing = threading.Thread(target=self._hash, args=(request,), name="snapshot hashes")
+        self._hashing.start()
+
+    def _hash(self, request: HashSnapshot) -> None:
+        report, part = self._workspace.report, self._workspace.plan.part
+        temporary = snapshots.temporary_directory(Path(request.directory))
+        answer: SnapshotHashed | WorkerFailed
+        try:
+            found = [
+                snapshots.hash_some_chunks(temporary / name, part, lambda done: report.pulse("snapshot", 1, 2))
+                for name in request.names
+            ]
+            answer = SnapshotHashed(request.request, tuple(bytes.fromhex("".join(hashes)) for hashes in found))
+        except OSError as error:
+            failure = from_store(store_error("writing a snapshot", temporary, error))
+            answer = WorkerFailed(request.request, failure.kind, failure.detail)
+        except DaemonGone:
+            return
+        with contextlib.suppress(DaemonGone):
+            report.send(answer)
+
     def before_change(self, segment: Segment) -> None:
         """Make sure that a running snapshot has this segment's present contents."""
         if self._job is not None:
@@ -56,6 +84,8 @@ class SnapshotWriter:
         """Wait until nothing is being written."""
         if self._job is not None:
             self._job.join()
+        if self._hashing is not None:
+            self._hashing.join()
 
 
 class _Job:
@@ -68,6 +98,7 @@ class _Job:
         known = workspace.leaves
         is_known = known.round == self._state.round and known.whole
         self._leaves = [leaf.hex() for leaf in known.whole] if is_known else [""] * len(workspace.plan.segments)
+        self._is_whole = workspace.plan.part.is_whole
         self._started = time.monotonic()
         self._directory = Path(request.directory)
         self._temporary = snapshots.temporary_directory(self._directory)
@@ -87,11 +118,13 @@ class _Job:
 
     def _prepare(self) -> None:
         plan = self._workspace.plan
-        shutil.rmtree(self._temporary, ignore_errors=True)
-        self._temporary.mkdir(parents=True)
+        if self._is_whole:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir(parents=True, exist_ok=not self._is_whole)
         metadata = {"run_id": plan.run_id, "round": str(self._state.round)}
         for name, entries in snapshot_files(plan):
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            # The other parts write the same front, and their own segments.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if self._is_whole else 0)
             fd = os.open(self._temporary / name, flags, 0o644)
             self._fds.append(fd)
             self._writers.append(SteadyWriter(fd))
@@ -158,6 +191,8 @@ class _Job:
             raise self._error
         for fd in self._fds:
             os.fsync(fd)
+        if not self._is_whole:
+            return self._saved(0)  # the daemon publishes it when all parts have written theirs
         names = [name for name, _ in snapshot_files(self._workspace.plan)]
         index = snapshots.SnapshotIndex(
             self._workspace.plan.run_id,
@@ -169,13 +204,12 @@ class _Job:
             tuple(zip([segment.numel for segment in segments], self._leaves, strict=True)),
         )
         snapshots.publish(self._temporary, self._directory, index)
-        return SnapshotSaved(
-            self._request.request,
-            RoundIndex(self._state.round),
-            self._request.directory,
-            index.total_bytes,
-            time.monotonic() - self._started,
-        )
+        return self._saved(index.total_bytes)
+
+    def _saved(self, total_bytes: int) -> SnapshotSaved:
+        seconds = time.monotonic() - self._started
+        directory, number = self._request.directory, RoundIndex(self._state.round)
+        return SnapshotSaved(self._request.request, number, directory, total_bytes, seconds)
 
     def _hashed(self, done: int) -> None:
         self._workspace.report.pulse("snapshot", 1, 2)
@@ -187,38 +221,63 @@ class _Job:
             for fd in self._fds:
                 os.close(fd)
             self._fds.clear()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._is_whole:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def load_snapshot(workspace: Workspace, directory: Path, begin_replace: Callable[[], None]) -> snapshots.SnapshotIndex:
-    """Fill ANCHOR and MOMENTUM from a snapshot whose every hash was checked first; returns its index.
+def checked_snapshot(workspace: Workspace, directory: Path, *, is_known: bool = False) -> snapshots.SnapshotIndex:
+    """The index of a snapshot whose every hash is right; one of several parts looks at its part of them.
 
-    Raises RequestFailed(corrupt_snapshot) with nothing changed if the snapshot is damaged or of another run.
+    `is_known`: they were looked at. Raises RequestFailed(corrupt_snapshot) if it is damaged or of another run.
     """
     try:
         workspace.report.begin("verify", 1)
-        index = snapshots.verify(directory, lambda done: workspace.report.step(0))
+        if is_known:
+            index = snapshots.read_index(directory)
+        else:
+            index = snapshots.verify(directory, lambda done: workspace.report.step(0), workspace.plan.part)
         if index.run_id != workspace.plan.run_id:
             raise RequestFailed(
                 "corrupt_snapshot", f"{directory} is of run {index.run_id}, not {workspace.plan.run_id}"
             )
-        files = snapshot_files(workspace.plan)
-        offsets = [_data_offset(directory / name, entries) for name, entries in files]
-        begin_replace()
-        workspace.report.begin("load", len(files))
-        for (name, _), offset in zip(files, offsets, strict=True):
-            if name == snapshots.MEMORY_NAME:
-                header = workspace.memory.header_bytes(index.round)
-                _read_into(directory / name, offset, header, workspace)
-                _read_into(directory / name, offset + header.nbytes, workspace.memory.regions, workspace)
-            else:
-                buffer = local_buffers.ANCHOR if name == snapshots.ANCHOR_NAME else local_buffers.MOMENTUM
-                _read_into(directory / name, offset, workspace.buffers.raw(buffer), workspace)
+        for name, entries in snapshot_files(workspace.plan):
+            _data_offset(directory / name, entries)
     except StoreError as error:
         raise RequestFailed("corrupt_snapshot", str(error)) from error
     except OSError as error:
         raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
     return index
+
+
+def fill_from_snapshot(
+    workspace: Workspace, directory: Path, index: snapshots.SnapshotIndex, begin_replace: Callable[[], None]
+) -> None:
+    """Fill ANCHOR, MOMENTUM and MEMORY, as far as this process has them, from a snapshot that was checked.
+
+    Raises RequestFailed(corrupt_snapshot).
+    """
+    plan, memory = workspace.plan, workspace.memory
+    files = snapshot_files(plan)
+    try:
+        offsets = [_data_offset(directory / name, entries) for name, entries in files]
+        begin_replace()
+        workspace.report.begin("load", len(files))
+        for (name, _), offset in zip(files, offsets, strict=True):
+            if name == snapshots.MEMORY_NAME:
+                header = memory.header_bytes(index.round)
+                _read_into(directory / name, offset, header, workspace)
+                first, stop = memory.stretch
+                _read_into(directory / name, offset + header.nbytes + first, memory.regions[first:stop], workspace)
+            else:
+                is_anchor = name == snapshots.ANCHOR_NAME
+                buffer = local_buffers.ANCHOR if is_anchor else local_buffers.MOMENTUM
+                size = FLOAT_BYTES if is_anchor else FLOAT_BYTES * plan.num_slots
+                first, stop = (size * value for value in plan.stretch)
+                _read_into(directory / name, offset + first, workspace.buffers.raw(buffer)[first:stop], workspace)
+    except StoreError as error:
+        raise RequestFailed("corrupt_snapshot", str(error)) from error
+    except OSError as error:
+        raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
 
 
 def _data_offset(path: Path, expected: list[TensorEntry]) -> int:

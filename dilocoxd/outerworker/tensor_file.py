@@ -33,6 +33,6 @@ def momentum_entries(plan: OuterPlan) -> list[TensorEntry]:
         return anchor_entries(plan)
     return [
         TensorEntry(f"segment{segment.index}.slot{slot}", (segment.numel,))
-        for segment in plan.segments
+        for segment in plan.layout.segments
         for slot in range(plan.num_slots)
     ]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.failure import RequestFailed
+from dilocoxd.outerworker.figures import FiguresTable
 from dilocoxd.outerworker.journal import JournalState, Saved, Update, UpdateJournal
 from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
@@ -40,12 +41,14 @@ class Workspace:
     journal: UpdateJournal
     report: Reporter
     memory: Memory = field(init=False)
+    figures: FiguresTable = field(init=False)
     scratch: Tensor = field(init=False)
     """float32[largest segment]: values of the segment being worked on."""
     leaves: KnownLeaves = KnownLeaves()
     """Of the state now loaded; a restarted worker knows none until the next entry."""
 
     def __post_init__(self) -> None:
+        self.figures = FiguresTable(self.buffers.raw(local_buffers.FIGURES))
         self.memory = Memory(self.plan, self.buffers.raw(local_buffers.MEMORY))
         self.scratch = torch.empty(self.plan.segment_numel_max)
 
@@ -98,7 +101,7 @@ class Workspace:
     def undo_torn_step(self) -> None:
         """After a restart: put back what a killed step may have half changed."""
         if self.state.saved != Saved.NOTHING:
-            self._copy(Saved(self.state.saved), self.plan.segments[self.state.saved_segment], to_undo=False)
+            self._copy(Saved(self.state.saved), self.plan.layout.segments[self.state.saved_segment], to_undo=False)
             self.journal.write(saved=Saved.NOTHING)
 
     def _copy(self, saved: Saved, segment: Segment, *, to_undo: bool) -> None:

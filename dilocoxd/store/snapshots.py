@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ from typing import Any, Final
 from dilocoxd.errors import StoreError
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_file
 from dilocoxd.wire.limits import SEGMENTS_MAX
+from dilocoxd.wire.placement import WHOLE, OuterPart
+from dilocoxd.wire.state_digest import Leaf, Root, differing
 
 CHUNK_BYTES: Final = 4 << 20
 INDEX_NAME: Final = "index.json"
@@ -30,6 +32,7 @@ MOMENTUM_NAME: Final = "momentum.safetensors"
 MEMORY_NAME: Final = "memory.safetensors"
 OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
+SEGMENTS_NAMED: Final = 16
 FILE_BYTES_MAX: Final = 1 << 42
 _FORMAT: Final = 2
 _DOWNLOAD_SUFFIX: Final = ".download"
@@ -122,6 +125,29 @@ def _canonical(body: dict[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
+def disagreement(index: SnapshotIndex, root: Root, leaves: Sequence[Leaf], lengths: Sequence[int]) -> str:
+    """What a loaded snapshot has otherwise than its index says; empty if nothing. `lengths`: values per segment."""
+    problem = ""
+    if root.state_digest.hex() != index.state_digest:
+        where = differing([leaf.whole for leaf in leaves], [bytes.fromhex(text) for _, text in index.segments])
+        problem = (
+            f"the snapshot's tensors have state digest {root.state_digest.hex()[:16]}, its index says"
+            f" {index.state_digest[:16]}{_where(where)}"
+        )
+    elif root.anchor_sha256.hex() != index.anchor_sha256:
+        problem = "the snapshot's index has another hash of the anchor than its tensors"
+    elif [values for values, _ in index.segments] != list(lengths):
+        problem = "the snapshot's index cuts the anchor in other segments than the run"
+    return f"{problem}; use another snapshot (no state is loaded now)" if problem else ""
+
+
+def _where(segments: tuple[int, ...]) -> str:
+    if not segments:
+        return ""
+    more = f" and {len(segments) - SEGMENTS_NAMED} more" if len(segments) > SEGMENTS_NAMED else ""
+    return f" (in segment {', '.join(map(str, segments[:SEGMENTS_NAMED]))}{more})"
+
+
 def read_index(directory: Path) -> SnapshotIndex:
     """The index of a snapshot directory. Raises Corrupt (also if there is none), StoreError if it cannot be read."""
     path = directory / INDEX_NAME
@@ -136,15 +162,20 @@ def read_index(directory: Path) -> SnapshotIndex:
 
 def hash_chunks(path: Path, progress: Progress = lambda done: None) -> SnapshotFile:
     """Size and chunk hashes of a file; `progress` hears the bytes done after each chunk. Raises OSError."""
+    return SnapshotFile(path.name, path.stat().st_size, tuple(hash_some_chunks(path, WHOLE, progress)))
+
+
+def hash_some_chunks(path: Path, part: OuterPart, progress: Progress = lambda done: None) -> list[str]:
+    """Hashes (hex) of every n-th chunk of a file, n parts taking turns. Raises OSError."""
     chunks = []
-    size = 0
+    offset = part.index * CHUNK_BYTES
     buffer = bytearray(CHUNK_BYTES)
     with path.open("rb", buffering=0) as file:
-        while count := _fill(file.fileno(), buffer, size):
+        while count := _fill(file.fileno(), buffer, offset):
             chunks.append(hashlib.sha256(memoryview(buffer)[:count]).hexdigest())
-            size += count
-            progress(size)
-    return SnapshotFile(path.name, size, tuple(chunks))
+            progress(offset + count)
+            offset += part.num_parts * CHUNK_BYTES
+    return chunks
 
 
 def _fill(fd: int, buffer: bytearray, offset: int) -> int:
@@ -157,20 +188,22 @@ def _fill(fd: int, buffer: bytearray, offset: int) -> int:
     return total
 
 
-def verify(directory: Path, progress: Progress = lambda done: None) -> SnapshotIndex:
-    """The index of a snapshot whose files all have the hashes it names. Raises Corrupt naming file and chunk."""
+def verify(directory: Path, progress: Progress = lambda done: None, part: OuterPart = WHOLE) -> SnapshotIndex:
+    """The index of a snapshot whose files all have the hashes it names. Raises Corrupt naming file and chunk.
+
+    `part` looks only at its own chunks."""
     index = read_index(directory)
     for expected in index.files:
         path = directory / expected.name
         try:
-            found = hash_chunks(path, progress)
+            size, found = path.stat().st_size, hash_some_chunks(path, part, progress)
         except OSError as error:
             raise Corrupt(f"snapshot file {path} cannot be read: {error.strerror}; use another snapshot") from error
-        if found.size != expected.size:
-            raise Corrupt(
-                f"snapshot file {path} has {found.size} bytes instead of {expected.size}; delete the snapshot"
-            )
-        for number, (have, want) in enumerate(zip(found.chunks, expected.chunks, strict=True)):
+        wanted = expected.chunks[part.index :: part.num_parts]
+        if size != expected.size or len(found) != len(wanted):
+            raise Corrupt(f"snapshot file {path} has {size} bytes instead of {expected.size}; delete the snapshot")
+        for place, (have, want) in enumerate(zip(found, wanted, strict=True)):
+            number = part.index + place * part.num_parts
             if have != want:
                 raise Corrupt(
                     f"snapshot file {path} is damaged in chunk {number} (sha256 differs); delete the snapshot"

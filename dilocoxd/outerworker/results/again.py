@@ -34,11 +34,11 @@ def sum_again(plan: OuterPlan, directory: Path) -> bytes:
     Raises BadShareError for a share that no owner can sum, StoreError, WireError, NotEncodableError.
     """
     case = read_case(directory)
-    if plan.num_passes != 1 or case.segment >= len(plan.segments):
+    if plan.num_passes != 1 or case.segment >= plan.num_segments:
         raise StoreError(
             f"{directory}: entry {case.entry.round} has no segment {case.segment} that can be summed again"
         )
-    segment = plan.segments[case.segment]
+    segment = plan.layout.segments[case.segment]
     plan.transform.tune(case.entry.round, case.entry.lowrank_r)
     length = plan.payload_bytes_at(case.entry.lowrank_r)[0][segment.index]
     body = length - plan.record_bytes

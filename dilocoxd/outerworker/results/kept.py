@@ -68,7 +68,7 @@ class KeptShare:
             return None
         values = torch.zeros(segment.numel)
         if self.round:
-            first = self._starts[-1] + self._plan.record_bytes * len(self._plan.segments)
+            first = self._starts[-1] + self._plan.record_bytes * self._plan.num_segments
             length = self._table[-1][segment.index]
             region = read_exactly(self._fd, first + self._workspace.memory.region_start(segment), length)
             self._plan.transform.expand(segment, region[: length - self._plan.record_bytes], (), values)
@@ -95,7 +95,7 @@ def open_kept(workspace: Workspace, path: Path, phase: PhaseId) -> Iterator[Kept
 
 def _lengths(plan: OuterPlan, kept: KeptWork, path: Path) -> tuple[int, Table]:
     """Low rank and payload lengths of the entry it was given to; lengths rise with the low rank."""
-    more = plan.record_bytes * len(plan.segments) + (plan.memory_total - 2 * HEADER_BYTES if plan.is_centered else 0)
+    more = plan.record_bytes * plan.num_segments + (plan.memory_total - 2 * HEADER_BYTES if plan.is_centered else 0)
     for lowrank_r, table in plan.payload_tables.items():
         if sum(map(sum, table)) + more == kept.body_bytes:
             return lowrank_r, table

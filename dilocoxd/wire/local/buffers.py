@@ -17,11 +17,17 @@ FEEDBACK = "feedback"
 OWNER_FEEDBACK = "owner_feedback"
 """float32[numel], sparse: residual of results this site encoded as owner."""
 MEMORY = "memory"
-"""What else the shared state holds: where the schedule stands, and what the last result leaves to the next round."""
+"""What else the shared state holds: where the schedule stands, and what the last result leaves to the next round.
+
+Two headers come first; that of state k lies at k % 2 times HEADER_BYTES."""
+HEADER_BYTES = 1024
+"""Of one header in MEMORY (outerworker/schedule_memory.py)."""
 UNDO = "undo"
 """One segment of everything an update changes in place, so that a SIGKILL in the middle can be redone."""
 JOURNAL = "journal"
 """4096 bytes: which state the buffers hold and how far an in-place update came."""
+FIGURES = "figures"
+"""A record for each segment (wire/local/figures.py): squares of what was formed, hashes of what the state has."""
 OUTBOX = "outbox"
 """Own encoded payload: all passes, all segments, back to back in (pass, segment) order."""
 INBOX = "inbox"

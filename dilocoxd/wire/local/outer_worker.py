@@ -28,6 +28,8 @@ class Described:
     """Of the record at the end of each payload of the last pass (outer/clipping.py)."""
     center_start: Uint = 0
     """Where in MEMORY the results lie that shares are compared with; 0: nothing is."""
+    segments: Annotated[tuple[Uint, ...], Length(0, 1 << 16)] = ()
+    """Values of each."""
 
     @property
     def payload_bytes(self) -> tuple[tuple[int, ...], ...]:
@@ -48,6 +50,8 @@ class LoadState:
 
     request: Uint
     directory: Lines
+    is_check: bool = False
+    """Of a part: only say whether it could be done (wire/local/outer_parts.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,13 @@ class ClippedShare:
     """How many median norms it had in the worst of them; 0 if its size was nowhere the reason."""
     dropped: float = 0.0
     """Part of all segments in which nothing of it was counted, because it pointed against the others."""
+
+
+def joined(left: ClippedShare, right: ClippedShare, num_segments: int) -> ClippedShare:
+    """What two sets of segments, of `num_segments` in all, say of the contribution at one place."""
+    num_dropped = round(left.dropped * num_segments) + round(right.dropped * num_segments)
+    norms = max(left.norms, right.norms)
+    return ClippedShare(left.place, left.num_segments + right.num_segments, norms, num_dropped / num_segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,7 @@ class ApplyResult:
     """Empty: the RESULT buffer."""
     offset: Uint
     lowrank_r: Uint
+    is_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,7 @@ class FormContribution:
     request: Uint
     phase: Phase
     lowrank_r: Uint
+    is_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +340,7 @@ class ReturnWork:
     is_withdrawn: bool
     operation: Uint = 0
     """Numbers what is ordered, also when it is asked again of a worker that was restarted: it is done once."""
+    is_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Numbers of all local messages. Framing on the socket: 4 bytes little-endian length, then one of them (frames.py)."""
 
 from dilocoxd.wire.codec import Registry
+from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartReady, PartStepped, SnapshotHashed
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
     BaseCopied,
@@ -82,6 +83,11 @@ LOCAL_MESSAGES = Registry(
         62: WorkReturned,
         64: ReduceAgain,
         66: ReducedAgain,
+        68: PartReady,
+        70: PartStepped,
+        72: AdoptState,
+        74: HashSnapshot,
+        76: SnapshotHashed,
         80: StartTraining,
         82: Extend,
         84: CloseBoundary,

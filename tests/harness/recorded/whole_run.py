@@ -169,7 +169,8 @@ class ScheduledEngine:
         self.engine.commit(offer, excluded, owners)
         measured = None
         if isinstance(transform, Deferred) and isinstance(transform.inner, LowRank) and transform.inner.ranks:
-            measured = measured_rank(transform.inner.ranks.values(), transform.inner.lowrank_r_max)
+            ranks = transform.inner.ranks.values()
+            measured = measured_rank(sum(ranks), len(ranks), transform.inner.lowrank_r_max)
             transform.inner.ranks.clear()
         self.state = self._plan.schedule.advance(self.state, measured)
         self._header = Header(self.state, lowrank_r)

@@ -155,10 +155,10 @@ def test_qsr_schedule_follows_the_inner_rate_between_its_limits() -> None:
 
 
 def test_mean_of_measured_ranks_is_a_ratio_of_integers() -> None:
-    assert measured_rank([], 8) == 64
-    assert measured_rank([8, 8], 8) == 64
-    assert measured_rank([4, 1, 1], 8) == 16
-    assert measured_rank([9], 8) == 64
+    assert measured_rank(0, 0, 8) == 64
+    assert measured_rank(16, 2, 8) == 64
+    assert measured_rank(6, 3, 8) == 16
+    assert measured_rank(9, 1, 8) == 64
 
 
 @pytest.mark.parametrize("rank", [1, 3, 7])

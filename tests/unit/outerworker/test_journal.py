@@ -44,11 +44,7 @@ def test_every_field_survives() -> None:
         "formed_phase": 2**62,
         "argument": 9,
         "settled_phase": -1,
-        "norm_square": 1.5,
-        "residual_square": 1e-300,
         "settled_included": True,
-        "partial_norm_square": 2.5,
-        "partial_residual_square": 3.5,
         "path": "/some/where",
     }
     UpdateJournal(window, PLAN).write(**fields)
