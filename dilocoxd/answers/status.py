@@ -122,6 +122,10 @@ class WorkerProcess:
     state: str
     restarts: Count
     pid: Annotated[Count, told("0 while it does not run.")]
+    part_pids: Annotated[
+        tuple[Count, ...],
+        told("Of each outer part, 0 while it does not run; empty where the outer worker is one process."),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

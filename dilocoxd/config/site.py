@@ -65,8 +65,26 @@ class NameSection(Section):
 class WorkersSection(Section):
     """Supervision of the processes of this site."""
 
+    outer_parts: Annotated[
+        int,
+        knob(
+            "Processes that the outer worker is divided into, each with a part of the segments; any number goes on from"
+            " what any other has left.",
+            unit="processes",
+            cost="a CPU core and some 250 MB each.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     outer_threads: Annotated[
-        int, knob("CPU threads of the outer worker.", unit="threads", cost="takes them from training.", ge=1, le=256)
+        int,
+        knob(
+            "CPU threads of the outer worker, or of each of its parts.",
+            unit="threads",
+            cost="takes them from training.",
+            ge=1,
+            le=256,
+        ),
     ] = 1
     outer_nice: Annotated[
         int,

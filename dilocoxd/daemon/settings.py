@@ -69,6 +69,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         extend_steps_max=strategy.extend_steps_max if strategy.late_policy == "extend" else 0,
         evaluate_every_rounds=manifest.data.evaluate_every_rounds,
         num_stages=site.parallel.ranks,
+        outer_parts=workers.outer_parts,
         trainer_modules=trainer_modules(manifest, site),
         restarts_max=workers.restarts_max,
         restart_window_s=workers.restart_window_s,

@@ -66,7 +66,7 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     copies = 3 + counts.num_slots + (1 / shape.num_sites if manifest.has_owner_feedback else 0)
     payloads = 2 + (shape.num_sites - 1) / (1 if manifest.is_gathered else shape.num_sites)
     outer_copies = round(copies * FLOAT_BYTES * numel)
-    outer_worker = outer_copies + round(payloads * payload) + counts.memory_bytes + PROCESS_BYTES
+    outer_worker = outer_copies + round(payloads * payload) + counts.memory_bytes + shape.outer_parts * PROCESS_BYTES
     held = [_held_bytes(manifest, one, shape) for one in counts.slices]
     passing = [_activation_bytes(manifest, one, index, shape) for index, one in enumerate(counts.slices)]
     stages = range(shape.stages)

@@ -32,6 +32,8 @@ class SiteShape:
     """Whether the trainers' tensors are in the memory of GPUs."""
     schedule: str = "1f1b"
     """Of the pipeline."""
+    outer_parts: int = 1
+    """Processes of the outer worker; together they hold what one would."""
 
     @property
     def readers(self) -> int:
@@ -46,7 +48,8 @@ class SiteShape:
 
 def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) -> SiteShape:
     """Of this site, one of `num_sites`; None: of a site whose site.toml says nothing."""
-    parallel = (site or SiteConfig()).parallel
+    site = site or SiteConfig()
+    parallel = site.parallel
     return SiteShape(
         parallel.pipeline,
         parallel.pieces(manifest.inner.microbatches),
@@ -59,4 +62,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.loss_chunk_tokens,
         parallel.device == "cuda",
         parallel.schedule,
+        site.workers.outer_parts,
     )

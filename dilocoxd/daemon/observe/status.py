@@ -326,5 +326,7 @@ def _workers(workers: Mapping[str, WorkerStatus]) -> dict[str, WorkerProcess | T
             )
         else:
             pid = status.pids[0] if status.pids else 0
-            shown[name] = WorkerProcess(state=status.state, restarts=status.restarts, pid=pid)
+            shown[name] = WorkerProcess(
+                state=status.state, restarts=status.restarts, pid=pid, part_pids=status.part_pids
+            )
     return shown

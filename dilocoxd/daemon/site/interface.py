@@ -66,6 +66,8 @@ class SiteSettings:
     outer_environment: Mapping[str, str] = field(default_factory=dict)
     trainer_modules: tuple[str, ...] = ("dilocoxd.trainer.main",)
     """The trainers run `main()` of the first; all of them are loaded before the first fork."""
+    outer_parts: int = 1
+    """Processes that hold the outer state, each some of the segments."""
     outer_module: str = "dilocoxd.outerworker.main"
     restarts_max: int = 5
     """Per worker in `restart_window_s`; one more and the site fails."""
@@ -189,6 +191,8 @@ class WorkerStatus:
     restarts: int
     pids: tuple[int, ...]
     generation: int
+    part_pids: tuple[int, ...] = ()
+    """Of each outer part, 0 while it does not run; empty where there is only one."""
 
 
 @dataclass(frozen=True, slots=True)

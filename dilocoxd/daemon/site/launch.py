@@ -11,14 +11,22 @@ from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch
 from dilocoxd.daemon.workers.local_server import SOCKET_PATH_BYTES_MAX
-from dilocoxd.daemon.workers.outer_worker import OuterSettings
+from dilocoxd.daemon.workers.outer_pool import OuterPool
+from dilocoxd.daemon.workers.outer_worker import OuterListener, OuterSettings, OuterWorker
 from dilocoxd.daemon.workers.supervisor import Launch
 from dilocoxd.daemon.workers.trainers import Trainer, TrainerListener, TrainerSettings
 from dilocoxd.daemon.workers.visitor import VisitingTrainer
-from dilocoxd.ipc.client import GENERATION_VARIABLE, PEER_VARIABLE, RUN_DIRECTORY_VARIABLE, SOCKET_VARIABLE
+from dilocoxd.ipc.client import (
+    GENERATION_VARIABLE,
+    PART_VARIABLE,
+    PEER_VARIABLE,
+    RUN_DIRECTORY_VARIABLE,
+    SOCKET_VARIABLE,
+)
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.machines.phase.settings import PhaseSettings
 from dilocoxd.store.kept_work import work_directory
+from dilocoxd.wire.placement import WHOLE, OuterPart
 
 FORK_SERVER_COMMAND = (sys.executable, "-m", "dilocoxd.ipc.fork_server")
 FORK_SERVER_ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
@@ -97,14 +105,35 @@ def fork_server_settings(settings: SiteSettings, mark: str) -> ForkServerSetting
     return ForkServerSettings(launch, modules, _budget(settings), settings.trainer_start_timeout_s)
 
 
-def outer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> OuterSettings:
-    """How the outer worker is started."""
+def make_outer(
+    settings: SiteSettings,
+    mark: str,
+    socket_path: Path,
+    fork_server: ForkServer,
+    buffers: Buffers,
+    listener: OuterListener,
+) -> OuterWorker | OuterPool:
+    """The outer worker of this site: one process, or several that hold a part each."""
+    num_parts = settings.outer_parts
+    if num_parts == 1:
+        return OuterWorker(outer_settings(settings, mark, socket_path), fork_server, buffers, listener)
+    each = [outer_settings(settings, mark, socket_path, OuterPart(index, num_parts)) for index in range(num_parts)]
+    return OuterPool(each, fork_server, buffers, listener)
+
+
+def outer_settings(settings: SiteSettings, mark: str, socket_path: Path, part: OuterPart = WHOLE) -> OuterSettings:
+    """How the outer worker is started, or one part of it. All parts write to one log."""
+    environment = dict(settings.outer_environment)
+    name, role = "outer", "outer"
+    if not part.is_whole:
+        environment[PART_VARIABLE] = str(part)
+        name, role = f"outer-part{part.index}", f"outer part {part.index}"
 
     def launch(generation: int) -> ForkLaunch:
-        environment = {**settings.outer_environment, **_environment(settings, socket_path, generation)}
         log = settings.run_directory / "logs" / "outer.log"
-        header = _header(settings, "outer", generation)
-        return ForkLaunch(settings.outer_module, (environment,), log, f"{mark}/outer-{generation}", header)
+        added = {**environment, **_environment(settings, socket_path, generation)}
+        header = _header(settings, role, generation)
+        return ForkLaunch(settings.outer_module, (added,), log, f"{mark}/{name}-{generation}", header)
 
     return OuterSettings(launch, _budget(settings), settings.outer_start_timeout_s, settings.outer_silence_max_s)
 

@@ -22,8 +22,8 @@ from dilocoxd.daemon.site.interface import (
 )
 from dilocoxd.daemon.site.launch import (
     fork_server_settings,
+    make_outer,
     make_trainer,
-    outer_settings,
     phase_settings,
     socket_place,
 )
@@ -35,7 +35,7 @@ from dilocoxd.daemon.site.status import site_status, worker_changed
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
-from dilocoxd.daemon.workers.outer_worker import OuterWorker, RequestRefused
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.daemon.workers.supervisor import mark_this_process
 from dilocoxd.errors import WireError, WorkerError
 from dilocoxd.ids import Monotonic, PhaseId
@@ -80,7 +80,7 @@ class LocalSite:
         mark = os.environ.get(TREE_VARIABLE) or mark_this_process()
         socket_path, self._private_directory = socket_place(settings.run_directory)
         self.fork_server = ForkServer(fork_server_settings(settings, mark), self)
-        self.outer = OuterWorker(outer_settings(settings, mark, socket_path), self.fork_server, self.buffers, self)
+        self.outer = make_outer(settings, mark, socket_path, self.fork_server, self.buffers, self)
         self.trainer = make_trainer(settings, mark, socket_path, self.fork_server, self.buffers, self)
         self._server = LocalServer(socket_path, self._admit)
 

@@ -3,6 +3,7 @@
 from dilocoxd.daemon.site.interface import SiteStatus, WorkerChanged, WorkerRole, WorkerState, WorkerStatus
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.outer_pool import OuterPool
 from dilocoxd.daemon.workers.outer_worker import OuterWorker
 from dilocoxd.daemon.workers.trainers import Trainer
 from dilocoxd.ids import Digest
@@ -11,7 +12,11 @@ from dilocoxd.machines.phase.repayment import work_needed
 
 
 def site_status(
-    machine: PhaseMachine, progress: SiteProgress, fork_server: ForkServer, outer: OuterWorker, trainer: Trainer
+    machine: PhaseMachine,
+    progress: SiteProgress,
+    fork_server: ForkServer,
+    outer: OuterWorker | OuterPool,
+    trainer: Trainer,
 ) -> SiteStatus:
     """Cheap: nothing is measured here."""
     state = machine.state
@@ -34,8 +39,10 @@ def site_status(
         anchor_sha256=Digest(shared.anchor_sha256) if shared is not None else None,
         state_digest=Digest(shared.state_digest) if shared is not None else None,
         workers={
-            "fork_server": _single(fork_server, is_up=fork_server.is_warm),
-            "outer": _single(outer, is_up=outer.is_up),
+            "fork_server": _status(
+                fork_server, (fork_server.pid,) if fork_server.pid else (), is_up=fork_server.is_warm
+            ),
+            "outer": _status(outer, outer.pids, is_up=outer.is_up),
             "trainer": WorkerStatus(trainer.state, trainer.restarts.total, trainer.pids, trainer.generation),
         },
         work_needed=work_needed(state),
@@ -52,14 +59,13 @@ def site_status(
     )
 
 
-def _single(worker: ForkServer | OuterWorker, *, is_up: bool) -> WorkerStatus:
-    """A worker that is one process."""
-    state = "running" if is_up else "starting"
-    return WorkerStatus(state, worker.restarts.total, (worker.pid,) if worker.pid else (), worker.generation)
+def _status(worker: ForkServer | OuterWorker | OuterPool, pids: tuple[int, ...], *, is_up: bool) -> WorkerStatus:
+    parts = tuple(part.pid for part in worker.parts) if isinstance(worker, OuterPool) else ()
+    return WorkerStatus("running" if is_up else "starting", worker.restarts.total, pids, worker.generation, parts)
 
 
 def worker_changed(
-    role: WorkerRole, worker: ForkServer | OuterWorker | Trainer, state: WorkerState, reason: str
+    role: WorkerRole, worker: ForkServer | OuterWorker | OuterPool | Trainer, state: WorkerState, reason: str
 ) -> WorkerChanged:
     """What the rest of the daemon is told of a worker that was started, lost or stopped."""
     budget = worker.restarts

@@ -17,7 +17,7 @@ from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
-from dilocoxd.wire.local import outer_worker as local, worker as local_worker
+from dilocoxd.wire.local import outer_parts, outer_worker as local, worker as local_worker
 
 Answer = (
     local.StateReady
@@ -30,6 +30,9 @@ Answer = (
     | local.SnapshotSaved
     | local.SiteDone
     | local.WorkReturned
+    | outer_parts.PartReady
+    | outer_parts.PartStepped
+    | outer_parts.SnapshotHashed
 )
 ANSWERS: Final = Answer.__args__
 STOP_GRACE_S: Final = 5.0
@@ -148,6 +151,11 @@ class OuterWorker:
         self._stopping = asyncio.Event()
         self.ended = asyncio.Event()
         """Set when `run` is over."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the process that runs."""
+        return (self.pid,) if self.pid else ()
 
     @property
     def is_up(self) -> bool:

@@ -1,0 +1,134 @@
+"""Several outer parts inside the test: a Worker for each, on common memory, behind what the daemon has in front."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.outer_parts import PartsTogether
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
+from dilocoxd.errors import WorkerError
+from dilocoxd.outerworker.buffers import MappedBuffers
+from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.outerworker.requests import Worker
+from dilocoxd.wire.local.outer_worker import OpenState, WriteSnapshot
+from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
+from dilocoxd.wire.placement import OuterPart
+from tests.harness.outer_worker.daemon_end import OuterDaemon
+
+
+class Killed(BaseException):
+    """Takes the place of SIGKILL where a test has no processes."""
+
+
+class Crash:
+    """Ends the life of a part right before or after its n-th journal write, counted over all of its lives, once."""
+
+    def __init__(self, side: str, count: int) -> None:
+        self.left = count
+        self._side = side
+
+    def reached(self, side: str) -> None:
+        self.left -= side == self._side
+        if side == self._side and not self.left:
+            raise Killed
+
+
+class InnerParts(OuterDaemon):
+    """Answers `ask` and `do` as an outer worker of one process would."""
+
+    def __init__(self, manifest: Manifest, num_parts: int, crashes: Mapping[int, Crash] | None = None) -> None:
+        self._manifest = manifest
+        self._num_parts = num_parts
+        self._next_request = 0
+        self.buffers = Buffers()
+        self.described = make_plan(manifest, OuterPart(0, num_parts)).described()
+        self.buffers.provide(self.described.buffers)
+        names = [buffer.name for buffer in self.described.buffers]
+        fds, sizes = self.buffers.descriptors(names)
+        self._descriptors = dict(zip(names, fds, strict=True))
+        self._sizes = dict(zip(names, sizes, strict=True))
+        self.together = PartsTogether(num_parts, self._ask_part, self.buffers)
+        self.together.describe(self.described)
+        self.deaths = 0
+        self._crashes = crashes or {}
+        self._sent: list[list[Any]] = [[] for _ in range(num_parts)]
+        self._workers = [self._started(part) for part in range(num_parts)]
+        """No crash point is reached at the first start: it writes no journal."""
+
+    def _started(self, part: int) -> Worker:
+        plan = make_plan(self._manifest, OuterPart(part, self._num_parts))
+        maps = {name: mmap.mmap(fd, self._sizes[name]) for name, fd in self._descriptors.items()}
+        sent = self._sent[part]
+        sent.clear()
+        worker = Worker(plan, MappedBuffers(plan, maps, self._descriptors), Reporter(_Collector(sent)))
+        if part in self._crashes:
+            worker._workspace.journal._crash = self._crashes[part]
+        worker.handle(OpenState(self.number()))
+        self.ready = self.together.opened(sent.pop())
+        return worker
+
+    async def _ask_part(self, part: int, request: Any) -> Any:
+        try:
+            self._workers[part].handle(request)
+            self._workers[part].finish()
+        except Killed as killed:
+            self._restart(part)
+            raise WorkerError(f"part {part} is gone") from killed
+        answer = self._sent[part].pop()
+        if isinstance(answer, WorkerFailed):
+            raise RequestRefused(answer.kind, answer.detail)
+        return answer
+
+    def _restart(self, part: int) -> None:
+        while True:
+            self.deaths += 1
+            try:
+                self._workers[part] = self._started(part)
+            except Killed:
+                continue
+            return
+
+    def ask(self, kind: type, *arguments: Any) -> Any:
+        """Asks again when a part died over it, as the phase machine does."""
+        request = kind(self.number(), *arguments)
+        while True:
+            try:
+                return asyncio.run(self.together.ask(request))
+            except RequestRefused as refused:
+                return WorkerFailed(0, refused.kind, refused.detail)
+            except WorkerError:
+                continue
+
+    def write_snapshot(self, directory: Path) -> Any:
+        """Write the shared state to `directory` and wait for it."""
+        return self.do(WriteSnapshot, str(directory))
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        return self.buffers.read(name, offset, self._sizes[name] - offset if length is None else length)
+
+    def write(self, name: str, data: bytes, offset: int = 0) -> None:
+        self.buffers.write(name, offset, data)
+
+    def floats(self, name: str) -> torch.Tensor:
+        return torch.frombuffer(bytearray(self.read(name)), dtype=torch.float32)
+
+    def close(self) -> None:
+        self.buffers.close()
+
+
+class _Collector:
+    def __init__(self, sent: list[Any]) -> None:
+        self._sent = sent
+
+    def send(self, message: Any) -> None:
+        if not isinstance(message, WorkerAlive):
+            self._sent.append(message)

@@ -1,0 +1,224 @@
+"""Outer parts together do what one outer worker does: the same bits in every answer, buffer and file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import (
+    ApplyResult,
+    ContributionFormed,
+    CopyBase,
+    FormContribution,
+    LoadState,
+    OpenState,
+    OwnedSegment,
+    PreparePass,
+    Reduce,
+    RestoreSite,
+    SaveSite,
+    Settle,
+    Share,
+    StateReady,
+)
+from dilocoxd.wire.local.worker import WorkerFailed
+from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
+from tests.harness.outer_worker.in_parts import Crash, InnerParts
+from tests.harness.outer_worker.in_process import InnerWorker
+from tests.harness.outer_worker.swarm import Site, commit, exchange, foreign_payload, form, lowrank_of
+
+ROUNDS = 10
+JOURNAL_WRITES_MIN = 20
+"""Of one part in the scenario of the kills; fewer would mean that something is not journalled."""
+SMALL = {"num_layers": 1}
+WIDE = SMALL | {"vocab_size": 1024}
+"""Its embedding is cut into segments of several parts."""
+NAMES = ("Qma", "Qmb")
+TOKENS = {"Qma": 100, "Qmb": 150}
+OWNERS = ((0,), (0, 1), (1, 0), (1,))
+LOW_RANK = {"transform": "lowrank", "lowrank_r": 8, "codec": "int4"}
+KINDS: dict[str, dict[str, dict[str, Any]]] = {
+    "fp32": {"strategy": {"codec": "fp32"}},
+    "fp16": {"strategy": {"codec": "fp16"}},
+    "int8-paper": {"strategy": {"codec": "int8", "error_feedback": "paper"}},
+    "int4": {"strategy": {"codec": "int4"}},
+    "int2": {"model": WIDE, "strategy": {"codec": "int2"}},
+    "e3m0": {"strategy": {"codec": "e3m0"}},
+    "topk": {"strategy": {"codec": "topk"}},
+    "centered": {"strategy": {"codec": "int4"}, "aggregation": {"centered_clip": True}},
+    "unclipped-adam": {
+        "strategy": {"codec": "int4"},
+        "aggregation": {"norm_clip": False},
+        "outer": {"optimizer": "adam", "lr": 0.01},
+    },
+    "lowrank": {"strategy": LOW_RANK},
+    "adaptive": {"strategy": LOW_RANK, "schedule": {"kind": "adaptive", "window": 2, "energy_left": 0.5}},
+    "mask": {"strategy": {"transform": "mask", "mask_keep_one_in": 8, "codec": "int8"}},
+    "streaming": {"strategy": {"delay": "streaming", "fragments": 3, "codec": "e3m0", "error_feedback": "none"}},
+}
+
+
+def make_site(name: str, changes: dict[str, dict[str, Any]], num_parts: int) -> Site:
+    manifest = tiny_manifest(**{"model": SMALL} | changes)
+    worker: OuterDaemon = InnerParts(manifest, num_parts) if num_parts > 1 else InnerWorker(make_plan(manifest))
+    worker.do(LoadState, "")
+    return Site(name, worker)
+
+
+def update(name: str, index: int, numel: int) -> torch.Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(1000 * index + ord(name[-1])))
+
+
+def told(answer: Any) -> Any:
+    """Without what differs from one run to the next."""
+    return dataclasses.replace(answer, request=0, seconds=0.0)
+
+
+def history(changes: dict[str, dict[str, Any]], num_parts: int, rounds: int) -> tuple[list[Any], list[Site]]:
+    """All answers and payloads of two sites over some rounds."""
+    sites = [make_site(name, changes, num_parts) for name in NAMES]
+    seen: list[Any] = []
+    for index in range(rounds):
+        for site in sites:
+            numel = site.worker.described.numel  # type: ignore[union-attr]
+            formed = form(site, update(site.peer, index, numel), index)
+            assert isinstance(formed, ContributionFormed)
+            seen.append(told(formed))
+        owned = exchange(sites, OWNERS[index % len(OWNERS)], TOKENS)
+        for site in sites:
+            num_passes = len(site.worker.described.payload_bytes)  # type: ignore[union-attr]
+            site.worker.do(PreparePass, num_passes, lowrank_of(site))
+        seen += [site.worker.read(name) for site in sites for name in (local_buffers.OUTBOX, local_buffers.RESULT)]
+        for ready in commit(sites, index, index, owned):
+            assert isinstance(ready, StateReady)
+            seen.append(told(ready))
+        for site in sites:
+            site.worker.do(CopyBase)
+    return seen, sites
+
+
+def buffers_of(site: Site) -> dict[str, bytes]:
+    """All that is not each part's own."""
+    own = (local_buffers.UNDO, local_buffers.JOURNAL)
+    return {b.name: site.worker.read(b.name) for b in site.worker.described.buffers if b.name not in own}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_parts_gives_the_bits_of_one(kind: str) -> None:
+    """1, 3 and 8 parts, some of them empty: states, payloads, norms, residuals, schedules, all buffers."""
+    expected, (one, *_) = history(KINDS[kind], 1, ROUNDS)
+    for num_parts in (3, 8):
+        seen, (site, *_) = history(KINDS[kind], num_parts, ROUNDS)
+        assert seen == expected
+        assert buffers_of(site) == buffers_of(one)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("kind", ["int2", "centered", "adaptive"])
+def test_files_are_those_of_one_and_are_read_by_any_number_of_parts(kind: str, tmp_path: Path) -> None:
+    """Snapshot, and error feedback with a contribution in flight: written by 1 and 3 parts, read by 3 and 1."""
+    for num_parts, folder in ((1, tmp_path / "one"), (3, tmp_path / "parts")):
+        _, (site, *_) = history(KINDS[kind], num_parts, 3)
+        site.worker.write_snapshot(folder / "snapshot")  # type: ignore[attr-defined]
+        form(site, update("z", 0, site.worker.described.numel), 3)  # type: ignore[union-attr]
+        site.worker.do(SaveSite, str(folder / "feedback"), 2)
+    assert files_of(tmp_path / "parts" / "snapshot") == files_of(tmp_path / "one" / "snapshot")
+    held = []
+    for num_parts, writer in ((1, "parts"), (3, "one"), (3, "parts")):
+        site, file = make_site("Qma", KINDS[kind], num_parts), str(tmp_path / writer / "feedback")
+        ready = site.worker.do(LoadState, str(tmp_path / "parts" / "snapshot"))
+        assert site.worker.do(RestoreSite, file, 2).is_restored
+        assert not site.worker.do(RestoreSite, file, 7).is_restored
+        assert not any(site.worker.read(local_buffers.FEEDBACK))
+        assert site.worker.do(RestoreSite, file, 2).is_restored
+        names = (local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK, local_buffers.OUTBOX, local_buffers.ANCHOR)
+        held.append((told(ready), *map(site.worker.read, names)))
+    assert held[0] == held[1] == held[2]
+    assert any(held[0][1]) and any(held[0][2])
+
+
+def test_damaged_snapshot_changes_nothing_in_any_part(tmp_path: Path) -> None:
+    _, (site, *_) = history(KINDS["int2"], 3, 1)
+    site.worker.write_snapshot(tmp_path / "snapshot")  # type: ignore[attr-defined]
+    before, state = buffers_of(site), site.worker.do(OpenState)
+    path = tmp_path / "snapshot" / "anchor.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    refused = site.worker.ask(LoadState, str(tmp_path / "snapshot"))
+    assert isinstance(refused, WorkerFailed) and refused.kind == "corrupt_snapshot" and "chunk 0" in refused.detail
+    assert buffers_of(site) == before
+    assert site.worker.do(OpenState) == state
+
+
+def test_what_one_part_cannot_form_or_apply_no_part_does() -> None:
+    _, (site, *_) = history(KINDS["int2"], 3, 1)
+    numel = site.worker.described.numel  # type: ignore[union-attr]
+    values = update("Qma", 5, numel)
+    values[-1] = torch.nan
+    site.worker.write_floats(local_buffers.PHASE, values)
+    before = buffers_of(site)
+    formed = site.worker.do(FormContribution, 1, 0)
+    assert (formed.is_finite, formed.detail) == (False, "lm_head.weight")
+    assert buffers_of(site) == before
+    form(site, update("Qma", 5, numel), 1)
+    site.worker.write(local_buffers.RESULT, b"\xff" * 64, len(site.worker.read(local_buffers.RESULT)) - 64)
+    anchor = site.worker.read(local_buffers.ANCHOR)
+    for request in ((ApplyResult, 1, "", 0, 0), (PreparePass, 1, 0)):
+        refused = site.worker.ask(*request)
+        assert isinstance(refused, WorkerFailed) and refused.kind == "bad_payload"
+    assert site.worker.read(local_buffers.ANCHOR) == anchor
+
+
+def killed(folder: Path, part: int, crash: Crash) -> tuple[list[Any], int]:
+    """A contribution that is settled as included, and one that is not; entries from RESULT and from a file; a snapshot
+    that is loaded. What is left of all of it, and how many deaths it took."""
+    manifest = tiny_manifest(model=SMALL, strategy={"segment_elements_max": 4096})
+    plan, seen = make_plan(manifest), []
+    folder.mkdir()
+    worker = InnerParts(manifest, 3, {part: crash})
+    worker.do(LoadState, "")
+    for index in range(2):
+        worker.do(CopyBase)
+        worker.write_floats(local_buffers.PHASE, update("Qma", index, plan.layout.numel))
+        seen.append(told(worker.do(FormContribution, index, 0)))
+        worker.write(local_buffers.INBOX, foreign_payload(plan, index))
+        shares, owned = (Share(0, 300), Share(-1, 500)), []
+        for segment in range(len(plan.segments)):
+            seen.append(told(worker.do(Reduce, 0, segment, shares, 0)))
+            owned.append(OwnedSegment(0, segment, shares))
+        result, path = worker.read(local_buffers.RESULT), ""
+        worker.do(Settle, index, index, not index, tuple(owned) if not index else (), 1)
+        if index:
+            path = str(folder / "payload")
+            Path(path).write_bytes(b"before" + result)
+        seen.append(told(worker.do(ApplyResult, index, path, 6 if index else 0, 0)))
+        worker.write_snapshot(folder / str(index))
+    seen.append(files_of(folder / "1"))
+    seen.append(told(worker.do(LoadState, str(folder / "0"))))
+    # Whoever dies when it has formed does not give PHASE back: its pages are idle until the next CopyBase.
+    own = (local_buffers.UNDO, local_buffers.JOURNAL, local_buffers.PHASE)
+    seen += [worker.read(buffer.name) for buffer in plan.described().buffers if buffer.name not in own]
+    worker.close()
+    return seen, worker.deaths
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_part_killed_at_any_journal_write_gives_the_undisturbed_bits(part: int, tmp_path: Path) -> None:
+    expected, _ = killed(tmp_path / "calm", part, Crash("before", 0))
+    number, deaths = 1, 1
+    while deaths:
+        side = ("before", "after")[(number + part) % 2]
+        seen, deaths = killed(tmp_path / str(number), part, Crash(side, number))
+        assert seen == expected, (side, number)
+        number += 1
+    assert number > JOURNAL_WRITES_MIN
