@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.harness.running.sites import STEP_S
-from tests.harness.running.warm import STEP_VARIABLE, fork
+from tests.harness.running.warm import fork
 
 SERVER: Final = "tests.tutorials.warm_commands_server"
 SOCKET_VARIABLE: Final = "DILOCOXD_TESTS_COMMANDS"
@@ -43,7 +42,10 @@ HELPERS: Final = ("dilocoxd.trainer.prepare", "dilocoxd.trainer.tokens", "diloco
 
 @contextlib.contextmanager
 def warm_commands(folder: Path) -> Iterator[dict[str, str]]:
-    """Environment of shells whose `dilocoxd` is forked, with PATH; `folder` is empty. No command outlives the block."""
+    """Environment of shells whose `dilocoxd` is forked, with PATH; `folder` is empty. No command outlives the block.
+
+    Inner steps are as long as they are: what is learnt in a tutorial's few rounds depends on their number.
+    """
     place = folder / "socket"
     for name in ("dilocoxd", "python"):
         program = folder / name
@@ -63,7 +65,6 @@ def warm_commands(folder: Path) -> Iterator[dict[str, str]]:
         yield {
             "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             SOCKET_VARIABLE: str(place),
-            STEP_VARIABLE: STEP_S,
         }
     finally:
         server.send_signal(signal.SIGKILL)
