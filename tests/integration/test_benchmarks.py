@@ -36,6 +36,7 @@ SHORTEST = {
     "models.families": "gpt_neox",
     "models.layouts": "--steps 1 --blocks 1",
     "models.logits": "--once",
+    "outer_parts": "--model tiny --rounds 1 --segment-elements-max 4096",
     "outer_memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4",
     "restarts.generations": "1",

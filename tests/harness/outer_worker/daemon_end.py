@@ -13,7 +13,7 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -125,6 +125,11 @@ class OuterDaemon:
         self._attach(described)
         self.is_attached = True
         return described
+
+    def share_buffers(self, descriptors: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+        """Attach these instead of buffers of our own; they stay whoever else's they are."""
+        self._fds.update({name: os.dup(fd) for name, fd in descriptors.items()})
+        self._sizes.update(sizes)
 
     def _attach(self, described: Described) -> None:
         for buffer in described.buffers:

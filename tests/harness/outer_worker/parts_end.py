@@ -1,0 +1,78 @@
+"""The daemon's end of several real outer parts: processes on common memfds, behind what the daemon has in front."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.outer_parts import PartsTogether
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
+from dilocoxd.errors import WorkerError
+from dilocoxd.ipc.client import PART_VARIABLE
+from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.wire.local.outer_worker import OpenState
+from dilocoxd.wire.local.worker import WorkerFailed
+from dilocoxd.wire.placement import OuterPart
+from tests.harness.outer_worker.daemon_end import Launcher, OuterDaemon, WorkerDied
+
+
+class PartsDaemon:
+    """Starts `num_parts` outer workers for one run directory. Use as a context manager."""
+
+    def __init__(self, directory: Path, manifest: Manifest, launch: Launcher, num_parts: int) -> None:
+        self.buffers = Buffers()
+        described = make_plan(manifest, OuterPart(0, num_parts)).described()
+        self.buffers.provide(described.buffers)
+        names = tuple(buffer.name for buffer in described.buffers)
+        descriptors, sizes = self.buffers.descriptors(names)
+        self.parts = [OuterDaemon(directory, manifest, launch) for _ in range(num_parts)]
+        for part in self.parts:
+            part.share_buffers(dict(zip(names, descriptors, strict=True)), dict(zip(names, sizes, strict=True)))
+        self.together = PartsTogether(num_parts, self._ask_part, self.buffers)
+        self.together.describe(described)
+        self._turns = [asyncio.Lock() for _ in self.parts]
+        self._requests = 0
+
+    def __enter__(self) -> PartsDaemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in self.parts:
+            part.close()
+        self.buffers.close()
+
+    def start(self) -> None:
+        """All parts, each with the common buffers."""
+        for index in range(len(self.parts)):
+            self.start_part(index)
+
+    def start_part(self, index: int) -> None:
+        """A process for this part, the first one or the next."""
+        part = self.parts[index]
+        part.start(**{PART_VARIABLE: f"{index}/{len(self.parts)}"})
+        ready = part.do(OpenState)
+        if len(self.parts) > 1:
+            self.together.opened(ready)
+
+    async def _ask_part(self, part: int, request: Any) -> Any:
+        daemon = self.parts[part]
+        try:
+            async with self._turns[part]:
+                number = daemon.number()
+                daemon.send(dataclasses.replace(request, request=number))
+                answer = await asyncio.to_thread(daemon.answer, number)
+        except WorkerDied as died:
+            raise WorkerError(f"part {part} is gone: {died}") from died
+        if isinstance(answer, WorkerFailed):
+            raise RequestRefused(answer.kind, answer.detail)
+        return answer
+
+    async def do(self, kind: type, *arguments: Any) -> Any:
+        """The answer of all; of the one worker where there is only one."""
+        self._requests += 1
+        request = kind(self._requests, *arguments)
+        return await self.together.ask(request) if len(self.parts) > 1 else await self._ask_part(0, request)
