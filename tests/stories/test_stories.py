@@ -58,7 +58,7 @@ def test_stories_do_not_depend_on_the_order_of_sets() -> None:
     """Python orders sets of texts anew in every process: another process tells the same."""
     surroundings = {**os.environ, "PYTHONHASHSEED": "1"}
     command = [sys.executable, "-m", "tests.stories", "--check"]
-    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
