@@ -82,7 +82,8 @@ class SiteContribution:
                 f"phase {request.phase} cannot be formed: phase {state.settled_phase} is settled, phases only rise",
             )
             self._require_no_settle()
-            culprit = "" if self._checked == request.phase else self._unencodable()
+            is_known = self._checked == request.phase and not request.is_check
+            culprit = "" if is_known else self._unencodable()
             if culprit:
                 return ContributionFormed(request.request, request.phase, False, culprit, (), 0.0, 0.0, 0.0)
             self._checked = request.phase if request.is_check else NO_PHASE

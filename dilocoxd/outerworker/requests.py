@@ -131,7 +131,8 @@ class Worker:
     def _load_from(self, directory: Path, *, is_check: bool) -> None:
         # A peer's files: their index has right hashes whatever they hold.
         try:
-            index = checked_snapshot(self._workspace, directory, is_known=self._checked_snapshot == directory)
+            is_known = self._checked_snapshot == directory and not is_check
+            index = checked_snapshot(self._workspace, directory, is_known=is_known)
             self._checked_snapshot = directory if is_check else None
             if not is_check:
                 fill_from_snapshot(self._workspace, directory, index, self._state.begin_replace)

@@ -225,7 +225,8 @@ class SharedState:
         return self._workspace.state.round == round_index + 1 or has_come
 
     def check_entry(self, request: ApplyResult) -> None:
-        """Raise RequestFailed unless the entry can be applied, or is. What was found right is not looked at twice."""
+        """Raise RequestFailed unless the entry can be applied, or is. What a check found right is not looked at again
+        when it is done; another check looks anew."""
         workspace = self._workspace
         workspace.require_loaded()
         if self._is_applied(request.round):
@@ -237,7 +238,7 @@ class SharedState:
         self._require_lowrank(request)
         workspace.require(len(request.path.encode()) <= PATH_BYTES_MAX, "the payload's path is too long; shorten it")
         checked, self._checked = self._checked, None
-        if checked is None or replace(checked, request=request.request, is_check=request.is_check) != request:
+        if request.is_check or checked is None or replace(checked, request=request.request, is_check=False) != request:
             try:
                 self._check_payload(request.path, request.offset)
             except OSError as error:

@@ -179,6 +179,24 @@ def test_what_one_part_cannot_form_or_apply_no_part_does() -> None:
     assert site.worker.read(local_buffers.ANCHOR) == anchor
 
 
+def test_a_check_looks_anew_at_what_an_earlier_one_found_right(tmp_path: Path) -> None:
+    """The first time another part refused, so that nothing came of it; what this one would do is another thing now."""
+    _, (site, *_) = history(KINDS["int2"], 3, 1)
+    numel = site.worker.described.numel  # type: ignore[union-attr]
+    for place, culprit in ((-1, "lm_head.weight"), (0, "model.embed_tokens.weight")):
+        values = update("Qma", 5, numel)
+        values[place] = torch.nan
+        site.worker.write_floats(local_buffers.PHASE, values)
+        formed = site.worker.do(FormContribution, 1, 0)
+        assert (formed.is_finite, formed.detail) == (False, culprit)
+    form(site, update("Qma", 5, numel), 1)
+    sound = site.worker.read(local_buffers.RESULT)
+    for damaged in (sound[:-64] + b"\xff" * 64, b"\xff" * 64 + sound[64:]):
+        site.worker.write(local_buffers.RESULT, damaged)
+        refused = site.worker.ask(ApplyResult, 1, "", 0, 0)
+        assert isinstance(refused, WorkerFailed) and refused.kind == "bad_payload"
+
+
 def killed(folder: Path, part: int, crash: Crash) -> tuple[list[Any], int]:
     """A contribution that is settled as included, and one that is not; entries from RESULT and from a file; a snapshot
     that is loaded. What is left of all of it, and how many deaths it took."""
