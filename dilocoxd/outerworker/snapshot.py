@@ -20,7 +20,7 @@ from dilocoxd.ids import RoundIndex
 from dilocoxd.ipc.client import DaemonGone
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.failure import RequestFailed, from_store
-from dilocoxd.outerworker.journal import JournalState
+from dilocoxd.outerworker.journal import JournalState, Update
 from dilocoxd.outerworker.plan import FLOAT_BYTES
 from dilocoxd.outerworker.tensor_file import snapshot_files
 from dilocoxd.outerworker.workspace import Workspace
@@ -45,6 +45,9 @@ class SnapshotWriter:
     def start(self, request: WriteSnapshot) -> None:
         """Begin; the answer is sent from the background. Raises RequestFailed (busy, not_loaded, disk_full)."""
         self._workspace.require_loaded()
+        if self._workspace.state.operation == Update.APPLY:
+            # A worker or another part died over it: what the buffers hold is not what the journal says.
+            raise RequestFailed("busy", "an entry is half applied; ask again when it is applied")
         if self._job is not None and self._job.is_writing:
             raise RequestFailed("busy", "another snapshot is being written; ask again when it is done")
         self.finish()

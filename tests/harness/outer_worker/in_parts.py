@@ -59,7 +59,7 @@ class InnerParts(OuterDaemon):
         self.together = PartsTogether(num_parts, self._ask_part, self.buffers)
         self.together.describe(self.described)
         self.deaths = 0
-        self._crashes = crashes or {}
+        self._crashes = dict(crashes or {})
         self._sent: list[list[Any]] = [[] for _ in range(num_parts)]
         self._workers = [self._started(part) for part in range(num_parts)]
         """No crash point is reached at the first start: it writes no journal."""
@@ -75,6 +75,11 @@ class InnerParts(OuterDaemon):
         worker.handle(OpenState(self.number()))
         self.ready = self.together.opened(sent.pop())
         return worker
+
+    def crash(self, part: int, crash: Crash) -> None:
+        """Let this part reach `crash` from now on."""
+        self._crashes[part] = crash
+        self._workers[part]._workspace.journal._crash = crash
 
     async def _ask_part(self, part: int, request: Any) -> Any:
         try:

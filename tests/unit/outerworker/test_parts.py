@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dilocoxd.errors import WorkerError
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import (
@@ -26,6 +28,7 @@ from dilocoxd.wire.local.outer_worker import (
     Settle,
     Share,
     StateReady,
+    WriteSnapshot,
 )
 from dilocoxd.wire.local.worker import WorkerFailed
 from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
@@ -195,6 +198,25 @@ def test_a_check_looks_anew_at_what_an_earlier_one_found_right(tmp_path: Path) -
         site.worker.write(local_buffers.RESULT, damaged)
         refused = site.worker.ask(ApplyResult, 1, "", 0, 0)
         assert isinstance(refused, WorkerFailed) and refused.kind == "bad_payload"
+
+
+def test_no_snapshot_is_written_of_a_state_that_only_some_parts_have_come_to(tmp_path: Path) -> None:
+    """It had its turn between the death of a part over an entry and the repetition of that entry."""
+    _, (site, *_) = history(KINDS["int2"], 3, 1)
+    worker = site.worker
+    assert isinstance(worker, InnerParts)
+    form(site, update("Qma", 5, worker.described.numel), 1)
+    worker.crash(2, Crash("before", 2))
+    with pytest.raises(WorkerError):
+        asyncio.run(worker.together.ask(ApplyResult(worker.number(), 1, "", 0, 0)))
+    assert worker.deaths
+    folder = tmp_path / "snapshot"
+    refused = worker.ask(WriteSnapshot, str(folder))
+    assert isinstance(refused, WorkerFailed) and refused.kind == "busy"
+    assert not any(tmp_path.iterdir())
+    assert worker.do(ApplyResult, 1, "", 0, 0).round == 2
+    assert worker.write_snapshot(folder).round == 2
+    assert worker.do(LoadState, str(folder)).round == 2
 
 
 def killed(folder: Path, part: int, crash: Crash) -> tuple[list[Any], int]:
