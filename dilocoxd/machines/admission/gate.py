@@ -275,9 +275,8 @@ class AdmissionBook:
     @property
     def has_votes(self) -> bool:
         """Whether `review` can find anything."""
-        return bool(self.undecided.votes or self.undecided.waiting) or any(
-            one.votes for one in self.revocations.values()
-        )
+        is_open = bool(self.undecided.votes or self.undecided.waiting)
+        return is_open or self.authorities.has_any or any(one.votes for one in self.revocations.values())
 
     def review(self) -> Review:
         """Count again: our chain or the votes have changed. Evicts, and lets in again where the chain has changed."""

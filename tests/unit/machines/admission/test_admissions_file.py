@@ -10,7 +10,9 @@ from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.vote_book import WAITING_MAX
 from dilocoxd.swarm.discovery.admissions import Admissions
 from dilocoxd.wire.admission import MemberVote, Revocation, RevocationTerms
+from dilocoxd.wire.authorities import AuthorityChange, AuthorityTerms
 from dilocoxd.wire.entry import Signature
+from tests.unit.machines.admission.chains import Chain
 
 RUN = bytes(range(32))
 NUM_UNDECIDED = 2 * WAITING_MAX
@@ -41,3 +43,19 @@ def test_votes_outlive_restarts_also_where_the_chain_is_not_loaded_in_between(tm
     assert not third.load()
     assert len(third.book.undecided.votes) == NUM_UNDECIDED
     assert third.book.waiting() == (votes("far", 10**6),)
+
+
+def test_votes_on_authorities_count_as_soon_as_the_chain_has_grown_to_them(tmp_path: Path) -> None:
+    grown, found = Chain(["ABC"] * 20), made(tmp_path / "members.json")
+    head = grown.hash_at(20) or b""
+    cast = tuple(MemberVote(PeerId(peer), 20, head, Signature(b"k" * 32, b"s" * 64)) for peer in "AB")
+    terms, told = AuthorityTerms(RUN, 1, RUN, (b"n" * 32,), 1, 0), []
+    found.on_authorities = lambda: told.append(found.book.authorities.now.number)
+    found.follow(Chain([]))
+    assert found.change(AuthorityChange(terms, (), cast)) is None
+    found.book.chain = grown
+    found.review()
+    assert told == [1], "no message comes any more that would have them counted"
+    found.book.chain = Chain(["ABC"] * 21, "fork")
+    found.review()
+    assert told == [1, 0]
