@@ -16,7 +16,7 @@ class Alerts:
     def __init__(self) -> None:
         self.standing: dict[str, str] = {}
 
-    def alert(self, code: str, text: str, remedy: str) -> None:
+    def alert(self, code: str, text: str) -> None:
         self.standing[code] = text
 
     def clear(self, code: str) -> None:
