@@ -82,6 +82,10 @@ class Adoption:
         log = self._parts.log
         return self.place is not None and self.place[0] <= log.height and log.hash_at(self.place[0]) == self.place[1]
 
+    def is_below(self, height: int) -> bool:
+        """What follows our chain from `height` on follows what the operator chose: that replaces the checkpoint."""
+        return self.place is not None and self.is_there and self.place[0] <= height
+
     def settle(self) -> None:
         """A recovery is over: there may be nothing left to decide."""
         if self.is_there:

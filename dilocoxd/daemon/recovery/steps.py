@@ -107,7 +107,9 @@ class OwnSteps:
         return all(log.has_payload(index) for index in range(start, height))
 
     def _problem_of(self, step: r.CheckBranch) -> str:
-        limits = replace(self._parts.limits, checkpoint=None) if step.is_adopted else self._parts.limits
+        limits, adoption = self._parts.limits, self._parts.adoption
+        if step.is_adopted or adoption.is_below(step.base.height):
+            limits = replace(limits, checkpoint=None)
         try:
             check_branch(step.branch, step.base, limits, self._parts.keys)
         except WireError as error:

@@ -196,6 +196,20 @@ async def test_operators_branch_is_taken_by_the_driver_though_it_is_lighter(tmp_
     assert adoption.is_there and not bench.aside.entries()
 
 
+async def test_operators_branch_is_followed_further_though_it_lacks_the_checkpoint_of_the_link(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, 3, replace(LIMITS, checkpoint=(30, Digest(b"of the link".ljust(32)))))
+    theirs = branch(6, b"fork", tokens=100)
+    await bench.start(theirs)
+    bench.ledger.log.roll_back(1)
+    write(bench.ledger.log, theirs[1:4], b"fork")
+    await bench.ledger.rebuild("")
+    assert isinstance(await bench.recover(), RecoveryFailed)
+    adoption = bench.driver._parts.adoption
+    adoption.place = (4, entry_hash(theirs[3].entry))
+    event = await bench.recover()
+    assert isinstance(event, RecoveryFinished) and event.chain.height == 6
+
+
 @pytest.mark.parametrize("missing", [("payload/1",), ("payload/2",)])
 async def test_branch_whose_payloads_nobody_has_is_left_again(tmp_path: Path, missing: tuple[str, ...]) -> None:
     bench = Bench(tmp_path)
