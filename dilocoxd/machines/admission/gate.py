@@ -130,7 +130,12 @@ class AdmissionBook:
         return self._is_void(terms) or terms.serial in self.closed
 
     def _may_be_old(self, peer: PeerId) -> bool:
-        return self.is_catching_up or (self.chain is not None and self.chain.last_entry(peer) is not None)
+        return self.is_catching_up or self._is_named(peer)
+
+    def _is_named(self, peer: PeerId) -> bool:
+        """Whether entries prove a membership. They may be older than its end: who was evicted asks for a new invite."""
+        is_named = self.chain is not None and self.chain.last_entry(peer) is not None
+        return is_named and all(peer != one for one, _ in self.revocations)
 
     def _check_is_fresh(self, terms: InviteTerms, now_ms: int) -> None:
         if terms.serial in self.closed:

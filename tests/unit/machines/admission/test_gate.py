@@ -81,6 +81,16 @@ def test_who_was_evicted_does_not_come_back_by_the_same_invite() -> None:
     assert book.take_in(membership(A, serial=9), A, NOW)
 
 
+def test_who_was_evicted_comes_back_by_no_other_invite_that_is_over_though_entries_name_it() -> None:
+    book = AdmissionBook(AUTHORITIES, chain=Chain(["AB"] * 3))
+    book.take_in(membership(A), A, NOW)
+    assert book.revoke(revocation(A))
+    late = NOW + CLOCK_SLACK_MS + 1
+    assert refusal(book, membership(A, serial=8), A, late) == "invite_expired"
+    assert book.take_in(membership(A, serial=9, not_after_ms=late), A, late)
+    assert not book.take_in(membership(A, serial=9, not_after_ms=late), A, 2 * late), "it is met"
+
+
 def test_revocation_of_an_older_membership_leaves_the_newer_one() -> None:
     book = AdmissionBook(AUTHORITIES)
     book.take_in(membership(A, serial=9), A, NOW)
