@@ -67,7 +67,7 @@ class AdmissionBook:
     """Our chain is not yet that of the others, so it cannot tell us who is a member already."""
     authorities: AuthorityBook = field(init=False)
     undecided: VoteBook[Membership] = field(init=False)
-    _on_credit: set[PeerId] = field(default_factory=set)
+    on_credit: set[PeerId] = field(default_factory=set)
     """Whom we let in before we could know whether they are members of old."""
     _signed_by: dict[Membership, bytes] = field(default_factory=dict)
     """Which list signed a revocation. Keys: revocations."""
@@ -115,6 +115,8 @@ class AdmissionBook:
             if self._is_void(terms):
                 raise WireError("invite_void", "the authorities who made this invite were replaced; ask for a new one")
             self._check_is_fresh(terms, now_ms)
+        elif not self._is_named(peer):
+            self._check_uses(terms, self.num_uses(terms.serial) - self._num_on_credit(terms.serial))
         if len(self.members) >= MEMBERS_MAX:
             raise WireError("busy", f"the run has {MEMBERS_MAX} members already")
 
@@ -142,25 +144,31 @@ class AdmissionBook:
             raise WireError("invite_used_up", "the invite was closed when a site that came by it was evicted")
         if now_ms > terms.not_after_ms + CLOCK_SLACK_MS:
             raise WireError("invite_expired", "the invite has expired; ask for a new one")
-        used = self.num_uses(terms.serial)
+        self._check_uses(terms, self.num_uses(terms.serial))
+
+    def _check_uses(self, terms: InviteTerms, used: int) -> None:
         if used >= terms.uses:
             raise WireError("invite_used_up", f"the invite was for {terms.uses} sites and has let in {used}")
+
+    def _num_on_credit(self, serial: int) -> int:
+        credited = (self.members[peer] for peer in self.on_credit if peer in self.members)
+        return sum(one.certificate.terms.serial == serial for one in credited)
 
     def take_in(self, membership: MembershipProof, peer: PeerId, now_ms: int) -> bool:
         """Make `peer` a member; whether that is news. Raises WireError as `check` does."""
         self.check(membership, peer, now_ms)
         is_new = self.members.get(peer) != membership
         if peer not in self.members and self.is_catching_up:
-            self._on_credit.add(peer)
+            self.on_credit.add(peer)
         self.members[peer] = membership
         return is_new
 
     def settle_credit(self) -> tuple[PeerId, ...]:
         """We have caught up: who came by a void or closed invite, and is in no entry, is no member after all."""
         self.is_catching_up = False
-        out = [peer for peer in self._on_credit if peer in self.members and not self._may_be_old(peer)]
+        out = [peer for peer in self.on_credit if peer in self.members and not self._may_be_old(peer)]
         out = [peer for peer in out if self._is_over(self.members[peer].certificate.terms)]
-        self._on_credit.clear()
+        self.on_credit.clear()
         for peer in out:
             del self.members[peer]
         return tuple(out)

@@ -53,6 +53,18 @@ def test_old_member_that_is_new_to_us_is_let_in_though_its_invite_is_over() -> N
     assert refusal(settled, membership(C), C, late) == "invite_expired"
 
 
+def test_restart_does_not_let_in_by_an_invite_that_known_members_have_used_up() -> None:
+    book = AdmissionBook(AUTHORITIES, chain=Chain(["C"]))
+    for peer in (A, B):
+        book.take_in(membership(peer), peer, NOW)
+    book.is_catching_up = True
+    stranger = PeerId("X")
+    assert refusal(book, membership(stranger), stranger) == "invite_used_up"
+    assert book.take_in(membership(C), C, NOW), "it raced with the others, and is in the chain"
+    for peer in map(PeerId, ("D", "E", "F")):
+        assert book.take_in(membership(peer, serial=8), peer, NOW), "of three strangers one may be a member of old"
+
+
 def test_member_may_change_its_invite() -> None:
     book = AdmissionBook(AUTHORITIES)
     book.take_in(membership(A, uses=1), A, NOW)
