@@ -65,6 +65,7 @@ class Admissions:
                 self.book.recall(decode_revocation(bytes.fromhex(text)))
             for text in found["members"][: 2 * MEMBERS_MAX]:
                 self.book.recall_member(decode_membership(bytes.fromhex(text)))
+            self.book.on_credit.update(map(PeerId, found.get("on_credit", ())))
             for text in found.get("votes", ()):
                 self.book.recall_votes(decode_revocation(bytes.fromhex(text)))
             for text in found.get("waiting", ()):
@@ -84,6 +85,7 @@ class Admissions:
         votes = [encode_struct(one).hex() for one in book.votes()]
         waiting = [encode_struct(one).hex() for one in book.waiting()]
         content = {"members": members, "revocations": revocations, "votes": votes, "waiting": waiting}
+        content["on_credit"] = sorted(book.on_credit)
         content["authorities"] = [encode_struct(one).hex() for one in book.authorities.known()]
         content["authority_votes"] = [encode_struct(one).hex() for one in book.authorities.open_votes()]
         content["authorities_in_force"] = [one.hash.hex() for one in book.authorities.in_force]
@@ -134,8 +136,8 @@ class Admissions:
 
     def settle_credit(self) -> None:
         """We have caught up: who was let in by a void invite may be no member after all."""
+        self._has_news = self._has_news or bool(self.book.on_credit)
         for peer in self.book.settle_credit():
-            self._has_news = True
             self.on_evicted(peer)
 
     def follow(self, chain: Contributors) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from dilocoxd.ids import PeerId
-from dilocoxd.machines.admission.certificates import Authorities
+from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
 from dilocoxd.machines.admission.gate import AdmissionBook
+from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.machines.admission.vote_book import WAITING_MAX
 from dilocoxd.swarm.discovery.admissions import Admissions
-from dilocoxd.wire.admission import MemberVote, Revocation, RevocationTerms
+from dilocoxd.wire.admission import InviteTerms, MembershipProof, MemberVote, Revocation, RevocationTerms
 from dilocoxd.wire.authorities import AuthorityChange, AuthorityTerms
 from dilocoxd.wire.entry import Signature
 from tests.unit.machines.admission.chains import Chain
 
 RUN = bytes(range(32))
+OLD, INVITE = SigningKey(b"o" * 32), SigningKey(b"i" * 32)
+FIRST = Authorities(RUN, (OLD.public,))
+A, B, X = map(PeerId, "ABX")
 NUM_UNDECIDED = 2 * WAITING_MAX
 
 
@@ -59,3 +63,31 @@ def test_votes_on_authorities_count_as_soon_as_the_chain_has_grown_to_them(tmp_p
     found.book.chain = Chain(["ABC"] * 21, "fork")
     found.review()
     assert told == [1, 0]
+
+
+def membership(peer: PeerId, serial: int) -> MembershipProof:
+    terms = InviteTerms(RUN, serial, INVITE.public, 10**6, 9, "contribute", RUN)
+    return admit(certified(terms, FIRST, {0: OLD}), INVITE, peer)
+
+
+def test_who_was_let_in_before_a_restart_that_came_too_early_is_judged_after_it(tmp_path: Path) -> None:
+    path, chain = tmp_path / "members.json", Chain(["A"])
+
+    def started() -> Admissions:
+        found = Admissions(AdmissionBook(FIRST), path)
+        assert not found.load()
+        found.book.is_catching_up = True
+        return found
+
+    first = started()
+    assert first.evict(revoked(RevocationTerms(RUN, B, 7), FIRST, {0: OLD})) is not None
+    for peer, serial in ((A, 7), (X, 7), (B, 8)):
+        assert first.book.take_in(membership(peer, serial), peer, 0)
+    first.save()
+    second = started()
+    second.follow(chain)
+    second.settle_credit()
+    assert sorted(second.book.members) == [A, B], "X shows an invite that was closed"
+    second.save()
+    third = started()
+    assert not third.book.on_credit and sorted(third.book.members) == [A, B]
