@@ -125,19 +125,23 @@ class AuthorityBook:
     def take(self, change: AuthorityChange, chain: Contributors | None) -> AuthorityChange | None:
         """Keep what of it is genuine and news, and return it; `review` says what follows from it.
 
-        None as well for a change of a list that we do not know. Raises WireError(wrong_run | malformed |
-        bad_certificate | bad_signature | busy).
+        None as well for a change of a list that we do not know, and for a signed one that there is no room for. Raises
+        WireError(wrong_run | malformed | bad_certificate | bad_signature).
         """
-        terms = change.terms
+        terms, before = change.terms, self._list_before(change.terms)
+        if change.votes:
+            votes = self._take_votes(terms, change.votes, chain)
+            return AuthorityChange(terms, (), votes) if votes else None
+        return change if before is not None and self._take_signed(change, before) else None
+
+    def _list_before(self, terms: AuthorityTerms) -> Authorities | None:
+        """None: we do not know it. Raises WireError(wrong_run | malformed)."""
         if terms.run != self.manifest.run:
             raise WireError("wrong_run", "the change of authorities belongs to another run")
         before = self.list_of(terms.before)
         if before is not None and terms.number != before.number + 1:
             raise WireError("malformed", f"change {terms.number} of the authorities follows number {before.number}")
-        if change.votes:
-            votes = self._take_votes(terms, change.votes, chain)
-            return AuthorityChange(terms, (), votes) if votes else None
-        return change if before is not None and self._take_signed(change, before) else None
+        return before
 
     def _take_signed(self, change: AuthorityChange, before: Authorities) -> bool:
         terms, found = change.terms, change_hash(change.terms)
@@ -148,14 +152,18 @@ class AuthorityBook:
         largest = max(beside, key=lambda one: one.hash) if len(beside) >= SIBLINGS_MAX else None
         if largest is not None and found > largest.hash:
             return False
+        if known is None and len(self.changes) >= KNOWN_MAX and (largest is None or largest.votes):
+            return False
         signed = before.num_signed(authorities_text(terms), change.signatures)
         if not before.is_enough(signed):
             raise WireError(
                 "bad_certificate", f"the change is signed by {signed} authorities, {before.threshold} decide"
             )
-        self._known(terms).signatures = change.signatures
         if largest is not None:
             largest.signatures = ()
+            if not largest.votes:
+                del self.changes[largest.hash]
+        self._known(terms).signatures = change.signatures
         return True
 
     def _known(self, terms: AuthorityTerms) -> KnownChange:
@@ -163,6 +171,15 @@ class AuthorityBook:
         if found not in self.changes and len(self.changes) >= KNOWN_MAX:
             raise WireError("busy", f"{KNOWN_MAX} changes of authorities are known already")
         return self.changes.setdefault(found, KnownChange(terms, found))
+
+    def _make_room(self, terms: AuthorityTerms) -> bool:
+        """Whether there is room for what members decided: whoever has a key can sign as many changes as we keep."""
+        if change_hash(terms) in self.changes or len(self.changes) < KNOWN_MAX:
+            return True
+        signed = [one for one in self.changes.values() if not one.votes and one.hash != terms.before]
+        if signed:
+            del self.changes[max(signed, key=lambda one: (one.terms.number, one.hash)).hash]
+        return bool(signed)
 
     def _is_open(self, terms: AuthorityTerms) -> bool:
         before, known = self.list_of(terms.before), self.changes.get(change_hash(terms))
@@ -181,8 +198,9 @@ class AuthorityBook:
 
     def recall(self, change: AuthorityChange) -> None:
         """Believe one that was decided before a restart, or that our own invite hangs on, for the chain is not there
-        yet. Raises WireError as `take` does, and for votes that are not genuine."""
+        yet. Raises WireError as `take` does, also for votes, and WireError(busy) for more than KNOWN_MAX."""
         if change.votes:
+            self._list_before(change.terms)
             self.undecided.check_all(change.terms, change.votes)
             known = self._known(change.terms)
             known.votes, known.height = change.votes, newest(change.votes)
@@ -224,7 +242,7 @@ class AuthorityBook:
                 self._judge(known, chain)
         for terms in list(self.undecided.votes):
             found = _tally(terms, self.undecided.on(terms), chain)
-            if found is not None and found.is_decided and self._is_open(terms) and len(self.changes) < KNOWN_MAX:
+            if found is not None and found.is_decided and self._is_open(terms) and self._make_room(terms):
                 known = self._known(terms)
                 known.votes, known.height = self.undecided.on(terms), found.height
                 self.undecided.drop(terms)

@@ -10,7 +10,7 @@ import pytest
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.machines.admission.authority_book import SIBLINGS_MAX, AuthorityBook
+from dilocoxd.machines.admission.authority_book import KNOWN_MAX, SIBLINGS_MAX, AuthorityBook
 from dilocoxd.machines.admission.certificates import Authorities, admit, certified, changed, revoked
 from dilocoxd.machines.admission.gate import VOID_SLACK_ENTRIES, AdmissionBook
 from dilocoxd.machines.admission.keys import SigningKey
@@ -106,6 +106,9 @@ def test_change_of_another_run_or_number_is_refused(field: str, code: str) -> No
     with pytest.raises(WireError) as caught:
         made().authorities.take(changed(terms, FIRST, {0: OLD}), None)
     assert caught.value.code == code
+    with pytest.raises(WireError) as caught:
+        made().authorities.recall(votes(terms, Chain(["ABC"] * 20), "AB"))
+    assert caught.value.code == code
 
 
 def test_of_two_signed_changes_the_smaller_hash_is_in_force_in_whatever_order_they_come() -> None:
@@ -176,6 +179,21 @@ def test_members_beat_a_thief_and_the_present_majority_an_old_one() -> None:
         assert book.authorities.now == listed(by_old)
         take(book, votes(by_now, chain, "CDE"), stolen)
         assert book.authorities.now == listed(by_now)
+
+
+def test_thief_who_fills_the_book_with_changes_does_not_keep_members_from_deciding() -> None:
+    chain = Chain(["ABC"] * 20)
+    book, terms, level = made(chain), terms_after(FIRST, NEW), [(FIRST, OLD)]
+    while len(book.authorities.changes) < KNOWN_MAX:
+        before, key = level.pop(0)
+        for number in range(min(SIBLINGS_MAX, KNOWN_MAX - len(book.authorities.changes))):
+            change = rotation(before, key, SigningKey(bytes([number]) * 32))
+            assert book.authorities.take(change, chain) is not None
+            level.append((listed(change.terms), SigningKey(bytes([number]) * 32)))
+    book.review()
+    late = rotation(*level[0], NEXT)
+    assert take(book, late, votes(terms, chain, "AB")) == [votes(terms, chain, "AB")], "votes come behind it"
+    assert book.authorities.now == listed(terms) and len(book.authorities.changes) == KNOWN_MAX
 
 
 def test_votes_for_a_signed_change_make_it_final() -> None:
