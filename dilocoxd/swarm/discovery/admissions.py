@@ -6,9 +6,9 @@ holds is checked like what a peer sends: its signatures are the proof.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
@@ -49,30 +49,43 @@ class Admissions:
         self._has_news = True
 
     def load(self) -> str:
-        """Read the file; why it could not be used, or empty."""
+        """Read the file; the first reason why it, or a part of it, could not be used, or empty."""
         try:
             if not self._path.exists():
                 return ""
             if self._path.stat().st_size > FILE_BYTES_MAX:
                 return f"{self._path}: larger than {FILE_BYTES_MAX} bytes"
             found = json.loads(self._path.read_text("ascii"))
-            for text in found.get("authorities", ()):
-                self.book.authorities.recall(decode_change(bytes.fromhex(text)))
-            for text in found.get("authority_votes", ()):
-                self.book.authorities.recall_votes(decode_change(bytes.fromhex(text)))
-            self._num_rivals = len(self.book.authorities.rivals())
-            for text in found["revocations"]:
-                self.book.recall(decode_revocation(bytes.fromhex(text)))
-            for text in found["members"][: 2 * MEMBERS_MAX]:
-                self.book.recall_member(decode_membership(bytes.fromhex(text)))
-            self.book.on_credit.update(map(PeerId, found.get("on_credit", ())))
-            for text in found.get("votes", ()):
-                self.book.recall_votes(decode_revocation(bytes.fromhex(text)))
-            for text in found.get("waiting", ()):
-                self.book.vote(decode_revocation(bytes.fromhex(text)))
-        except (OSError, ValueError, KeyError, TypeError, WireError) as error:
+            return next(iter(self._recall_all(found)), "")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return f"{self._path}: {type(error).__name__}: {error}"
-        return ""
+
+    def _recall_all(self, found: Mapping[str, Any]) -> list[str]:
+        book = self.book
+        problems = [
+            *self._recall(found.get("authorities", ()), lambda data: book.authorities.recall(decode_change(data))),
+            *self._recall(
+                found.get("authority_votes", ()), lambda data: book.authorities.recall_votes(decode_change(data))
+            ),
+        ]
+        self._num_rivals = len(book.authorities.rivals())
+        members = found["members"][: 2 * MEMBERS_MAX]
+        problems += self._recall(found["revocations"], lambda data: book.recall(decode_revocation(data)))
+        problems += self._recall(members, lambda data: book.recall_member(decode_membership(data)))
+        book.on_credit.update(map(PeerId, found.get("on_credit", ())))
+        problems += self._recall(found.get("votes", ()), lambda data: book.recall_votes(decode_revocation(data)))
+        return problems + self._recall(found.get("waiting", ()), lambda data: book.vote(decode_revocation(data)))
+
+    def _recall(self, texts: Sequence[str], bring_back: Callable[[bytes], object]) -> list[str]:
+        """Why some are left out. They take along nothing that stands behind them: a membership may hang on a list that
+        is not decided any more."""
+        problems: list[str] = []
+        for text in texts:
+            try:
+                bring_back(bytes.fromhex(text))
+            except WireError as error:
+                problems.append(f"{self._path}: {error}")
+        return problems
 
     def save(self) -> None:
         """Write the file if there is news. Raises StoreError."""

@@ -91,3 +91,17 @@ def test_who_was_let_in_before_a_restart_that_came_too_early_is_judged_after_it(
     second.save()
     third = started()
     assert not third.book.on_credit and sorted(third.book.members) == [A, B]
+
+
+def test_what_hangs_on_a_list_that_is_lost_takes_nothing_else_along(tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    first, lost = Admissions(AdmissionBook(FIRST), path), Authorities(RUN, (OLD.public,), change=bytes(32))
+    terms = InviteTerms(RUN, 9, INVITE.public, 10**6, 9, "contribute", lost.listed)
+    first.book.members = {X: admit(certified(terms, lost, {0: OLD}), INVITE, X), A: membership(A, 7)}
+    first.book.settle(revoked(RevocationTerms(RUN, X, 1), FIRST, {0: INVITE}))
+    first.book.settle(revoked(RevocationTerms(RUN, B, 1), FIRST, {0: OLD}))
+    first.note_change()
+    first.save()
+    second = Admissions(AdmissionBook(FIRST), path)
+    assert "members.json: bad_certificate" in second.load()
+    assert sorted(second.book.members) == [A] and second.book.is_evicted(B)
