@@ -127,19 +127,23 @@ class Adoption:
 
     def _place_of(self, target: str) -> Place:
         wanted = target.lower()
-        known = {bytes.fromhex(row.chain_head): row.height for row in self._parts.peers() if row.height > 0}
-        known.update({head: height for height, head in self._seen.values()})
+        known = {(row.height, Digest(bytes.fromhex(row.chain_head))) for row in self._parts.peers() if row.height > 0}
         log = self._parts.log
-        known.update({log.hash_at(log.height): log.height} if log.height else {})
-        found = [(height, Digest(head)) for head, height in known.items() if head.hex().startswith(wanted)]
+        own = [(log.height, log.hash_at(log.height))] if log.height else []
+        # Where these are we have seen; what a peer says of the height of a head may be false.
+        sure = {head: (height, head) for height, head in (*self._seen.values(), *own)}
+        known = {sure.get(head, (height, head)) for height, head in known} | set(sure.values())
+        found = [(height, head) for height, head in known if head.hex().startswith(wanted)]
         if len(wanted) >= PREFIX_MIN and len(found) == 1:
             return found[0]
         if len(wanted) >= PREFIX_MIN and found:
-            raise CommandRefused(f"{len(found)} known heads begin with {target!r}; give more digits")
+            raise CommandRefused(
+                f"{len(found)} known heads or heights belong to {target!r}; give more digits, or name a site"
+            )
         try:
             peer = self._parts.peer_called(target)
         except CommandRefused as refused:
-            heads = ", ".join(sorted(head.hex()[:SHOWN] for head in known)) or "none"
+            heads = ", ".join(sorted({head.hex()[:SHOWN] for _, head in known})) or "none"
             raise CommandRefused(
                 f"no known chain head begins with {target!r} (known: {heads}), and {refused}"
             ) from None

@@ -68,6 +68,17 @@ def test_what_nobody_stands_on_is_refused(tmp_path: Path, target: str, said: str
     assert read_adopted(tmp_path / "adopted") is None
 
 
+def test_false_height_of_a_head_sends_nobody_after_what_never_comes(tmp_path: Path) -> None:
+    log, liar = log_of(tmp_path, OURS, b"ours"), peer("liar", 10**6, HEAD)
+    adoption = adoption_of(tmp_path, log, peer("barn", 6, HEAD), liar)
+    with pytest.raises(CommandRefused, match="2 known heads or heights"):
+        adoption.adopt(HEAD.hex())
+    own = tuple(signed.entry for signed in OURS[2:])
+    adoption.kept(FinalKept(PeerId("barn"), Branch(2, tuple(THEIRS[2:])), own, 1))
+    adoption.adopt(HEAD.hex())
+    assert adoption.place == (6, HEAD)
+
+
 def test_own_head_takes_back_what_was_chosen_before(tmp_path: Path) -> None:
     log = log_of(tmp_path, OURS, b"ours")
     adoption = adoption_of(tmp_path, log, peer("barn", 6, HEAD))
