@@ -61,4 +61,5 @@ class Comparison:
         own, num_final = self._read.entries, self._read.num_final
         if num_final and not is_adopted:
             return Kept(r.FinalKept(self.peer, branch, own, num_final))
-        return Better(self.peer, branch, own, not own or self._read.can_replay, is_adopted)
+        adopted = self._adopted if is_adopted else None
+        return Better(self.peer, branch, own, not own or self._read.can_replay, adopted)

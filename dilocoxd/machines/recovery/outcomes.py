@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery.branch import Branch
+from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.interface.orders import FinalKept
 from dilocoxd.machines.recovery.interface.questions import Ask, Offer
 from dilocoxd.machines.recovery.interface.steps import Step
@@ -56,8 +57,8 @@ class Better:
     """Our entries from the fork on, to be left for it."""
     can_replay: bool
     """Our disk leads to the state at the fork."""
-    is_adopted: bool = False
-    """Better because the operator has chosen it."""
+    adopted: Place | None = None
+    """Better because it leads to this place, which the operator has chosen."""
 
 
 @dataclass(frozen=True, slots=True)

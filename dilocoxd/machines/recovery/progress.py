@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, is_better
+from dilocoxd.machines.recovery.finality import leads_to
 from dilocoxd.machines.recovery.outcomes import (
     UNNUMBERED,
     Asking,
@@ -150,8 +151,10 @@ class BranchProgress:
         own, fork = self._better.own, self.fork
         if not self._is_begun or not own:
             return None
-        taken = self._better.branch.entries[: self._num_taken]
-        return r.TurnBack(fork, taken, own, is_better(Branch(fork, taken), own), self._chain.in_flight)
+        taken, adopted = self._better.branch.entries[: self._num_taken], self._better.adopted
+        is_there = adopted is not None and leads_to(taken, adopted)  # final from now on (R28.7), whatever it weighs
+        is_kept = is_there or is_better(Branch(fork, taken), own)
+        return r.TurnBack(fork, taken, own, is_kept, self._chain.in_flight)
 
     # --- the way to the tip, before anything is left
 
@@ -193,7 +196,7 @@ class BranchProgress:
         own = self._better.own
         if not own:
             return self._enter()
-        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight, self._better.is_adopted)
+        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight, self._better.adopted is not None)
 
     def _enter(self) -> Outcome:
         offer = self._snapshot

@@ -86,8 +86,9 @@ class TakeEntry:
 
 @dataclass(frozen=True, slots=True)
 class TurnBack:
-    """The branch is false or cannot be had. `is_kept`: what was taken of it is better than ours anyway and stays.
-    Otherwise the log is cut at the fork and our records are put back. Books, state, records aside; TurnedBack."""
+    """The branch is false or cannot be had. `is_kept`: what was taken of it is better than ours anyway, or leads to
+    where the operator wants to be, and stays. Otherwise the log is cut at the fork and our records are put back. Books,
+    state, records aside; TurnedBack."""
 
     fork: int
     taken: tuple[SignedEntry, ...]

@@ -141,6 +141,14 @@ def test_operators_branch_that_nobody_gives_is_left_again() -> None:
     assert world.log == OURS
 
 
+@pytest.mark.parametrize(("adopted", "is_kept"), [(7, True), (8, True), (9, False)])
+def test_branch_that_turns_out_false_above_the_operators_head_is_kept_up_to_there(adopted: int, is_kept: bool) -> None:
+    theirs = grown(COMMON, 4, b"theirs", tokens=1, lies_at=8)
+    world = World(OURS, {"b": Donor(theirs)}, bounds=DEEP, adopted=place_of(theirs, adopted))
+    world.run()
+    assert world.log == (theirs[:8] if is_kept else OURS)
+
+
 def test_who_is_where_the_operator_wanted_is_kept_from_the_heavier_branch() -> None:
     world = World(LIGHTER, {"b": Donor(HEAVIER)}, bounds=DEEP, adopted=place_of(LIGHTER, 8))
     world.run()
