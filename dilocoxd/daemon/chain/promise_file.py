@@ -6,6 +6,7 @@ Source: protocol/06-rounds.md, lock rule.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 from collections.abc import Coroutine
@@ -15,7 +16,7 @@ from typing import Final
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.machines.round.outputs import KeptPromise, Promise
-from dilocoxd.store.durable import store_error, write_file
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, store_error, write_file
 from dilocoxd.wire.codec import decode_struct, encode_struct
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX
 
@@ -36,45 +37,59 @@ class PromiseFile:
         payloads: PayloadMaps,
         beside: Coroutine[None, None, None] | None = None,
     ) -> None:
-        """Durable when this returns. Raises StoreError; the promise before it then stands.
+        """Durable when this returns. Raises StoreError; the promise before it then stands, with its payload.
 
         `beside`: what must be done before the promise stands, and is done while the payload is written: everybody
         waits for our vote, and two syncs at a time take little longer than one. Its StoreError is ours.
         """
-        failure: BaseException | None = None
-        try:
-            async with asyncio.TaskGroup() as group:
-                copied = asyncio.to_thread(self._keep_payload, promise, result_fd, payloads)
-                group.create_task(copied, name="payload of a vote")
-                if beside is not None:
-                    group.create_task(beside, name="beside a promise")
-        except* StoreError as failed:
-            failure = failed.exceptions[0]
-        if failure is not None:
-            raise failure
+        failures: list[StoreError] = []
+
+        async def to_its_end(work: Coroutine[None, None, None]) -> None:
+            try:
+                await work
+            except StoreError as error:
+                failures.append(error)
+
+        # Neither is cancelled when the other fails: no thread reads RESULT, or writes, once this has returned.
+        async with asyncio.TaskGroup() as group:
+            copied = asyncio.to_thread(self._keep_payload, promise, result_fd, payloads)
+            group.create_task(to_its_end(copied), name="payload of a vote")
+            if beside is not None:
+                group.create_task(to_its_end(beside), name="beside a promise")
+        if failures:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._temporary.unlink, missing_ok=True)
+            raise failures[0]
         await asyncio.to_thread(self._write, promise)
 
     def _save(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
         self._keep_payload(promise, result_fd, payloads)
         self._write(promise)
 
+    @property
+    def _temporary(self) -> Path:
+        return self._payload_path.with_name(self._payload_path.name + TEMPORARY_SUFFIX)
+
     def _keep_payload(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
         if promise.entry is not None:
             self._copy(result_fd, payloads.at(promise.entry.lowrank_r).total_bytes)
 
     def _write(self, promise: Promise) -> None:
+        if promise.entry is not None:
+            try:
+                self._temporary.replace(self._payload_path)  # the promise's own sync of the folder is behind it
+            except OSError as error:
+                raise store_error("keeping the payload we vote for", self._payload_path, error) from error
         write_file(self._path, encode_struct(promise))
 
     def _copy(self, source: int, length: int) -> None:
-        temporary = self._payload_path.with_suffix(".tmp")
         try:
-            with temporary.open("wb", buffering=0) as file:
+            with self._temporary.open("wb", buffering=0) as file:
                 for start in range(0, length, _COPY_BYTES):
                     file.write(os.pread(source, min(_COPY_BYTES, length - start), start))
                 os.fsync(file.fileno())
-            temporary.replace(self._payload_path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            self._temporary.unlink(missing_ok=True)
             raise store_error("keeping the payload we vote for", self._payload_path, error) from error
 
     async def load(self, result_fd: int, payloads: PayloadMaps) -> KeptPromise | None:

@@ -43,7 +43,7 @@ async def test_payload_is_written_beside_what_must_be_kept_too_and_the_promise_a
 
     async def keep_work() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not (tmp_path / "promise.payload").exists():
+            while not (tmp_path / "promise.payload.tmp").exists():
                 await asyncio.sleep(0.001)
         seen.append((tmp_path / "promise").exists())
 
@@ -61,6 +61,26 @@ async def test_promise_does_not_stand_when_the_work_could_not_be_kept(tmp_path: 
     with pytest.raises(StoreError, match="no space"):
         await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP, fill_the_disk())
     assert await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP) is None
+
+
+async def test_vote_of_before_keeps_its_payload_when_the_work_of_the_next_could_not_be_kept(tmp_path: Path) -> None:
+    entries = [signed.entry for signed in chain(2)]
+    file = PromiseFile(tmp_path)
+    votes = [
+        Promise(RoundIndex(number), GENESIS, Attempt(0), Attempt(0), entry, (PeerId("A"), PeerId("B")), OFFERS)
+        for number, entry in enumerate(entries)
+    ]
+    await file.save(votes[0], memfd(payload_of(0)), MAP)
+
+    async def fill_the_disk() -> None:
+        raise StoreError("no space")
+
+    with pytest.raises(StoreError, match="no space"):
+        await file.save(votes[1], memfd(payload_of(1)), MAP, fill_the_disk())
+    kept = await file.load(memfd(bytes(8)), MAP)
+    assert kept is not None
+    assert (kept.promise, kept.results_held) == (votes[0], True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["promise", "promise.payload"]
 
 
 async def test_vote_comes_back_with_its_payload_in_result(tmp_path: Path) -> None:
