@@ -25,6 +25,7 @@ CAPS: Final = {
     "machines/peers/readiness.py Readiness._words": "PEERS_MAX, and the height",
     "machines/peers/tips.py Tips._claiming": "records, PEERS_MAX",
     "machines/peers/tips.py Tips._unconfirmed": "records, PEERS_MAX",
+    "daemon/round/transfers.py Transfers._broken": "segments that we send in an attempt",
     "daemon/round/suspects.py Suspects._contrary": "NAMED_MAX",
     "daemon/round/suspects.py Suspects._drops": "STRIKES_MAX",
     "daemon/round/suspects.py Suspects._outsized": "NAMED_MAX",

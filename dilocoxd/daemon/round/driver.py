@@ -174,7 +174,8 @@ class RoundDriver:
         elif isinstance(event, PeersChanged):
             self._live = tuple(view.peer for view in event.peers if view.is_live)
         commands = self._parts.recorder.handle(event, now)
-        transfers.look_again()
+        status, height = self._machine.status, self._machine.height
+        transfers.look_again((status.state, status.round, status.attempt, height.attempt.exchange is None))
         await self._carry_out(commands, transfers)
         if self._held_offer is not None and not self._is_recovering:
             self.tell(self._held_offer)

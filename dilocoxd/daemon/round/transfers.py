@@ -7,7 +7,7 @@ offer. Bytes go from descriptor to descriptor; nothing is ever whole in the daem
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Final, Protocol
 
 from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
@@ -20,6 +20,7 @@ from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, Destination, 
 from dilocoxd.machines.round.inputs import Event
 from dilocoxd.swarm.streams.bulk import LANE_BYTES, NOT_YET, AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.streams import Refused
 from dilocoxd.wire.local.buffers import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
 
@@ -69,6 +70,9 @@ class Transfers:
         self._tell = tell
         self._gates: dict[tuple[PeerId, bool], asyncio.Semaphore] = {}
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
+        self._broken: set[tuple[PeerId, SegmentKey]] = set()
+        """Sent in part, of attempts that are not given up: the receiver holds some of it."""
+        self._moved_to: Hashable = None
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
         self._num_under_way = 0
@@ -90,11 +94,17 @@ class Transfers:
         for task, key in list(self._running.items()):
             if (key.round, key.attempt) < (order.round, order.attempt):
                 task.cancel()
+        self._broken = {(p, key) for p, key in self._broken if (key.round, key.attempt) >= (order.round, order.attempt)}
         self._receiver.forget(lambda header: (header.round, header.attempt) < (order.round, order.attempt))
 
-    def look_again(self) -> None:
-        """The machine has moved: an offer that came before its proposal may be wanted now."""
-        self._receiver.look_again()
+    def look_again(self, moved_to: Hashable) -> None:
+        """An offer that came before its proposal may be wanted now, if the machine is not where it was before.
+
+        Most events move nothing, and any member can cause thousands a second, and have dozens of offers wait.
+        """
+        if moved_to != self._moved_to:
+            self._moved_to = moved_to
+            self._receiver.look_again()
 
     @property
     def is_sending(self) -> bool:
@@ -129,16 +139,20 @@ class Transfers:
             del self._gates[next(iter(self._gates))]
         try:
             async with gate, self._counted():
-                header, is_new = (
-                    self._header(order, place),
-                    order.key.kind != KIND_CONTRIBUTION or not order.key.attempt,
-                )
+                header, is_new = self._header(order, place), self._is_new(order)
                 await self._sender.send_segment(order.peer, header, self.region(place), attempts=1, is_new=is_new)
         except (PeerError, StoreError) as error:
+            if not isinstance(error, Refused):
+                self._broken.add((order.peer, order.key))
             self._tell(TransferFailed(order.peer, order.key, str(error)))
         else:
             self._sent[order.key.round] += place.length
             self._tell(SegmentSent(order.peer, order.key))
+
+    def _is_new(self, order: SendSegment) -> bool:
+        """Whether the peer will hardly have any of it: nothing of it was sent in vain, and no earlier attempt did."""
+        is_first = order.key.kind != KIND_CONTRIBUTION or not order.key.attempt
+        return is_first and (order.peer, order.key) not in self._broken
 
     @contextlib.asynccontextmanager
     async def _counted(self) -> AsyncIterator[None]:
