@@ -17,7 +17,14 @@ from typing import Final
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
-from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, Refused, StreamGate
+from dilocoxd.swarm.streams.streams import (
+    PROTOCOL_BULK,
+    REFUSAL_BYTES_MAX,
+    REFUSAL_TIMEOUT_S,
+    FrameStream,
+    Refused,
+    StreamGate,
+)
 from dilocoxd.wire.frames import Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
@@ -148,8 +155,10 @@ class BulkReceiver:
                     await self._settle(stream.peer, header, assembly)
             is_complete = await self._settle(stream.peer, header, assembly)
         except StoreError as error:
+            # Pieces that are on their way are no bad input, nor a next exchange: the failure is ours.
             await stream.refuse("store", str(error))
-            return
+            await stream.throw_away(REFUSAL_BYTES_MAX, timeout_s=REFUSAL_TIMEOUT_S)
+            raise PeerError(f"a segment of {stream.peer} could not be stored here: {error}") from error
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE if is_complete else RECEIPT_PARTIAL)
 
     async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader) -> None:

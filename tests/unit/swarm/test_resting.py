@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import PeerError, StoreError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.direct.certificates import Credentials
 from dilocoxd.swarm.direct.links import DataLink
@@ -15,12 +15,29 @@ from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.plane import DataPlane
 from dilocoxd.swarm.direct.sockets import listen_on
 from dilocoxd.swarm.discovery.identity import Identity, create
-from dilocoxd.swarm.streams.guard import PeerGuard
-from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, StreamGate
-from dilocoxd.wire.frames import Frame, FrameKind
-from dilocoxd.wire.messages import Hello
+from dilocoxd.swarm.streams.bulk import BulkReceiver
+from dilocoxd.swarm.streams.guard import STRIKES_MAX, PeerGuard
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, ServeStream, StreamGate
+from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header
+from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
 RUN = RunId("test-0123456789abcdef")
+NUM_PIECES = 8
+HEADER = SegmentHeader(
+    run_id=RUN,
+    round=0,
+    attempt=0,
+    kind=0,
+    pass_index=0,
+    segment=0,
+    phase=0,
+    segment_bytes=NUM_PIECES * PIECE_BYTES,
+    offset=0,
+    piece_bytes=NUM_PIECES * PIECE_BYTES,
+    segment_sha256=bytes(32),
+    root=bytes(32),
+    proof=(),
+)
 
 
 class NoStreams:
@@ -47,13 +64,14 @@ class End:
         self.listener = DataListener(listen_on(["127.0.0.1"], 0), credentials, self._serve)
         self.plane = DataPlane(credentials, self.listener, self._hosts, str(RUN), 8)
         self.gate.data = self.plane
+        self.answer: ServeStream = self._answer
 
     async def _hosts(self, peer: PeerId) -> list[str]:
         return ["127.0.0.1"]
 
     async def _serve(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
         self.accepted.append(link)
-        await self.gate.serve(self._answer, peer, link.channel, link.channel, data_from=network)
+        await self.gate.serve(self.answer, peer, link.channel, link.channel, data_from=network)
 
     async def _answer(self, stream: FrameStream, hello: Hello) -> None:
         await stream.read(FrameKind.OFFER)
@@ -122,3 +140,50 @@ async def test_connection_that_breaks_after_an_answer_has_begun_is_no_stale_one(
         with pytest.raises(PeerError):
             await a.gate.ask(peer, PROTOCOL_BULK, broken)
         assert (a.plane.counts["links_opened"], a.plane.counts["links_reused"]) == (1, 1)
+
+
+class Disk:
+    """Where payloads go: refuses the second piece, or has the round end behind the first."""
+
+    def __init__(self, *, is_full: bool) -> None:
+        self.receiver = BulkReceiver(lambda peer, header: self.region, self._received)  # type: ignore[arg-type, return-value]
+        self.region = self
+        self.is_full = is_full
+        self.num_written = 0
+        self.length = NUM_PIECES * PIECE_BYTES
+        self.num_pieces = NUM_PIECES
+
+    async def _received(self, peer: PeerId, header: SegmentHeader) -> None:
+        raise AssertionError("nothing was received whole")
+
+    def piece_bytes(self, index: int) -> int:
+        return PIECE_BYTES
+
+    async def write_piece(self, index: int, data: bytes) -> None:
+        self.num_written += 1
+        if self.is_full:
+            raise StoreError("no space")
+        self.receiver.forget(lambda header: True)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_pieces_on_their_way_to_a_full_disk_or_an_old_attempt_are_no_misbehaviour(
+    tmp_path: Path, *, is_full: bool
+) -> None:
+    async with two(tmp_path) as (a, b):
+        disk = Disk(is_full=is_full)
+        b.answer = disk.receiver.serve
+
+        async def push(stream: FrameStream) -> Frame:
+            await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(HEADER))
+            await stream.read(FrameKind.HOLDING)
+            for index in range(3):
+                await stream.write(FrameKind.PIECE, encode_piece_header(index), bytes(PIECE_BYTES))
+            return await stream.read(FrameKind.RECEIPT)
+
+        async with asyncio.timeout(60):
+            while disk.num_written <= STRIKES_MAX:
+                with pytest.raises(PeerError):
+                    await a.gate.ask(b.identity.peer_id, PROTOCOL_BULK, push)
+                await asyncio.sleep(0.01)
+        b.gate.guard.admit(a.identity.peer_id)
