@@ -27,6 +27,7 @@ from dilocoxd.daemon.narrator import narrate
 from dilocoxd.daemon.observe.view import DaemonView
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.preparing import prepare
+from dilocoxd.daemon.process.open_files import allow_open_files
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.process.service_manager import Address, ServiceManager
 from dilocoxd.daemon.process.stop_signals import StopSignals
@@ -70,6 +71,7 @@ ServeApi = Callable[[DaemonView, DaemonControl, ApiSection, str], AbstractAsyncC
 def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: MakeSite = LocalSite) -> int:
     """Run the daemon of a run directory until it is told to stop; its exit code. Raises ConfigError (78)."""
     opened_dir = open_run_dir(run_dir)
+    allow_open_files()
     with opened_dir.locked():
         return uvloop.run(_run(opened_dir, serve_api, make_site))
 
