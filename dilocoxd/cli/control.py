@@ -165,7 +165,7 @@ def disconnect(site: str, target: str | None, as_json: bool) -> int:
 @target_argument
 @json_option
 def adopt(branch: str, target: str | None, as_json: bool) -> int:
-    """Take another branch of the run and stay on it, where alert fork_below_final asks to decide.
+    """Take another branch of the run, where the alert fork_below_final asks.
 
     HEAD is a chain head (its first 8 digits or more), SITE a site that stands on that branch.
     The work of this site's own entries beyond the fork is fed into later rounds. Who names a head

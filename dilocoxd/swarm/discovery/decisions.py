@@ -10,8 +10,8 @@ from typing import Any, Final
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.discovery.admissions import Admissions
-from dilocoxd.telemetry.alerts import kind_of
-from dilocoxd.telemetry.catalogue import AlertRaised, AuthoritiesChanged, Event
+from dilocoxd.telemetry.alerts import raised
+from dilocoxd.telemetry.catalogue import AuthoritiesChanged, Event
 from dilocoxd.wire.admission import Revocation
 from dilocoxd.wire.authorities import AuthorityChange, pack_changes, unpack_changes
 from dilocoxd.wire.codec import encode_struct
@@ -106,4 +106,4 @@ class Decisions:
             self._alert("rival_authorities", f"two changes have number {numbers}; list {now.number} is in force")
 
     def _alert(self, code: str, text: str) -> None:
-        self._emit(AlertRaised(code=code, text=text, remedy=kind_of(code).remedy))
+        self._emit(raised(code, text))

@@ -47,7 +47,7 @@ def stop_held(site: SiteProcess, fault: Fault) -> psutil.Process:
 
 
 def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
+    a = found_run(tmp_path, "a", "--set", "snapshot.every_rounds=1000")  # without a model none can be written
     with sites(a):
         a.start_without_model()
         a.wait_height(1, PATIENCE_S)

@@ -114,7 +114,7 @@ class World:
         sources = AuditSources(
             ME, cast(Any, ledger), cast(Any, self), self.shown[ME], AuditFolders(self.folder / ME), 8
         )  # fmt: skip
-        book = SimpleNamespace(alert=lambda code, text, remedy: self.alerts.append(f"{code}: {text}"))
+        book = SimpleNamespace(alert=lambda code, text: self.alerts.append(f"{code}: {text}"))
         return Auditor(AuditRules(1.0, limit_s), sources, cast(Any, self.site), cast(Any, book), self.events.append)
 
     def evidence(self) -> list[Path]:
