@@ -119,7 +119,7 @@ def slow_worker(b: SiteProcess) -> None:
 def slow_phases(a: SiteProcess, b: SiteProcess) -> None:
     """It takes so long for a phase that the others never wait; and nobody reaches a data port of it."""
     follow("alert:left_out", "`dilocoxd peers`", "a smaller parallel.batch_sequences where the run allows one")
-    follow("finding:data", "set network.data_connections and network.data_port", "open that port")
+    follow("finding:data", "set network.data_port", "open that port")
     watch = Clocked(b)
     wait_until(lambda: "left_out" in watch.look(), "left out", PATIENCE_S, b.describe)
     shown = invoke("peers", str(b.run_dir)).output
