@@ -93,11 +93,11 @@ def _boundary_closed(m: PhaseState, message: local_trainer.BoundaryClosed) -> No
     steps = max(0, message.inner_steps - trainer.present_phase.skipped_steps)
     tokens = message.tokens * steps // max(1, message.inner_steps)
     base = min(closing.base_round, m.shared.round) if m.shared is not None else closing.base_round
-    if steps and tokens and not m.is_leaving:
+    if not (steps and tokens):
+        m.emit(cmd.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
+    elif not m.is_leaving:  # who leaves contributes nothing more, whether its last phase was closed or not
         m.flight = Flight(message.phase, base, steps, tokens, m.lowrank_r)
         m.queue.add(local.FormContribution(0, message.phase, m.lowrank_r))
-    else:
-        m.emit(cmd.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
     told = closing.command
     if message.took_anchor:
         m.soundness.took(message.round, told.next_phase, 0, is_merged=m.settings.delay == "eager")

@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 NUM_STOPS = 2
 STOP_S = 20.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-# A warning that a stop came before the first step of a phase is true, and no sign of a bad goodbye.
-BAD_NEWS = ("Traceback", "Error", "ERROR", "exception", "go-libp2p")
+BAD_NEWS = ("Traceback", "Error", "ERROR", "WARNING", "exception", "go-libp2p")
 
 
 def wait_training(site: SiteProcess, terminal: Terminal) -> None:

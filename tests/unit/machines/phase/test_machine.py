@@ -345,6 +345,19 @@ def test_leaving_with_a_contribution_of_unknown_fate_saves_it_too() -> None:
     assert site.saved == SavedFeedback(PhaseId(0), PhaseId(1), {PhaseId(1): 1})
 
 
+def test_leaving_while_a_boundary_is_closed_calls_no_trained_phase_empty() -> None:
+    site = training_site("phase")
+    assert site.trainer is not None
+    while site.trainer.mode == "training":
+        site.trainer.run_once()
+    while site.trainer.outbox:
+        site.hear_trainer()
+    assert isinstance(site.trainer.inbox[-1], local_trainer.CloseBoundary)
+    site.send(ev.LeaveOrdered())
+    site.settle_down(until_due=True)
+    assert site.has_left and site.offers == [] and site.dropped == []
+
+
 def test_load_that_failed_leaves_no_state_until_another_succeeds() -> None:
     site = training_site("phase")
     order = site.load(7)
