@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -82,6 +84,12 @@ class Page:
     def drawn(self) -> None:
         """Whatever was asked for is on the screen."""
         self.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def picture(self, element: str) -> Image.Image:
+        """The whole element: what is below the edge of the window would be cut off."""
+        self.run(f"document.getElementById('{element}').scrollIntoView({{block: 'center'}})")
+        self.drawn()
+        return Image.open(io.BytesIO(self.browser.find_element(By.ID, element).screenshot_as_png))
 
     def text(self, element: str) -> str:
         return self.browser.find_element(By.ID, element).text

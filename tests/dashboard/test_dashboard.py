@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator
 
@@ -264,7 +263,7 @@ def test_charts_have_content(page: Page, daemon: FakeDaemon, theme: str) -> None
         "timeline-chart": ("span-compute", "span-exchange"),
         "heat": ("span-compute",),
     }.items():
-        part = Image.open(io.BytesIO(page.browser.find_element(By.ID, chart).screenshot_as_png))
+        part = page.picture(chart)
         for tone in tones:
             found = count_pixels(part, colours[tone])
             assert found > 60, f"{chart} shows {found} pixels of {tone} ({colours[tone]})"
