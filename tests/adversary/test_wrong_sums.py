@@ -19,7 +19,8 @@ from tests.harness.synthetic.fake_site import LENGTHS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
-FEW = ("--set", "strategy.codec=fp32")
+NUMBERS = ("--set", "strategy.codec=fp32", "--set", "strategy.segment_elements_max=8192")
+"""Numbers that a patch can multiply, in so many segments that the liar owns one whatever speed is measured of it."""
 HONEST_ROUNDS = 20
 
 
@@ -127,7 +128,7 @@ def test_honest_sites_accuse_nobody(tmp_path: Path, verify: str) -> None:
 @pytest.mark.remedy("alert:false_result")
 def test_minus_twenty_times_the_mean_in_one_segment_is_named_by_honest_sites(tmp_path: Path) -> None:
     """Real workers: three honest sites, a liar that owns some of the segments and lies in one."""
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=14), *FEW, *audited("after", 0.5))
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=14), *NUMBERS, *audited("after", 0.5))
     with sites(a):
         a.start()
         a.wait_height(1, PATIENCE_S)

@@ -1,4 +1,7 @@
-"""As the owner of segments returns -20 times the mean in the first one that it owns, and the right sum in the others.
+"""As the owner of segments returns -20 times the mean in one that it owns, and the right sum in the others.
+
+Owners change with the group, so the segment of the first round may be another's for the rest of the run: a segment that
+is reduced twice with no lie between takes its place.
 
 With workers: codec fp32, whose payloads are numbers that can be multiplied here. Without: bytes that differ.
 """
@@ -31,12 +34,18 @@ def _lie(site: Any, done: SegmentReduced, lengths: tuple[int, ...], record_bytes
 def apply() -> None:
     """Every round, in one segment."""
     honest_local, honest_fake = LocalSite.reduce, FakeSite.reduce
-    chosen: list[int] = []
+    chosen: set[int] = set()
+    honest_since: set[int] = set()
 
     def is_chosen(segment: int) -> bool:
-        if not chosen:
-            chosen.append(segment)
-        return segment == chosen[0]
+        if not chosen or segment in honest_since:
+            chosen.clear()
+            chosen.add(segment)
+        if segment in chosen:
+            honest_since.clear()
+            return True
+        honest_since.add(segment)
+        return False
 
     async def reduce(self: LocalSite, *arguments: Any, **named: Any) -> SegmentReduced:
         done = await honest_local(self, *arguments, **named)
