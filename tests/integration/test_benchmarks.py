@@ -33,7 +33,6 @@ SHORTEST = {
     "long_links": "--rtts-ms 20 --rounds 0 --mib 16",
     "machines.exchange": "--segments 40 --repetitions 1",
     "memory": "--model tiny --rounds 1 --segment-elements-max 65536",
-    "models.families": "gpt_neox",
     "models.layouts": "--steps 1 --blocks 1",
     "models.logits": "--once",
     "outer_parts": "--model tiny --rounds 1 --segment-elements-max 4096",
