@@ -104,6 +104,7 @@ class Swarm:
         self._file = PeersFile(settings.peers_json)
         places = Whereabouts(tuple(parse_address(text) for text in settings.bootstrap), self.book, self._file)
         self.contacts = Contacts(self.node, self.gate, places, self._on_contact, emit)
+        self.gate.on_turned_away = self.contacts.note_turned_away
         self.gossip = Gossip(self.node, self.channel, self.contacts, places, self.guard)
         self.gossip.make_record = self._make_record
         self.gossip.on_record = self._on_record

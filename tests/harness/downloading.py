@@ -12,7 +12,7 @@ from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
 from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.swarm.streams.chunks import ChunkFetcher
 from dilocoxd.swarm.streams.fetch import FetchClient
-from dilocoxd.swarm.streams.streams import Refused
+from dilocoxd.swarm.streams.refusals import Refused
 
 Asked = tuple[PeerId, int]
 

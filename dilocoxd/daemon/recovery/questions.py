@@ -19,7 +19,7 @@ from dilocoxd.machines.recovery import interface as r
 from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.swarm.streams.streams import Refused
+from dilocoxd.swarm.streams.refusals import Refused
 
 
 class Questions:

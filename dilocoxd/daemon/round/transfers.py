@@ -20,7 +20,7 @@ from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, Destination, 
 from dilocoxd.machines.round.inputs import Event
 from dilocoxd.swarm.streams.bulk import LANE_BYTES, NOT_YET, AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.swarm.streams.streams import Refused
+from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.wire.local.buffers import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
 

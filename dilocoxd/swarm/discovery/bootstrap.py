@@ -28,7 +28,8 @@ from dilocoxd.swarm.p2pd.settings import NodeSettings
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.guard import PeerGuard
-from dilocoxd.swarm.streams.streams import Refused, StreamGate
+from dilocoxd.swarm.streams.refusals import NOT_LET_IN, Refused
+from dilocoxd.swarm.streams.streams import StreamGate
 from dilocoxd.wire.authorities import PACKED_BYTES_MAX, AuthorityChange, unpack_changes
 
 T = TypeVar("T")
@@ -40,20 +41,6 @@ HELLO_TIMEOUT_S: Final = 10.0
 CLOCK_SKEW_MAX_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0
-NOT_LET_IN: Final = frozenset(
-    {
-        "wrong_run",
-        "not_admitted",
-        "bad_certificate",
-        "bad_membership",
-        "evicted",
-        "invite_expired",
-        "invite_used_up",
-        "invite_void",
-        "not_allowed",
-    }
-)
-"""Refusals that only whoever invites can change."""
 FINAL_REFUSALS: Final = frozenset({"wrong_protocol"}) | NOT_LET_IN
 
 

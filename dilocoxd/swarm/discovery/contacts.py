@@ -124,6 +124,11 @@ class Contacts:
         self._met.add(peer)
         self.connected |= {peer}
 
+    def note_turned_away(self, peer: PeerId) -> None:
+        """It takes us for no member. p2pd may have been connected again before we looked, so no look would tell us:
+        we are in touch no more, and say hello at the next look."""
+        self._met.discard(peer)
+
     def turn_out(self, peer: PeerId) -> None:
         """A member was evicted: we are in touch no more, and its connection ends at the next look."""
         self._met.discard(peer)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId, RunId
-from dilocoxd.swarm.streams.streams import PROTOCOL_HELLO, StreamGate, other_protocols, unix_ms
+from dilocoxd.swarm.streams.refusals import other_protocols
+from dilocoxd.swarm.streams.streams import PROTOCOL_HELLO, StreamGate, unix_ms
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
 

@@ -17,14 +17,8 @@ from typing import Final
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
-from dilocoxd.swarm.streams.streams import (
-    PROTOCOL_BULK,
-    REFUSAL_BYTES_MAX,
-    REFUSAL_TIMEOUT_S,
-    FrameStream,
-    Refused,
-    StreamGate,
-)
+from dilocoxd.swarm.streams.refusals import Refused
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
 from dilocoxd.wire.frames import Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 

@@ -34,14 +34,17 @@ class Doorkeeper:
         """Told of whoever shows an invite of authorities that we do not know: it can tell us of them."""
         self._visitors: OrderedDict[PeerId, float] = OrderedDict()
 
-    def judge(self, peer: PeerId, hello: Hello, now_ms: int, now_s: float) -> Standing:
-        """What `peer` is. Raises WireError for a membership that is not genuine, has expired, or was revoked."""
+    def judge(self, peer: PeerId, hello: Hello, now_ms: int, now_s: float, *, is_for_members: bool = False) -> Standing:
+        """What `peer` is. Raises WireError for a membership that is not genuine, has expired, or was revoked.
+
+        `is_for_members`: it opened a stream that no visitor opens. Its first message may overtake our hello's answer.
+        """
         if self.book is None:
             return "member"
         if not hello.membership:
             return "stranger"
         proof = decode_membership(hello.membership)
-        if hello.record:
+        if hello.record or is_for_members:
             self._take_in(proof, peer, now_ms)
             return "member"
         with self._noticed(peer):

@@ -7,6 +7,7 @@ as a clean end of stream, so an end where a frame was due is always a failure.
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal, Protocol, TypeVar
@@ -16,6 +17,7 @@ from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper, Standing
 from dilocoxd.swarm.streams.ends import ByteReader, ByteWriter, IntoReader, StreamOpener
 from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.refusals import NOT_LET_IN, Refused, other_protocols
 from dilocoxd.swarm.streams.room import StreamPlace, StreamRoom
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.frames import (
@@ -48,22 +50,6 @@ REFUSALS_MAX: Final = 64
 """Refused streams that are read on at a time; those beyond are closed at once."""
 WRITE_BYTES: Final = 64 * 1024
 """Largest write between two waits for the other side, so that a slow link still shows progress."""
-
-
-def other_protocols(*, asked: int, asking: int) -> str:
-    """What both sides read when their major versions differ: no `we`, which each would take for itself."""
-    return (
-        f"the site that was asked speaks protocol {asked}, the one that asks {asking}; update dilocoxd on the older one"
-    )
-
-
-class Refused(PeerError):
-    """The other side answered Refuse."""
-
-    def __init__(self, peer: str, code: str, detail: str) -> None:
-        super().__init__(f"{peer} refused: {code}: {detail}")
-        self.code = code
-        self.detail = detail
 
 
 class DataWays(Protocol):
@@ -100,6 +86,8 @@ class FrameStream:
         self._is_done = self._is_ended = self.is_broken = False
         self.has_rested = False
         """It is an exchange on a connection that was there before, without one on it for a while."""
+        self.on_refused: Callable[[Refused], None] = lambda refused: None
+        """Told before `read` raises it."""
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -182,7 +170,9 @@ class FrameStream:
             refusal = PEER_MESSAGES.decode(frame.message)
             if not isinstance(refusal, Refuse):
                 raise WireError("malformed", "REFUSED frame without a Refuse message")
-            raise Refused(self.peer, refusal.code, refusal.detail)
+            refused = Refused(self.peer, refusal.code, refusal.detail)
+            self.on_refused(refused)
+            raise refused
         return frame
 
     async def is_at_end(self, *, timeout_s: float | None = None) -> bool:
@@ -277,6 +267,8 @@ class StreamGate:
         self.progress_timeout_s = PROGRESS_TIMEOUT_S
         self.on_rejected: Callable[[PeerId, WireError], None] = lambda peer, error: None
         """Told of every bad input, after it was counted."""
+        self.on_turned_away: Callable[[PeerId], None] = lambda peer: None
+        """Told of a peer that takes us for no member."""
         self._refusals = 0
 
     def hello(self, record: bytes = b"") -> Hello:
@@ -294,6 +286,7 @@ class StreamGate:
         if stream is None:
             reader, writer = await self._node.open_stream(peer, protocol, timeout_s=timeout_s)
             stream = FrameStream(peer, reader, writer, progress_timeout_s=self.progress_timeout_s)
+        stream.on_refused = functools.partial(self._on_refused, peer)
         try:
             await stream.write(FrameKind.HELLO, PEER_MESSAGES.encode(self.hello(record)))
         except (PeerError, asyncio.CancelledError) as error:
@@ -302,6 +295,10 @@ class StreamGate:
                 return await self.open(peer, protocol, timeout_s=timeout_s, record=record)
             raise
         return stream
+
+    def _on_refused(self, peer: PeerId, refused: Refused) -> None:
+        if refused.code in NOT_LET_IN:
+            self.on_turned_away(peer)
 
     async def ask(
         self, peer: PeerId, protocol: str, request: Callable[[FrameStream], Awaitable[T]]
@@ -332,7 +329,8 @@ class StreamGate:
         return hello
 
     def _judge(self, stream: FrameStream, hello: Hello, admits: Admits) -> None:
-        stream.standing = self.doors.judge(stream.peer, hello, unix_ms(), asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        stream.standing = self.doors.judge(stream.peer, hello, unix_ms(), now_s, is_for_members=admits == "members")
         is_enough = stream.standing == "member" or (admits == "visitors" and stream.standing == "visitor")
         if admits != "everybody" and not is_enough:
             raise WireError("not_admitted", "this run admits sites by invite; join with the whole link")

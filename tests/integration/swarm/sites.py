@@ -91,7 +91,7 @@ async def sites(folder: Path, number: int) -> AsyncIterator[list[Site]]:
 
 
 async def until(
-    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str, timeout_s: float = 150
+    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str, timeout_s: float = 60
 ) -> None:
     """Poll until the condition holds; the time-out only ends a test that has failed."""
     deadline = time.monotonic() + timeout_s

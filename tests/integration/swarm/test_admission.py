@@ -13,7 +13,8 @@ from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import write_authorities
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.discovery.bootstrap import Access, find_manifest
-from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, Refused, unix_ms
+from dilocoxd.swarm.streams.refusals import Refused
+from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, unix_ms
 from dilocoxd.telemetry.catalogue import AuthoritiesChanged
 from dilocoxd.wire.admission import (
     InviteTerms,
@@ -155,6 +156,32 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
     again = member(tmp_path / "a")
     async with running(again):
         assert again.swarm.doors.is_evicted(c.peer_id)
+
+
+async def test_who_is_turned_away_notices_though_it_saw_no_connection_end(tmp_path: Path) -> None:
+    """p2pd may be connected again before we look, and then nothing but refusals tells that we are out."""
+    a = member(tmp_path / "a")
+    async with running(a):
+        c = member(tmp_path / "c", a, serial=9)
+        async with running(c):
+            await until_all_know_all(a, c)
+            ends = await c.swarm.node.connections()
+
+            async def connections() -> dict[PeerId, Any]:
+                return ends
+
+            c.swarm.node.connections = connections  # type: ignore[method-assign]
+            revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
+            assert a.swarm.decisions.evict(revocation)
+            await until(lambda: any("evicted from the run" in str(event) for event in c.events), "c is told")
+
+
+async def test_member_is_heard_though_its_message_comes_before_its_hello_is_answered(tmp_path: Path) -> None:
+    a, b = member(tmp_path / "a"), member(tmp_path / "b")
+    async with running(a, b):
+        await a.swarm.node.connect(b.peer_id, [b.swarm.join_address()])
+        a.swarm.send(b.peer_id, Leaving(1, "heard"))  # type: ignore[arg-type]
+        await until(lambda: [message.reason for _, message in b.messages] == ["heard"], "the first message", 30)
 
 
 NEW_KEY = SigningKey(b"\x04" * 32)

@@ -19,7 +19,8 @@ from dilocoxd.swarm.streams.bulk import AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.chunks import ChunkFetcher, Download
 from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer, Served
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, FrameStream, Refused
+from dilocoxd.swarm.streams.refusals import Refused
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, FrameStream
 from dilocoxd.wire.frames import PIECE_BYTES, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 from tests.harness.downloading import download

@@ -14,7 +14,8 @@ from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.streams import messages as channel_module
 from dilocoxd.swarm.streams.guard import STRIKES_MAX
 from dilocoxd.swarm.streams.messages import MessageChannel
-from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream, Refused
+from dilocoxd.swarm.streams.refusals import Refused
+from dilocoxd.swarm.streams.streams import PROTOCOL_CALL, PROTOCOL_MESSAGE, FrameStream
 from dilocoxd.wire.frames import MAGIC, FrameKind, encode
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Committed, Hello, Leaving, Records
 from tests.integration.swarm.sites import Site, sites, until

@@ -10,7 +10,7 @@ from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
-from dilocoxd.swarm.streams.streams import other_protocols
+from dilocoxd.swarm.streams.refusals import other_protocols
 
 
 def test_a_missing_folder_is_not_taken_for_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

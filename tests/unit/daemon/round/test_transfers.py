@@ -12,7 +12,7 @@ from dilocoxd.errors import PeerError
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.machines.exchange.orders import CancelTransfers, SendSegment
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, SegmentKey
-from dilocoxd.swarm.streams.streams import Refused
+from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.wire.messages import SegmentHeader
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
