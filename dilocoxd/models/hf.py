@@ -77,9 +77,7 @@ class HfStage(StageModule):
         """Ids or hidden states in, hidden states, logits or the sum of losses out."""
         hidden = self.base.embed_tokens(x) if self.span.is_first else x
         out: Tensor = self.base(inputs_embeds=hidden, position_ids=positions_BT, use_cache=False).last_hidden_state
-        if not self.span.is_last:
-            return out
-        return self.logits(out) if targets_BT is None else self.summed_loss(out, targets_BT)
+        return self.output(out, targets_BT)
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """The head."""

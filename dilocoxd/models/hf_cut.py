@@ -147,9 +147,7 @@ class CutStage(StageModule):
         # The library keeps apart what positions that begin anew tell apart, without a mask or a cache.
         inputs = {"input_ids" if self.span.is_first else "inputs_embeds": x, "position_ids": positions_BT}
         hidden: Tensor = self.base(**inputs, use_cache=False).last_hidden_state
-        if not self.span.is_last:
-            return hidden
-        return self.logits(hidden) if targets_BT is None else self.summed_loss(hidden, targets_BT)
+        return self.output(hidden, targets_BT)
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """The head, or the embedding where both are one, and the family's cap."""

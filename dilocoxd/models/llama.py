@@ -154,10 +154,7 @@ class NativeStage(StageModule):
 
     def forward(self, x: Tensor, positions_BT: Tensor | None = None, targets_BT: Tensor | None = None) -> Tensor:
         """Ids or hidden states in, hidden states, logits or the sum of losses out."""
-        hidden_BTD = self._hidden(x, [None] * len(self.layers), positions_BT)
-        if not self.span.is_last:
-            return hidden_BTD
-        return self.logits(hidden_BTD) if targets_BT is None else self.summed_loss(hidden_BTD, targets_BT)
+        return self.output(self._hidden(x, [None] * len(self.layers), positions_BT), targets_BT)
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """The head."""

@@ -54,6 +54,13 @@ class StageModule(nn.Module):
         """Logits [.., V] of what the last layer and the norm of a last stage gave, [.., D]."""
         raise AssertionError(f"{type(self).__name__} does not say how it makes logits")
 
+    def output(self, hidden_BTD: Tensor, targets_BT: Tensor | None) -> Tensor:
+        """What `forward` returns of what the layers gave: hidden states [B, T, D]; of a last stage logits [B, T, V], or
+        `summed_loss` if it was given targets."""
+        if not self.span.is_last:
+            return hidden_BTD
+        return self.logits(hidden_BTD) if targets_BT is None else self.summed_loss(hidden_BTD, targets_BT)
+
     def summed_loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Sum of the cross entropies in nats over the targets that count, float32 [].
 

@@ -45,10 +45,10 @@ class PartLoss:
 
     def __call__(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
         """Of one part. Instead of logits there may be the sum of its losses, [] (StageModule.summed_loss)."""
-        if logits_BTV.dim() == 0:
-            return logits_BTV / (targets_BT.numel() if self._per_part is None else self._per_part)
         if self._per_part is None:
-            return cross_entropy(logits_BTV, targets_BT)
+            return mean_loss(logits_BTV, targets_BT)
+        if logits_BTV.dim() == 0:
+            return logits_BTV / self._per_part
         total = functional.cross_entropy(
             logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=NOT_TRAINED, reduction="sum"
         )
