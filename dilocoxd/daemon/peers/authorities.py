@@ -1,12 +1,13 @@
 """The authorities of the run for people, and their change: signed by those before, or by this site's vote (M8, M9)."""
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.daemon.chain.contributors import ContributorRoll
-from dilocoxd.daemon.peers.members import SETTLED_ENTRIES
-from dilocoxd.errors import CommandRefused, StoreError, WireError
+from dilocoxd.daemon.peers.voting import SETTLED_ENTRIES, refused_in_words, signed_vote
+from dilocoxd.errors import CommandRefused, StoreError
 from dilocoxd.machines.admission.authority_book import AuthorityBook
 from dilocoxd.machines.admission.eviction import (
     ELECTORS_MIN,
@@ -20,7 +21,6 @@ from dilocoxd.machines.admission.eviction import (
 from dilocoxd.swarm.discovery.admissions import Admissions
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.service import Swarm
-from dilocoxd.wire.admission import MemberVote
 from dilocoxd.wire.authorities import (
     AuthorityChange,
     AuthorityTerms,
@@ -30,7 +30,6 @@ from dilocoxd.wire.authorities import (
     replacement_text,
 )
 from dilocoxd.wire.codec import encode_struct
-from dilocoxd.wire.entry import Signature
 
 NO_AUTHORITIES: Final = "this run has no authorities: it does not admit sites by invite"
 
@@ -85,13 +84,9 @@ class RunAuthorities:
 
     def change(self, change: str) -> str:
         """Settle a signed change in hex and tell the others. Raises CommandRefused."""
-        try:
+        with refused_in_words("the change"):
             signed = decode_change(bytes.fromhex(change))
             is_news = self.swarm.decisions.change_authorities(signed)
-        except WireError as error:
-            raise CommandRefused(f"the change is not accepted: {error.detail}") from error
-        except ValueError as error:
-            raise CommandRefused(f"the change is no hex text ({error})") from error
         admissions = self._admissions()
         self._save(admissions)
         book, found = admissions.book.authorities, change_hash(signed.terms)
@@ -107,24 +102,15 @@ class RunAuthorities:
 
     def vote(self, terms: str) -> str:
         """Sign and tell our vote for the authorities of these terms in hex. Raises CommandRefused."""
-        try:
+        with refused_in_words("the list"):
             wanted = decode_terms(bytes.fromhex(terms))
-        except WireError as error:
-            raise CommandRefused(f"the list cannot be voted on: {error.detail}") from error
-        except ValueError as error:
-            raise CommandRefused(f"the list is no hex text ({error})") from error
         admissions, me = self._admissions(), self.identity.peer_id
         height = height_to_vote_at(self.chain, me, None, SETTLED_ENTRIES)
         if height is None:
             raise CommandRefused(self._why_no_vote())
-        head = self.chain.hash_at(height)
-        assert head is not None, "the tip and what is below it have a hash"
-        value = self.identity.sign(replacement_text(wanted, height, head))
-        vote = MemberVote(me, height, head, Signature(self.identity.public_key_der, value))
-        try:
+        vote = signed_vote(self.identity, self.chain, height, functools.partial(replacement_text, wanted))
+        with refused_in_words("the vote"):
             is_news = self.swarm.decisions.change_authorities(AuthorityChange(wanted, (), (vote,)))
-        except WireError as error:
-            raise CommandRefused(f"the vote is not accepted: {error.detail}") from error
         self._save(admissions)
         book = admissions.book.authorities
         if not is_news and all(one.peer != me for one in book.undecided.on(wanted)):

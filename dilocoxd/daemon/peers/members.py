@@ -1,12 +1,13 @@
 """The members of the run for people, and the eviction of one: by a signed revocation, or by this site's vote."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from dilocoxd.answers.members import Member
 from dilocoxd.daemon.chain.contributors import ContributorRoll
-from dilocoxd.errors import CommandRefused, WireError
+from dilocoxd.daemon.peers.voting import SETTLED_ENTRIES, refused_in_words, signed_vote
+from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.machines.admission.eviction import (
     PRESENCE,
@@ -28,10 +29,6 @@ from dilocoxd.wire.admission import (
     decode_revocation,
     eviction_text,
 )
-from dilocoxd.wire.entry import Signature
-
-SETTLED_ENTRIES: Final = 8
-"""So far below the tip a vote stands where it can: a fork of a few entries must not make it count nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +109,13 @@ class Members:
         height = height_to_vote_at(self.chain, me, peer, SETTLED_ENTRIES)
         if height is None:
             raise CommandRefused(self._why_no_vote(peer))
-        head = self.chain.hash_at(height)
-        assert head is not None, "the tip and what is below it have a hash"
         terms = RevocationTerms(admissions.book.manifest.run, peer, proof.certificate.terms.serial)
         before = admissions.book.undecided.votes.get((peer, terms.serial), {}).get(me)
         if before is not None and self._is_good(before, height):
             return self._voted(terms, "had voted already")
-        value = self.identity.sign(eviction_text(terms, height, head))
-        vote = MemberVote(me, height, head, Signature(self.identity.public_key_der, value))
-        try:
+        vote = signed_vote(self.identity, self.chain, height, functools.partial(eviction_text, terms))
+        with refused_in_words("the vote"):
             is_news = self.swarm.decisions.evict(Revocation(terms, (), (vote,)))
-        except WireError as error:
-            raise CommandRefused(f"the vote is not accepted: {error.detail}") from error
         if not is_news:
             raise CommandRefused(
                 f"the vote is not taken up: this site has votes on {VOTES_OF_ONE_MAX} undecided evictions, or voted"
@@ -157,13 +149,9 @@ class Members:
 
     def evict(self, revocation: str) -> str:
         """Settle a revocation in hex and tell the others. Raises CommandRefused."""
-        try:
+        with refused_in_words("the eviction"):
             signed = decode_revocation(bytes.fromhex(revocation))
             is_news = self.swarm.decisions.evict(signed)
-        except WireError as error:
-            raise CommandRefused(f"the eviction is not accepted: {error.detail}") from error
-        except ValueError as error:
-            raise CommandRefused(f"the eviction is no hex text ({error})") from error
         who = self.name_of(signed.terms.peer)
         return f"{who} is evicted; the others are told" if is_news else f"{who} was evicted already"
 

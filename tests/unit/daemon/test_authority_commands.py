@@ -69,7 +69,7 @@ def test_vote_that_cannot_count_is_refused_with_the_reason(me: Identity, tmp_pat
         three.vote(encode_struct(terms_after(listed(terms_after(FIRST, NEXT)), NEW)).hex())
     with pytest.raises(CommandRefused, match="no hex text"):
         three.vote("xy")
-    with pytest.raises(CommandRefused, match="cannot be voted on"):
+    with pytest.raises(CommandRefused, match="the list is not accepted"):
         three.vote("00")
 
 
