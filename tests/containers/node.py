@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.containers.engine import PREFIX, client, docker
-from tests.harness.running.sites import wait_until
+from tests.harness.paced.sitecustomize import STEP_VARIABLE
+from tests.harness.running.sites import ROOT, wait_until
+
+PACED_AT = "/paced"
+PACED = {"PYTHONPATH": PACED_AT, STEP_VARIABLE: "0.08"}
+"""Environment of sites that leave CPU to the others (tests/harness/paced)."""
+
+
+def paced_volume() -> tuple[str, str]:
+    """Options that bring what PACED names."""
+    return "--volume", f"{ROOT}/tests/harness/paced:{PACED_AT}:ro"
 
 
 def full_name(name: str) -> str:

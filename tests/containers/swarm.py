@@ -12,7 +12,7 @@ from typing import Any
 from dilocoxd.wire.join_link import read_link
 from tests.containers.engine import corpus, docker
 from tests.containers.networks import Internet, address, multiaddr, network, place_options
-from tests.containers.node import Node
+from tests.containers.node import PACED, Node, paced_volume
 from tests.harness.running.sites import wait_until
 
 PATIENCE_S = 400.0
@@ -93,8 +93,10 @@ class SwarmOfContainers:
             for family in families:
                 options += ["--announce", multiaddr(place.network, family)]
             options += ["--set", "network.relay_for_others=true"]
+        paced = [part for item in PACED.items() for part in ("--env", "=".join(item))]
         docker(
             "run", "--detach", "--name", node.id, "--network", network(place.network), *place_options(place.network),
+            *paced, *paced_volume(),
             "--sysctl", "net.ipv6.conf.all.disable_ipv6=0", "--volume", f"{node.id}:/var/lib/dilocoxd",
             "--volume", f"{self._text}:/text:ro", "--stop-timeout", str(GRACE_S), self._image,
             *command, *options,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers.engine import FOLDER, copy_source, corpus, docker, engine, say, site_image, wheels
-from tests.containers.node import Node, remove
+from tests.containers.node import PACED, Node, paced_volume, remove
 from tests.harness.running.sites import wait_until
 
 NAME = "systemd"
@@ -22,14 +22,14 @@ SETTINGS = {
     "snapshot.every_rounds": "4",
     "parallel.threads_per_rank": "1",
 }
-
+SERVICES = " ".join(f"{name}={value}" for name, value in {"DILOCOXD_PARALLEL__THREADS_PER_RANK": "1", **PACED}.items())
+"""All these machines share the cores of one: a stage of each has one thread, and its trainer is paced."""
 
 BOOT = (
     "mkdir -p /etc/systemd/system.conf.d"
-    " && printf '[Manager]\\nDefaultEnvironment=DILOCOXD_PARALLEL__THREADS_PER_RANK=1\\n'"
+    f" && printf '[Manager]\\nDefaultEnvironment={SERVICES}\\n'"
     " > /etc/systemd/system.conf.d/cores.conf && mount --make-rshared / && exec /sbin/init"
 )
-"""All these machines share the cores of one: a stage of each has one thread."""
 
 
 class Machine(Node):
@@ -77,7 +77,7 @@ def boot(node: Machine, folder: Path, *options: str) -> None:
         "--tmpfs", "/run", "--tmpfs", "/run/lock", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
         "-v", f"{wheels()}:/wheels:ro", "--stop-signal", "SIGRTMIN+3", "--no-healthcheck",
         # systemd leaves this to whoever starts the container; without it credentials do not reach the services.
-        *options, "--entrypoint", "sh", site_image(), "-c", BOOT,
+        *paced_volume(), *options, "--entrypoint", "sh", site_image(), "-c", BOOT,
     )  # fmt: skip
     node.wait_booted()
     copy_source(folder / "dilocoxd")

@@ -14,13 +14,12 @@ from typing import Final
 
 from dilocoxd.daemon.settings import FAMILY_MODULES
 from tests.harness.outer_worker.forks import ForkedProcess, Forks
+from tests.harness.paced.sitecustomize import STEP_VARIABLE as STEP_VARIABLE
 
 WARM_VARIABLE: Final = "DILOCOXD_TESTS_FORK"
 """Set for all that tests start (tests/conftest.py)."""
 ORDER_VARIABLE: Final = "DILOCOXD_TESTS_ORDER"
 """Number of the descriptor of a file that holds the order."""
-STEP_VARIABLE: Final = "DILOCOXD_TESTS_STEP_S"
-"""Shortest length of an inner step, in seconds."""
 DAEMON: Final = "tests.harness.running.warm_daemon"
 MODULES: Final = (
     # hivemind's parts without torch first: loaded behind torch they would be others than a daemon has

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from typing import Any, Final
 
@@ -23,9 +22,10 @@ from dilocoxd.ipc import fork_server
 from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.ipc.process_label import show_command, show_mark
 from dilocoxd.ipc.process_tree import TREE_VARIABLE
-from dilocoxd.trainer.loop import PhaseProgress, TrainingLoop
+from dilocoxd.trainer.loop import TrainingLoop
 from tests.harness.internet.namespaces import enter_namespace
-from tests.harness.running.warm import ORDER_VARIABLE, STEP_VARIABLE
+from tests.harness.paced.sitecustomize import pace
+from tests.harness.running.warm import ORDER_VARIABLE
 
 MESSAGE_BYTES_MAX: Final = 1 << 17
 
@@ -48,7 +48,7 @@ def be_command(order: dict[str, Any], *, is_daemon: bool) -> int:
     show_command((sys.executable, "-m", *arguments))
     sys.argv[:] = arguments  # runpy puts the file's name in the first place
     if is_daemon:
-        _pace()
+        pace(TrainingLoop)
         _keep_spare()
     try:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
@@ -61,19 +61,6 @@ def be_command(order: dict[str, Any], *, is_daemon: bool) -> int:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
     return 0
-
-
-def _pace() -> None:
-    """Give inner steps a shortest length. Trainers that train as fast as they can leave no CPU to the other tests."""
-    step = TrainingLoop._step
-
-    def paced(self: TrainingLoop, phase: PhaseProgress) -> list[Any]:
-        began = time.monotonic()
-        commands = step(self, phase)
-        time.sleep(max(0.0, float(os.environ.get(STEP_VARIABLE, "0")) - (time.monotonic() - began)))
-        return commands
-
-    TrainingLoop._step = paced  # type: ignore[method-assign]
 
 
 def _keep_spare() -> None:
