@@ -25,7 +25,6 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.outer.clipping import ClipRecord
 from dilocoxd.outer.passes import SegmentPass, encode_pass
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
-from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
 from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
 from tests.harness.outer_worker.forks import OUTER, Forks
@@ -71,6 +70,29 @@ class Measured:
     signs_of_life: int = 0
 
 
+class Payloads:
+    """What other sites and trainers leave in the buffers: made up, the same for all segments of one length."""
+
+    def __init__(self, plan: OuterPlan, num_sites: int) -> None:
+        self.plan, self.num_sites = plan, num_sites
+        everything = ClipRecord(1.0, (1.0,) * num_sites)
+        self.record = everything.encode(plan.manifest.round.peers_max) if plan.record_bytes else b""
+        self.noise = torch.randn(MIB, generator=torch.Generator().manual_seed(1)).mul_(0.01).numpy().tobytes()
+        """For PHASE, piece by piece, so that this process stays small."""
+        self._of_length: dict[int, bytes] = {}
+
+    def of(self, segment: int) -> bytes:
+        """What another site could have sent for it."""
+        at = SegmentPass(self.plan.transform, 0, self.plan.segments[segment])
+        numel = self.plan.segments[segment].numel
+        if numel not in self._of_length:
+            values = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).mul_(0.01)
+            payload = bytearray(at.payload_bytes)
+            encode_pass(at, values, payload)
+            self._of_length[numel] = bytes(payload) + bytes(self.plan.record_bytes)
+        return self._of_length[numel]
+
+
 class Bench:
     """Rounds on one worker."""
 
@@ -81,12 +103,8 @@ class Bench:
         self.starts, self.lengths = plan.payload_offsets_at(lowrank_r)[0], plan.payload_bytes_at(lowrank_r)[0]
         self.num_sites = num_sites
         self.measured = Measured()
-        generator = torch.Generator().manual_seed(1)
-        self.noise = torch.randn(MIB, generator=generator).mul_(0.01).numpy().tobytes()
         self.phase = 0
-        everything = ClipRecord(1.0, (1.0,) * num_sites)
-        self.record = everything.encode(self.plan.manifest.round.peers_max) if self.plan.record_bytes else b""
-        self._payloads: dict[int, bytes] = {}
+        self.payloads = Payloads(plan, num_sites)
 
     def timed(self, label: str, kind: type, *arguments: Any) -> Any:
         assert self.worker.process is not None
@@ -108,21 +126,11 @@ class Bench:
         measured.peak_private = max(measured.peak_private, now["RssAnon"])
         measured.file_backed = now["RssFile"]
 
-    def made_up(self, segment: Segment) -> bytes:
-        """What another site could have sent for a segment of this length; the same for all of one length."""
-        if segment.numel not in self._payloads:
-            values = torch.randn(segment.numel, generator=torch.Generator().manual_seed(segment.numel)).mul_(0.01)
-            at = SegmentPass(self.plan.transform, 0, segment)
-            payload = bytearray(at.payload_bytes)
-            encode_pass(at, values, payload)
-            self._payloads[segment.numel] = bytes(payload) + bytes(self.plan.record_bytes)
-        return self._payloads[segment.numel]
-
     def write_phase(self) -> None:
-        """What trainers leave in PHASE; written in pieces, so that this process stays small."""
-        size = self.plan.layout.numel * 4
-        for start in range(0, size, len(self.noise)):
-            self.worker.write(local_buffers.PHASE, self.noise[: size - start], start)
+        """What trainers leave in PHASE."""
+        size, noise = self.plan.layout.numel * 4, self.payloads.noise
+        for start in range(0, size, len(noise)):
+            self.worker.write(local_buffers.PHASE, noise[: size - start], start)
 
     def one_round(self, index: int, owned_segments: list[int]) -> None:
         self.timed("copy_base", local.CopyBase)
@@ -133,7 +141,7 @@ class Bench:
         started, cpu = time.perf_counter(), cpu_seconds(self.worker.process.pid)
         for segment in owned_segments:
             start, length = self.starts[segment], self.lengths[segment]
-            payload = self.made_up(self.plan.segments[segment])
+            payload = self.payloads.of(segment)
             assert len(payload) == length
             for slot in range(self.num_sites - 1):
                 self.worker.write(local_buffers.INBOX, payload, slot * total + start)
@@ -145,7 +153,7 @@ class Bench:
         for segment in set(range(len(self.plan.segments))) - set(owned_segments):
             start, length = self.starts[segment], self.lengths[segment]
             body = self.worker.read(local_buffers.OUTBOX, start, length - self.plan.record_bytes)
-            self.worker.write(local_buffers.RESULT, body + self.record, start)
+            self.worker.write(local_buffers.RESULT, body + self.payloads.record, start)
         self.note()
         self.timed("settle", local.Settle, self.phase, index, True, tuple(owned))
         self.timed("apply_and_digest", local.ApplyResult, index, "", 0, 0)

@@ -18,36 +18,12 @@ from collections import defaultdict
 from collections.abc import Awaitable
 from pathlib import Path
 
-import torch
-
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.outer.clipping import ClipRecord
-from dilocoxd.outer.passes import SegmentPass, encode_pass
-from dilocoxd.outerworker.plan import OuterPlan, make_plan
+from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
-from tests.bench.outer_memory import MIB, MODELS, bench_manifest, resident
+from tests.bench.outer_memory import MIB, MODELS, Payloads, bench_manifest, resident
 from tests.harness.outer_worker.forks import OUTER, Forks
 from tests.harness.outer_worker.parts_end import PartsDaemon
-
-
-class Payloads:
-    """What other sites send: random, the same for all segments of one length."""
-
-    def __init__(self, plan: OuterPlan, num_sites: int) -> None:
-        self.plan, self.num_sites = plan, num_sites
-        everything = ClipRecord(1.0, (1.0,) * num_sites)
-        self.record = everything.encode(plan.manifest.round.peers_max) if plan.record_bytes else b""
-        self.noise = torch.randn(MIB).mul_(0.01).numpy().tobytes()
-        self._of_length: dict[int, bytes] = {}
-
-    def of(self, segment: int) -> bytes:
-        at = SegmentPass(self.plan.transform, 0, self.plan.segments[segment])
-        numel = self.plan.segments[segment].numel
-        if numel not in self._of_length:
-            payload = bytearray(at.payload_bytes)
-            encode_pass(at, torch.randn(numel).mul_(0.01), payload)
-            self._of_length[numel] = bytes(payload) + bytes(self.plan.record_bytes)
-        return self._of_length[numel]
 
 
 class Timed:
