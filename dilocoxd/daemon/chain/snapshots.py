@@ -1,6 +1,7 @@
 """Has the outer worker write snapshots of the shared state, one at a time; keeps the newest few and the log small.
 
-Snapshots only save time (restarts, newcomers): one that fails is reported and tried again at the next due round.
+Snapshots only save time (restarts, newcomers): one that fails is reported and tried again at the next due round. One
+for which there was no moment, because an entry was half applied, is written of the next state.
 Payloads of old entries are dropped once nothing here is replayed from them and no live peer stands below them; but not
 for ever for a peer that does not move (`payload_rounds_max`), which then takes a snapshot. Entries are never dropped.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.daemon.site.interface import TrainingSite
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -97,12 +99,15 @@ class SnapshotKeeper:
         self._aside = aside
         self._emit = emit
         self._wanted: asyncio.Queue[int] = asyncio.Queue(1)
+        self._is_owed = False
+        """One that was due could not be written of its state."""
         self.newest_bytes = 0
         """Size of the last snapshot written."""
 
     def applied(self, height: int) -> None:
-        """State `height` is in the buffers now; skipped when a snapshot is still being written."""
-        if height % self._retention.every_rounds == 0 and not self._wanted.full():
+        """State `height` is in the buffers now; skipped when another one already waits for its turn."""
+        if (self._is_owed or height % self._retention.every_rounds == 0) and not self._wanted.full():
+            self._is_owed = False
             self._wanted.put_nowait(height)
 
     def request(self, height: int) -> bool:
@@ -119,7 +124,9 @@ class SnapshotKeeper:
             try:
                 await self._write(height, site, log)
             except (WorkerError, StoreError) as error:
-                self._emit(raised("snapshot_failed", str(error)))
+                self._is_owed = isinstance(error, RequestRefused) and error.kind == "busy"
+                if not self._is_owed:
+                    self._emit(raised("snapshot_failed", str(error)))
 
     async def _write(self, height: int, site: TrainingSite, log: EntryLog) -> None:
         directory = self._directory / str(height)
@@ -134,6 +141,7 @@ class SnapshotKeeper:
         await asyncio.to_thread(stamp_chain_head, prepared, head)
         if written.round != height or height > log.height or log.hash_at(height) != head:
             # The state moved on before its turn came, or the chain was rolled back: the name would lie.
+            self._is_owed = True
             await asyncio.to_thread(shutil.rmtree, prepared, ignore_errors=True)
             return
         await asyncio.to_thread(move_in, prepared, directory)

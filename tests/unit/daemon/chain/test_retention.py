@@ -1,12 +1,31 @@
 """What old payloads are kept for (replay, live peers within limits, short absences), and which snapshots are used."""
 
+import asyncio
+import contextlib
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from dilocoxd.daemon.chain.snapshots import PAYLOAD_ROUNDS_MIN, Retention, payloads_needed_from, usable_snapshots
-from dilocoxd.ids import Digest, RunId
+import pytest
+
+from dilocoxd.daemon.chain.snapshots import (
+    PAYLOAD_ROUNDS_MIN,
+    Retention,
+    SnapshotKeeper,
+    payloads_needed_from,
+    usable_snapshots,
+)
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
+from dilocoxd.ids import Digest, RoundIndex, RunId
+from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
-from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotFile, SnapshotIndex, publish
+from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotFile, SnapshotIndex, list_rounds, publish
+from dilocoxd.telemetry.alerts import AlertRaised
+from dilocoxd.telemetry.catalogue import Event
+from dilocoxd.wire.local.outer_worker import SnapshotSaved
+from tests.unit.daemon.chain.chain_maker import GENESIS, LENGTHS, RUN, chain
 
 LIMIT = 1000
 
@@ -55,3 +74,77 @@ def test_snapshots_of_another_chain_or_without_a_stamp_are_not_used(tmp_path: Pa
     write_snapshot(root, 0, genesis.hex())
     write_snapshot(root, 7, genesis.hex())
     assert usable_snapshots(root, log) == [root / "0"]
+
+
+class StandingSite:
+    """At a state, which it writes unless it is to refuse."""
+
+    def __init__(self) -> None:
+        self.height = 0
+        self.refusals: list[str] = []
+
+    async def write_snapshot(self, directory: str) -> SnapshotSaved:
+        if self.refusals:
+            raise RequestRefused(self.refusals.pop(0), "an entry is half applied; ask again when it is applied")
+        digest = hashlib.sha256(b"").hexdigest()
+        made = Path(directory).parent / ".made"
+        made.mkdir(parents=True)
+        files = (SnapshotFile(ANCHOR_NAME, 1, (digest,)),)
+        publish(made, Path(directory), SnapshotIndex(RUN, self.height, digest, digest, "", files))
+        return SnapshotSaved(0, RoundIndex(self.height), directory, 1, 0.0)
+
+    def status(self) -> Any:
+        return SimpleNamespace(work_needed=None)
+
+
+class KeeperWorld:
+    """A keeper for which every second snapshot is due, over a chain of six entries."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = EntryLog(folder / "log", RUN, GENESIS)
+        for signed in chain(6):
+            self.log.append_bare(signed, LENGTHS)
+        self.root = folder / "snapshots"
+        self.told: list[Event] = []
+        self.site = StandingSite()
+        work, aside = KeptWorkStore(folder / "work"), Aside(folder / "aside")
+        self.keeper = SnapshotKeeper(self.root, Retention(2, 10, 1000), tuple, work, aside, self.told.append)
+
+    async def applied(self, height: int, stands_at: int = 0) -> list[int]:
+        """Which snapshots there are when this state was applied, and what was due of it is done; `stands_at`: the site
+        has gone on to that state meanwhile."""
+        self.site.height = stands_at or height
+        self.keeper.applied(height)
+        task = asyncio.create_task(self.keeper.run(self.site, self.log))  # type: ignore[arg-type]
+        while self.keeper._wanted.qsize() or not self.keeper._wanted._getters:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.001)
+            assert not task.done()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return list_rounds(self.root)
+
+
+async def test_snapshot_for_which_there_was_no_moment_is_written_of_the_next_state(tmp_path: Path) -> None:
+    world = KeeperWorld(tmp_path)
+    world.site.refusals = ["busy", "busy"]
+    assert await world.applied(2) == []
+    assert await world.applied(3) == []
+    assert await world.applied(5) == [5], "nothing is due there but what is owed"
+    assert not any(isinstance(event, AlertRaised) for event in world.told)
+
+
+async def test_state_that_moved_on_before_its_snapshot_is_made_good_at_the_next(tmp_path: Path) -> None:
+    world = KeeperWorld(tmp_path)
+    assert await world.applied(2, stands_at=3) == []
+    assert await world.applied(3) == [3]
+
+
+@pytest.mark.parametrize("kind", ["disk_full", "store"])
+async def test_snapshot_that_failed_is_told_and_comes_when_the_next_is_due(kind: str, tmp_path: Path) -> None:
+    world = KeeperWorld(tmp_path)
+    world.site.refusals = [kind]
+    assert await world.applied(2) == []
+    assert [event.code for event in world.told if isinstance(event, AlertRaised)] == ["snapshot_failed"]
+    assert await world.applied(3) == []
+    assert await world.applied(4) == [4]
