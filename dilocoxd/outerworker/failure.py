@@ -7,7 +7,8 @@ from dilocoxd.store.durable import Corrupt, DiskFull
 
 
 class RequestFailed(WorkerError):
-    """The request could not be done and changed nothing (except LoadState, which says so). Sent as WorkerFailed.
+    """The request could not be done and changed nothing (except LoadState, which says so, and an ApplyResult that
+    answers `not_loaded`: no state is left). Sent as WorkerFailed.
 
     Kinds: `bad_request`, `bad_payload`, `bad_result`, `not_loaded`, `corrupt_snapshot`, `disk_full`, `store`, `busy`.
     """

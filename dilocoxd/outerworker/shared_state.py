@@ -213,11 +213,22 @@ class SharedState:
         self.check_entry(request)
         if self._is_applied(request.round):
             return
+        workspace.begin(Update.APPLY, request.round, path=request.path, offset=request.offset)
         try:
-            workspace.begin(Update.APPLY, request.round, path=request.path, offset=request.offset)
             self._apply()
-        except OSError as error:
-            raise RequestFailed("store", f"payload of entry {request.round}: {error}") from error
+        except (OSError, RequestFailed, WireError) as error:
+            raise self._given_up(request.round, error) from error
+
+    def _given_up(self, round_index: int, error: Exception) -> RequestFailed:
+        """The payload passed the check, and cannot be read now: ends the entry. What to answer."""
+        workspace = self._workspace
+        workspace.undo_torn_step()
+        workspace.memory.take_ranks()
+        is_begun = workspace.state.position > 0
+        workspace.journal.write(is_loaded=not is_begun, operation=Update.NONE)
+        if is_begun:
+            return RequestFailed("not_loaded", f"entry {round_index} is half applied; load a state: {error}")
+        return RequestFailed("store", f"payload of entry {round_index}: {error}")
 
     def _is_applied(self, round_index: int) -> bool:
         """Nothing is left to do of this entry, here."""

@@ -97,6 +97,8 @@ class PartsTogether:
         match request:
             case local.FormContribution():
                 return await self._form(request)
+            case local.CopyBase() | local.ApplyResult() if self._state is None:
+                raise RequestRefused("not_loaded", "no shared state is loaded; send LoadState first")
             case local.ApplyResult():
                 return await self._apply(request)
             case local.LoadState():
@@ -162,7 +164,13 @@ class PartsTogether:
         if self._state is not None and self._state.round == number:
             return self._state
         await self._all(dataclasses.replace(request, is_check=True))
-        stepped = await self._all(request)
+        try:
+            stepped = await self._all(request)
+        except RequestRefused as refused:
+            self._state = None  # one cannot do what another has done
+            raise RequestRefused(
+                "not_loaded", f"entry {request.round} is half applied; load a state: {refused}"
+            ) from refused
         if self._ranks[0] != number:
             self._ranks = number, sum(each.rank_sum for each in stepped), sum(each.num_ranks for each in stepped)
         return await self._adopt(stepped)

@@ -99,12 +99,14 @@ def _restored(m: PhaseState, request: local.RestoreSite, answer: local.SiteDone)
 
 
 def _refuse(m: PhaseState, operation: Operation, kind: str, detail: str) -> None:
-    """Nothing was changed by `operation`. What we cannot do without ends the site."""
+    """Nothing was changed by `operation`, unless it says so. What we cannot do without ends the site."""
     match operation.request:
         case local.FormContribution():
             m.drop_flight(f"{kind}: {detail}", is_poisoned=True)
         case local.LoadState():
             m.shared = None  # it may have begun to write
+        case local.ApplyResult() if kind == "not_loaded":
+            m.shared = None  # its payload could not be read to the end
         case local.ApplyResult() | local.SaveSite():
             pass  # a full disk costs at most the residual at a crash; the next save tries again
         case local.RestoreSite():

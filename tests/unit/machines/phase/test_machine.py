@@ -371,3 +371,20 @@ def test_load_that_failed_leaves_no_state_until_another_succeeds() -> None:
     site.load(3)
     site.settle_down(until_due=True)
     assert "TakeAnchor:replace" in names(site.said) and site.offers[-1].base_round == 3
+
+
+@pytest.mark.parametrize("kind", ["not_loaded", "store"])
+def test_trainers_take_nothing_of_an_entry_that_was_half_applied(kind: str) -> None:
+    """What cannot be read to the end leaves the anchor old and new; what failed before leaves it as it was."""
+    site = training_site("phase")
+    close_first_boundary(site)
+    site.commit(is_included=True)
+    while site.outer_task is None or not isinstance(site.outer_task.request, local.ApplyResult):
+        site.run_outer()
+    task, site.outer_task = site.outer_task, None
+    site.send(ev.OperationRefused(task.number, kind, "Input/output error"))
+    site.said.clear()
+    site.settle_down(until_due=True)
+    took = [name for name in names(site.said) if name.startswith("TakeAnchor") or name == "CloseBoundary"]
+    assert bool(took) == (kind == "store")
+    assert (site.machine.waiting_for == "the shared state to be loaded") == (kind == "not_loaded")
