@@ -24,6 +24,7 @@ from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.outer.schedule import Adaptive, AdaptiveLimits, Constant, Qsr, Schedule, cosine_rate
 from dilocoxd.outerworker.journal import JOURNAL_BYTES
+from dilocoxd.store.snapshots import CHUNK_BYTES, FILE_BYTES_MAX, chunks_max
 from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.layout import Layout, Segment, make_layout
 from dilocoxd.wire.limits import RESULT_HASHES_MAX, SEGMENTS_MAX
@@ -263,7 +264,7 @@ def make_plan(manifest: Manifest, part: OuterPart = WHOLE) -> OuterPlan:
     _check_messages(layout, 1)  # before the transform, which works on each segment
     transform = _transform(manifest, layout)
     _check_messages(layout, transform.num_passes)
-    return OuterPlan(
+    plan = OuterPlan(
         manifest,
         layout,
         transform,
@@ -272,6 +273,19 @@ def make_plan(manifest: Manifest, part: OuterPart = WHOLE) -> OuterPlan:
         make_schedule(manifest),
         part,
     )
+    _check_snapshots(plan)
+    return plan
+
+
+def _check_snapshots(plan: OuterPlan) -> None:
+    """Raise ConfigError for a state whose snapshots have more chunks than an index names."""
+    floats = plan.layout.numel * FLOAT_BYTES
+    size, room = floats * (1 + plan.num_slots) + plan.memory_total, chunks_max(plan.num_segments) * CHUNK_BYTES
+    if size > room or floats * max(1, plan.num_slots) > FILE_BYTES_MAX - CHUNK_BYTES:
+        raise ConfigError(
+            f"{plan.layout.numel} parameters make a snapshot of {size / 1e9:.0f} GB, but it may have"
+            f" {room / 1e9:.0f} GB, and each of its files {FILE_BYTES_MAX / 1e9:.0f} GB; train a smaller model"
+        )
 
 
 def _check_messages(layout: Layout, num_passes: int) -> None:

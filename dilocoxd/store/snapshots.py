@@ -34,6 +34,10 @@ OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 SEGMENTS_NAMED: Final = 16
 FILE_BYTES_MAX: Final = 1 << 42
+_HASH_TEXT_BYTES: Final = 67
+"""Of one hash in the index: hexadecimal, quoted, with a comma."""
+_SEGMENT_TEXT_BYTES: Final = _HASH_TEXT_BYTES + 20
+_FRONT_TEXT_BYTES: Final = 4096
 _FORMAT: Final = 2
 _DOWNLOAD_SUFFIX: Final = ".download"
 Progress = Callable[[int], None]
@@ -74,6 +78,12 @@ class SnapshotIndex:
         """index.json, with a hash of itself."""
         body = dataclasses.asdict(self) | {"format": _FORMAT}
         return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
+
+
+def chunks_max(num_segments: int) -> int:
+    """Chunks, over all files, that the index of a state of so many segments has room for."""
+    room = INDEX_BYTES_MAX - _FRONT_TEXT_BYTES - num_segments * _SEGMENT_TEXT_BYTES
+    return room // _HASH_TEXT_BYTES
 
 
 def decode_index(data: bytes, source: str) -> SnapshotIndex:

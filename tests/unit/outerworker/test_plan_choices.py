@@ -10,6 +10,10 @@ from dilocoxd.compress.registry import codec_names
 from dilocoxd.config.agreement import OuterSection, StrategySection
 from dilocoxd.errors import ConfigError
 from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.store.snapshots import chunks_max
+from dilocoxd.wire.local.outer_parts import SnapshotHashed
+from dilocoxd.wire.local.registry import LOCAL_MESSAGE_BYTES_MAX, LOCAL_MESSAGES
+from dilocoxd.wire.placement import PARTS_MAX
 from tests.harness.outer_worker.daemon_end import tiny_manifest
 
 CODECS = get_args(StrategySection.model_fields["codec"].annotation)
@@ -108,3 +112,21 @@ def test_every_outer_optimizer_makes_a_plan(name: str) -> None:
     momentum = 0.0 if name == "sgd" else 0.9
     plan = make_plan(tiny_manifest(outer={"optimizer": name, "lr": 0.1, "momentum": momentum}))
     assert plan.num_slots == {"sgd": 0, "adam": 2}.get(name, 1)
+
+
+def test_state_whose_snapshots_nobody_could_read_is_refused() -> None:
+    """Some trillions of bytes; 107B parameters have a fifth of them (tests/unit/planner)."""
+    sizes = {"hidden_size": 16384, "num_heads": 128, "num_kv_heads": 128, "intermediate_size": 53248}
+    strategy = {"segment_elements_max": 1 << 26, "codec": "int4"}
+    with pytest.raises(ConfigError, match="make a snapshot of 4784 GB, but it may have 4151 GB"):
+        make_plan(tiny_manifest(model=sizes | {"num_layers": 162}, strategy=strategy))
+
+
+@pytest.mark.parametrize("num_parts", [2, 3, PARTS_MAX])
+def test_hashes_of_a_part_fit_its_message_for_every_state_that_a_snapshot_may_have(num_parts: int) -> None:
+    largest = chunks_max(0)
+    for files in ((largest,), (largest // 2, largest // 2, 0), (largest // 3, largest // 3, largest // 3)):
+        of_part = tuple(bytes(32 * -(-chunks // num_parts)) for chunks in files)
+        message = SnapshotHashed(2**40, of_part)
+        data = LOCAL_MESSAGES.encode(message)
+        assert len(data) <= LOCAL_MESSAGE_BYTES_MAX and LOCAL_MESSAGES.decode(data) == message
