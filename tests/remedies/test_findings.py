@@ -142,11 +142,12 @@ def test_bootstrap(run: Path, taken: int) -> None:
 
 @pytest.mark.remedy("finding:threads")
 def test_threads(run: Path) -> None:
-    require_words("threads", "parallel.threads_per_rank", "to 0")
-    set_site(run, "parallel.threads_per_rank=256")
-    assert threads_finding(open_run_dir(run).load()[1]).level == "warning"
-    set_site(run, "parallel.threads_per_rank=0")
-    assert threads_finding(open_run_dir(run).load()[1]).level == "ok"
+    require_words("threads", "parallel.threads_per_rank", "to 0", "workers.outer_parts x workers.outer_threads")
+    for field, many, few in (("parallel.threads_per_rank", 256, 0), ("workers.outer_threads", 256, 1)):
+        set_site(run, f"{field}={many}")
+        assert threads_finding(open_run_dir(run).load()[1]).level == "warning"
+        set_site(run, f"{field}={few}")
+        assert threads_finding(open_run_dir(run).load()[1]).level == "ok"
 
 
 @pytest.mark.remedy("finding:memory")

@@ -74,8 +74,9 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "Use a machine with more memory, fewer stages on this one, or a smaller model.",
     ),
     "threads": (
-        "The threads of all stages fit the cores.",
-        "Set parallel.threads_per_rank lower, or to 0: cores / stages.",
+        "The threads of all stages fit the cores, and so do those of all outer parts.",
+        "Set parallel.threads_per_rank lower, or to 0: cores / stages; and workers.outer_parts x workers.outer_threads"
+        " to no more than there are cores.",
     ),
     "shm": (
         "Shared memory (/dev/shm) of at least 64 MB per trainer process, which gloo and NCCL use.",

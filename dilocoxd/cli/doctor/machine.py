@@ -194,12 +194,16 @@ def shm_finding(site: SiteConfig | None) -> Finding:
 
 
 def threads_finding(site: SiteConfig) -> Finding:
-    """Threads of all trainer processes against the cores that we may use."""
-    cores = len(os.sched_getaffinity(0))
-    wanted = site.parallel.ranks * site.parallel.threads_per_rank
+    """Threads of all trainer processes, and those of all outer parts, against the cores that we may use.
+
+    Not their sum: the outer worker yields to training (`workers.outer_nice`)."""
+    cores, parts = len(os.sched_getaffinity(0)), site.workers.outer_parts
+    wanted, outer = site.parallel.ranks * site.parallel.threads_per_rank, parts * site.workers.outer_threads
     each = site.parallel.threads_per_rank or "as many as fit"
     text = f"threads of each of {site.parallel.ranks} trainer processes: {each}, on {cores} cores"
-    return Finding("threads", "warning" if wanted > cores else "ok", text)
+    if outer > 1:
+        text += f"; of each of {parts} outer workers: {site.workers.outer_threads}"
+    return Finding("threads", "warning" if max(wanted, outer) > cores else "ok", text)
 
 
 def files_finding() -> Finding:

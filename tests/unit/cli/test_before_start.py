@@ -1,5 +1,6 @@
 """What `start`, `join` and `run` refuse before anything is written or started, all of it at once, and how to go on."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +177,16 @@ def test_threads_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
     assert threads_that_fit(1) >= threads_that_fit(2) >= threads_that_fit(10_000) == 1
     finding = doctor_machine.threads_finding(site(stages=2, threads_per_rank=512))
     assert finding.level == "warning" and "cores / stages" in finding.remedy
+
+
+def test_outer_parts_share_the_cores_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
+    for parts, threads, level in ((1, 1, "ok"), (8, 1, "ok"), (9, 1, "warning"), (4, 2, "ok"), (4, 3, "warning")):
+        tables = {"workers": {"outer_parts": parts, "outer_threads": threads}}
+        chosen = validated(SiteConfig, tables, source="test")
+        finding = doctor_machine.threads_finding(chosen)
+        assert finding.level == level, (parts, threads)
+        assert ("outer workers" in finding.text) == (parts * threads > 1)
 
 
 def test_memory_of_this_machine_is_known() -> None:
