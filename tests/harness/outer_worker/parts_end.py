@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,28 @@ class PartsDaemon:
             part.close()
         self.buffers.close()
 
-    def start(self) -> None:
-        """All parts, each with the common buffers."""
+    def start(self, environments: Mapping[int, Mapping[str, str]] | None = None) -> None:
+        """All parts, each with the common buffers; some with variables of their own."""
         for index in range(len(self.parts)):
-            self.start_part(index)
+            self.start_part(index, **(environments or {}).get(index, {}))
 
-    def start_part(self, index: int) -> None:
+    def start_part(self, index: int, **environment: str) -> None:
         """A process for this part, the first one or the next."""
         part = self.parts[index]
-        part.start(**{PART_VARIABLE: f"{index}/{len(self.parts)}"})
+        part.start(**environment, **{PART_VARIABLE: f"{index}/{len(self.parts)}"})
         ready = part.do(OpenState)
         if len(self.parts) > 1:
             self.together.opened(ready)
+
+    def restart_dead(self) -> int:
+        """Start those that have died again; how many they were."""
+        dead = [
+            index for index, part in enumerate(self.parts) if part.process is None or part.process.poll() is not None
+        ]
+        for index in dead:
+            self.parts[index].kill()
+            self.start_part(index)
+        return len(dead)
 
     async def _ask_part(self, part: int, request: Any) -> Any:
         daemon = self.parts[part]
@@ -71,8 +82,12 @@ class PartsDaemon:
             raise RequestRefused(answer.kind, answer.detail)
         return answer
 
+    def request(self, kind: type, *arguments: Any) -> Any:
+        """With a number of its own."""
+        self._requests += 1
+        return kind(self._requests, *arguments)
+
     async def do(self, kind: type, *arguments: Any) -> Any:
         """The answer of all; of the one worker where there is only one."""
-        self._requests += 1
-        request = kind(self._requests, *arguments)
+        request = self.request(kind, *arguments)
         return await self.together.ask(request) if len(self.parts) > 1 else await self._ask_part(0, request)
