@@ -21,7 +21,7 @@ from dilocoxd.ipc.client import DaemonGone
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import JournalState, Update
-from dilocoxd.outerworker.plan import FLOAT_BYTES
+from dilocoxd.outerworker.plan import FLOAT_BYTES, HEADER_BYTES
 from dilocoxd.outerworker.tensor_file import snapshot_files
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store import snapshots
@@ -132,11 +132,19 @@ class _Job:
             self._fds.append(fd)
             self._writers.append(SteadyWriter(fd))
             header = encode_header(entries, metadata)
-            os.posix_fallocate(fd, 0, len(header) + sum(entry.num_bytes for entry in entries))
+            self._reserve(fd, name, len(header), sum(entry.num_bytes for entry in entries))
             self._data_offsets.append(write_all(fd, header, 0))
         if plan.has_memory:
             before_regions = bytes(self._workspace.memory.header_bytes(self._state.round))
             self._data_offsets[-1] = write_all(self._fds[-1], before_regions, self._data_offsets[-1])
+
+    def _reserve(self, fd: int, name: str, front: int, num_bytes: int) -> None:
+        """Room for the front and our own segments; the file has its whole length, and the rest of it is somebody's."""
+        os.ftruncate(fd, front + num_bytes)
+        first, stop = _stretch(self._workspace, name)
+        for start, length in ((0, front), (front + first, stop - first)):
+            if length:
+                os.posix_fallocate(fd, start, length)
 
     def start(self) -> None:
         self._thread.start()
@@ -259,28 +267,36 @@ def fill_from_snapshot(
 
     Raises RequestFailed(corrupt_snapshot).
     """
-    plan, memory = workspace.plan, workspace.memory
-    files = snapshot_files(plan)
+    memory, files = workspace.memory, snapshot_files(workspace.plan)
     try:
         offsets = [_data_offset(directory / name, entries) for name, entries in files]
         begin_replace()
         workspace.report.begin("load", len(files))
         for (name, _), offset in zip(files, offsets, strict=True):
+            first, stop = _stretch(workspace, name)
             if name == snapshots.MEMORY_NAME:
                 header = memory.header_bytes(index.round)
                 _read_into(directory / name, offset, header, workspace)
-                first, stop = memory.stretch
-                _read_into(directory / name, offset + header.nbytes + first, memory.regions[first:stop], workspace)
+                target = memory.regions[first - header.nbytes : stop - header.nbytes]
             else:
                 is_anchor = name == snapshots.ANCHOR_NAME
                 buffer = local_buffers.ANCHOR if is_anchor else local_buffers.MOMENTUM
-                size = FLOAT_BYTES if is_anchor else FLOAT_BYTES * plan.num_slots
-                first, stop = (size * value for value in plan.stretch)
-                _read_into(directory / name, offset + first, workspace.buffers.raw(buffer)[first:stop], workspace)
+                target = workspace.buffers.raw(buffer)[first:stop]
+            _read_into(directory / name, offset + first, target, workspace)
     except StoreError as error:
         raise RequestFailed("corrupt_snapshot", str(error)) from error
     except OSError as error:
         raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
+
+
+def _stretch(workspace: Workspace, name: str) -> tuple[int, int]:
+    """Bytes [first, stop) that this process's segments have behind the header of a file."""
+    plan = workspace.plan
+    if name == snapshots.MEMORY_NAME:
+        first, stop = workspace.memory.stretch
+        return HEADER_BYTES + first, HEADER_BYTES + stop
+    size = FLOAT_BYTES if name == snapshots.ANCHOR_NAME else FLOAT_BYTES * plan.num_slots
+    return size * plan.stretch[0], size * plan.stretch[1]
 
 
 def _data_offset(path: Path, expected: list[TensorEntry]) -> int:

@@ -14,16 +14,18 @@ from dilocoxd.outerworker import progress
 from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.journal import UpdateJournal
-from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.shared_state import leaf_in
 from dilocoxd.outerworker.snapshot import SnapshotWriter
+from dilocoxd.outerworker.tensor_file import snapshot_files
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store import snapshots
 from dilocoxd.store.durable import Corrupt
 from dilocoxd.store.tensor_header import TensorEntry, encode_header, read_header
 from dilocoxd.wire.local.outer_worker import SnapshotSaved, WriteSnapshot
 from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
+from dilocoxd.wire.placement import OuterPart
 from dilocoxd.wire.state_digest import root_of
 from tests.harness.outer_worker.daemon_end import tiny_manifest
 
@@ -38,9 +40,9 @@ class Recorder:
         self.sent.append(message)
 
 
-def make_workspace(recorder: Recorder) -> Workspace:
+def make_workspace(recorder: Recorder, plan: OuterPlan | None = None) -> Workspace:
     """A workspace on anonymous memory with a random state 3."""
-    plan = make_plan(tiny_manifest())
+    plan = plan or make_plan(tiny_manifest())
     buffers = MappedBuffers(plan, {buffer.name: mmap.mmap(-1, buffer.size) for buffer in plan.described().buffers}, {})
     workspace = Workspace(plan, buffers, UpdateJournal(buffers.journal, plan.sha256), Reporter(recorder))
     generator = torch.Generator().manual_seed(1)
@@ -74,6 +76,25 @@ def test_segment_is_copied_before_it_changes(tmp_path: Path, order: str) -> None
     with safe_open(tmp_path / "3" / snapshots.ANCHOR_NAME, "pt") as file:
         assert not any(bool((file.get_tensor(name) == 0).all()) for name in file.keys())  # noqa: SIM118
         assert file.metadata() == {"run_id": workspace.plan.run_id, "round": "3"}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_part_takes_room_for_its_own_segments_in_files_of_the_whole_length(part: int, tmp_path: Path) -> None:
+    """Momentum, norms and all: what the others hold is a hole until they write it, here or on another machine."""
+    plan = make_plan(tiny_manifest(model={"vocab_size": 1 << 14}), OuterPart(part, 3))
+    recorder = Recorder()
+    writer = SnapshotWriter(make_workspace(recorder, plan))
+    writer.start(WriteSnapshot(9, str(tmp_path / "3")))
+    writer.finish()
+    assert isinstance(recorder.sent[-1], SnapshotSaved)
+    share = sum(segment.numel for segment in plan.segments) / plan.layout.numel
+    assert 0.25 < share < 0.42
+    found = {path.name: path.stat() for path in snapshots.temporary_directory(tmp_path / "3").iterdir()}
+    assert len(found) == 3
+    for name, entries in snapshot_files(plan):
+        whole = sum(entry.num_bytes for entry in entries)
+        assert whole < found[name].st_size < whole + 4096
+        assert found[name].st_blocks * 512 < share * whole + 5 * 4096
 
 
 def test_write_error_of_an_update_ends_the_snapshot_only(tmp_path: Path) -> None:
