@@ -43,14 +43,14 @@ class Life:
     """Chain heads at one height at the end, of all sites."""
 
 
-def founded(folder: Path, internet: Network, *settings: str) -> list[NamespacedSite]:
-    """Run directories of all sites of an internet; each knows the first."""
+def founded(folder: Path, internet: Network, *settings: str, target: str = "tiny") -> list[NamespacedSite]:
+    """Run directories of all sites of an internet, of a run of preset `target`; each knows the first."""
     members = [NamespacedSite(name, folder / name, API_PORT, network=internet) for name in internet.names]
     runner, address = CliRunner(), ""
     for member in members:
         extra = ["--set", f'network.bootstrap=["{address}"]'] if address else list(settings)
-        target = str(members[0].run_dir / "run.toml") if address else "tiny"
-        result = runner.invoke(cli, ["init", target, *member.options(), *extra], standalone_mode=False)
+        origin = str(members[0].run_dir / "run.toml") if address else target
+        result = runner.invoke(cli, ["init", origin, *member.options(), *extra], standalone_mode=False)
         assert result.exception is None, f"{result.exception}\n{result.output}"
         if address:
             share_authority(members[0].run_dir, member.run_dir)
