@@ -10,7 +10,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-fast test-images test-systemd test-containers test-dashboard stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-fast test-images test-systemd test-containers test-dashboard bench stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -76,6 +76,11 @@ test-dashboard: $(STAMP)
 # Everything that starts no daemons and takes no longer than a few seconds.
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not processes and not slow and not browser" $(ARGS)
+
+# Measures what docs/benchmarks.md says, half an hour on a quiet machine, and writes it there; as root. One row alone, or
+# the pages again from what was measured: make bench ARGS=headline, make bench ARGS=--pages.
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench.page $(ARGS)
 
 # The documentation as a site in build/site; a link that leads nowhere fails.
 docs: $(STAMP)

@@ -42,6 +42,7 @@ SHORTEST = {
     "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4",
     "restarts.generations": "1",
     "restarts.startup": "1",
+    "page": "exchange-machine --anyway --results {folder}",
     "slowdown": "--phase-s 2 --blocks 2 --rounds 1 --inner-steps 4",
     "survivors": "--kills 1 --roles coordinator --modes killed --steps 20 --step-s 0.1",
     "trainer": "--preset tiny --steps-max 1 --timed-steps 1 --timed 2x2",

@@ -1,0 +1,1 @@
+"""Figures of docs/benchmarks.md: measured, kept as JSON, and written into the page."""

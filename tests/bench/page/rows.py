@@ -1,0 +1,145 @@
+"""The table of `make bench`: each row is a benchmark with options for a short measurement, and what a page says of it.
+
+All limits together are half an hour, without the waiting for a quiet machine. What takes hours (convergence, soaks,
+memory over 200 rounds) is measured by hand.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+SECONDS_MAX = 1800
+"""Of all rows together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A line of the page: one number of a row's tables."""
+
+    what: str
+    column: str = ""
+    pattern: str = ""
+    """Instead of a column: a line that it said beside tables, with the number in brackets."""
+    where: dict[str, object] = field(default_factory=dict)
+    """Only lines of the table with these values."""
+    table: int = 0
+    of: Callable[[Sequence[float]], float] = statistics.median
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def target(self) -> str:
+        if self.at_most is not None:
+            return f"at most {self.at_most:g}"
+        return "" if self.at_least is None else f"at least {self.at_least:g}"
+
+    def is_met(self, value: float) -> bool | None:
+        """None: there is no target."""
+        if self.at_most is None and self.at_least is None:
+            return None
+        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A benchmark of tests/bench."""
+
+    name: str
+    module: str
+    options: str
+    limit_s: int
+    """It is ended then, and nothing is written."""
+    figures: tuple[Figure, ...] = ()
+    picture: str = ""
+    """File of docs/images that it draws."""
+
+
+HEADLINE = (
+    "--sites 2 --ratios 31 --step-s 0.1 --hidden-size 128 --inner-steps 60 --rounds 3 --leg-s 40 --ddp-steps 4"
+    " --ddp-s 20 --json {results}/headline-curves.json --plot {images}/headline.png"
+)
+SHARE = "tokens/s, of those without links; 2 sites, an all-reduce of 31 steps"
+MIDDLE, FAST = "200 Mbit/s, 100 ms", "1000 Mbit/s, 100 ms"
+ROWS = (
+    Row(
+        "headline", "headline", HEADLINE, 480,
+        (
+            Figure(f"`default`: {SHARE}", "of_no_links", where={"way": "default"}, at_least=0.97),
+            Figure("`dilocox`: the same", "of_no_links", where={"way": "dilocox"}, at_least=0.97),
+            Figure("`diloco`, which waits for links: the same", "of_no_links", where={"way": "diloco"}),
+            Figure("`default`: trainers' idle share", "idle_share", where={"way": "default"}, at_most=0.01),
+        ),
+        "headline.png",
+    ),
+    Row(
+        "codecs", "compression", "--elements 16777216 --repetitions 8", 120,
+        (
+            Figure("int4, encode and decode, copies", "both_memcpys", where={"codec": "int4"}, at_most=4),
+            Figure("int2, the same", "both_memcpys", where={"codec": "int2"}, at_most=8),
+            Figure("top-k 64, the same", "both_memcpys", where={"codec": "topk"}, at_most=10),
+            Figure("low rank 64, products it needs", "ratio_exact", where={"lowrank_r": 64}, table=1, at_most=1.5),
+        ),
+    ),
+    Row(
+        "codec-memory", "compression_memory", "", 60,
+        (Figure("scratch of a reduction, the worst codec, segments", "reduce", of=max, at_most=1.3),),
+    ),
+    Row(
+        "data", "data", "--mib 16 --gib 1", 120,
+        (
+            Figure("packing as GPT-2 splits: MB/s", pattern=r"as GPT-2 splits: ([\d.]+) MB/s", at_least=10),
+            Figure("packing as Qwen splits: MB/s", pattern=r"as Qwen splits: ([\d.]+) MB/s", at_least=10),
+        ),
+    ),
+    Row(
+        "overlap", "overlap", "--rounds 3 --ratios 0.5 --delays arrival --limit-s 60", 150,
+        (Figure("idle share, exchange of half a phase", "idle_share", where={"asked": 0.5}, of=max, at_most=0.02),),
+    ),
+    Row(
+        "exchange-machine", "machines.exchange", "", 60,
+        (Figure("ten times the segments: times the CPU", pattern=r"take ([\d.]+) times", at_most=11),),
+    ),
+    Row(
+        "data-plane", "links.data_plane", "--mbits 200,1000 --rtts-ms 0,100 --mib 48 --repetitions 1", 120,
+        (
+            Figure("data connections, 200 Mbit/s, 100 ms: MB/s", "data MB/s", where={"link": MIDDLE}, at_least=23.75),
+            Figure("the same, 1000 Mbit/s, 100 ms", "data MB/s", where={"link": FAST}, at_least=112.5),
+        ),
+    ),
+    Row(
+        "fixed-cost", "links.fixed_cost", "--sites 2 --rtts-ms 0,100 --rounds 8", 150,
+        (Figure("last contribution to last applied entry, 2 sites, 100 ms: s", "cost",
+                where={"round trip": "100 ms", "connections": 8}, at_most=0.45),),
+    ),
+    Row(
+        "catch-up", "catch_up", "--mib 100 --repetitions 1", 90,
+        (Figure("three donors of 100 Mbit/s: share of links", "share_of_links", where={"sources": 3}, at_least=0.85),),
+    ),
+    Row(
+        "startup", "restarts.startup", "2", 90,
+        (
+            Figure("`run` to the first inner step, `tiny`: s", "first inner step after, s", table=1, at_most=5),
+            Figure("`dilocoxd --help`: CPU-s", "CPU s", where={"command": "dilocoxd --help"}, at_most=0.3),
+        ),
+    ),
+    Row(
+        "generations", "restarts.generations", "5", 120,
+        (Figure("generation of two ranks to gloo's first sum: s", "start s", where={"way": "ours"}, at_most=2),),
+    ),
+    Row(
+        "survivors", "survivors", "--kills 1 --steps 40 --step-s 0.1", 150,
+        (Figure("a peer killed or vanished: given up after, s", "detection_s", of=max),),
+    ),
+    Row(
+        "trust", "trust.cost", "--sites 2 --rounds 8 --repetitions 3", 90,
+        (
+            Figure("an owner's sum with defences, times the CPU of a mean", "sum.ratio.cpu"),
+            Figure("a round with defences, times one without", "swarm.ratio.round_s", at_most=1.05),
+        ),
+    ),
+)  # fmt: skip
+
+
+def row_of(name: str) -> Row:
+    """Raises KeyError."""
+    return {row.name: row for row in ROWS}[name]

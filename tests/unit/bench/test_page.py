@@ -1,0 +1,121 @@
+"""`make bench`: pages are what the JSON says, rows end in time, a busy machine is not measured."""
+
+import argparse
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.papers import page_problems
+from tests.bench.page import __main__ as program
+from tests.bench.page.render import FIGURES, PAGES, PageError, figures, rendered, value_of
+from tests.bench.page.results import Result, parse, read, write
+from tests.bench.page.rows import ROWS, SECONDS_MAX, Row, row_of
+from tests.integration.test_benchmarks import SHORTEST
+
+PAGE, LAB = PAGES
+RESULT = Result(
+    "codecs", "python -m tests.bench.compression", "2026-11-25", "2 cores of a thing", (0.1, 1.9), 12.0,
+    [
+        [{"codec": "int4", "both_memcpys": 3.5}, {"codec": "int2", "both_memcpys": 12.0},
+         {"codec": "topk", "both_memcpys": 9.0}],
+        [{"matrix": "1024x4096", "lowrank_r": 64.0, "ratio_exact": 1.45}],
+    ],
+    ["one thread"],
+)  # fmt: skip
+QUICK = Row("quick", "machines.exchange", "--segments 40 --repetitions 1", 60)
+
+
+def only_codecs(name: str) -> Result | None:
+    return RESULT if name == "codecs" else None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_are_what_the_results_say(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert rendered(text) == text, "make bench ARGS=--pages"
+
+
+def test_every_row_has_its_block_and_a_link_leads_to_it() -> None:
+    found = re.findall(r"^## (\S+)$(?:(?!^## ).)*?<!-- bench:(\S+) -->", LAB.read_text("utf-8"), re.M | re.S)
+    assert found == [(row.name, row.name) for row in ROWS]
+    assert f"<!-- bench:{FIGURES} -->" in PAGE.read_text("utf-8")
+
+
+def test_the_page_has_room_for_all_figures() -> None:
+    def everything(name: str) -> Result:
+        tables: list[list[dict[str, object]]] = [[], []]
+        for figure in row_of(name).figures:
+            tables[figure.table].append({**figure.where, figure.column: 1.0})
+        lines = [re.sub(r"\(.*\)", "1.0", figure.pattern) for figure in row_of(name).figures]
+        return replace(RESULT, row=name, tables=tables, lines=lines)
+
+    assert not page_problems(rendered(PAGE.read_text("utf-8"), everything))
+
+
+def test_rows_are_benchmarks_and_take_half_an_hour_at_most() -> None:
+    assert {row.module for row in ROWS} <= set(SHORTEST)
+    assert sum(row.limit_s for row in ROWS) <= SECONDS_MAX
+
+
+def test_figures_say_whether_their_targets_are_met() -> None:
+    lines = figures(only_codecs).splitlines()
+    assert any("**3.5** | at most 4 | [codecs](lab/measured.md#codecs), 2026-11-25, 0.1 |" in line for line in lines)
+    assert any("*12* | at most 8 |" in line for line in lines)
+    missing = " ".join(line for line in lines if not line.startswith("|"))
+    assert "Not measured yet: `headline`, `codec-memory`, " in missing
+
+
+def test_blocks_are_made_again_and_all_else_stays() -> None:
+    text = "before\n<!-- bench:codecs -->\nold\n<!-- /bench:codecs -->\nafter\n"
+    new = rendered(text, only_codecs)
+    assert new.startswith("before\n<!-- bench:codecs -->\n`python -m tests.bench.compression`, 2026-11-25, 2 cores")
+    assert "| codec | both_memcpys |\n|---|---|\n| int4 | 3.5 |" in new
+    assert "- one thread\n<!-- /bench:codecs -->\nafter\n" in new
+    assert "old" not in new
+    assert rendered(new, only_codecs) == new
+    drawn = rendered(text.replace("codecs", "headline"), lambda _: RESULT)
+    assert "![headline](../images/headline.png)" in drawn
+    with pytest.raises(PageError, match="there is no such row"):
+        rendered(text.replace("codecs", "codex"), only_codecs)
+
+
+def test_a_result_without_the_figure_of_its_row_is_no_result() -> None:
+    with pytest.raises(PageError, match="make bench ARGS=codecs"):
+        value_of(row_of("codecs").figures[0], replace(RESULT, tables=[[{"codec": "int4", "both_memcpys": None}]]))
+
+
+def test_what_benchmarks_print_is_read() -> None:
+    assert parse('{"a": 1}\n{"a": 2}\n') == ([[{"a": 1}, {"a": 2}]], [])
+    assert parse('{\n "a": {"b": 1}\n}\n') == ([[{"a.b": 1}]], [])
+    text = "load 3\n| x | y |\n|---|---|\n| a b | 1.5 |\n| c | - |\n\n| z |\n|---|\n| 2 |\nten times\n"
+    assert parse(text) == ([[{"x": "a b", "y": 1.5}, {"x": "c", "y": "-"}], [{"z": 2.0}]], ["load 3", "ten times"])
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    assert read("codecs", tmp_path) is None
+    write(RESULT, tmp_path)
+    assert read("codecs", tmp_path) == RESULT
+
+
+def test_a_busy_machine_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 7.0, 7.0))
+    options = argparse.Namespace(anyway=False, load_max=1.0, settle_s=0.0, results=tmp_path)
+    assert program.run([QUICK], options) == 1
+    assert "NOT MEASURED: load 7.0 is above 1" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    options.anyway = True
+    assert program.run([QUICK], options) == 0
+    found = read("quick", tmp_path)
+    assert found is not None
+    assert found.load == (7.0, 7.0)
+    assert any("ten times the segments" in line for line in found.lines)
+
+
+def test_a_row_that_does_not_end_is_ended_and_one_that_fails_says_why(tmp_path: Path) -> None:
+    assert program.measure(replace(QUICK, limit_s=0), tmp_path) == "not over after 0 s"
+    assert "unrecognized arguments: --wrong" in str(program.measure(replace(QUICK, options="--wrong"), tmp_path))
