@@ -17,7 +17,8 @@ from tests.harness.running.network_namespaces import Network
 from tests.harness.running.sites import ROOT
 
 PORT = 29500
-START_S = 120.0
+START_S = 600.0
+"""Against hangs: imports of all ranks, and the tokens of the text."""
 SLACK = 4.0
 """Steps may take so many times what they should before they are given up."""
 
@@ -48,8 +49,8 @@ class RankProcess:
         place = {"MASTER_ADDR": network.address(network.names[0]), "MASTER_PORT": str(PORT)}
         environment = {**os.environ, **place, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [*inside, *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+            [*inside, *arguments], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )  # without a buffer: what select sees is all there is
 
     def __enter__(self) -> "RankProcess":
         return self

@@ -66,6 +66,7 @@ class Ground:
             "strategy.segment_elements_max": 65536,
             "round.grace_min_s": 2.0,
             "round.grace_max_s": 60.0,
+            "round.progress_timeout_s": 20.0,
         }
 
 

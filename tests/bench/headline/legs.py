@@ -14,7 +14,7 @@ from typing import Any
 from tests.bench.headline.ground import Ground, shape
 from tests.bench.headline.trainer import STEP_S_VARIABLE
 from tests.chaos.judge import read_events
-from tests.harness.internet.life import committed, founded, peer_of, wait_entry_with
+from tests.harness.internet.life import committed, founded, peer_of
 from tests.harness.running.network_namespaces import NamespacedSite, Network
 from tests.harness.running.sites import PYTHON, sites, wait_until
 from tests.harness.running.training import write_corpus
@@ -59,6 +59,13 @@ class Length:
     """Fewer rounds are enough then, but at least one."""
     own_inner_steps: int = 0
     """H of the others; 0: the preset's."""
+    meet_s: float = 120.0
+    """Patience until all sites have had a round together on free links: several phases."""
+
+    @property
+    def round_s(self) -> float:
+        """Patience for a round."""
+        return max(self.meet_s, 2 * self.limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +114,9 @@ def run_leg(network: Network, members: list[NamespacedSite], bit_per_s: float, l
         for member in members:
             member.start_command([*PYTHON, "tests.bench.headline.site", str(member.run_dir)])
         peers = {peer_of(member) for member in members}
-        wait_entry_with(members[0], peers, 0)
+        wait_until(lambda: _is_joint(members[0], peers), "a round of all", length.meet_s, members[0].describe)
         shape(network, "".join(network.names), bit_per_s)
-        first = members[0].status()["height"] + 1
-        span_s = max(PATIENCE_S, 2 * length.limit_s)
-        before = _applied(members[0], first, span_s)
+        before = _applied(members[0], _newest(members[0])["round"] + 1, length.round_s)
         idle = _idle(members), time.monotonic()
         last = _train(members[0], before, length)
         waited = [now - then for now, then in zip(_idle(members), idle[0], strict=True)]
@@ -123,13 +128,17 @@ def run_leg(network: Network, members: list[NamespacedSite], bit_per_s: float, l
 def _train(site: NamespacedSite, before: dict[str, Any], length: Length) -> dict[str, Any]:
     """The last round that counts."""
     deadline = time.monotonic() + length.limit_s
-    last = _applied(site, before["round"] + 1, max(PATIENCE_S, 2 * length.limit_s))
+    last = _applied(site, before["round"] + 1, length.round_s)
     while last["round"] < before["round"] + length.rounds and time.monotonic() < deadline:
         newest = _newest(site)
         if newest["round"] > last["round"]:
             last = newest
         time.sleep(POLL_S)
     return last
+
+
+def _is_joint(site: NamespacedSite, peers: set[str]) -> bool:
+    return any({part["peer"] for part in row["contributors"]} >= peers for row in committed(site))
 
 
 def _newest(site: NamespacedSite) -> dict[str, Any]:
