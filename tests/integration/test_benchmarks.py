@@ -43,6 +43,7 @@ SHORTEST = {
     "restarts.generations": "1",
     "restarts.startup": "1",
     "page": "exchange-machine --anyway --results {folder}",
+    "peers": "--mib 1 --rounds 1 --mbit 400",
     "slowdown": "--phase-s 2 --blocks 2 --rounds 1 --inner-steps 4",
     "survivors": "--kills 1 --roles coordinator --modes killed --steps 20 --step-s 0.1",
     "trainer": "--preset tiny --steps-max 1 --timed-steps 1 --timed 2x2",
@@ -51,7 +52,7 @@ SHORTEST = {
     "trust": "--garbage 20 --keys 1 --frames 4 --phase-s 0.5 --quiet-s 1",
 }
 """Benchmark -> options of its shortest run."""
-PARTS = {"headline.rank", "headline.site", "restarts.elastic", "restarts.rank"}
+PARTS = {"headline.rank", "headline.site", "peers.peer", "restarts.elastic", "restarts.rank"}
 """Programs that another benchmark starts."""
 
 

@@ -81,7 +81,7 @@ ROWS = (
         ),
     ),
     Row(
-        "codec-memory", "compression_memory", "", 60,
+        "codec-memory", "compression_memory", "", 40,
         (Figure("scratch of a reduction, the worst codec, segments", "reduce", of=max, at_most=1.3),),
     ),
     Row(
@@ -96,7 +96,7 @@ ROWS = (
         (Figure("idle share, exchange of half a phase", "idle_share", where={"asked": 0.5}, of=max, at_most=0.02),),
     ),
     Row(
-        "exchange-machine", "machines.exchange", "", 60,
+        "exchange-machine", "machines.exchange", "", 40,
         (Figure("ten times the segments: times the CPU", pattern=r"take ([\d.]+) times", at_most=11),),
     ),
     Row(
@@ -123,12 +123,19 @@ ROWS = (
         ),
     ),
     Row(
-        "generations", "restarts.generations", "5", 120,
+        "generations", "restarts.generations", "5", 70,
         (Figure("generation of two ranks to gloo's first sum: s", "start s", where={"way": "ours"}, at_most=2),),
     ),
     Row(
         "survivors", "survivors", "--kills 1 --steps 40 --step-s 0.1", 150,
         (Figure("a peer killed or vanished: given up after, s", "detection_s", of=max),),
+    ),
+    Row(
+        "others", "peers", "--mib 10 --mbit 100 --rounds 3", 90,
+        (
+            Figure("gloo's ring, kill -9 to its next exchange: s", "next_s", where={"way": "gloo"}),
+            Figure("hivemind's averager, the same", "next_s", where={"way": "hivemind"}),
+        ),
     ),
     Row(
         "trust", "trust.cost", "--sites 2 --rounds 8 --repetitions 3", 90,

@@ -1,0 +1,1 @@
+"""Others on the same links."""

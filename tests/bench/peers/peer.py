@@ -1,0 +1,82 @@
+"""A peer that averages one vector again and again: `... peer WAY ADDRESS FIRST NUMBER NUM_PEERS ELEMENTS`.
+
+WAY `gloo`: a ring of torch.distributed, made anew without the dead when it breaks: by a store that stays alive, told
+that one is missing, which is the least that anybody needs. WAY `hivemind`: its averager, which finds groups by itself,
+with its own settings. Says where it can be reached, waits for a line, then prints a line for each exchange that is
+done.
+"""
+
+import json
+import sys
+import time
+from datetime import timedelta
+
+import torch
+
+PORT = 29600
+PATIENCE_S = 300.0
+
+
+def say(**what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def gloo(first: str, number: int, num_peers: int, vector: torch.Tensor) -> None:
+    """For ever."""
+    import torch.distributed as dist
+
+    patience = timedelta(seconds=PATIENCE_S)
+    store = dist.TCPStore(first, PORT, None, number == 0, patience, wait_for_workers=False)
+
+    def join(generation: int) -> None:
+        rank = store.add(f"{generation}/ranks", 1) - 1
+        place = dist.PrefixStore(f"{generation}", store)
+        dist.init_process_group("gloo", store=place, rank=rank, world_size=num_peers - generation, timeout=patience)
+
+    generation = 0
+    say(reached_at="")
+    sys.stdin.readline()
+    join(generation)
+    while True:
+        began = time.time()
+        try:
+            dist.all_reduce(vector)
+        except RuntimeError:  # gloo's word for a neighbour that is gone
+            dist.destroy_process_group()
+            generation += 1
+            join(generation)
+            continue
+        vector /= num_peers - generation
+        say(at=time.time(), seconds=time.time() - began, group=num_peers - generation)
+
+
+def hivemind(address: str, first: str, num_peers: int, vector: torch.Tensor) -> None:
+    """For ever."""
+    from hivemind import DHT
+    from hivemind.averaging import DecentralizedAverager
+
+    initial = [first] if first.startswith("/") else []
+    dht = DHT(initial_peers=initial, host_maddrs=[f"/ip4/{address}/tcp/{PORT}"], start=True)
+    averager = DecentralizedAverager([vector], dht, start=True, prefix="bench", target_group_size=num_peers)
+    say(reached_at=str(dht.get_visible_maddrs()[0]))
+    sys.stdin.readline()
+    while True:
+        began = time.time()
+        found = averager.step(timeout=PATIENCE_S)
+        if found is not None:
+            say(at=time.time(), seconds=time.time() - began, group=len(found))
+
+
+def main() -> None:
+    way, address, first, number, num_peers, elements = sys.argv[1:]
+    torch.set_num_threads(1)
+    vector = torch.randn(int(elements))
+    if way == "gloo":
+        gloo(first, int(number), int(num_peers), vector)
+    else:
+        hivemind(address, first, int(num_peers), vector)
+
+
+if __name__ == "__main__":
+    main()
