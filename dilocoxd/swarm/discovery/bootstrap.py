@@ -41,6 +41,8 @@ HELLO_TIMEOUT_S: Final = 10.0
 CLOCK_SKEW_MAX_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0
+OTHER_PROTOCOL_SIGNS: Final = ("did not have trailing newline", "message was too large")
+"""In p2pd's words: what answered is no libp2p. Who merely closes may be a port forward to a site that starts."""
 FINAL_REFUSALS: Final = frozenset({"wrong_protocol"}) | NOT_LET_IN
 
 
@@ -139,9 +141,11 @@ async def _shake_hands(node: Node, address: Address, place: str) -> PeerId:
             reason = f"another peer answers there: {other}"
             raise StageFailure(address, "handshake", reason) from error
         reason = (
-            f"something accepts connections on port {address.port}, but it is no dilocoxd ({text.splitlines()[-1]})"
+            f"something accepts connections on port {address.port}, but it is no dilocoxd: another program has that"
+            " port, or a firewall or proxy answers where no site is; check address and port"
         )
-        raise StageFailure(address, "handshake", reason) from error
+        speaks_otherwise = any(sign in text for sign in OTHER_PROTOCOL_SIGNS)
+        raise StageFailure(address, "handshake", reason, is_final=speaks_otherwise) from error
     return peer
 
 

@@ -58,6 +58,7 @@ def test_something_else_on_the_port_is_told_apart(tmp_path: Path) -> None:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
     assert_clean_failure(done, tmp_path, "handshake", "no dilocoxd")
+    assert "negotiate" not in done.stderr and "[/ip4" not in done.stderr, "libp2p's own words"
 
 
 def test_every_address_is_tried_and_told(tmp_path: Path) -> None:

@@ -98,6 +98,27 @@ async def test_error_lists_every_address_that_was_tried(tmp_path: Path) -> None:
         assert f"\n  {text}: " in str(failed.value)
 
 
+@pytest.mark.parametrize("is_web", [True, False])
+async def test_other_program_is_told_in_our_words_and_not_asked_again(tmp_path: Path, is_web: bool) -> None:
+    """It read `failed to negotiate security protocol: message did not have trailing newline`, for a minute."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        if is_web:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 100\r\n\r\n" + b"x" * 100)
+        writer.close()
+
+    async with sites(tmp_path, 1) as (a,), await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StageFailure) as failed:
+            await reach(a.node, a.gate, parse_address(f"127.0.0.1:{port}"))
+    assert failed.value.reason == (
+        f"something accepts connections on port {port}, but it is no dilocoxd: another program has that port, or a"
+        " firewall or proxy answers where no site is; check address and port"
+    )
+    assert failed.value.is_final == is_web, "who merely closes may be a port forward to a site that starts"
+
+
 async def test_peer_that_comes_up_late_is_found_by_a_later_round(tmp_path: Path) -> None:
     port = closed_port()
     told: list[str] = []
