@@ -183,11 +183,15 @@ def test_config(run: Path) -> None:
 
 @pytest.mark.remedy("finding:files")
 def test_open_files() -> None:
-    require_words("files", "`ulimit -n $(ulimit -H -n)`")
+    """A low soft limit is none of it: the daemon raises that by itself."""
+    require_words("files", "`ulimit -H -n 65536` as root")
     ask = f"{sys.executable} -c 'from dilocoxd.cli.doctor.machine import files_finding; print(files_finding().level)'"
-    script = f"ulimit -S -n 1024; {ask}; ulimit -n $(ulimit -H -n) && {ask}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["warning", "ok"]
+    # Root of a container may not raise a hard limit; then a shell stands for its own that never was so low.
+    raised = f"if ulimit -H -n 65536 2>/dev/null; then {ask}; else exit 9; fi"
+    scripts = [f"ulimit -S -n 1024; {ask}; ulimit -n 1024; {ask}; {raised}", f"{ask}; (ulimit -n 1024; {ask}); {ask}"]
+    tried = (subprocess.run(["bash", "-c", one], capture_output=True, text=True, check=False) for one in scripts)
+    done = next(one for one in tried if one.returncode == 0)
+    assert done.stdout.split() == ["ok", "warning", "ok"]
 
 
 @pytest.mark.remedy("alert:api_exposed")

@@ -83,8 +83,8 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "In containers: `--shm-size=1g`; otherwise `mount -o remount,size=1g /dev/shm`.",
     ),
     "files": (
-        "At least 4096 open files are allowed.",
-        "`ulimit -n $(ulimit -H -n)` in the shell, or LimitNOFILE=65536 in the service.",
+        "The hard limit allows at least 4096 open files; the daemon raises the soft one by itself.",
+        "`ulimit -H -n 65536` as root in the shell that starts the daemon, or LimitNOFILE=65536 in the service.",
     ),
 }
 
