@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dilocoxd.cli.shell.helper_ends import cause_of
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
@@ -348,10 +349,12 @@ def _run(command: list[str]) -> tuple[dict[str, str], str]:
         last = ""
         with StepAnnouncer(_say, "looking for the training text") as steps:
             for line in process.stderr:
-                last = line.strip()
+                last = line.strip() or last
                 if not last.startswith("error: "):
                     steps.note(last)
         answer = process.stdout.read()
     if process.returncode:
-        return {}, last.removeprefix("error: ") or f"preparing the text failed with status {process.returncode}"
+        if last.startswith("error: "):
+            return {}, last.removeprefix("error: ")
+        return {}, f"preparing the text failed: {cause_of(process.returncode, last)}"
     return json.loads(answer), ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dilocoxd.cli.shell.helper_ends import cause_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.origin import InitSection
 from dilocoxd.errors import ConfigError, StoreError
@@ -140,20 +141,21 @@ def _work(manifest: Manifest, source: Sequence[str], folder: Path) -> dict[str, 
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stderr is not None
-            problem = _told(process.stderr)
+            problem, last = _told(process.stderr)
             answer = process.stdout.read()
     if process.returncode:
-        raise ConfigError(problem or f"preparing the model failed with status {process.returncode}")
+        raise ConfigError(problem or f"preparing the model failed: {cause_of(process.returncode, last)}")
     found: dict[str, Any] = json.loads(answer)
     return found
 
 
-def _told(lines: Any) -> str:
-    """Show progress; the last line that is an error, without its mark."""
-    problem = ""
+def _told(lines: Any) -> tuple[str, str]:
+    """Show progress; the last line that is an error, without its mark; and the last of all: of a traceback, why."""
+    problem = last = ""
     for line in lines:
+        last = line.strip() or last
         if line.startswith("error: "):
             problem = line.removeprefix("error: ").strip()
         elif line.startswith(("reading ", "hashing ")):
             click.echo(f"model: {line.strip()}", err=True)
-    return problem
+    return problem, last

@@ -1,0 +1,34 @@
+"""`start` when what it prepares in a process of its own breaks: the cause is told, not the exit status."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.corpus import _prepare
+from dilocoxd.cli.model.first_state import _work
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.errors import ConfigError
+
+CRASH = "#!/bin/sh\necho 'Traceback (most recent call last):\n  File x\nRuntimeError: no threads' >&2\nexit 1\n"
+KILLED = "#!/bin/sh\necho 'tokenised 64 of 502' >&2\nkill -9 $$\n"
+
+
+@pytest.mark.parametrize(("script", "cause"), [
+    (CRASH, "RuntimeError: no threads"),
+    (KILLED, "it was killed, probably for lack of memory"),
+    ("#!/bin/sh\nexit 3\n", "it ended with status 3"),
+])  # fmt: skip
+def test_what_broke_a_preparation_is_told(
+    script: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(script)
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    manifest = new_manifest("tiny", {})
+    with pytest.raises(ConfigError) as caught:
+        _work(manifest, [], tmp_path)
+    assert str(caught.value) == f"preparing the model failed: {cause}"
+    assert _prepare(manifest, SiteConfig()) == ({}, f"preparing the text failed: {cause}")
