@@ -12,6 +12,7 @@ from itertools import product
 from typing import Final, Literal
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.ids import is_peer_id
 
 DEFAULT_PORT: Final = 31337
 EXAMPLES: Final = "write it as 203.0.113.7, host.example:31337 or /ip4/203.0.113.7/tcp/31337/p2p/Qm..."
@@ -110,6 +111,8 @@ def _split_multiaddr(text: str) -> tuple[str, str, str | None, str]:
 def _split_short(text: str) -> tuple[str, str, str | None, str]:
     if ip_version(text) == 6:
         return "ip6", text, None, ""
+    if is_peer_id(text):
+        raise ValueError(f"address {text!r} is a peer id, which says who but not where; {EXAMPLES}")
     found = _HOST_PORT.fullmatch(text)
     if found is None:
         raise ValueError(f"address {text!r} cannot be understood; {EXAMPLES}")

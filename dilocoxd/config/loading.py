@@ -25,8 +25,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{path}: cannot be read ({reason}); give the path of a readable TOML file") from error
+        reason, remedy = error.strerror or str(error), "give the path of a readable TOML file"
+        if path.name == "site.toml" and isinstance(error, FileNotFoundError):
+            remedy = f"restore it, or begin from the defaults of a site with `touch {path}`"
+        raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is not a configuration file of dilocoxd")
     try:

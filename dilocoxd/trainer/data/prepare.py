@@ -132,7 +132,10 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progr
                 _build(folder, data, tokenizer, progress)
                 prepared = _load(folder)
     except OSError as error:
-        raise StoreError(f"cannot keep training data in {folder}: {error}") from error
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"cannot keep training data in {folder} ({reason}); free space there, or give another place with --cache"
+        ) from error
     if prepared is None:
         raise StoreError(f"training data in {folder} vanished while it was written")
     _check_hashes(prepared, data, tokenizer)

@@ -40,6 +40,7 @@ def test_every_usual_form_is_understood(text: str, host: str, port: int, peer: s
         ("http://head.example.org:80", "cannot be understood"),
         ("host:99999", "port 99999"),
         ("host:0", "port 0"),
+        (PEER, "says who but not where"),
         ("/ip4/1.2.3.4/udp/31337/quic-v1", "not TCP"),
         ("host:31337/notapeer", "no peer id"),
         (f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit", "no peer id"),
