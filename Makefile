@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EVAL := .venv-eval/.installed
 ARGS ?=
 
 # Two cores are enough for everything here only if no library starts a thread per core in every process.
@@ -46,7 +47,7 @@ test-parts: $(STAMP)
 test-sites: $(STAMP)
 	$(BIN)/python -m pytest $(PROCESSES) $(SITES)
 
-test-guides: $(STAMP)
+test-guides: $(STAMP) $(EVAL)
 	$(BIN)/python -m pytest $(PROCESSES) $(GUIDES)
 
 # Every family of models from published weights through two real sites and out again, bits compared: 20 seconds of CPU
@@ -118,6 +119,16 @@ $(STAMP): constraints.txt pyproject.toml
 	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	touch $@
 
+# The harness of benchmarks that docs/tutorials/continue-a-model.md runs: in a place of its own, where the packages of
+# $(VENV) are seen too: pip and what builds packages are among those.
+$(EVAL): constraints-eval.txt $(STAMP)
+	test -x .venv-eval/bin/python || "$(PYTHON)" -m venv --without-pip .venv-eval
+	for python in .venv-eval/bin/python $(BIN)/python; do $$python -c 'import site; print(site.getsitepackages()[0])'; done | \
+	  { read -r own && read -r other && echo "$$other" > "$$own/beside.pth"; }
+	.venv-eval/bin/python -m pip install --quiet --no-compile --no-deps --no-build-isolation -r constraints-eval.txt
+	.venv-eval/bin/python -m pip check
+	touch $@
+
 # What is installed, as CycloneDX JSON; the tool has a place of its own, so that it is not part of the list.
 sbom: $(STAMP)
 	test -x .venv-sbom/bin/cyclonedx-py || { "$(PYTHON)" -m venv .venv-sbom && \
@@ -125,7 +136,7 @@ sbom: $(STAMP)
 	.venv-sbom/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.cdx.json $(BIN)/python
 
 clean:
-	rm -rf $(VENV) .venv-sbom sbom.cdx.json build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-eval .venv-sbom sbom.cdx.json build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # The sha256 of each package that runs, for this kind of machine; nothing is installed (SECURITY.md).
 .PHONY: hashes install-hashed

@@ -22,13 +22,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dilocoxd.trained.found import find_run
 from dilocoxd.trained.load import load_model
 from tests.harness.running.run_directories import free_port
-from tests.tutorials.documents import commands_of, run, shape, write_files
+from tests.tutorials.documents import ROOT, commands_of, run, shape, write_files
 from tests.tutorials.warm_commands import warm_commands
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 TIMEOUT_S = 1500.0
 FIRST = "from-scratch.md"
+HARNESS = ROOT / ".venv-eval" / "bin"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ def environment_in(folder: Path) -> dict[str, str]:
     return {"DILOCOXD_CACHE": str(folder / "cache"), **ports}
 
 
+def with_harness(folder: Path, environment: dict[str, str]) -> dict[str, str]:
+    """`environment` with `lm_eval` on its PATH, which downloads nothing."""
+    assert (HARNESS / "lm_eval").exists(), f"{HARNESS} has no lm_eval: make .venv-eval/.installed"
+    path = f"{environment['PATH']}{os.pathsep}{HARNESS}"
+    return environment | {"PATH": path, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
+
+
 def end_all_in(folder: Path) -> None:
     for process in psutil.process_iter(["cmdline", "cwd"]):
         if process.info["cwd"] == str(folder) and process.pid != os.getpid():
@@ -106,10 +114,12 @@ def test_from_scratch(reader: Reader) -> None:
 
 
 def test_continue_a_model(reader: Reader, warm: dict[str, str]) -> None:
-    followed = follow("continue-a-model.md", reader.folder, reader.environment | warm)
+    followed = follow("continue-a-model.md", reader.folder, reader.environment | with_harness(reader.folder, warm))
     before, after = losses(followed)
     assert after < before, "nothing was learnt"
     assert all(len(text) > 8 for text in generated(followed))
+    accuracy = next(text.split("|")[7] for command, text in followed if command.startswith("lm_eval"))
+    assert round(3 * float(accuracy), 3) in {1, 2, 3}, "of three questions"
     number = int(re.findall(r", round (\d+)$", (reader.folder / "better" / "README.md").read_text(), re.M)[0])
     library = AutoModelForCausalLM.from_pretrained(reader.folder / "better", dtype=torch.float32)
     assert_same_logits(library, reader.folder / "better", reader.folder / "third", number)
