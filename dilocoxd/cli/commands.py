@@ -193,13 +193,11 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
     if is_path(corpus):
         path = corpus.removeprefix("text:")
         corpora.update(named_paths([f"{name_of(path)}={path}"]))
-    if manifest.data.is_private:
+    if manifest.data.has_private:
         # run.toml names the stores of all sites, and those that are given are some of them.
         unknown = sorted(corpora.keys() - {source.name for source in manifest.data.sources})
         if unknown:
-            raise ConfigError(
-                f"--data {unknown[0]}=...: run.toml names no private store {unknown[0]!r} in data.sources"
-            )
+            raise ConfigError(f"--data {unknown[0]}=...: run.toml names no store {unknown[0]!r} in data.sources")
         return manifest, corpora
     stores = {name: path for name, path in corpora.items() if is_store(path)}
     if stores and len(stores) == len(corpora):

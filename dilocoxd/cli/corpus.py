@@ -283,10 +283,10 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
 
 
 def require_named(manifest: Manifest, site: SiteConfig) -> None:
-    """Before run.toml is fixed: the private stores that are here are those that it names. Raises ConfigError."""
-    for source in manifest.data.sources:
+    """Before run.toml is fixed: where it names private stores, those that are here are the ones. Raises ConfigError."""
+    for source in manifest.data.sources if manifest.data.has_private else ():
         path = site.paths.corpora.get(source.name)
-        if not source.private or path is None:
+        if path is None:
             continue
         found = _same_store(source, path, manifest.model.vocab_size)
         if found.num_tokens != source.num_tokens:

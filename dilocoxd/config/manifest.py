@@ -115,6 +115,7 @@ class Manifest(Section):
         self._check_adapter()
         self._check_aggregation()
         self._check_reduction()
+        self._check_shares()
         if self.strategy.delay == "eager" and self.outer.optimizer == "adam":
             raise ValueError(
                 "strategy.delay = 'eager' needs a linear outer optimizer, but outer.optimizer = 'adam'; choose"
@@ -220,6 +221,16 @@ class Manifest(Section):
     @property
     def _longest_phase(self) -> int:
         return self.inner_steps_max + self.strategy.extend_steps_max
+
+    def _check_shares(self) -> None:
+        shared, of_so_many = self.data.leased_share
+        samples = self.strategy.inner_steps * self.inner.batch_sequences
+        if self.data.has_leases and samples * shared < of_so_many:
+            raise ValueError(
+                f"data.shared_share = [{shared}, {of_so_many}] of the {samples} samples of a phase"
+                " (strategy.inner_steps x inner.batch_sequences) is less than one, so shared stores are never read;"
+                " raise the share"
+            )
 
     @property
     def is_gathered(self) -> bool:

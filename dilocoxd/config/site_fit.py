@@ -67,20 +67,19 @@ def _own_loop_problems(site: SiteConfig) -> list[str]:
 
 
 def sources_here(manifest: Manifest, site: SiteConfig) -> tuple[SourceSection, ...]:
-    """The run's token stores that this site reads: all, or those of the private ones that it has.
+    """The run's token stores that this site reads: all shared ones, and those of the private ones that it has.
 
     Raises ConfigError if it has none of these.
     """
     sources = manifest.data.sources
-    if not manifest.data.is_private:
-        return sources
-    found = tuple(source for source in sources if source.name in site.paths.corpora)
-    if not found:
+    private = [source.name for source in sources if source.private]
+    if private and not any(name in site.paths.corpora for name in private):
         raise ConfigError(
-            f"the token stores of this run are private ({', '.join(source.name for source in sources)}), and nothing"
-            " says where this site has one of them: give --data NAME=PATH (paths.corpora.NAME in site.toml)"
+            f"{'some' if manifest.data.has_leases else 'the'} token stores of this run are private"
+            f" ({', '.join(private)}), and nothing says where this site has one of them: give --data NAME=PATH"
+            " (paths.corpora.NAME in site.toml)"
         )
-    return found
+    return tuple(source for source in sources if not source.private or source.name in site.paths.corpora)
 
 
 def store_path(source: SourceSection, site: SiteConfig) -> str:

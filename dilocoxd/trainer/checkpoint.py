@@ -60,6 +60,8 @@ class Progress:
     """Sequences read from the site's data order."""
     shared_step: int = 0
     """Place on the run's learning rate schedule."""
+    own_position: int = 0
+    """Sequences read from private stores, where others are shared."""
 
 
 class CheckpointWriter:

@@ -76,11 +76,12 @@ class InnerTraining:
         shared = max(self.progress.shared_step, shared_steps)
         self.progress = replace(self.progress, shared_step=shared)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, own_position: int) -> None:
         """Write moments and progress in the background; nothing before the first step, or while the last is written.
 
         Replicas hold the same, so one of them writes.
         """
+        self.progress = replace(self.progress, own_position=own_position)
         if self.progress.optimizer_step == 0 or self.checkpoints.is_busy or self.pipeline.place.copy:
             return
         moments = {key: value for part in self._optimizer.parts for key, value in copy_moments(*part).items()}

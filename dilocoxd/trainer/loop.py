@@ -190,6 +190,7 @@ class TrainingLoop:
         self._flat.replace(self._anchor)
         if self._checkpoints is not None:
             self._training.restore(self._checkpoints, self._channel)
+        self._order.own_position = self._training.progress.own_position
         self._hold(command.round, command.shared_steps)
         self._begin(command.phase, command.inner_steps, command.samples)
         self._channel.barrier()
@@ -294,7 +295,7 @@ class TrainingLoop:
 
     def _checkpoint(self) -> None:
         if self._checkpoints is not None:
-            self._training.save(self._checkpoints)
+            self._training.save(self._checkpoints, self._order.own_position)
 
     def _running(self, what: str) -> PhaseProgress:
         if self._phase is None:

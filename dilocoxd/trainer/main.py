@@ -26,8 +26,8 @@ from dilocoxd.models.build import check_model
 from dilocoxd.models.frozen import fill_frozen
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE, CommandChannel, exit_when_daemon_goes
 from dilocoxd.trainer.data import prepare
+from dilocoxd.trainer.data.mixed import StoreReading, order_of
 from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
-from dilocoxd.trainer.data.sources import SourceOrder
 from dilocoxd.trainer.flight_recorder import start_recording
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
@@ -132,13 +132,11 @@ def _order(link: DaemonConnection, settings: StageSettings) -> SampleOrder:
     model = settings.model
     if settings.sources:
         report(f"opening {len(settings.sources)} token stores")
-        return SourceOrder(
+        return order_of(
             settings.sources,
-            model.seq_len,
-            model.vocab_size,
-            seed=settings.data_seed,
-            has_document_mask=settings.has_document_mask,
-            own_stream=settings.data_stream if settings.has_private_sources else "",
+            StoreReading(model.seq_len, model.vocab_size, settings.data_seed, settings.has_document_mask),
+            settings.data_stream,
+            settings.leased_share,
         )
     if settings.has_document_mask:
         raise ConfigError(

@@ -37,7 +37,8 @@ class StageSettings:
     """Files of the model under the run's adapter."""
     cache_dir: Path
     has_document_mask: bool
-    has_private_sources: bool
+    leased_share: tuple[int, int]
+    """(a, b): of b samples of the token stores a are leased, the others are from private ones."""
     data_seed: int
     data_stream: str
     """Names this site's order of the data; no two sites share one."""
@@ -110,7 +111,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         frozen=None,
         cache_dir=chosen_cache_dir(site.paths.cache),
         has_document_mask=manifest.data.document_mask,
-        has_private_sources=manifest.data.is_private,
+        leased_share=manifest.data.leased_share,
         data_seed=manifest.seeds.data,
         data_stream=data_stream,
         validation_sequences=manifest.data.validation_sequences,

@@ -144,11 +144,13 @@ def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_aske
 
 
 def _texts(manifest: Manifest, site: SiteConfig) -> str:
-    names = [source.name for source in manifest.data.sources]
-    if not manifest.data.is_private:
-        return ", ".join(names) or manifest.data.corpus
-    here = ", ".join(name for name in names if name in site.paths.corpora) or "none of them"
-    return f"private, each site reads its own ({', '.join(names)}); this one has {here}"
+    shared = ", ".join(source.name for source in manifest.data.sources if not source.private)
+    private = [source.name for source in manifest.data.sources if source.private]
+    if not private:
+        return shared or manifest.data.corpus
+    here = ", ".join(name for name in private if name in site.paths.corpora) or "none of them"
+    both = f"{shared}; and {{}}" if shared else "{}"
+    return both.format(f"private, each site reads its own ({', '.join(private)}); this one has {here}")
 
 
 def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dilocoxd.config.fields import Section, Sha256Hex, knob
 from dilocoxd.config.sections.sources import SourceSection
@@ -18,34 +18,59 @@ class DataSection(Section):
             "Token stores to train on, instead of a corpus: tables [[data.sources]] with name, sha256, num_tokens,"
             " weight and private. `--data NAME=STORE` fills them in.",
             unit="tables",
-            cost="every site needs every store, or, where all are private, one of them.",
+            cost="every site needs every store that is not private, and one of those that are.",
             max_length=64,
+            strict=False,
+        ),
+    ] = ()
+    shared_share: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=10_000)], ...],
+        knob(
+            "Where some sources are private and others not: [a, b], of b samples a site reads a from the shared ones"
+            " and the others from its own. Empty where all of them are shared, or all private.",
+            unit="samples",
+            cost="what is read of one kind is not read of the other.",
+            max_length=2,
             strict=False,
         ),
     ] = ()
 
     @model_validator(mode="after")
-    def _all_or_none_private(self) -> Self:
+    def _share_fits_sources(self) -> Self:
+        private = ", ".join(source.name for source in self.sources if source.private)
         if len({source.private for source in self.sources}) > 1:
-            names = ", ".join(source.name for source in self.sources if source.private)
+            if len(self.shared_share) != 2 or self.shared_share[0] >= self.shared_share[1]:
+                raise ValueError(
+                    f"data.sources: {private} private and others not, so data.shared_share must say how many samples of"
+                    f" how many are read from the others, for example [1, 2]; it is {list(self.shared_share)}"
+                )
+        elif self.shared_share:
             raise ValueError(
-                f"data.sources: {names} private and others not, but what is read of shared stores is counted by tokens,"
-                " which private ones have too; make all of them private, or none"
+                f"data.shared_share = {list(self.shared_share)} is for runs with private stores beside shared ones, but"
+                f" {'all' if private else 'none'} of data.sources are private; remove it"
             )
         return self
 
     @property
-    def is_private(self) -> bool:
-        """Whether each site reads its own stores, and leases nothing."""
+    def has_private(self) -> bool:
+        """Whether there are stores that only their owners read."""
         return any(source.private for source in self.sources)
 
+    @property
+    def has_leases(self) -> bool:
+        """Whether there are stores of which each sample is read by one of the sites."""
+        return not all(source.private for source in self.sources)
+
+    @property
+    def leased_share(self) -> tuple[int, int]:
+        """(a, b): of b samples that a site reads, a are leased."""
+        return (self.shared_share[0], self.shared_share[1]) if self.shared_share else (int(self.has_leases), 1)
+
     @model_serializer(mode="wrap")
-    def _without_empty_sources(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A run of before has no such field, and its bytes must stay the same.
+    def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A run of before has no such fields, and its bytes must stay the same.
         tables: dict[str, Any] = dump(self)
-        if not tables["sources"]:
-            del tables["sources"]
-        return tables
+        return {name: value for name, value in tables.items() if value or name not in ("sources", "shared_share")}
 
     document_mask: Annotated[
         bool,

@@ -21,7 +21,7 @@ class SourceSection(Section):
     weight: Annotated[float, Field(gt=0, le=1e15)] = 1.0
     """How much of what is read comes from it, against the other sources."""
     private: bool = False
-    """Only sites that have it read it, each in an order of its own; nobody needs it, and nothing leases it."""
+    """Only sites that have it read it, each in an order of its own; nothing leases it. A site needs one, not all."""
 
     @model_serializer(mode="wrap")
     def _without_private(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.ids import PeerId, PhaseId
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
 from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases, num_doors
+from dilocoxd.machines.reading.ranges import num_leased
 from dilocoxd.wire.entry import Entry
 from dilocoxd.wire.local.trainer import SAMPLE_RANGES_MAX, CloseBoundary, StartTraining
 
@@ -16,14 +17,14 @@ ABSENT_ROUNDS_MIN: Final = 16
 
 def lease_rules(manifest: Manifest) -> LeaseRules | None:
     """Those of the run; None if nobody leases anything: it reads windows of one text, or each site its own stores."""
-    sources = manifest.data.sources
-    if not sources or manifest.data.is_private:
+    sources = [source for source in manifest.data.sources if not source.private]
+    if not sources:
         return None
-    seq_len = manifest.model.seq_len
-    longest = max(1, manifest.claimed_tokens_max // seq_len)
+    seq_len, share = manifest.model.seq_len, manifest.data.leased_share
+    longest = max(1, num_leased(manifest.claimed_tokens_max // seq_len, share))
     per_epoch = sum(source.num_tokens for source in sources) // seq_len
     absent = max(ABSENT_ROUNDS_MIN, manifest.strategy.participation_rounds)
-    return LeaseRules(seq_len, longest, num_doors(per_epoch, longest), absent)
+    return LeaseRules(seq_len, longest, num_doors(per_epoch, longest), absent, share)
 
 
 class ReadingPlan:

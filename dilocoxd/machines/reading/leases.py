@@ -2,7 +2,8 @@
 
 A site has LANES queues of samples; its phase p reads the queue p mod LANES from its front. While phase p trains, the
 contribution of p - 1 is on its way and that of p - 2 has met its fate, so two phases that overlap never share a queue.
-An entry that names (peer, phase, tokens) takes that many samples from the queue of that phase. A phase that never
+An entry that names (peer, phase, tokens) takes that many samples from the queue of that phase; in a run with private
+stores as many as a phase of this length reads from shared ones (`num_leased`). A phase that never
 reaches the chain takes nothing: the next phase of that queue reads its samples again.
 
 Each queue holds at least what the longest phase can read; what is taken is made up from the samples that others gave
@@ -23,7 +24,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dilocoxd.ids import PeerId, PhaseId
-from dilocoxd.machines.reading.ranges import Queue, SampleRange, num_samples, split
+from dilocoxd.machines.reading.ranges import Queue, SampleRange, num_leased, num_samples, split
 from dilocoxd.wire.entry import Contribution, Entry
 
 LANES: Final = 2
@@ -38,10 +39,12 @@ class LeaseRules:
 
     seq_len: int
     phase_samples_max: int
-    """Sequences of the longest phase that a contribution may claim."""
+    """Leased samples of the longest phase that a contribution may claim."""
     num_doors: int = 1
     absent_rounds: int = 16
     """A site without a contribution in so many entries gives its queues back."""
+    share: tuple[int, int] = (1, 1)
+    """(a, b): of b samples of a phase a are leased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,8 @@ class _Book:
     def take(self, contribution: Contribution, door: int) -> None:
         """The model has this phase now."""
         peer, height = contribution.peer, self._before.height
-        count = contribution.tokens // self._before.rules.seq_len
+        rules = self._before.rules
+        count = num_leased(contribution.tokens // rules.seq_len, rules.share)
         lanes = self._sites.get(peer)
         if lanes is None:
             lanes, self.doors[door] = self.doors[door], self.new_lanes(height + 1)

@@ -19,6 +19,15 @@ Queue = tuple[SampleRange, ...]
 """Samples to be read in this order."""
 
 
+def num_leased(count: int, share: tuple[int, int]) -> int:
+    """Leased ones of the first `count` samples of a phase that leases a of b, `share` = (a, b).
+
+    Sample k, from 0, is leased if `num_leased(k + 1) > num_leased(k)`.
+    """
+    leased, of_so_many = share
+    return count * leased // of_so_many
+
+
 def num_samples(queue: Iterable[SampleRange]) -> int:
     """Of all its ranges."""
     return sum(len(part) for part in queue)

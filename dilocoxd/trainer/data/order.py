@@ -24,6 +24,9 @@ _COUNTER = struct.Struct("<Q")
 class SampleOrder(Protocol):
     """What a training loop reads from."""
 
+    own_position: int
+    """Sequences read in an order of the site's own beside leased ones; 0 where there are not both. Kept with the inner
+    checkpoint and put back from it."""
     document_end: int | None
     """The token behind which another document begins; None: the model sees all of a sample."""
 
@@ -44,6 +47,7 @@ class BatchOrder:
     """Windows of ``seq_len`` + 1 tokens: at hashed offsets of the training text, at fixed ones of the held-out text."""
 
     document_end: int | None = None
+    own_position = 0
 
     def __init__(self, prepared: PreparedData, seq_len: int, *, seed: int, peer: str) -> None:
         """``seed`` from the manifest, ``peer`` names the site. ConfigError for a corpus shorter than a window."""

@@ -60,6 +60,8 @@ def open_source(source: TextSource, vocab_size: int) -> TokenStore:
 class SourceOrder:
     """Batches of the samples that a phase has leased; targets are the ids one token later, or NOT_TRAINED."""
 
+    own_position = 0
+
     def __init__(
         self,
         sources: Sequence[TextSource],

@@ -157,7 +157,7 @@ def run(order: Order) -> None:
     out = Path(order.out)
     flat.subtract_from(shared_vector(out / "weights.bin", layout.numel))
     if order.checkpoints:
-        training.save(Path(order.checkpoints))
+        training.save(Path(order.checkpoints), own_position=0)
         training.checkpoints.finish()
         assert not training.checkpoints.error, training.checkpoints.error
     channel.barrier()

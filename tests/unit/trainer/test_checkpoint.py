@@ -43,7 +43,7 @@ def write(directory: Path, stage: int, num_ranks: int, progress: Progress, names
 
 
 def test_moments_continue_bit_for_bit(tmp_path: Path) -> None:
-    progress = Progress(global_step=3, optimizer_step=3, position=12, shared_step=40)
+    progress = Progress(global_step=3, optimizer_step=3, position=12, shared_step=40, own_position=5)
     write(tmp_path, 0, 1, progress, "ab")
     folder = newest_complete(tmp_path)
     assert folder is not None

@@ -12,6 +12,7 @@ from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
+from dilocoxd.trainer.data.mixed import StoreReading, order_of
 from dilocoxd.trainer.data.sources import SourceOrder, TextSource
 from dilocoxd.trainer.data.targets import NOT_TRAINED, mean_over
 from dilocoxd.trainer.main import validation_of
@@ -134,3 +135,41 @@ def test_private_stores_are_read_in_the_sites_own_order_each_window_once_an_epoc
     every = sorted(stores[0].train.sample(window, SEQ_LEN)[:-1].tolist() for window in range(count))
     assert all(sorted(epoch) == every for epoch in epochs)
     assert all(epochs[0] != other for other in epochs[1:])
+
+
+def test_shared_samples_stand_at_their_places_between_private_ones(stores: list[TokenStore]) -> None:
+    """With two of five shared, samples 2 and 4 of each five are; the others go on where the last phase ended."""
+    shared, private = sources(stores)
+    private = replace(private, is_private=True)
+    reading = StoreReading(SEQ_LEN, 301, 7)
+    both = order_of([shared, private], reading, "me", (2, 5))
+    leased = SourceOrder([shared], SEQ_LEN, 301, seed=7)
+    own = SourceOrder([private], SEQ_LEN, 301, seed=7, own_stream="me")
+    for phase, samples in enumerate(((0, 4), (40, 44))):
+        both.begin(samples)
+        leased.begin(samples)
+        rows = torch.cat([both.batch(0, count)[0] for count in (1, 2, 4, 3)])
+        places = torch.tensor([2, 4, 7, 9])
+        others = torch.tensor([0, 1, 3, 5, 6, 8])
+        assert torch.equal(rows[places], leased.batch(0, 4)[0])
+        assert torch.equal(rows[others], own.batch(6 * phase, 6)[0])
+        assert both.own_position == 6 * (phase + 1)
+    again = order_of([shared, private], reading, "me", (2, 5))
+    again.begin((0, 1))
+    again.own_position = 12
+    assert torch.equal(again.batch(0, 1)[0], own.batch(12, 1)[0]), "a checkpoint does not say where it was"
+    with pytest.raises(WorkerError, match="more than the 1 samples"):
+        again.batch(0, 8)
+    assert list(both.validation_by_source(8, 4)) == ["first", "second"]
+
+
+def test_runs_with_stores_of_one_kind_read_as_they_did(stores: list[TokenStore]) -> None:
+    reading = StoreReading(SEQ_LEN, 301, 7)
+    shared, private = sources(stores), [replace(one, is_private=True) for one in sources(stores)]
+    found = order_of(shared, reading, "me", (1, 1))
+    found.begin((0, 8))
+    plain = order(stores)
+    plain.begin((0, 8))
+    assert torch.equal(found.batch(0, 8)[0], plain.batch(0, 8)[0])
+    own = SourceOrder(private, SEQ_LEN, 301, seed=7, own_stream="me")
+    assert torch.equal(order_of(private, reading, "me", (0, 1)).batch(5, 8)[0], own.batch(5, 8)[0])

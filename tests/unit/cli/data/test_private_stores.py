@@ -1,5 +1,6 @@
 """Private token stores: a site needs none but its own, asks nobody for others, and shows what it has."""
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_a_site_needs_one_of_the_private_stores_and_asks_nobody(tmp_path: Path, 
         site = make_site(tmp_path, store)
         have_text(manifest, site, NOBODY)
         assert [source.name for source in sources_of(manifest, site)] == [store.directory.name]
-        assert make_settings(manifest, site, data_stream="x").has_private_sources
+        assert make_settings(manifest, site, data_stream="x").leased_share == (0, 1)
     with pytest.raises(ConfigError, match=r"private \(north, south\), and nothing says where this site has one"):
         have_text(manifest, make_site(tmp_path), NOBODY)
 
@@ -107,9 +108,52 @@ def test_nothing_is_leased_and_the_bytes_of_other_runs_stay(stores: dict[str, To
     assert manifest_from_canonical(private.canonical_bytes(), source="peer") == private
 
 
-def test_shared_and_private_stores_in_one_run_are_refused(stores: dict[str, TokenStore]) -> None:
-    with pytest.raises(ConfigError, match="north private and others not"):
+def mixed(stores: dict[str, TokenStore], share: object) -> Manifest:
+    tables = make_manifest(stores).model_dump(mode="json")
+    del tables["data"]["sources"][1]["private"]
+    tables["data"]["shared_share"] = share
+    return manifest_from_tables(tables, source="test")
+
+
+def test_shared_and_private_stores_in_one_run_need_a_share(stores: dict[str, TokenStore]) -> None:
+    with pytest.raises(ConfigError, match=r"north private and others not, so data\.shared_share must say"):
         make_manifest(stores, lambda name: name == "north")
+    for share in ([1], [2, 2], [3, 2], [1, 2, 3], [0, 2]):
+        with pytest.raises(ConfigError, match="shared_share"):
+            mixed(stores, share)
+    with pytest.raises(ConfigError, match="less than one, so shared stores are never read"):
+        mixed(stores, [1, 10_000])
+    for is_private, word in ((True, "all"), (False, "none")):
+        tables = make_manifest(stores, lambda name, is_private=is_private: is_private).model_dump(mode="json")
+        tables["data"]["shared_share"] = [1, 2]
+        with pytest.raises(ConfigError, match=f"but {word} of data.sources are private; remove it"):
+            manifest_from_tables(tables, source="test")
+
+
+def test_beside_shared_stores_a_site_needs_them_and_a_private_one(
+    tmp_path: Path, stores: dict[str, TokenStore]
+) -> None:
+    manifest = mixed(stores, [1, 3])
+    assert manifest_from_canonical(manifest.canonical_bytes(), source="peer") == manifest
+    assert manifest_from_tables(tomllib.loads(manifest.to_toml()), source="file") == manifest
+    site = make_site(tmp_path, *stores.values())
+    have_text(manifest, site, NOBODY)
+    assert [source.is_private for source in sources_of(manifest, site)] == [True, False]
+    assert make_settings(manifest, site, data_stream="x").leased_share == (1, 3)
+    with pytest.raises(ConfigError, match=r"some token stores of this run are private \(north\)"):
+        have_text(manifest, make_site(tmp_path, stores["south"]), NOBODY)
+    with pytest.raises(ConfigError, match="the run trains on the token store 'south'"):
+        have_text(manifest, make_site(tmp_path, stores["north"]), NOBODY)
+    assert _texts(manifest, site) == "south; and private, each site reads its own (north); this one has north"
+
+
+def test_only_the_shared_part_is_leased(stores: dict[str, TokenStore]) -> None:
+    manifest, shared = mixed(stores, [1, 3]), make_manifest(stores, lambda name: False)
+    rules, whole = lease_rules(manifest), lease_rules(shared)
+    assert rules is not None
+    assert whole is not None
+    assert (rules.share, whole.share) == ((1, 3), (1, 1))
+    assert rules.phase_samples_max == whole.phase_samples_max // 3
 
 
 def test_founder_gives_one_of_the_stores_that_run_toml_names(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
@@ -118,5 +162,5 @@ def test_founder_gives_one_of_the_stores_that_run_toml_names(tmp_path: Path, sto
     given = {"data": (f"north={stores['north'].directory}",)}
     run_dir = created_from(str(path), str(tmp_path / "run"), (), given, lambda made, site, tokenizer: made)
     assert [source.private for source in load_manifest(run_dir.run_toml).data.sources] == [True, True]
-    with pytest.raises(ConfigError, match="names no private store 'other'"):
+    with pytest.raises(ConfigError, match="names no store 'other'"):
         own_text(make_manifest(stores), {"data": (f"other={stores['north'].directory}",)})

@@ -1,12 +1,13 @@
 """Nothing is skipped, and what is read twice is counted, whatever sites do."""
 
+import itertools
 import random
 
 from hypothesis import given, settings, strategies as st
 
 from dilocoxd.ids import PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.reading.leases import DOORS_MAX, LANES, LeaseRules, Leases, first_leases, leases_of, num_doors
-from dilocoxd.machines.reading.ranges import SampleRange, num_samples, split
+from dilocoxd.machines.reading.ranges import SampleRange, num_leased, num_samples, split
 from dilocoxd.wire.entry import Contribution
 from tests.unit.machines.reading.world import SEQ_LEN, ZERO, ModelSite, World
 
@@ -34,6 +35,22 @@ def check(world: World) -> None:
 def test_every_sample_is_read_or_waits_and_twice_is_counted(seed: int, doors: int, absent: int, longest: int) -> None:
     rng = random.Random(seed)
     world = World(rng, LeaseRules(SEQ_LEN, longest, doors, absent))
+    for _ in range(rng.randint(1, 4)):
+        world.arrive()
+    for _ in range(NUM_STEPS):
+        world.step()
+    check(world)
+    assert world.leases[-1] == leases_of(world.rules, world.entries), "not a function of the chain"
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1 << 32), longest=st.integers(1, 12), leased=st.integers(1, 5), private=st.integers(1, 5))
+def test_shared_samples_are_counted_where_private_ones_are_read_between_them(
+    seed: int, longest: int, leased: int, private: int
+) -> None:
+    rng, share = random.Random(seed), (leased, leased + private)
+    rules = LeaseRules(SEQ_LEN, max(1, num_leased(longest, share)), rng.randint(1, 4), rng.randint(2, 12), share)
+    world = World(rng, rules, longest=longest)
     for _ in range(rng.randint(1, 4)):
         world.arrive()
     for _ in range(NUM_STEPS):
@@ -128,3 +145,12 @@ def test_split_keeps_order_and_loses_nothing(sizes: list[int], count: int) -> No
     listed = [s for part in (*first, *rest) for s in range(part.start, part.stop)]
     assert listed == [s for part in queue for s in range(part.start, part.stop)]
     assert num_samples(first) == min(count, num_samples(queue))
+
+
+@given(leased=st.integers(1, 9), private=st.integers(1, 9), count=st.integers(0, 60))
+def test_leased_samples_of_a_phase_are_those_at_which_their_number_grows(leased: int, private: int, count: int) -> None:
+    share = (leased, leased + private)
+    numbers = [num_leased(length, share) for length in range(count + 1)]
+    assert all(0 <= after - before <= 1 for before, after in itertools.pairwise(numbers))
+    assert abs(numbers[-1] - count * leased / (leased + private)) < 1
+    assert num_leased(count, (1, 1)) == count

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases
-from dilocoxd.machines.reading.ranges import num_samples, split
+from dilocoxd.machines.reading.ranges import num_leased, num_samples, split
 from dilocoxd.wire.entry import Contribution, Entry
 
 SEQ_LEN = 4
@@ -20,6 +20,9 @@ class Work:
     phase: PhaseId
     base: int
     samples: list[int]
+    """Those that were leased."""
+    length: int
+    """How many it read, private ones among them."""
 
 
 @dataclass
@@ -53,6 +56,8 @@ class World:
     read: list[list[int]] = field(default_factory=list)
     """By entry: samples of all its contributions."""
     leases: list[Leases] = field(default_factory=list)
+    longest: int = 0
+    """Samples of the longest phase; 0 where all of them are leased."""
     num_dead: int = 0
     """Phases that never reached the chain."""
 
@@ -77,9 +82,10 @@ class World:
         site.seen = max(site.seen, len(self.entries) - self.rng.choice([0, 0, 1, 2]))
         queue = self.leases[site.seen].reading(site.peer, PhaseId(site.next_phase))
         assert num_samples(queue) >= self.rules.phase_samples_max
-        first, _ = split(queue, self.rng.randint(1, self.rules.phase_samples_max))
+        length = self.rng.randint(1, self.longest or self.rules.phase_samples_max)
+        first, _ = split(queue, num_leased(length, self.rules.share))
         samples = [sample for part in first for sample in range(part.start, part.stop)]
-        site.training = Work(PhaseId(site.next_phase), site.seen, samples)
+        site.training = Work(PhaseId(site.next_phase), site.seen, samples, length)
         site.next_phase += 1
 
     def close(self) -> None:
@@ -140,4 +146,4 @@ class World:
 
 def contribution(peer: PeerId, work: Work) -> Contribution:
     """What an entry says of it."""
-    return Contribution(peer, work.phase, RoundIndex(work.base), 1, SEQ_LEN * len(work.samples), ZERO)
+    return Contribution(peer, work.phase, RoundIndex(work.base), 1, SEQ_LEN * work.length, ZERO)
