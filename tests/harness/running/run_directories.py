@@ -83,11 +83,10 @@ def common_options(directory: Path, port: int) -> list[str]:
     return ["--dir", str(directory), *ports, "--set", "parallel.threads_per_rank=1"]
 
 
-def found_run(folder: Path, name: str, *options: str) -> SiteProcess:
-    """A site with a new run: the tiny preset's, or with `--from` one that goes on from another."""
+def found_run(folder: Path, name: str, *options: str, target: str = "tiny") -> SiteProcess:
+    """A site with a new run: that of a preset or a run.toml, or with `--from` one that goes on from another."""
     port = free_port()
-    target = [] if "--from" in options else ["tiny"]
-    _invoke(["init", *target, *common_options(folder / name, port), *options])
+    _invoke(["init", *([] if "--from" in options else [target]), *common_options(folder / name, port), *options])
     return SiteProcess(name, folder / name, port)
 
 
