@@ -15,7 +15,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 
 
-IGNORED = {".git", ".venv", ".hypothesis", ".cache", "build", "dist", "demo-out", "node_modules"}
+IGNORED = {".git", ".venv", ".venv-eval", ".hypothesis", ".cache", "build", "dist", "demo-out", "node_modules"}
 
 
 def repository_files() -> list[Path]:
