@@ -41,6 +41,8 @@ LATER_FIELDS: tuple[tuple[str, str, object], ...] = (
     ("tokenizer", "files", {}),
     ("inner", "batch_sequences_max", 0),
     ("data", "document_mask", False),
+    ("admission", "probation_rounds", 16),
+    ("admission", "founders", []),
     ("reduction", "verify", "none"),
     ("reduction", "verify_fraction", 0.1),
 )

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from dilocoxd.config.fields import Section, Sha256Hex, knob
+from dilocoxd.ids import PEER_ID_FORM
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,200}$")]
 
@@ -98,6 +99,7 @@ class SeedsSection(Section):
     ] = 0
 
 
+FounderId = Annotated[str, StringConstraints(pattern=f"^{PEER_ID_FORM}$")]
 AuthorityKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -135,8 +137,38 @@ class AdmissionSection(Section):
         ),
     ] = 1
 
+    probation_rounds: Annotated[
+        int,
+        knob(
+            "Open runs: who enters is on probation until it contributed to so many rounds. Its weight rises meanwhile;"
+            " it counts in no majority, sums nothing for others, and commits nothing alone. 0: it counts at once.",
+            unit="rounds",
+            cost="honest newcomers weigh less for so long, and a round takes one newcomer beside every two others.",
+            ge=0,
+            le=1024,
+        ),
+    ] = 16
+    founders: Annotated[
+        tuple[FounderId, ...],
+        knob(
+            "Open runs: sites that are never on probation. Empty: those who contribute to the first entry.",
+            unit="peer ids",
+            cost="nothing is trained before one of them is there.",
+            max_length=64,
+            strict=False,
+        ),
+    ] = ()
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.founders and not (self.mode == "open" and self.probation_rounds):
+            raise ValueError(
+                f"admission.founders names {len(self.founders)} sites, but nobody is on probation with admission.mode ="
+                f" {self.mode!r} and admission.probation_rounds = {self.probation_rounds}; leave founders out, or set"
+                " mode = 'open' and probation_rounds = 16"
+            )
+        if len(set(self.founders)) != len(self.founders):
+            raise ValueError("admission.founders names a site twice; name each once")
         if len(set(self.authorities)) != len(self.authorities):
             raise ValueError("admission.authorities names a key twice; name each once")
         if self.authorities and self.threshold > len(self.authorities):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.wire.entry import Contribution, Entry, Evidence, entry_hash, missing_contributors
+from dilocoxd.wire.entry import RAMP_WHOLE, Contribution, Entry, Evidence, entry_hash, missing_contributors
 
 RECENT_ENTRIES = 8
 """How many entries back a peer counts as a contributor for `quorum = majority` (R14)."""
@@ -29,7 +29,7 @@ class ChainView:
     head: Digest
     state_digest: Digest
     weight: int = 0
-    """Sum of tokens of all entries: fork choice compares it."""
+    """Sum of the tokens that count in fork choice, of all entries (`entry_tokens`)."""
     last_phases: Mapping[PeerId, PhaseId] = field(default_factory=lambda: MappingProxyType({}))
     """Newest phase of each peer in the chain. Phases of a peer only rise in a chain, so each is there at most once."""
     recent: tuple[frozenset[PeerId], ...] = ()
@@ -37,7 +37,7 @@ class ChainView:
     participation_rounds: int = 0
     """Of the manifest: with how many entries before it an entry's number of contributors is compared; 0: with none."""
     turnout: tuple[int, ...] = ()
-    """Number of contributors of the last `participation_rounds` entries, oldest first."""
+    """Number of contributors of the last `participation_rounds` entries, oldest first; nobody on probation."""
     missed: int = 0
     """By how many contributors the last entry was short of the fullest recent one."""
     heads: tuple[Digest, ...] = ()
@@ -54,6 +54,11 @@ class ChainView:
     barred: Mapping[PeerId, RoundIndex] = field(default_factory=lambda: MappingProxyType({}))
     """Peers that the chain proves to have voted twice, with the last round that leaves them out (R27); none of them is
     below our height."""
+    probation_rounds: int = 0
+    """Of the manifest: who enters is on probation until it contributed to so many entries (M11); 0: nobody is."""
+    served: Mapping[PeerId, int] = field(default_factory=lambda: MappingProxyType({}))
+    """To how many entries each peer contributed, up to `probation_rounds`, which founders have from the start. Empty
+    without probation, and before the first entry of a run whose manifest names no founders: that one makes them."""
 
     @property
     def announced(self) -> tuple[int, int]:
@@ -64,7 +69,8 @@ class ChainView:
         """The view after `entry` was applied. AssertionError if it does not belong on this tip (our bug)."""
         assert entry.round == self.height and entry.parent == self.head, "entry does not belong on this tip"
         head = entry_hash(entry)
-        turnout = (*self.turnout, len(entry.contributions))
+        num_counted = len(entry.counted)
+        turnout = (*self.turnout, num_counted)
         phases = dict(self.last_phases)
         phases.update({c.peer: c.phase for c in entry.contributions})
         return replace(
@@ -76,14 +82,22 @@ class ChainView:
             last_phases=MappingProxyType(phases),
             recent=(*self.recent, frozenset(c.peer for c in entry.contributions))[-RECENT_ENTRIES:],
             turnout=turnout[-self.participation_rounds :] if self.participation_rounds else (),
-            missed=self.missing(len(entry.contributions)),
+            missed=self.missing(num_counted),
             heads=(*self.heads, head)[-HEADS_KEPT:],
             lowrank_r=entry.next_lowrank_r,
             inner_steps=entry.next_inner_steps,
             planned=planned,
             tip_voters=tuple(c.peer for c in entry.contributions),
             barred=self._barred_after(entry),
+            served=self._served_after(entry),
         )
+
+    def _served_after(self, entry: Entry) -> Mapping[PeerId, int]:
+        if not self.probation_rounds:
+            return self.served
+        first = 0 if self.served else self.probation_rounds
+        found = {c.peer: min(self.probation_rounds, self.served.get(c.peer, first) + 1) for c in entry.contributions}
+        return MappingProxyType({**self.served, **found})
 
     def _barred_after(self, entry: Entry) -> Mapping[PeerId, RoundIndex]:
         if not self.barred and not entry.evidence:
@@ -105,10 +119,25 @@ class ChainView:
         """By how many a next entry with `present` contributors is short of the fullest recent one (rule X9)."""
         return missing_contributors(self.turnout, present)
 
+    def is_on_probation(self, peer: PeerId) -> bool:
+        """Whether the peer counts in no majority yet (M11)."""
+        return bool(self.served) and self.served.get(peer, 0) < self.probation_rounds
+
+    def ramps(self, peers: Iterable[PeerId]) -> tuple[int, ...]:
+        """`Entry.ramps` of the next entry, if these contribute to it: it rises with each entry of a peer."""
+        if not self.served:
+            return ()
+        num = self.probation_rounds
+        served = [self.served.get(peer, 0) for peer in peers]
+        if all(count >= num for count in served):
+            return ()
+        return tuple(RAMP_WHOLE if n >= num else max(1, RAMP_WHOLE * (n + 1) // (num + 1)) for n in served)
+
     @property
     def recent_contributors(self) -> frozenset[PeerId]:
-        """Of the last RECENT_ENTRIES entries, whether barred or not."""
-        return frozenset().union(*self.recent)
+        """Of the last RECENT_ENTRIES entries, whether barred or not; nobody on probation."""
+        found: frozenset[PeerId] = frozenset().union(*self.recent)
+        return frozenset(peer for peer in found if not self.is_on_probation(peer)) if self.served else found
 
     def evidence_problem(self, evidence: Evidence) -> str:
         """Why the next entry must not hold this evidence, whatever its signatures; empty if it may (R27)."""
@@ -136,8 +165,8 @@ class ChainView:
 
 
 def entry_tokens(entry: Entry) -> int:
-    """Weight of one entry in fork choice."""
-    return sum(c.tokens for c in entry.contributions)
+    """Weight of one entry in fork choice: what is claimed by those who were not on probation."""
+    return sum(c.tokens for c in entry.counted)
 
 
 def view_of(base: ChainView, entries: Iterable[Entry], state_digest: Digest) -> ChainView:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from dilocoxd.wire.entry import RAMP_WHOLE
+
 
 def fp32(value: float) -> float:
     """`value` rounded to the nearest fp32 number; OverflowError beyond the range of fp32."""
@@ -12,16 +14,23 @@ def fp32(value: float) -> float:
     return rounded
 
 
-def capped_tokens(tokens: Sequence[int]) -> list[int]:
-    """Each count, but at most twice the median of all (of two middle ones the smaller): what a share weighs.
+def capped_tokens(tokens: Sequence[int], ramps: Sequence[int] = ()) -> list[int]:
+    """Each count, but at most twice the median of all (of two middle ones the smaller): what a share weighs (X2.5).
 
-    Tokens are claimed, not proved: a liar gets twice the weight of its honest neighbours, whatever it claims (rule X3).
+    Tokens are claimed, not proved: a liar gets twice the weight of its honest neighbours, whatever it claims.
+    `ramps`: part of its weight in 64ths that each share has, empty for 64 everywhere. Who has less is on probation
+    (M11): it is no part of the median, and is capped at once the median before its part is taken.
     """
-    limit = 2 * sorted(tokens)[(len(tokens) - 1) // 2]
-    return [min(count, limit) for count in tokens]
+    parts = ramps or [RAMP_WHOLE] * len(tokens)
+    whole = sorted(count for count, part in zip(tokens, parts, strict=True) if part == RAMP_WHOLE)
+    median = whole[(len(whole) - 1) // 2]
+    return [
+        min(count, 2 * median) if part == RAMP_WHOLE else max(1, min(count, median) * part // RAMP_WHOLE)
+        for count, part in zip(tokens, parts, strict=True)
+    ]
 
 
-def mean_weights(tokens: Sequence[int], factors: Sequence[float] = ()) -> list[float]:
+def mean_weights(tokens: Sequence[int], factors: Sequence[float] = (), ramps: Sequence[int] = ()) -> list[float]:
     """w_i / W of the capped counts in float64, rounded to fp32, in the given order. Raises ValueError unless all are
     positive integers.
 
@@ -30,7 +39,7 @@ def mean_weights(tokens: Sequence[int], factors: Sequence[float] = ()) -> list[f
     """
     if not tokens or any(count < 1 for count in tokens):
         raise ValueError(f"weights must be positive token counts, not {list(tokens)}")
-    weights = capped_tokens(tokens)
+    weights = capped_tokens(tokens, ramps)
     total = sum(weights)
     return [fp32(count / total * factor) for count, factor in zip(weights, factors or [1.0] * len(tokens), strict=True)]
 

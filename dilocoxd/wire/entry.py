@@ -20,6 +20,8 @@ ENTRY_BYTES_MAX = 8 << 20
 CONTRIBUTORS_MAX = 1024
 EVIDENCE_MAX = 8
 """Equivocations that one entry may commit."""
+RAMP_WHOLE = 64
+"""Part of its weight, in 64ths, with which a contribution counts whose peer is not on probation (M11)."""
 _ENTRY_DOMAIN = b"dilocoxd/2/entry\0"
 _GENESIS_DOMAIN = b"dilocoxd/2/genesis\0"
 _OFFER_DOMAIN = b"dilocoxd/2/offer\0"
@@ -94,6 +96,21 @@ class Entry:
     """Sorted: whose votes for the parent its coordinator had. Here, so that all replicas count the same voters."""
     evidence: Annotated[tuple[Evidence, ...], Length(0, EVIDENCE_MAX)]
     """Sorted by peer, one each: from this entry on they count nowhere for a while."""
+    ramps: Annotated[tuple[Annotated[int, Bounds(1, RAMP_WHOLE)], ...], Length(0, CONTRIBUTORS_MAX)] = ()
+    """With what part of its weight each contribution counts, in 64ths, in their order; empty: all of them whole. Below
+    RAMP_WHOLE is who was on probation. It follows from the chain; here, so that whoever has one entry knows it."""
+
+    def ramp_of(self, place: int) -> int:
+        """Part of the weight of the contribution at this place, in 64ths."""
+        return self.ramps[place] if self.ramps else RAMP_WHOLE
+
+    @property
+    def counted(self) -> tuple[Contribution, ...]:
+        """Contributions of those who were not on probation."""
+        if not self.ramps:
+            return self.contributions
+        named = zip(self.contributions, self.ramps, strict=True)
+        return tuple(contribution for contribution, ramp in named if ramp == RAMP_WHOLE)
 
     def place_of(self, peer: PeerId) -> int:
         """Of this peer's contribution in the order of summation; 0 for who has none."""
@@ -182,6 +199,8 @@ def decode_entry(data: bytes) -> SignedEntry:
     peers = [c.peer for c in signed.entry.contributions]
     if peers != sorted(set(peers)):
         raise WireError("malformed", "Entry.contributions are not sorted by peer, one each")
+    if signed.entry.ramps and len(signed.entry.ramps) != len(peers):
+        raise WireError("malformed", f"{len(signed.entry.ramps)} ramps for {len(peers)} contributions")
     if len(signed.offers) != len(peers):
         raise WireError("malformed", f"{len(signed.offers)} offers for {len(peers)} contributions")
     for what, named in (

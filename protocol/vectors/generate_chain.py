@@ -110,10 +110,11 @@ def contribution(key, phase, base, tokens):
     return [key.peer, phase, base, 25, tokens, merkle_root(segments)]
 
 
-def entry(round_index, parent, contributions, voters=(), evidence=()):
+def entry(round_index, parent, contributions, voters=(), evidence=(), ramps=()):
     digest = sha256(b"state %d" % round_index)
     results = [sha256(b"result %d %d" % (round_index, s)) for s in range(3)]
-    return [RUN_ID, round_index, parent, digest, contributions, results, 0, 0, 25, list(voters), list(evidence)]
+    decided = [0, 0, 25, list(voters), list(evidence), list(ramps)]
+    return [RUN_ID, round_index, parent, digest, contributions, results, *decided]
 
 
 UNIX_MS = 1_760_000_000_000
@@ -183,10 +184,12 @@ def broken_entries():
     yield "votes of two attempts", pack([fields, good, [*votes[:2], later]])
     yield "negative time", pack([fields, good, [[*votes[0][:2], -1, votes[0][3]], *votes[1:]]])
     peers = [key.peer for key in KEYS]
-    yield "voters not sorted", pack([[*fields[:9], peers[::-1], fields[10]], good, votes])
+    yield "voters not sorted", pack([[*fields[:9], peers[::-1], *fields[10:]], good, votes])
     found = [evidence(key, 0, 0, GENESIS) for key in (KEYS[0], KEYS[0])]
-    yield "evidence against a peer twice", pack([[*fields[:10], found], good, votes])
-    yield "nine equivocations", pack([[*fields[:10], found[:1] * 9], good, votes])
+    yield "evidence against a peer twice", pack([[*fields[:10], found, []], good, votes])
+    yield "nine equivocations", pack([[*fields[:10], found[:1] * 9, []], good, votes])
+    for ramps in ([64], [64, 64, 0], [64, 64, 65], [64, 64, 21, 21]):
+        yield f"ramps {ramps}", pack([[*fields[:11], ramps], good, votes])
     yield "the layout of version 1", pack([fields[:9], votes, 0])
 
 
@@ -279,6 +282,45 @@ def branches_with_evidence():
     yield "evidence against who never contributed", "bad_evidence", [voted(alone), voted(stranger)]
 
 
+PROBATION = 2
+"""Rounds of it in the branches below: the weight of who enters rises from 21 over 42 to 64 64ths."""
+
+
+def branches_on_probation():
+    """(what, code or "", founders, signed entries) on an empty chain of a run with PROBATION (M11)."""
+    old, new, newer = KEYS
+
+    def grown(*groups, voters=None):
+        """A chain of these groups of (key, ramp); a ramp of 0: the entry has none. `voters` of the last entry."""
+        parent, made = GENESIS, []
+        for number, group in enumerate(groups):
+            parts = [contribution(key, number, number, 6400) for key, _ in group]
+            fields = entry(number, parent, parts, (), (), [ramp for _, ramp in group if ramp])
+            who = voters if voters and number == len(groups) - 1 else [key for key, _ in group]
+            made.append(pack([fields, offers(fields), [vote(key, fields) for key in who]]))
+            parent = entry_hash(fields)
+        return made
+
+    start, first, second = [(old, 0)], [(old, 64), (new, 21)], [(old, 64), (new, 42)]
+    both, all_three = [(old, 0), (new, 0)], [(old, 64), (new, 64), (newer, 21)]
+    yield "", "", [], grown(start, first, second, both, [(new, 0)], all_three)
+    yield "", "", [], grown([(old, 0), (new, 0)], all_three)
+    yield "", "", [old.peer, newer.peer], grown([(old, 64), (new, 21), (newer, 64)], [(newer, 0)])
+    yield "", "", [], grown(start, first, voters=[old])
+    yield "whole weight in its first entry", "malformed", [], grown(start, [(old, 0), (new, 0)])
+    yield "whole weight that is named", "malformed", [], grown(start, [(old, 64), (new, 64)])
+    yield "ramp that rises too fast", "malformed", [], grown(start, first, [(old, 64), (new, 43)])
+    yield "ramp that does not rise", "malformed", [], grown(start, first, first)
+    yield "on probation for too long", "malformed", [], grown(start, first, second, second)
+    yield "a member on probation", "malformed", [], grown(start, [(old, 21)])
+    yield "ramps without need", "malformed", [], grown([(old, 64)])
+    yield "nobody but on probation", "bad_quorum", [], grown(start, [(new, 21)])
+    yield "votes of one on probation only", "bad_quorum", [], grown(start, first, voters=[new])
+    yield "two on probation beside one", "bad_quorum", [], grown(start, [(old, 64), (new, 21), (newer, 21)])
+    yield "begun by who is no founder", "bad_quorum", [new.peer], grown([(old, 21)])
+    yield "a founder whom nobody named", "malformed", [new.peer], grown([(old, 0), (new, 0)])
+
+
 def coordinators():
     peers = [key.peer for key in KEYS]
     for round_index, attempt in ((0, 0), (0, 1), (1, 0), (7, 3), (1000, 64)):
@@ -332,6 +374,16 @@ def main():
         "broken_branches": [
             {"broken": what, "code": code, "entries": [data.hex() for data in entries]}
             for what, code, entries in broken_branches()
+        ],
+        "probation": [
+            {
+                "broken": what,
+                "code": code,
+                "probation_rounds": PROBATION,
+                "founders": founders,
+                "entries": [data.hex() for data in entries],
+            }
+            for what, code, founders, entries in branches_on_probation()
         ],
         "coordinators": list(coordinators()),
         "state_digests": list(digests()),

@@ -81,11 +81,17 @@ def series(name, options, rng):
     return row
 
 
-def mean(tokens, rng, late=(), missing=0):
-    """C6 with fp32 shares; `late`: age factors of X2, `missing`: contributors that the round is short of (X9)."""
-    capped = [min(count, 2 * lower_median(tokens)) for count in tokens]
+def mean(tokens, rng, late=(), missing=0, ramps=()):
+    """C6 with fp32 shares; `late`: age factors of X2, `missing`: contributors that the round is short of (X9), `ramps`:
+    parts of the weights in 64ths (M11)."""
+    whole = [count for count, ramp in zip(tokens, ramps or [64] * len(tokens), strict=True) if ramp == 64]
+    median = lower_median(whole)
+    capped = [
+        min(count, 2 * median) if ramp == 64 else max(1, min(count, median) * ramp // 64)
+        for count, ramp in zip(tokens, ramps or [64] * len(tokens), strict=True)
+    ]
     total = sum(capped)
-    part = len(tokens) / (len(tokens) + missing)
+    part = len(whole) / (len(whole) + missing)
     weights = [
         fp32(count / total * (part * age)) for count, age in zip(capped, late or [1.0] * len(tokens), strict=True)
     ]
@@ -101,6 +107,7 @@ def mean(tokens, rng, late=(), missing=0):
         "tokens": tokens,
         "late": list(late),
         "missing": missing,
+        "ramps": list(ramps),
         "weights": bits(weights),
         "shares": [bits(share) for share in shares],
         "mean": bits(out),
@@ -222,6 +229,9 @@ def main():
         clipping([1.0, 40.0], [1.0], 1.5, rng, is_centered=True),
         clipping([0.0, 0.0, 1.0], [], 2.5, rng),
     ]
+    means += [mean([6400, 6400], rng, ramps=[64, 3]), mean([6400, 57_600], rng, ramps=[64, 32])]
+    means += [mean([1, 900, 100, 100], rng, ramps=[64, 7, 64, 64]), mean([5, 1], rng, ramps=[64, 1])]
+    means += [mean([100, 100, 9], rng, [1.0, 1.0, 0.5], 1, [64, 64, 60])]
     document = {"chapter": "08-compression", "steps": steps, "means": means, "turnouts": turnouts, "clips": clips}
     document["directions"] = [
         direction([(1.0, 1.0), (1.0, -1.0), (1.0, 1.0), (1.0, 1.0)], rng),

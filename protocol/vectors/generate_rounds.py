@@ -68,7 +68,7 @@ def propose(members, owners, attempt=0, observers=(), **changes):
 
 
 def entry(members):
-    return [RUN_ID, 0, GENESIS, STATE, [contribution(peer) for peer in members], RESULTS, 0, 0, INNER_STEPS, [], []]
+    return [RUN_ID, 0, GENESIS, STATE, [contribution(peer) for peer in members], RESULTS, 0, 0, INNER_STEPS, [], [], []]
 
 
 def entry_hash(members):

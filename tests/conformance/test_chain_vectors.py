@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,19 @@ def test_branch_that_breaks_a_rule_is_refused_with_its_code(row: dict[str, Any],
     entries = tuple(decode_entry(bytes.fromhex(data)) for data in row["entries"])
     with pytest.raises(WireError) as caught:
         check_branch(Branch(0, entries), genesis_view(), LIMITS, keys)
+    assert caught.value.code == row["code"]
+
+
+@pytest.mark.parametrize("row", LOADED["probation"], ids=label)
+def test_branch_with_peers_on_probation_is_taken_or_refused_with_its_code(row: dict[str, Any], keys: VoteKeys) -> None:
+    entries = tuple(decode_entry(bytes.fromhex(data)) for data in row["entries"])
+    num = row["probation_rounds"]
+    base = replace(genesis_view(), probation_rounds=num, served={PeerId(peer): num for peer in row["founders"]})
+    if not row["broken"]:
+        check_branch(Branch(0, entries), base, LIMITS, keys)
+        return
+    with pytest.raises(WireError) as caught:
+        check_branch(Branch(0, entries), base, LIMITS, keys)
     assert caught.value.code == row["code"]
 
 

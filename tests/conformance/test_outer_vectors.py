@@ -40,8 +40,10 @@ def test_outer_steps_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", LOADED["means"], ids=lambda row: f"{len(row['tokens'])}-{row['missing']}")
 def test_means_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
-    part = participation(len(row["tokens"]), row["missing"])
-    weights = mean_weights(row["tokens"], [part * late for late in row["late"] or [1.0] * len(row["tokens"])])
+    ramps = row["ramps"] or [64] * len(row["tokens"])
+    part = participation(ramps.count(64), row["missing"])
+    factors = [part * late for late in row["late"] or [1.0] * len(row["tokens"])]
+    weights = mean_weights(row["tokens"], factors, row["ramps"])
     assert bits(torch.tensor(weights)) == row["weights"]
     codec = codec_from_name("fp32")
     shares = [bytes.fromhex(share) for share in row["shares"]]

@@ -85,7 +85,7 @@ class Ledger:
     def committed(self, peer: PeerId, entry: Entry) -> None:
         digest = entry_hash(entry)
         self.entries.setdefault(entry.round, set()).add(digest)
-        self.contributors[digest] = frozenset(c.peer for c in entry.contributions)
+        self.contributors[digest] = frozenset(c.peer for c in entry.counted)
         self.parents[digest] = Digest(entry.parent)
         self.acknowledged.setdefault(peer, []).append(digest)
 
@@ -167,7 +167,10 @@ class Ledger:
         if liars & {name[0] for name in names} or any(name not in self.payloads for name in names):
             return
         for segment, result in enumerate(results):
-            shares = [(self.payloads[c.peer, c.phase][segment], c.tokens) for c in entry.contributions]
+            shares = [
+                (self.payloads[c.peer, c.phase][segment], c.tokens, entry.ramp_of(place))
+                for place, c in enumerate(entry.contributions)
+            ]
             if weighted_mean(shares) != result:
                 raise Broken(f"R-b: {peer} commits a sum that is not that of the contributions of round {entry.round}")
 
@@ -198,4 +201,4 @@ class Ledger:
 
 
 def _weight(entries: list[Entry]) -> int:
-    return sum(c.tokens for entry in entries for c in entry.contributions)
+    return sum(c.tokens for entry in entries for c in entry.counted)

@@ -30,7 +30,16 @@ from dilocoxd.machines.recovery.comparison import Comparison
 from dilocoxd.machines.recovery.interface import OwnRead
 from dilocoxd.machines.recovery.progress import BranchProgress
 from dilocoxd.machines.recovery.questions import OpenQuestions
-from dilocoxd.machines.round import exchanging, gathering, height as heights, joining, life, proposals, voting
+from dilocoxd.machines.round import (
+    exchanging,
+    gathering,
+    grouping,
+    height as heights,
+    joining,
+    life,
+    proposals,
+    voting,
+)
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.life import RoundLife
 from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, Tally, VoteBox
@@ -248,6 +257,18 @@ def forgets_the_operator(self: disk.Disk) -> Any:
 _open = disk.Disk.open
 
 
+def takes_fresh_ids_alone(gathered: Any, limits: Any, *, now: Monotonic) -> Any:
+    is_alone = len(gathered.on_probation) == len(gathered.contributions)
+    return _decide_group(dataclasses.replace(gathered, on_probation=()) if is_alone else gathered, limits, now=now)
+
+
+_decide_group = gathering.decide_group
+
+
+def no_problem(*given: Any) -> str:
+    return ""
+
+
 BUGS: dict[str, Bug] = {
     "who was silent once is never waited for again": both(
         replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
@@ -309,6 +330,12 @@ BUGS: dict[str, Bug] = {
     "a final entry is left": replaced(recovering, "num_final", lambda *given: 0),
     "what is final on another branch is final here": replaced(Comparison, "on_step", other_branch_is_final),
     "the operator's word is forgotten in a crash": replaced(disk.Disk, "open", forgets_the_operator),
+    "probation is ignored when peers are counted": replaced(ChainView, "is_on_probation", lambda self, peer: False),
+    "the ramp is ignored": replaced(ChainView, "ramps", lambda self, peers: ()),
+    "entries of fresh ids alone are taken": both(
+        replaced(gathering, "decide_group", takes_fresh_ids_alone),
+        both(replaced(grouping, "probation_problem", no_problem), replaced(proposals, "unseconded", no_problem)),
+    ),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
 }
 

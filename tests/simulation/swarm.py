@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from dilocoxd.daemon.round.offers import OfferCheck
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
-from dilocoxd.machines.chain import ChainView
+from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.machines.exchange.facts import SegmentReceived, SegmentSent, TransferFailed
 from dilocoxd.machines.exchange.orders import SendSegment
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, Refusal
@@ -22,7 +21,7 @@ from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.wire.entry import entry_hash
 from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
 from tests.simulation.peer.arithmetic import Sums, make_sums
-from tests.simulation.peer.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Disk, sha
+from tests.simulation.peer.disk import GENESIS_DIGEST, Disk, sha
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.recovering import Recovery
 from tests.simulation.peer.signing import keys_of
@@ -71,6 +70,8 @@ class Swarm:
     """Everybody gets all contributions and sums them itself (X11)."""
     has_files: bool = False
     """Logs and promises are real files."""
+    probation_rounds: int = 0
+    """An open run: who comes after the first entry is on probation (M11)."""
     limits: RoundLimits = field(default_factory=default_limits)
     recovery_limits: r.RecoveryLimits = field(default_factory=quick_recovery)
     serves_last: int | None = None
@@ -115,10 +116,12 @@ class Swarm:
 
     def make_disk(self, name: str) -> Disk:
         if not self.has_files:
-            return Disk()
+            return Disk(probation_rounds=self.probation_rounds)
         from tests.simulation.peer.files import FileDisk  # loads the daemon
 
-        return FileDisk(name, self.make_sums().table)
+        disk = FileDisk(name, self.make_sums().table)
+        disk.probation_rounds = self.probation_rounds
+        return disk
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -323,7 +326,7 @@ class Swarm:
 
     def _check_votes(self, node: Node) -> None:
         """What a peer serves to newcomers is acceptable to them."""
-        base = ChainView(RUN_ID, RoundIndex(0), GENESIS, GENESIS_DIGEST)
+        base = node.disk.first_view(GENESIS_DIGEST)
         try:
             check_branch(Branch(0, tuple(s.signed for s in node.disk.log)), base, self.limits, node.site.keys)
         except WireError as error:

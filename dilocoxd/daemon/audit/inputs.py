@@ -212,7 +212,7 @@ class RoundInputs:
         entry = self._audited.entry
         first = max(0, entry.round - self._from.participation_rounds)
         before = self._from.ledger.log.entries(first, entry.round)
-        return missing_contributors([len(signed.entry.contributions) for signed in before], len(entry.contributions))
+        return missing_contributors([len(signed.entry.counted) for signed in before], len(entry.counted))
 
     def _recent(self, segment: int) -> bytes:
         """What the results before this entry recorded of the segment. Raises StoreError if they are dropped."""

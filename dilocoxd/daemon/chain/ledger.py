@@ -5,7 +5,7 @@ snapshot, then the log. Every step compares the state's digest with the one that
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -221,7 +221,7 @@ class Ledger:
             is_included=settle is not None,
             owned=settle.owned if settle is not None else (),
             place=entry.place_of(self._me),
-            num_contributors=num_present + self.chain.missing(num_present),
+            num_contributors=num_present + self.chain.missing(len(entry.counted)),
         )
 
     def _advance(self, entry: Entry, ready: StateReady) -> StateReady:
@@ -244,9 +244,17 @@ class Ledger:
 
 
 def genesis_view(
-    run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int, participation_rounds: int = 0
+    run_id: RunId,
+    genesis: Digest,
+    *,
+    inner_steps: int,
+    lowrank_r: int,
+    participation_rounds: int = 0,
+    probation_rounds: int = 0,
+    founders: Iterable[str] = (),
 ) -> ChainView:
     """View of a chain without entries; its state digest is set when the state is loaded."""
+    served = {PeerId(peer): probation_rounds for peer in founders} if probation_rounds else {}
     return ChainView(
         run_id=run_id,
         height=RoundIndex(0),
@@ -256,16 +264,20 @@ def genesis_view(
         lowrank_r=lowrank_r,
         inner_steps=inner_steps,
         participation_rounds=participation_rounds,
+        probation_rounds=probation_rounds,
+        served=MappingProxyType(served),
     )
 
 
 def first_view(manifest: Manifest, genesis: Digest) -> ChainView:
     """View of the empty chain of a run."""
-    strategy = manifest.strategy
+    strategy, admission = manifest.strategy, manifest.admission
     return genesis_view(
         manifest.run_id,
         genesis,
         inner_steps=strategy.inner_steps,
         lowrank_r=strategy.lowrank_r,
         participation_rounds=strategy.participation_rounds,
+        probation_rounds=admission.probation_rounds if admission.mode == "open" else 0,
+        founders=admission.founders,
     )

@@ -18,6 +18,7 @@ from dilocoxd.machines.exchange.roots import PassRoots
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, Refusal, SegmentKey
 from dilocoxd.machines.exchange.sends import OpenSends
 from dilocoxd.machines.limits import PayloadShape
+from dilocoxd.wire.entry import RAMP_WHOLE
 from dilocoxd.wire.local.outer_worker import OwnedSegment, Share
 from dilocoxd.wire.messages import Propose
 
@@ -27,12 +28,21 @@ OWN_SLOT = -1
 class Exchange:
     """One accepted proposal. Methods return what to do next; nothing here waits."""
 
-    def __init__(self, me: PeerId, shape: PayloadShape, propose: Propose, inbox: Inbox, missing: int = 0) -> None:
-        """`missing`: contributors that the proposal is short of (ChainView.missing)."""
+    def __init__(
+        self,
+        me: PeerId,
+        shape: PayloadShape,
+        propose: Propose,
+        inbox: Inbox,
+        missing: int = 0,
+        ramps: tuple[int, ...] = (),
+    ) -> None:
+        """`missing`: contributors that the proposal is short of (ChainView.missing); `ramps`: ChainView.ramps."""
         self.me: Final = me
         self.shape: Final = shape
         self.propose: Final = propose
         self.missing: Final = missing
+        self.ramps: Final = ramps
         self.inbox: Final = inbox
         self.by_peer: Final = {c.peer: c for c in propose.contributions}
         self.group: Final = tuple(self.by_peer)
@@ -136,7 +146,11 @@ class Exchange:
             return []
         p = self.propose
         slots = {self.me: OWN_SLOT, **self.inbox.slots}
-        shares = tuple(Share(slots[c.peer], c.tokens, p.round - c.base_round, self.missing) for c in p.contributions)
+        ramps = self.ramps or (RAMP_WHOLE,) * len(self.group)
+        shares = tuple(
+            Share(slots[c.peer], c.tokens, p.round - c.base_round, self.missing, ramp)
+            for c, ramp in zip(p.contributions, ramps, strict=True)
+        )
         self.ordered[pass_index, segment] = shares
         self._counts.was_ordered(pass_index)
         return [OrderReduce(p.round, p.attempt, pass_index, segment, self.group, shares, p.lowrank_r)]

@@ -105,12 +105,14 @@ class Tips:
         per head)."""
         if self.rebuilt_head == chain.head:
             return False
-        ours, records = chain.state_digest, self._records.values()
-        others = [r.tip.digest for r in records if r.tip.digest is not None and r.tip.digest != ours and r.is_live]
+        ours, records = chain.state_digest, self._records
+        others = [p for p, r in records.items() if r.tip.digest is not None and r.tip.digest != ours and r.is_live]
         if not others:
             return False  # as a rule: this is asked at every event
-        agreeing = 1 + len([r for r in records if r.tip.digest == ours and r.is_live])
-        return max(Counter(others).values()) >= agreeing
+        counted = Counter(records[peer].tip.digest for peer in others if not chain.is_on_probation(peer))
+        same = [p for p, r in records.items() if r.tip.digest == ours and r.is_live and not chain.is_on_probation(p)]
+        agreeing = 1 + len(same)
+        return max(counted.values(), default=0) >= agreeing
 
     @staticmethod
     def _is_doubted(tip: Tip) -> bool:

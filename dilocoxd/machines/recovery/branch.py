@@ -15,7 +15,7 @@ from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.machines.chain import ChainView, entry_tokens
 from dilocoxd.machines.limits import RoundLimits, VoteKeys
 from dilocoxd.machines.peers.double_votes import is_proved
-from dilocoxd.machines.round.grouping import evidence_problem, missing_majority
+from dilocoxd.machines.round.grouping import evidence_problem, missing_majority, probation_problem, unseconded
 from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash, voted_for
 
 
@@ -52,6 +52,7 @@ def check_branch(branch: Branch, base: ChainView, limits: RoundLimits, keys: Vot
         _check_claims(entry, view.last_phases, limits)
         _check_votes(signed, keys)
         _check_evidence(entry, view, keys)
+        _check_probation(signed, view)
         if limits.has_majority_quorum:
             voters = frozenset(vote.peer for vote in signed.votes)
             reason = missing_majority(voters, view.electorate(entry.evidence))
@@ -98,6 +99,17 @@ def _check_evidence(entry: Entry, view: ChainView, keys: VoteKeys) -> None:
     for found in entry.evidence:
         if not is_proved(found, keys):
             raise WireError("bad_evidence", f"entry {entry.round}: what it holds against {found.peer} proves nothing")
+
+
+def _check_probation(signed: SignedEntry, view: ChainView) -> None:
+    """M11: an entry needs somebody who is not on probation, among those it names and among its voters."""
+    entry = signed.entry
+    peers = [contribution.peer for contribution in entry.contributions]
+    if entry.ramps != view.ramps(peers):
+        raise WireError("malformed", f"entry {entry.round} weighs peers otherwise than their probation says")
+    voters = frozenset(vote.peer for vote in signed.votes)
+    if problem := probation_problem(peers, view) or unseconded(voters, view):
+        raise WireError("bad_quorum", f"entry {entry.round}: {problem}")
 
 
 def is_better(branch: Branch, own: Sequence[Entry]) -> bool:

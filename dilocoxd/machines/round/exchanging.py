@@ -122,6 +122,7 @@ def _entry(height: Height, exchange: Exchange, hashes: tuple[Digest, ...]) -> He
         next_inner_steps=propose.next_inner_steps,
         parent_voters=propose.parent_voters,
         evidence=propose.evidence,
+        ramps=exchange.ramps,
     )
     return HeldLock(
         attempt=height.attempt.index,

@@ -4,7 +4,7 @@ Decides with what is known at this height (`look`), and tells the phase machine 
 protocol/06-rounds.md, R4 to R6, R13.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.peers.standing import step_times
@@ -109,7 +109,8 @@ def gathered_at(height: Height) -> Gathered:
     views, evidence = height.present_views(), height.evidence()
     left_out = height.left_out_beside(evidence)
     pairs = book.conflicts.pairs(chain.height)
-    accused = {about for _, about in pairs}
+    fresh = chain.is_on_probation
+    accused = {about for complains, about in pairs if fresh(about) or not fresh(complains)}
     contributions: dict[PeerId, Contribution] = {}
     awaited: dict[PeerId, Monotonic | None] = {}
     unready, absent = [], []
@@ -147,7 +148,13 @@ def gathered_at(height: Height) -> Gathered:
         grace_s=book.pace.grace(height.limits),
         conflicts=pairs,
         recent_contributors=chain.electorate(evidence),
+        on_probation=_longest_first(height, [peer for peer in contributions if fresh(peer)]),
     )
+
+
+def _longest_first(height: Height, on_probation: Sequence[PeerId]) -> list[PeerId]:
+    """Who contributed to most entries first; of equals another one in each round (M11)."""
+    return sorted(height.ordered(on_probation), key=lambda peer: -height.chain.served.get(peer, 0))
 
 
 def _is_due(height: Height, peer: PeerId, view: PeerView) -> bool:

@@ -44,6 +44,8 @@ class Gathered:
     conflicts: Set[tuple[PeerId, PeerId]]
     """(who complains, about whom): these two must not be in one group."""
     recent_contributors: Set[PeerId]
+    on_probation: Sequence[PeerId] = ()
+    """Of those in `contributions`; whom a group takes first comes first (M11)."""
 
 
 def coordinator_order(
@@ -59,13 +61,20 @@ def _order(prefix: str, peer: PeerId) -> bytes:
     return hashlib.sha256(_ORDER_DOMAIN + prefix.encode() + peer.encode()).digest()
 
 
-def without_conflicts(peers: Iterable[PeerId], conflicts: Set[tuple[PeerId, PeerId]]) -> frozenset[PeerId]:
+def without_conflicts(
+    peers: Iterable[PeerId], conflicts: Set[tuple[PeerId, PeerId]], on_probation: Set[PeerId] = frozenset()
+) -> frozenset[PeerId]:
     """The largest-first remainder in which nobody complains about anybody.
 
     Whoever is in most conflicts goes first: one that stalls everybody, or complains about everybody, goes alone. In a
-    conflict of two the one complained about goes.
+    conflict of two the one complained about goes. Who is on probation goes before all of this, if the other one of a
+    conflict is not: fresh ids cost nothing, so their number must not decide who is left out.
     """
     left = set(peers)
+    for pair in conflicts:
+        fresh = on_probation & set(pair)
+        if len(fresh) == 1 and left.issuperset(pair):
+            left -= fresh
     while True:
         edges = [(a, b) for a, b in conflicts if a in left and b in left]
         if not edges:
@@ -99,17 +108,50 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     soon = Monotonic(gathered.attempt_started_at + limits.grace_min_s)
     if gathered.absent and now < soon:
         return Decision(None, f"{len(gathered.absent)} live peers are about to reach this height", soon)
-    usable = without_conflicts(gathered.contributions, gathered.conflicts)
-    everybody = frozenset(gathered.contributions)
+    usable = without_conflicts(gathered.contributions, gathered.conflicts, frozenset(gathered.on_probation))
+    everybody = frozenset(gathered.contributions).difference(gathered.on_probation)
     recent = gathered.recent_contributors
     if limits.has_majority_quorum and missing_majority(usable, recent) and not missing_majority(everybody, recent):
         usable = everybody  # complaints must not make a majority impossible
-    group = [gathered.contributions[peer] for peer in sorted(usable)][: limits.contributors_max]
+    chosen = _with_probation(usable, gathered.on_probation, limits.contributors_max)
+    if not chosen:
+        return Decision(None, "a site that is not on probation: nobody else may go on alone")
+    group = [gathered.contributions[peer] for peer in chosen]
     if limits.has_majority_quorum and (
         reason := missing_majority({c.peer for c in group}, gathered.recent_contributors)
     ):
         return Decision(None, reason)
     return Decision(tuple(group), "group is complete" if not late else "grace for stragglers is over")
+
+
+def _with_probation(usable: Set[PeerId], on_probation: Sequence[PeerId], limit: int) -> list[PeerId]:
+    """Whom a group takes of those without conflicts, sorted: as many on probation as the others allow (M11)."""
+    counted = sorted(usable - set(on_probation))[:limit]
+    if not counted:
+        return []
+    room = min(probation_room(len(counted)), limit - len(counted))
+    return sorted([*counted, *[peer for peer in on_probation if peer in usable][:room]])
+
+
+def probation_room(num_counted: int) -> int:
+    """How many peers on probation an entry may name beside so many others: half as many, and one at least."""
+    return max(1, num_counted // 2)
+
+
+def probation_problem(peers: Iterable[PeerId], chain: ChainView) -> str:
+    """Why these must not be the contributors of the next entry, for who of them is on probation; empty if they may."""
+    named = list(peers)
+    num_counted = sum(not chain.is_on_probation(peer) for peer in named)
+    if not num_counted:
+        return "names nobody but peers on probation"
+    if len(named) - num_counted > probation_room(num_counted):
+        return f"names {len(named) - num_counted} peers on probation beside {num_counted} others"
+    return ""
+
+
+def unseconded(voters: Set[PeerId], chain: ChainView) -> str:
+    """Why votes of these commit nothing, whatever the quorum is: all of them are on probation (M11). Empty if not."""
+    return "only peers on probation voted" if all(map(chain.is_on_probation, voters)) else ""
 
 
 def missing_majority(group: Set[PeerId], recent: Set[PeerId]) -> str:
@@ -172,7 +214,9 @@ def proposal_problem(propose: Propose, chain: ChainView, shape: PayloadShape, li
         return "low rank is not what the chain says"
     if (propose.next_lowrank_r, propose.next_inner_steps) != chain.announced:
         return "low rank or inner steps of the next entry are not what the schedule says"
-    if problem := evidence_problem(peers, propose.evidence, chain):
+    if problem := evidence_problem(peers, propose.evidence, chain) or probation_problem(peers, chain):
         return problem
+    if not shape.is_gathered and any(chain.is_on_probation(peers[owner]) for owner in set(propose.owners)):
+        return "has a peer on probation sum for others"
     problems = (contribution_problem(c, chain, limits) for c in propose.contributions)
     return next((problem for problem in problems if problem), "")

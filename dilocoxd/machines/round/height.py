@@ -139,8 +139,9 @@ class Height:
         return self.ordered(here)
 
     def ordered(self, peers: Iterable[PeerId]) -> list[PeerId]:
-        """In the order in which they are asked to coordinate this attempt."""
-        return coordinator_order(self.terms.site.run_id, self.round, self.attempt.index, peers)
+        """In the order in which they are asked to coordinate this attempt; who is on probation after all others."""
+        order = coordinator_order(self.terms.site.run_id, self.round, self.attempt.index, peers)
+        return sorted(order, key=self.chain.is_on_probation) if self.chain.served else order
 
     def latest_attempt(self, own: Attempt) -> Attempt:
         """The attempt to be in, at least `own` (R5)."""
@@ -157,8 +158,9 @@ class Height:
 
         With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
         locks = self.locks_here()
-        may_fork = not self.limits.has_majority_quorum
-        return resolve_locks(locks, self.book.present() - self.book.suspected(), self.attempt.index, may_fork=may_fork)
+        may_fork, is_fresh = not self.limits.has_majority_quorum, self.chain.is_on_probation
+        live = self.book.present() - self.book.suspected()
+        return resolve_locks(locks, live, self.attempt.index, may_fork=may_fork, is_fresh=is_fresh)
 
     def evidence(self) -> tuple[Evidence, ...]:
         """What our proposal would hold against others (R27)."""

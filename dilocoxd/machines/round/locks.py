@@ -4,7 +4,7 @@ A peer votes at most once per attempt and locks on what it voted for. An entry o
 of *all* its voters. So one voter that went on without voting proves that nobody has committed (protocol/06-rounds.md).
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from dilocoxd.ids import Attempt, Digest, PeerId
@@ -102,9 +102,16 @@ class LockDecision:
 
 
 def resolve_locks(
-    locks: Mapping[PeerId, Lock | None], live: Set[PeerId], attempt: Attempt, *, may_fork: bool = True
+    locks: Mapping[PeerId, Lock | None],
+    live: Set[PeerId],
+    attempt: Attempt,
+    *,
+    may_fork: bool = True,
+    is_fresh: Callable[[PeerId], bool] = lambda _: False,
 ) -> LockDecision:
     """What the locks of the peers that are ready in `attempt` (ourselves included) demand.
+
+    Votes of whom `is_fresh` knows, who is on probation, commit nothing by themselves (M11).
 
     `locks` has one item per ready peer; `live` are the peers whose answer is worth waiting for. Two locks that both may
     stand come from a split network: the later attempt wins here, fork choice settles the rest.
@@ -120,6 +127,8 @@ def resolve_locks(
         absent = sorted(v for v in lock.voters if v in live and v not in locks)
         if absent:
             return LockDecision(False, None, (), f"an entry may be committed already; {', '.join(absent[:3])} must say")
+        if all(map(is_fresh, lock.voters if not may_fork else present)):
+            continue
         if not may_fork or any(locked.results_held for locked in held):
             return LockDecision(False, lock, tuple(present), "every live voter is locked on one entry: it is finished")
     return LockDecision(True, None, (), "no lock stands")

@@ -13,7 +13,7 @@ from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.orders import CancelTransfers
 from dilocoxd.machines.exchange.owners import assign_owners, lasting_owners
 from dilocoxd.machines.round.attempt import Proposal
-from dilocoxd.machines.round.grouping import members, missing_majority, proposal_problem
+from dilocoxd.machines.round.grouping import members, missing_majority, proposal_problem, unseconded
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.locks import LockDecision, is_disproved
 from dilocoxd.machines.round.outcomes import GATHERING, GiveUp, Join, Outcome, TakeUp, Told, Violation, VoteOn, Waiting
@@ -133,15 +133,20 @@ def group_proposal(height: Height, group: tuple[Contribution, ...]) -> Propose:
 
 
 def _owners(height: Height, peers: Sequence[PeerId], bandwidths: Sequence[int]) -> tuple[int, ...]:
-    """Who reduces which segment, as indices of `peers` (X1); where everybody does (X11), nobody is named."""
+    """Who reduces which segment, as indices of `peers` (X1); where everybody does (X11), nobody is named. Nobody sums
+    for others while it is on probation (M11)."""
     shape = height.terms.shape
     if shape.is_gathered:
         return (0,) * shape.num_segments
+    places = [place for place, peer in enumerate(peers) if not height.chain.is_on_probation(peer)]
+    able, rates = [peers[place] for place in places], [bandwidths[place] for place in places]
     if height.owners:
-        known = {peer: index for index, peer in enumerate(peers)}
-        return assign_owners(shape.segment_bytes, bandwidths, [known.get(owner) for owner in height.owners])
-    lasting = lasting_owners(height.owners_before, peers, shape.segment_bytes, bandwidths)
-    return lasting or assign_owners(shape.segment_bytes, bandwidths)
+        known = {peer: index for index, peer in enumerate(able)}
+        found = assign_owners(shape.segment_bytes, rates, [known.get(owner) for owner in height.owners])
+    else:
+        lasting = lasting_owners(height.owners_before, able, shape.segment_bytes, rates)
+        found = lasting or assign_owners(shape.segment_bytes, rates)
+    return tuple(places[index] for index in found)
 
 
 def begin(height: Height, taken: TakeUp, now: Monotonic) -> tuple[Command, ...]:
@@ -151,8 +156,9 @@ def begin(height: Height, taken: TakeUp, now: Monotonic) -> tuple[Command, ...]:
         # RESULT is needed again. Who proved the lock void may be gone when others ask next: they must not finish it.
         height.lock = None if is_disproved(lock, height.locks_here()) else replace(lock, results_held=False)
     own.inbox.open(told.contributions, height.me)
-    missing = height.chain.missing(len(told.contributions))
-    exchange = Exchange(height.me, height.terms.shape, told, own.inbox, missing)
+    chain, peers = height.chain, [c.peer for c in told.contributions]
+    missing = chain.missing(sum(not chain.is_on_probation(peer) for peer in peers))
+    exchange = Exchange(height.me, height.terms.shape, told, own.inbox, missing, chain.ramps(peers))
     height.owners = exchange.owners
     height.times.gathered_at = now
     attempt.begin(taken.coordinator, exchange, now)
@@ -268,8 +274,8 @@ def _has_only_left_out(height: Height, propose: Propose) -> bool:
 
 
 def quorum_problem(height: Height, voters: frozenset[PeerId], evidence: tuple[Evidence, ...]) -> str:
-    """Why `quorum = majority` forbids these voters; empty if it does not, or if any number will do (R14). `evidence`:
-    what the entry holds; whom it proves to have voted twice does not count."""
-    if not height.limits.has_majority_quorum:
-        return ""
+    """Why these voters cannot commit: none of them may (M11), or `quorum = majority` forbids it (R14); else empty.
+    `evidence`: what the entry holds; whom it proves to have voted twice does not count."""
+    if (problem := unseconded(voters, height.chain)) or not height.limits.has_majority_quorum:
+        return problem
     return missing_majority(voters, height.chain.electorate(evidence))

@@ -56,7 +56,10 @@ def sum_again(plan: OuterPlan, directory: Path) -> bytes:
 
 def _shares(case: AuditCase) -> list[Share]:
     entry = case.entry
-    return [Share(-1, named.tokens, entry.round - named.base_round, case.missing) for named in entry.contributions]
+    return [
+        Share(-1, named.tokens, entry.round - named.base_round, case.missing, entry.ramp_of(place))
+        for place, named in enumerate(entry.contributions)
+    ]
 
 
 def _center(plan: OuterPlan, case: AuditCase, segment: Segment, directory: Path, length: int) -> Tensor | None:

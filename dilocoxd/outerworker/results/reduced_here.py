@@ -25,6 +25,6 @@ class ReducedHere:
         if not segments:
             return cls(segments, 0.0, by_segment)
         shares = owned[0].shares
-        weights = capped_tokens([share.tokens for share in shares])
+        weights = capped_tokens([share.tokens for share in shares], [share.ramp for share in shares])
         own = sum(weight for share, weight in zip(shares, weights, strict=True) if share.slot < 0)
         return cls(segments, fp32(own / sum(weights)), by_segment)

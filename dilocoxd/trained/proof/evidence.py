@@ -75,11 +75,9 @@ def _judged(plan: OuterPlan, case: AuditCase, log: Path, folder: Path) -> tuple[
 def _chain_problem(plan: OuterPlan, case: AuditCase, chain: list[ChainLink], folder: Path) -> str:
     """What the folder says of the chain otherwise than the log; empty if nothing."""
     *before, _ = chain
-    turnout = [
-        len(link.entry.contributions) for link in before[-plan.manifest.strategy.participation_rounds or len(before) :]
-    ]
-    present = len(case.entry.contributions)
-    if case.missing != missing_contributors(turnout, present):
+    window = before[-plan.manifest.strategy.participation_rounds or len(before) :]
+    turnout, present = [len(link.entry.counted) for link in window], len(case.entry.contributions)
+    if case.missing != missing_contributors(turnout, len(case.entry.counted)):
         return "another number of contributors was missing than the folder says"
     size = plan.record_bytes
     if present == 2 and size:

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.wire.codec import Bounds, Length, Lines, Sha256, Uint
+from dilocoxd.wire.entry import RAMP_WHOLE
 from dilocoxd.wire.local.buffers import Buffer, PayloadTable
 
 SKETCH_NUMBERS = 64
@@ -166,6 +167,8 @@ class Share:
     missing: Uint = 0
     """By how many contributors this round is short of the fullest recent one (outer/rounding.py: participation); the
     same in all shares of a round."""
+    ramp: Annotated[int, Bounds(1, RAMP_WHOLE)] = RAMP_WHOLE
+    """Part of its weight that counts, in 64ths: less of who is on probation (`Entry.ramps`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 
 PATIENCE_S = 600.0
-OFF = ("--set", "admission.mode=open", "--set", "aggregation.norm_clip=false")
+OFF = ("--set", "admission.mode=open", "--set", "admission.probation_rounds=0", "--set", "aggregation.norm_clip=false")
 KAPPA = 2.5
 PEERS_MAX = 16
 ROUNDS_OF = ("--set", "round.grace_min_s=1", "--set", f"round.peers_max={PEERS_MAX}")

@@ -21,8 +21,8 @@ from dilocoxd.swarm.discovery.identity import load
 from dilocoxd.wire.join_link import read_link
 from tests.harness.running.sites import SiteProcess, wait_until
 
-OPEN = ("--set", "admission.mode=open")
-"""For attacks that are to meet another defence than the door."""
+OPEN = ("--set", "admission.mode=open", "--set", "admission.probation_rounds=0")
+"""For attacks that are to meet another defence than the door, or probation."""
 FIRST_PORT, PORTS_OF_ONE, NUM_BLOCKS = 20_000, 100, 100
 """Below the ports that the kernel gives to connections, so that none of those takes one between two starts."""
 

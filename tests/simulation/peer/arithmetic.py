@@ -18,6 +18,8 @@ from dilocoxd.machines.limits import PayloadShape
 from dilocoxd.outer.rounding import capped_tokens
 from tests.simulation.peer.disk import GENESIS_DIGEST, Payload, sha
 
+Summand = tuple[bytes, int, int]
+"""Payload, tokens, part of the weight in 64ths (M11)."""
 REAL_CODECS = ("int4", "int8", "bf16", "int2", "e3m0", "topk", "lowrank")
 
 
@@ -46,8 +48,8 @@ class Sums(ABC):
         """
 
     @abstractmethod
-    def reduced(self, place: tuple[int, int], shares: Sequence[tuple[bytes, int]], results: Sequence[bytes]) -> bytes:
-        """Weighted mean of (payload, tokens) in the given order."""
+    def reduced(self, place: tuple[int, int], shares: Sequence[Summand], results: Sequence[bytes]) -> bytes:
+        """Weighted mean of the shares in the given order."""
 
     def bad_segment(self, results: Payload) -> int | None:
         """The first segment whose results do not decode."""
@@ -75,7 +77,7 @@ class ToySums(Sums):
     def next_payload(self, pass_index: int, segment: int, results: Sequence[bytes], first: bytes) -> bytes:
         return encode([b / 7 for b in hashlib.sha256(first + results[-1]).digest()[:2]])
 
-    def reduced(self, place: tuple[int, int], shares: Sequence[tuple[bytes, int]], results: Sequence[bytes]) -> bytes:
+    def reduced(self, place: tuple[int, int], shares: Sequence[Summand], results: Sequence[bytes]) -> bytes:
         return weighted_mean(shares)
 
     def applied(self, state_digest: Digest, payload: Payload) -> Digest:
@@ -88,13 +90,13 @@ def encode(values: Sequence[float]) -> bytes:
     return struct.pack(f"<{len(values)}d", *values)
 
 
-def weighted_mean(payloads: Sequence[tuple[bytes, int]]) -> bytes:
+def weighted_mean(payloads: Sequence[Summand]) -> bytes:
     """Sum in the given order with capped weights (X2.5), then divide: floating point, so that another order gives other
     bits."""
     count = len(payloads[0][0]) // 8
     sums = [0.0] * count
-    weights = capped_tokens([tokens for _, tokens in payloads])
-    for (data, _), weight in zip(payloads, weights, strict=True):
+    weights = capped_tokens([tokens for _, tokens, _ in payloads], [ramp for *_, ramp in payloads])
+    for (data, *_), weight in zip(payloads, weights, strict=True):
         for index, value in enumerate(struct.unpack(f"<{count}d", data)):
             sums[index] += value * weight
     return encode([value / sum(weights) for value in sums])

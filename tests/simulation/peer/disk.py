@@ -62,6 +62,15 @@ class Disk:
     """Of snapshots that are being downloaded; kept over restarts."""
     adopted: Place | None = None
     """Where the operator wanted to be last (R28)."""
+    probation_rounds: int = 0
+    """Of the run (M11)."""
+
+    def first_view(self, state_digest: Digest, participation_rounds: int = 0) -> ChainView:
+        """View of the empty chain."""
+        rounds = (participation_rounds, self.probation_rounds)
+        return ChainView(
+            RUN_ID, RoundIndex(0), GENESIS, state_digest, participation_rounds=rounds[0], probation_rounds=rounds[1]
+        )
 
     def open(self) -> Choice | None:
         """A process starts: what is here now is what the last one left; the better of two branches stays."""
@@ -116,7 +125,7 @@ class Disk:
 
     def chain(self, sums: Sums) -> ChainView:
         """Replay: genesis, then every entry applied."""
-        view = ChainView(RUN_ID, RoundIndex(0), GENESIS, sums.genesis(), participation_rounds=PARTICIPATION_ROUNDS)
+        view = self.first_view(sums.genesis(), PARTICIPATION_ROUNDS)
         for stored in self.log:
             assert stored.signed.entry.state_digest == view.state_digest, "the log cannot be replayed"
             view = view.extended(stored.signed.entry, sums.applied(view.state_digest, stored.payload))

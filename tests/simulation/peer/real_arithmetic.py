@@ -20,7 +20,7 @@ from dilocoxd.outer.optimizers import Nesterov
 from dilocoxd.outer.passes import SegmentPass, encode_pass, reduce_pass, weigh_pass
 from dilocoxd.outer.rounding import mean_weights
 from dilocoxd.wire.layout import Layout, ParamSpec, Segment
-from tests.simulation.peer.arithmetic import Sums
+from tests.simulation.peer.arithmetic import Summand, Sums
 from tests.simulation.peer.disk import Payload, sha
 
 SIDE = 8
@@ -111,12 +111,13 @@ class RealSums(Sums):
         encode_pass(at, self._d[segment], out)
         return bytes(out)
 
-    def reduced(self, place: tuple[int, int], shares: Sequence[tuple[bytes, int]], results: Sequence[bytes]) -> bytes:
+    def reduced(self, place: tuple[int, int], shares: Sequence[Summand], results: Sequence[bytes]) -> bytes:
         assert self._at is not None
         at = SegmentPass(self._at[1].transform, place[0], self._layout.segments[place[1]], tuple(results))
         out = bytearray(at.payload_bytes)
-        payloads = [data for data, _ in shares]
-        weighing, _ = weigh_pass(at, payloads, mean_weights([tokens for _, tokens in shares]), ClipRule(CLIP_KAPPA))
+        payloads = [data for data, *_ in shares]
+        weights = mean_weights([tokens for _, tokens, _ in shares], (), [ramp for *_, ramp in shares])
+        weighing, _ = weigh_pass(at, payloads, weights, ClipRule(CLIP_KAPPA))
         reduce_pass(at, payloads, weighing, None, out)
         return bytes(out)
 

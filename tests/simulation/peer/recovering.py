@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ids import Digest, PeerId, RoundIndex, RunId
+from dilocoxd.ids import Digest, PeerId
 from dilocoxd.machines.chain import ChainView, view_of
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, check_branch
@@ -355,6 +355,6 @@ def _log_of(source: Node) -> list[Stored]:
 
 
 def _view_at(disk: Disk, height: int) -> ChainView:
-    genesis = ChainView(RunId(RUN_ID), RoundIndex(0), GENESIS, GENESIS_DIGEST)
-    view = view_of(genesis, [stored.signed.entry for stored in disk.log[:height]], Digest(bytes(32)))
+    entries = [stored.signed.entry for stored in disk.log[:height]]
+    view = view_of(disk.first_view(GENESIS_DIGEST), entries, Digest(bytes(32)))
     return replace(view, run_id=RUN_ID)

@@ -12,7 +12,7 @@ from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, ReduceFailed
 from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce
 from dilocoxd.machines.round import inputs as e, outputs as c
-from dilocoxd.wire.entry import Contribution, payload_root
+from dilocoxd.wire.entry import RAMP_WHOLE, Contribution, payload_root
 from dilocoxd.wire.local.outer_worker import Share
 from tests.simulation.ledger import Broken
 from tests.simulation.peer.arithmetic import weighted_mean
@@ -50,15 +50,15 @@ class Worker:
     def _check_missing(self, order: OrderReduce) -> None:
         """X9: every owner scales by what the log says, however it came to stand where it stands."""
         log = self.node.disk.log[max(0, order.round - PARTICIPATION_ROUNDS) : order.round]
-        fullest = max((len(stored.signed.entry.contributions) for stored in log), default=0)
-        expected = max(0, fullest - len(order.shares))
+        fullest = max((len(stored.signed.entry.counted) for stored in log), default=0)
+        expected = max(0, fullest - sum(share.ramp == RAMP_WHOLE for share in order.shares))
         if any(share.missing != expected for share in order.shares):
             raise Broken(f"X9: {self.node.name} reduces round {order.round} as if other than {expected} were missing")
 
     def reduced(self, place: tuple[int, int], shares: tuple[Share, ...]) -> bytes:
         """The sum of these shares as OUTBOX and INBOX hold them."""
         payloads = [
-            (self.outbox[place] if share.slot < 0 else self.inbox[(share.slot, *place)], share.tokens)
+            (self.outbox[place] if share.slot < 0 else self.inbox[(share.slot, *place)], share.tokens, share.ramp)
             for share in shares
         ]
         return self.sums.reduced(place, payloads, self.results_before(place))
@@ -91,7 +91,10 @@ class Worker:
         known, entry = self.node.swarm.ledger.payloads, order.entry
         culprits = set()
         for segment, owner in enumerate(order.owners):
-            shares = [(known[named.peer, named.phase][segment], named.tokens) for named in entry.contributions]
+            shares = [
+                (known[named.peer, named.phase][segment], named.tokens, entry.ramp_of(place))
+                for place, named in enumerate(entry.contributions)
+            ]
             if owner != self.node.name and sha(weighted_mean(shares)) != entry.result_hashes[segment]:
                 culprits.add(owner)
         self.node.feed(e.Audited(order.round, order.attempt, tuple(sorted(culprits)), "another sum"))

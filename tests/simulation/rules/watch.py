@@ -307,7 +307,8 @@ class Watch:
             )
         ready = [peer for peer in here if self.heard.has_joined(peer)]
         order = coordinator_order(RUN_ID, message.round, message.attempt, [self.node.name, *ready])
-        self.check(order[0] == self.node.name, f"R4: proposes although {order[0]} comes first")
+        first = min(order, key=self.node.machine.chain.is_on_probation)
+        self.check(first == self.node.name, f"R4: proposes although {first} comes first")
         self._judge_locks(message)
         if isinstance(message, m.Propose):
             self._judge_group(message)
@@ -339,6 +340,7 @@ class Watch:
                 continue
             absent = [p for p in lock.voters if p not in ready and self.heard.is_live(p) and not self._is_excused(p)]
             may_fork = not self.node.swarm.limits.has_majority_quorum
+            held = [] if all(map(self.node.machine.chain.is_on_probation, present)) else held  # M11.5
             is_free = not absent and may_fork and not any(one.results_held for one in held)
             is_finished = isinstance(message, m.ProposeCommit) and not absent
             self.check(is_free or is_finished, f"R13: a lock of attempt {lock.attempt} stands, {absent} may say")

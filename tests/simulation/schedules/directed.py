@@ -18,6 +18,7 @@ from tests.simulation.schedules.scenarios_causes import CAUSES
 from tests.simulation.schedules.scenarios_double_votes import DOUBLE_VOTES
 from tests.simulation.schedules.scenarios_finality import FINALITY
 from tests.simulation.schedules.scenarios_liars import LIARS
+from tests.simulation.schedules.scenarios_probation import PROBATION
 from tests.simulation.swarm import Swarm
 
 
@@ -284,5 +285,6 @@ SCENARIOS = (
     *LIARS,
     *DOUBLE_VOTES,
     *FINALITY,
+    *PROBATION,
     *RULES,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
 from dilocoxd.machines.round.inputs import MessageReceived, RoundMessage
+from dilocoxd.wire.entry import RAMP_WHOLE
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Ready
 from tests.simulation.peer.arithmetic import encode, weighted_mean
 from tests.simulation.peer.disk import sha
@@ -132,7 +133,7 @@ def sum_that_does_not_follow_is_committed_by_nobody() -> str:
         if {c.peer for c in named} == {liar.name}:
             continue  # alone it may offer what it likes: its sum is its share
         for (_, segment), data in stored.payload.items():
-            if weighted_mean([(known[c.peer, c.phase][segment], c.tokens) for c in named]) != data:
+            if weighted_mean([(known[c.peer, c.phase][segment], c.tokens, RAMP_WHOLE) for c in named]) != data:
                 return f"entry {stored.signed.entry.round} has a sum that is not that of its contributions"
     return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
 
