@@ -7,6 +7,14 @@ from dilocoxd.answers.fields import NAME_TOLD, Count, Hex, Seconds, Speed, told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probation:
+    """A site of an open run that weighs less, and counts in no majority, until it took part often enough."""
+
+    rounds_done: Annotated[Count, told("Entries that name it.")]
+    rounds: Annotated[Count, told("admission.probation_rounds: so many are needed.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """One other site, as far as this daemon knows."""
 
@@ -35,6 +43,7 @@ class Peer:
         Literal["direct", "relay", ""],
         told("How p2pd is connected to it: directly (a punched hole included), only through a relay; empty: not now."),
     ] = ""
+    probation: Annotated[Probation | None, told("null: it counts in full.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

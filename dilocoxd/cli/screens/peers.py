@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from dilocoxd.answers.peers import Peer, Ping
+from dilocoxd.answers.peers import Peer, Ping, Probation
 from dilocoxd.answers.status import Status
-from dilocoxd.answers.words import in_bytes, in_time
+from dilocoxd.answers.words import in_bytes, in_time, plural
 from dilocoxd.cli.screens.layout import Column, facts, table
 
 HERE: Final = " (here)"
@@ -17,7 +17,7 @@ def peers_screen(status: Status, peers: Sequence[Peer], width: int | None) -> st
     speeds = [me.tokens_per_s, *(peer.tokens_per_s for peer in peers)]
     columns = [
         Column("site", [status.name + HERE, *(peer.name for peer in peers)]),
-        Column("state", [_words(status.state), *(_words(peer.state) for peer in peers)]),
+        Column("state", [_state(status.state, status.probation), *(_state(p.state, p.probation) for p in peers)]),
         Column("outer step", [str(status.height), *(str(peer.height) for peer in peers)], 1, is_number=True),
         Column("behind", ["-", *(_behind(peer) for peer in peers)], 4, is_number=True),
         Column("last round", ["-", *("yes" if peer.took_part_last_round else "no" for peer in peers)], 3),
@@ -48,8 +48,14 @@ def ping_screen(found: Ping) -> str:
     )
 
 
-def _words(state: str) -> str:
-    return state.replace("_", " ") or "-"
+def _state(state: str, probation: Probation | None) -> str:
+    words = state.replace("_", " ") or "-"
+    return f"{words}, {on_probation(probation)}" if probation is not None else words
+
+
+def on_probation(found: Probation) -> str:
+    """Of a site in an open run that does not count in full yet."""
+    return f"on probation: {found.rounds_done} of {plural(found.rounds, 'round')}"
 
 
 def _behind(peer: Peer) -> str:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status, VotedTwice
 from dilocoxd.answers.words import figure, in_bytes, in_time, plural, tokens_per_s
 from dilocoxd.cli.screens.layout import facts, wrapped
-from dilocoxd.cli.screens.peers import peers_screen
+from dilocoxd.cli.screens.peers import on_probation, peers_screen
 
 PERPLEXITY_MAX: Final = 20.0
 """Of a loss: e to the power of more is no figure that tells anybody anything."""
@@ -46,11 +46,17 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("audits", audits(status.audits)),
         ("outside", outside(status.public_addresses)),
         ("left out", voted_twice(status.voted_twice)),
+        ("new here", probation(status.probation)),
         ("trainers", idle(status)),
         ("model", model(status)),
         ("memory", in_bytes(progress.memory_bytes) if progress.memory_bytes is not None else ""),
         ("up", f"{in_time(status.uptime_s)}, version {status.version}"),
     ]  # fmt: skip
+
+
+def probation(found: Probation | None) -> str:
+    """Of this site; nothing where it counts in full."""
+    return f"{on_probation(found)}; it weighs less, and counts in no majority" if found is not None else ""
 
 
 def outside(addresses: Sequence[PublicAddress]) -> str:

@@ -41,6 +41,7 @@ from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.memory import memory_bytes
 from dilocoxd.daemon.observe.names import SiteNames
 from dilocoxd.daemon.observe.progress import PACE_ROUNDS, OwnPace, SchedulePlace, flops_per_token, progress
+from dilocoxd.daemon.peers.probation import probation_of
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.site.interface import SiteLayout, SiteStatus, TrainingSite, WorkerStatus
@@ -138,6 +139,7 @@ class StatusReader:
             bad_input=sources.swarm.guard.bad_input(),
             alerts=tuple(journal.alerts.values()),
             exchange=sources.forecast.newest,
+            probation=probation_of(chain, sources.who.peer_id),
             audits=sources.audits(),
             public_addresses=sources.public_addresses(),
             samples=samples_of(sources.ledger.reading.leases),

@@ -13,6 +13,7 @@ from typing import Final, Literal
 from dilocoxd.answers.peers import Peer
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
+from dilocoxd.daemon.peers.probation import probation_of
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.membership.machine import DEAD, Membership
@@ -104,9 +105,9 @@ class MembershipDriver:
         """GET /v1/peers, seen from our own chain."""
         last = chain.recent[-1] if chain.recent else frozenset()
         records = (self._table.record(peer) for peer in self._table.known())
-        return [self._shown(record, chain.height, last) for record in records if record is not None]
+        return [self._shown(record, chain, last) for record in records if record is not None]
 
-    def _shown(self, record: PeerRecord, height: int, last_contributors: Set[PeerId]) -> Peer:
+    def _shown(self, record: PeerRecord, chain: ChainView, last_contributors: Set[PeerId]) -> Peer:
         peer, now = record.peer, self.now()
         membership, silence_s = self._table.state(peer, now=now), self._table.silence(peer, now)
         ways = self._swarm.payloads_to(peer)
@@ -120,7 +121,7 @@ class MembershipDriver:
             membership=membership,
             state="dead" if membership == DEAD else record.state,
             height=record.chain_height,
-            rounds_behind=height - record.chain_height,
+            rounds_behind=chain.height - record.chain_height,
             chain_head=record.chain_head.hex(),
             state_digest=record.state_digest.hex(),
             last_seen_s=None if silence_s is None else round(silence_s, 3),
@@ -133,6 +134,7 @@ class MembershipDriver:
             no_data_reason=ways.reason,
             incarnation=record.incarnation,
             way=self._way(peer),
+            probation=probation_of(chain, peer),
         )
 
     def _way(self, peer: PeerId) -> Literal["direct", "relay", ""]:

@@ -13,12 +13,13 @@ export function siteRows({ status, peers }) {
   const own = {
     peer_id: status.peer_id, name: status.name, isSelf: true, isLive: true, state: status.state, height: status.height, behind: 0,
     step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, tookPart: null, link: null, way: "-", heard_s: null,
-    address: (status.addresses[0] ?? "-").replace(/\/p2p\/.*$/, ""), chain_head: status.chain_head,
+    address: (status.addresses[0] ?? "-").replace(/\/p2p\/.*$/, ""), chain_head: status.chain_head, probation: status.probation,
   };
   const others = peers.map((peer) => ({
     peer_id: peer.peer_id, name: peer.name, isSelf: false, isLive: peer.is_live, state: stateNow(peer), height: peer.height,
     behind: peer.rounds_behind, step_s: peer.step_seconds, tokens_per_s: peer.is_live ? peer.tokens_per_s : null, tookPart: peer.took_part_last_round,
     link: peer.link_bytes_per_s, way: wayTo(peer), heard_s: peer.last_seen_s, address: (peer.addresses[0] ?? "-").replace(/(\/tcp\/\d+)\/p2p\/\w+$/, "$1"), chain_head: peer.chain_head,
+    probation: peer.probation,
   }));
   return [own, ...others];
 }
@@ -58,6 +59,9 @@ export function startSites(changed) {
   id("site-all").onclick = () => { isAllShown = !isAllShown; changed(); };
 }
 
+/** Of a site in an open run that does not count in full yet. */
+const onProbation = (row) => (row.probation ? `, on probation: ${row.probation.rounds_done} of ${row.probation.rounds} rounds` : "");
+
 const lag = (row) => (row.behind > 0 ? `${count(row.behind)} behind` : row.behind < 0 ? `${count(-row.behind)} ahead` : "none");
 
 export function showSites(model) {
@@ -71,7 +75,7 @@ export function showSites(model) {
   say(id("site-all"), isAllShown ? `Show ${FEW} only` : `Show all ${everybody}`);
   id("sites").replaceChildren(table(`${rows.length} of ${status.peers.known + 1} sites`, [
     ["site", (row) => mark(row, status), "name"],
-    ["state", (row) => (row.state === "dead" && row.heard_s !== null ? `dead for ${seconds(row.heard_s)}` : stateOf(row.state)), ""],
+    ["state", (row) => (row.state === "dead" && row.heard_s !== null ? `dead for ${seconds(row.heard_s)}` : stateOf(row.state)) + onProbation(row), ""],
     ["rounds", lag, "number"],
     ["tok/s", (row) => count(row.tokens_per_s), "number"],
     ["inner step", (row) => seconds(row.step_s), "number more"],

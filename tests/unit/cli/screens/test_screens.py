@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dilocoxd.answers.alerts import StandingAlert
-from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.screens.peers import peers_screen
@@ -41,6 +41,13 @@ def sites() -> list[Peer]:
         replace(two, name="garage~r581Vz", state="dead", is_live=False, tokens_per_s=None, last_seen_s=90.0,
                 took_part_last_round=False, addresses=()),
     ]  # fmt: skip
+
+
+def test_who_is_on_probation_is_told_so() -> None:
+    found = replace(status(), probation=Probation(rounds_done=3, rounds=16))
+    told = status_screen(found, [replace(sites()[0], probation=Probation(rounds_done=1, rounds=16))], 200)
+    assert "new here   on probation: 3 of 16 rounds; it weighs less, and counts in no majority" in told
+    assert "training, on probation: 1 of 16 rounds" in told
 
 
 def test_status_is_in_the_words_of_an_operator() -> None:
