@@ -5,7 +5,7 @@ snapshot, then the log. Every step compares the state's digest with the one that
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -244,17 +244,9 @@ class Ledger:
 
 
 def genesis_view(
-    run_id: RunId,
-    genesis: Digest,
-    *,
-    inner_steps: int,
-    lowrank_r: int,
-    participation_rounds: int = 0,
-    probation_rounds: int = 0,
-    founders: Iterable[str] = (),
+    run_id: RunId, genesis: Digest, *, inner_steps: int, lowrank_r: int, participation_rounds: int = 0
 ) -> ChainView:
     """View of a chain without entries; its state digest is set when the state is loaded."""
-    served = {PeerId(peer): probation_rounds for peer in founders} if probation_rounds else {}
     return ChainView(
         run_id=run_id,
         height=RoundIndex(0),
@@ -264,20 +256,20 @@ def genesis_view(
         lowrank_r=lowrank_r,
         inner_steps=inner_steps,
         participation_rounds=participation_rounds,
-        probation_rounds=probation_rounds,
-        served=MappingProxyType(served),
     )
 
 
 def first_view(manifest: Manifest, genesis: Digest) -> ChainView:
     """View of the empty chain of a run."""
     strategy, admission = manifest.strategy, manifest.admission
-    return genesis_view(
+    view = genesis_view(
         manifest.run_id,
         genesis,
         inner_steps=strategy.inner_steps,
         lowrank_r=strategy.lowrank_r,
         participation_rounds=strategy.participation_rounds,
-        probation_rounds=admission.probation_rounds if admission.mode == "open" else 0,
-        founders=admission.founders,
     )
+    if admission.mode != "open" or not admission.probation_rounds:
+        return view
+    served = {PeerId(peer): admission.probation_rounds for peer in admission.founders}
+    return replace(view, probation_rounds=admission.probation_rounds, served=MappingProxyType(served))

@@ -36,12 +36,12 @@ from dilocoxd.config.hugging_face import idle_parameters
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.segments import num_parameters
 from dilocoxd.daemon.chain.ledger import Ledger
+from dilocoxd.daemon.chain.probation import probation_of
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.memory import memory_bytes
 from dilocoxd.daemon.observe.names import SiteNames
 from dilocoxd.daemon.observe.progress import PACE_ROUNDS, OwnPace, SchedulePlace, flops_per_token, progress
-from dilocoxd.daemon.peers.probation import probation_of
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.site.interface import SiteLayout, SiteStatus, TrainingSite, WorkerStatus

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from dilocoxd.answers.peers import Peer
+from dilocoxd.daemon.chain.probation import probation_of
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
-from dilocoxd.daemon.peers.probation import probation_of
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.membership.machine import DEAD, Membership

@@ -307,8 +307,8 @@ class Watch:
             )
         ready = [peer for peer in here if self.heard.has_joined(peer)]
         order = coordinator_order(RUN_ID, message.round, message.attempt, [self.node.name, *ready])
-        first = min(order, key=self.node.machine.chain.is_on_probation)
-        self.check(first == self.node.name, f"R4: proposes although {first} comes first")
+        order.sort(key=self.node.machine.chain.is_on_probation)
+        self.check(order[0] == self.node.name, f"R4: proposes although {order[0]} comes first")
         self._judge_locks(message)
         if isinstance(message, m.Propose):
             self._judge_group(message)
@@ -336,11 +336,10 @@ class Watch:
         for lock in locks.values():
             present = [peer for peer in lock.voters if peer in ready]
             held = [said for peer in present if (said := ready[peer].lock) and said.entry_hash == lock.entry_hash]
-            if len(held) < len(present) or not present:
+            if len(held) < len(present) or all(map(self.node.machine.chain.is_on_probation, present)):
                 continue
             absent = [p for p in lock.voters if p not in ready and self.heard.is_live(p) and not self._is_excused(p)]
             may_fork = not self.node.swarm.limits.has_majority_quorum
-            held = [] if all(map(self.node.machine.chain.is_on_probation, present)) else held  # M11.5
             is_free = not absent and may_fork and not any(one.results_held for one in held)
             is_finished = isinstance(message, m.ProposeCommit) and not absent
             self.check(is_free or is_finished, f"R13: a lock of attempt {lock.attempt} stands, {absent} may say")
