@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dilocoxd.answers.words import plural
 from dilocoxd.cli.commands import (
     announce_run,
     check,
@@ -170,7 +171,9 @@ def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> l
         keys = ", ".join(key.hex()[:16] for key in now.keys)
         rows.append(("admission", f"by invite; {now.threshold} of these authorities decide: {keys}"))
     elif admission.mode == "open":
-        rows.append(("admission", "open: whoever finds the run takes part"))
+        rounds = admission.probation_rounds
+        fresh = f", on probation for {plural(rounds, 'round')} at first" if rounds else ""
+        rows.append(("admission", f"open: whoever finds the run takes part{fresh}"))
     else:
         rows.append(("admission", "closed: each site lists whom it lets in (network.peers_allowed)"))
     if who.target.link is None:
