@@ -24,6 +24,9 @@ def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
         ("a final entry is left", "halves_beyond_final_entries_wait_for_the_operator"),
         ("what is final on another branch is final here", "shallow_half_follows_by_itself"),
         ("the operator's word is forgotten in a crash", "who_dies_while_it_adopts_is_adopted_after_all"),
+        ("probation is ignored when peers are counted", "majority_of_fresh_ids_is_none"),
+        ("the ramp is ignored", "weight_rises_with_every_entry"),
+        ("entries of fresh ids alone are taken", "fresh_ids_alone_wait_for_a_member"),
         (
             "who was silent once is never waited for again",
             "who_gives_attempts_up_and_goes_on_stops_no_round",

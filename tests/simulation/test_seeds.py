@@ -41,6 +41,12 @@ def test_invariants_hold_where_everybody_sums_for_itself(first: int) -> None:
     assert sum(outcome.rounds for outcome in done) > len(done)
 
 
+@pytest.mark.parametrize("first", range(0, 18, 6))
+def test_invariants_hold_where_who_enters_is_on_probation(first: int) -> None:
+    problems = [o for seed in range(first, first + 6) if (o := run_seed(seed, probation_rounds=3)).problem]
+    assert not problems, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in problems)
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("first", range(0, 24, 12))
 def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None:

@@ -50,13 +50,20 @@ class Outcome:
     transcript: tuple[str, ...]
 
 
-def run_seed(seed: int, *, keeps_transcript: bool = False, is_gathered: bool = False, final_depth: int = 0) -> Outcome:
+def run_seed(
+    seed: int,
+    *,
+    keeps_transcript: bool = False,
+    is_gathered: bool = False,
+    final_depth: int = 0,
+    probation_rounds: int = 0,
+) -> Outcome:
     """Run one schedule. `problem` is empty when every invariant held.
 
     `is_gathered`: everybody sums for itself (X11). `final_depth`: of R28; where final entries keep peers apart in the
-    end, an operator decides."""
+    end, an operator decides. `probation_rounds`: who comes after the first entry is on probation for so long (M11)."""
     world = World(seed, keeps_transcript=keeps_transcript)
-    swarm = Swarm(world, is_gathered=is_gathered)
+    swarm = Swarm(world, is_gathered=is_gathered, probation_rounds=probation_rounds)
     swarm.limits = replace(swarm.limits, final_depth=final_depth)
     problem = ""
     try:
@@ -191,8 +198,9 @@ def _calm_max(swarm: Swarm) -> float:
 def _check_progress(swarm: Swarm, before: int) -> None:
     if swarm.limits.has_majority_quorum and (swarm.has_liar or swarm.has_lost_disk):
         return  # half of the contributors may be gone for ever: then waiting is what the operator asked for
-    if not any(n.is_up and n.trains and n.mischief is None for n in swarm.nodes.values()):
-        return  # a liar trains alone; nobody must follow it
+    honest = [n for n in swarm.nodes.values() if n.is_up and n.trains and n.mischief is None]
+    if all(n.machine.chain.is_on_probation(n.name) for n in honest):
+        return  # a liar trains alone, nobody must follow it; or who is there waits for a member (M11)
     after = swarm.rounds_finished
     if after < before + 1:
         states = ", ".join(f"{n.name}: {n.machine.status}" for n in swarm.nodes.values() if n.is_up)
