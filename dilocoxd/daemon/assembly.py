@@ -173,6 +173,7 @@ class Daemon:
             self.opened.events,
             self._tell_rounds,
             lambda: self.lifecycle.state == "training",
+            lambda: self.site.status().spoiled_by,
             PeerMemory(self.journal, self.names),
         )
 

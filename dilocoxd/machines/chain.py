@@ -36,6 +36,8 @@ class ChainView:
     """Contributors of the last RECENT_ENTRIES entries, oldest first."""
     participation_rounds: int = 0
     """Of the manifest: with how many entries before it an entry's number of contributors is compared; 0: with none."""
+    electorates: tuple[frozenset[PeerId], ...] = ()
+    """Who could vote (R14) below each of the last RECENT_ENTRIES entries, oldest first."""
     turnout: tuple[int, ...] = ()
     """Number of contributors of the last `participation_rounds` entries, oldest first; nobody on probation."""
     missed: int = 0
@@ -81,6 +83,7 @@ class ChainView:
             weight=self.weight + entry_tokens(entry),
             last_phases=MappingProxyType(phases),
             recent=(*self.recent, frozenset(c.peer for c in entry.contributions))[-RECENT_ENTRIES:],
+            electorates=(*self.electorates, self.electorate(()))[-RECENT_ENTRIES:],
             turnout=turnout[-self.participation_rounds :] if self.participation_rounds else (),
             missed=self.missing(num_counted),
             heads=(*self.heads, head)[-HEADS_KEPT:],
@@ -162,6 +165,19 @@ class ChainView:
         """Of whom more than half commit an entry with this evidence if `quorum = majority` (R14). Empty only on a chain
         without entries."""
         return self.recent_contributors - self.left_out_by(evidence)
+
+    @property
+    def rounds_voted_below(self) -> range:
+        """Rounds of the last entries, of which we know who could vote below them."""
+        return range(self.height - len(self.electorates), self.height)
+
+    def electorate_at(self, round_index: int) -> frozenset[PeerId] | None:
+        """Of whom more than half take the entry of this round back (R29), the next one included; None: too long ago, or
+        not there yet."""
+        if round_index == self.height:
+            return self.electorate(())
+        back = self.height - round_index
+        return self.electorates[-back] if 0 < back <= len(self.electorates) else None
 
 
 def entry_tokens(entry: Entry) -> int:

@@ -31,7 +31,7 @@ from dilocoxd.machines.round.outputs import Command, KeptPromise
 from dilocoxd.wire import entry, messages
 from dilocoxd.wire.entry import Signature, SignedVote, VoteFor
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _MODULES: Final[tuple[ModuleType, ...]] = (
     events,
     commands,

@@ -12,7 +12,7 @@ from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.contribution import SiteContribution
 from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.feedback_file import SiteFile
-from dilocoxd.outerworker.journal import UpdateJournal
+from dilocoxd.outerworker.journal import NO_PHASE, UpdateJournal
 from dilocoxd.outerworker.owed_work import Returning
 from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
@@ -20,6 +20,7 @@ from dilocoxd.outerworker.results.again import AgainReducer
 from dilocoxd.outerworker.shared_state import SharedState
 from dilocoxd.outerworker.snapshot import SnapshotWriter, checked_snapshot, fill_from_snapshot
 from dilocoxd.outerworker.workspace import Workspace
+from dilocoxd.wire.local.buffers import FEEDBACK, OWNER_FEEDBACK
 from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartReady, PartStepped
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
@@ -120,6 +121,10 @@ class Worker:
 
     def _load(self, request: LoadState) -> Outcome:
         started = time.monotonic()
+        if request.forgets_feedback and not request.is_check:
+            self._workspace.buffers.clear(OWNER_FEEDBACK)
+            if self._workspace.state.formed_phase == NO_PHASE:  # else it holds what is in flight until that is settled
+                self._workspace.buffers.clear(FEEDBACK)
         if request.directory:
             self._load_from(Path(request.directory), is_check=request.is_check)
         elif request.is_check:

@@ -276,9 +276,10 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " step from a newer one.",
         "A contribution that spoiled the model, bits that rotted, or outer.lr; if only this site says so, its GPU. Not"
         " inner.lr: no step had been made.",
-        "The trainers wait, and try the next entry. If all sites say so, keep out the site that an alert names"
-        " (`dilocoxd evict SITE`) and go on in a new run from the state before: `dilocoxd start --from RUN_DIR@ROUND`,"
-        " with aggregation.norm_clip on. Lower inner.lr only if it happens again with all sites honest.",
+        "When more than half of the sites say so they take the entry back by themselves, up to 3 times in 64 rounds"
+        " (event entry.taken_back). If the alert stays, keep out the site that an alert names (`dilocoxd evict SITE`)"
+        " and go on in a new run from the state before: `dilocoxd start --from RUN_DIR@ROUND`, with"
+        " aggregation.norm_clip on. Lower inner.lr only if it happens again with all sites honest.",
     ),
     AlertKind(
         "fork_below_final", "critical",

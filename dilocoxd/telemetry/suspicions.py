@@ -86,6 +86,20 @@ class StateSpoiled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntryTakenBack(Event):
+    """A majority found that this entry spoiled the model: it has left the chain here with all that followed it, and the
+    state before it is the shared state again (R29). What this site gave since is forgotten."""
+
+    name: ClassVar[str] = "entry.taken_back"
+    level: ClassVar[Level] = "warning"
+    round: int
+    entry: str
+    """First 16 hex digits of its hash."""
+    sites: tuple[str, ...]
+    """Whose contributions it had: one of them spoiled it. Alerts name whom this site suspects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateTrained(Event):
     """After one that was spoiled, the shared state of this round gives a finite loss; the trainers go on."""
 

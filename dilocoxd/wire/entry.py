@@ -26,6 +26,8 @@ _ENTRY_DOMAIN = b"dilocoxd/2/entry\0"
 _GENESIS_DOMAIN = b"dilocoxd/2/genesis\0"
 _OFFER_DOMAIN = b"dilocoxd/2/offer\0"
 _VOTE_DOMAIN = b"dilocoxd/2/vote\0"
+_REVERT_DOMAIN = b"dilocoxd/2/revert\0"
+ATTEMPT_OF_REVERTS = Attempt(2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,12 @@ def vote_text(run: Digest, vote: VoteFor, unix_ms: int) -> bytes:
 def voted_for(entry: Entry, digest: Digest, attempt: Attempt) -> VoteFor:
     """What a vote for this entry, whose hash is `digest`, says in this attempt."""
     return VoteFor(entry.round, attempt, entry.parent, digest)
+
+
+def taken_back(round_index: RoundIndex, digest: Digest) -> VoteFor:
+    """What a vote says that takes the entry of this round and hash back (R29): as if for one after it that cannot be,
+    in an attempt that nobody gets to, so that it contradicts no other vote."""
+    return VoteFor(round_index, ATTEMPT_OF_REVERTS, digest, hashlib.sha256(_REVERT_DOMAIN + digest).digest())
 
 
 def entry_unix_ms(signed: SignedEntry) -> int:

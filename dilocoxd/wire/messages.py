@@ -171,6 +171,15 @@ class Accuse:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Votes to take back the entry of this round, which spoiled the model: all that the sender knows (R29)."""
+
+    round: Round
+    entry_hash: Sha256
+    votes: Annotated[tuple[SignedVote, ...], Length(1, CONTRIBUTORS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
     """Sender gives up `attempt`, with the reason (peer lost, time-out, store failure)."""
 
@@ -263,6 +272,7 @@ PEER_MESSAGES = Registry(
         44: FetchHeader,
         46: Revocations,
         48: AuthorityChanges,
+        50: TakeBack,
     },
     size_max=MESSAGE_BYTES_MAX,
 )

@@ -1,5 +1,6 @@
 """The global truth against which invariants are checked: every commit, every contribution's fate."""
 
+import itertools
 from collections.abc import Set
 from dataclasses import dataclass, field
 
@@ -40,6 +41,8 @@ class Ledger:
     taken for dead. Or whoever has the entry could not be got to give it (R22)."""
     given_up: dict[PeerId, list[Entry]] = field(default_factory=dict)
     """Entries that a peer leaves in the recovery that is going on."""
+    reverted: set[Digest] = field(default_factory=set)
+    """Entries that were taken back (R29), and those that stood on them."""
     lost_logs: set[PeerId] = field(default_factory=set)
     reported: dict[PeerId, set[Digest]] = field(default_factory=dict)
     """Entries that a peer gave up for a heavier chain, as it reported."""
@@ -106,6 +109,19 @@ class Ledger:
             raise Broken(f"R-d: {peer} gives up {len(dropped)} entries for a chain that is not heavier")
         self.reported.setdefault(peer, set()).update(entry_hash(entry) for entry in dropped)
         self.given_up[peer] = [] if is_adopted else dropped
+
+    def takes_back(self, peer: PeerId, dropped: list[Entry], reverted: Set[Digest]) -> None:
+        """R29: a majority has decided so. What the peer gave from the first such entry on is lost."""
+        digests = {entry_hash(entry) for entry in dropped}
+        self.reverted |= digests
+        self.reported.setdefault(peer, set()).update(digests)
+        self.given_up.pop(peer, None)
+        for entry in itertools.dropwhile(lambda one: entry_hash(one) not in reverted, dropped):
+            for c in entry.contributions:
+                if c.peer == peer:
+                    if self.fates.get((peer, c.phase)) == RECLAIMED:
+                        raise Broken(f"R29: {peer} owes phase {c.phase} again, which may have spoiled the model")
+                    self.fates[peer, c.phase] = LOST
 
     def takes_along(self, heights: list[int]) -> None:
         """`heights`: of the logs of all that run. What those who have left had beyond them is lost with them."""
@@ -186,7 +202,7 @@ class Ledger:
         """Entries of one round on one parent: what follows on different parents is no fork of its own."""
         siblings: dict[tuple[int, Digest], set[Digest]] = {}
         for round_index, found in self.entries.items():
-            for digest in found:
+            for digest in found - self.reverted:
                 siblings.setdefault((round_index, self.parents[digest]), set()).add(digest)
         return siblings
 

@@ -13,23 +13,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.ids import Attempt, Monotonic, PeerId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.segments import Destination, Refusal
 from dilocoxd.machines.membership.machine import DEAD, Membership
-from dilocoxd.machines.peers import double_votes
+from dilocoxd.machines.peers import double_votes, reverts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.readiness import Readiness
+from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.recovery import comparison, progress
+from dilocoxd.machines.recovery.branch import is_better
 from dilocoxd.machines.recovery.chunks import ChunkPool
 from dilocoxd.machines.recovery.comparison import Comparison
 from dilocoxd.machines.recovery.interface import OwnRead
 from dilocoxd.machines.recovery.progress import BranchProgress
 from dilocoxd.machines.recovery.questions import OpenQuestions
+from dilocoxd.machines.recovery.rollback import dropped_phases
 from dilocoxd.machines.round import (
     exchanging,
     gathering,
@@ -166,7 +169,7 @@ def claims_stay(self: Tips, unconfirmed: Any, unavailable: Any, now: Any) -> Non
 _tips_failed = Tips.failed
 
 
-def is_shorter(branch: Any, own: Any) -> bool:
+def is_shorter(branch: Any, own: Any, reverted: Any) -> bool:
     return len(branch.entries) < len(own)
 
 
@@ -289,7 +292,7 @@ BUGS: dict[str, Bug] = {
     "a site alone makes whole steps": replaced(ChainView, "missing", lambda self, present: 0),
     "those missing are counted from the last restart": replaced(disk.Disk, "chain", without_turnout),
     "entry is applied without settling": replaced(Node, "_settle", lambda self, *given, **named: None),
-    "any other chain is better": replaced(comparison, "is_better", lambda branch, own: bool(branch.entries)),
+    "any other chain is better": replaced(comparison, "is_better", lambda branch, own, reverted: bool(branch.entries)),
     "shorter chain is better": replaced(comparison, "is_better", is_shorter),
     "foreign chains are not checked": replaced(recovering, "check_branch", lambda *a: None),
     "Ready is said once": replaced(RoundLife, "repeat", says_it_once),
@@ -329,6 +332,20 @@ BUGS: dict[str, Bug] = {
     "a promise is forgotten on the way back": replaced(RoundLife, "_remember", lambda self, promise: None),
     "a final entry is left": replaced(recovering, "num_final", lambda *given: 0),
     "what is final on another branch is final here": replaced(Comparison, "on_step", other_branch_is_final),
+    "a minority takes an entry back": replaced(reverts, "is_decided", lambda voters, electorate: any(voters)),
+    "an entry that was taken back is taken again": both(
+        replaced(comparison, "is_better", lambda branch, own, reverted: is_better(branch, own)),
+        replaced(progress, "is_better", lambda branch, own, reverted: is_better(branch, own)),
+    ),
+    "a lock on an entry that was taken back is finished": replaced(Reverts, "is_void", lambda self, digest: False),
+    "work in an entry that was taken back is owed": replaced(
+        recovering, "dropped_phases", lambda me, own, branch, reverted=(): dropped_phases(me, own, branch)
+    ),
+    "a certificate is not kept over a restart": replaced(Reverts, "load", lambda self, kept: None),
+    "attempts begin anew after an entry was taken back": both(
+        replaced(Reverts, "first_attempt", lambda self, round_index: Attempt(0)),
+        replaced(RoundLife, "_remember", lambda self, promise: None),
+    ),
     "the operator's word is forgotten in a crash": replaced(disk.Disk, "open", forgets_the_operator),
     "probation is ignored when peers are counted": replaced(ChainView, "is_on_probation", lambda self, peer: False),
     "the ramp is ignored": replaced(ChainView, "ramps", lambda self, peers: ()),

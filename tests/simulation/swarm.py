@@ -18,7 +18,7 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, check_branch
 from dilocoxd.machines.round import inputs as e, outputs as c
-from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.entry import Entry, entry_hash
 from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
 from tests.simulation.peer.arithmetic import Sums, make_sums
 from tests.simulation.peer.disk import GENESIS_DIGEST, Disk, sha
@@ -97,6 +97,8 @@ class Swarm:
     """When a recovery last moved somebody, or somebody honest committed."""
     forged_at: float = -1e9
     """When a recovery last took an entry that nobody honest has a part in."""
+    is_spoiled: Callable[[Node, Entry], bool] = lambda node, entry: False
+    """Whether this peer finds no finite loss after this entry (R29)."""
     convictions: dict[PeerId, set[PeerId]] = field(default_factory=dict)
     """Who was found to have voted twice, and who said so."""
     reports: list[tuple[PeerId, c.ReportPeer]] = field(default_factory=list)
@@ -229,6 +231,22 @@ class Swarm:
             raise Broken(f"R28: {node.name} leaves {left} final entries by itself")
         self.ledger.rolls_back(node.name, own, [signed.entry for signed in branch.entries], is_adopted=is_adopted)
 
+    def takes_back(self, node: Node, fork: int, reverted: Set[Digest]) -> None:
+        """R29: only with the votes of a majority, counted again by the words of the rule."""
+        log, certificates = node.disk.log, {m.entry_hash: m for m in node.disk.taken_back}
+        own = [stored.signed.entry for stored in log[fork:]]
+        for entry in own:
+            if (digest := entry_hash(entry)) not in reverted:
+                continue
+            before = log[max(0, entry.round - 8) : entry.round]
+            electorate = {c.peer for stored in before for c in stored.signed.entry.contributions}
+            voters = {vote.peer for vote in certificates[digest].votes} if digest in certificates else set()
+            if not len(voters & electorate) > len(electorate) / 2:
+                raise Broken(f"R29: {node.name} takes entry {entry.round} back with votes of {sorted(voters)}")
+        if reverted.isdisjoint(map(entry_hash, own)):
+            raise Broken(f"R29: {node.name} leaves entries that nobody has taken back")
+        self.ledger.takes_back(node.name, own, reverted)
+
     def final_kept(self, node: Node, found: r.FinalKept) -> None:
         """R28: only for its own final entries a better branch is not taken."""
         if not self._final_since(node, found.branch.fork):
@@ -290,7 +308,7 @@ class Swarm:
             later = [
                 number
                 for number, found in self.ledger.entries.items()
-                if len(found) > 1 and len(self.ledger.entries[0]) == 1
+                if len(found - self.ledger.reverted) > 1 and len(self.ledger.entries[0]) == 1
             ]
             if later:
                 raise Broken(f"R-d: forks in rounds {later} although quorum = majority")

@@ -29,6 +29,7 @@ from dilocoxd.wire.messages import (
     ProposeCommit,
     Ready,
     ResultHashes,
+    TakeBack,
     Vote,
 )
 
@@ -85,6 +86,9 @@ def of_message(message: e.RoundMessage) -> str:
         case Accuse():
             where = f"({message.evidence.round}, {message.evidence.attempt})"
             return f"Accuse {message.evidence.peer}, who voted twice in {where}"
+        case TakeBack():
+            whose = names(vote.peer for vote in message.votes)
+            return f"TakeBack entry {message.round}, {short(message.entry_hash)}: votes of {whose}"
         case _:
             assert_never(message)
 
@@ -188,6 +192,8 @@ def _of_command(command: c.Command) -> str:
         case c.PersistPromise():
             voted = "" if command.promise.entry is None else ", with the vote and its payload"
             return f"-> disk: promise ({command.promise.round}, {command.promise.attempt}){voted}"
+        case c.PersistReverts():
+            return f"-> disk: {len(command.taken_back)} entries were taken back"
         case CancelTransfers() | c.Send() | SendSegment() | OrderReduce():
             return ""
         case OrderPass():

@@ -109,13 +109,15 @@ class Ledger:
         certified_by: Entry,
         skipped: list[SignedEntry],
         settle: Settlement | None = None,
+        *,
+        forgets_feedback: bool = False,
     ) -> None:
         """Take over a downloaded snapshot instead of replaying `skipped`; `certified_by` was voted for on its state.
 
         `settle`: our contribution that one of `skipped` names. Raises StoreError or WorkerError when it is not that
         state; the log is unchanged then, our state is gone.
         """
-        ready = await self._site.load_state(download.directory)
+        ready = await self._site.load_state(download.directory, forgets_feedback=forgets_feedback)
         if (ready.round, ready.state_digest) != (certified_by.round, certified_by.state_digest):
             raise StoreError(
                 f"snapshot {download.directory} is not the state that entry {certified_by.round} was voted on"
@@ -134,10 +136,9 @@ class Ledger:
         self.state = ready
         await self._set_chain(ready)
 
-    async def rebuild(self, directory: str, settle: Settlement | None = None) -> None:
+    async def rebuild(self, directory: str, *, forgets_feedback: bool = False) -> None:
         """Load a snapshot (empty: genesis) and replay the log above it. Raises WorkerError, StoreError."""
-        settles = settle.phase if settle is not None else None
-        ready = await self._site.load_state(directory, settles=settles, is_included=settle is not None)
+        ready = await self._site.load_state(directory, forgets_feedback=forgets_feedback)
         if ready.round > self.log.height:
             raise StoreError(
                 f"snapshot of state {ready.round} is ahead of the log, which has {self.log.height} entries"

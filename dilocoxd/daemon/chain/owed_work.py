@@ -6,7 +6,7 @@ does it. Decides nothing about chains: recovery tells which entries leave and wh
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,14 +14,15 @@ from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.errors import StoreError
-from dilocoxd.ids import PeerId, PhaseId
+from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.machines.phase.settings import CountedIn, StartingPoint
 from dilocoxd.machines.recovery.branch import Branch
-from dilocoxd.machines.recovery.rollback import Choice, dropped_phases
+from dilocoxd.machines.recovery.rollback import Choice, dropped_phases, forgotten_phases
 from dilocoxd.machines.round.outputs import InFlight, Settlement
 from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.suspicions import EntryTakenBack
 from dilocoxd.wire.entry import Entry, entry_hash
 from dilocoxd.wire.local.buffers import MEMORY, OUTBOX, RESULT
 
@@ -87,10 +88,22 @@ class WorkKeeper:
                 return CountedIn(phase, False, results.path, results.offset, entry.lowrank_r, entry.place_of(self.me))
         return CountedIn(phase, is_kept=work is not None and work.num_passes == 1)
 
-    async def leave_chain(self, own: list[Entry], branch: Branch, in_flight: InFlight | None) -> None:
-        """Before our entries `own` are rolled back for `branch`: what we gave to them is owed again."""
+    async def leave_chain(
+        self,
+        own: list[Entry],
+        branch: Branch,
+        in_flight: InFlight | None,
+        reverted: Set[Digest] = frozenset(),
+    ) -> None:
+        """Before our entries `own` are rolled back for `branch`: what we gave to them is owed again, but not from the
+        first one on that was `reverted` (R29): that is forgotten, and so is what is in flight."""
         flying = in_flight.contribution.phase if in_flight is not None else None
-        dropped = [phase for phase in dropped_phases(self.me, own, branch) if phase != flying]
+        if reverted and flying is not None:
+            await self.site.abandon_contribution(flying, is_voted=False)
+            await asyncio.to_thread(self.kept.forget, flying)
+        for phase in forgotten_phases(self.me, own, reverted):
+            await asyncio.to_thread(self.kept.forget, phase)
+        dropped = [phase for phase in dropped_phases(self.me, own, branch, reverted) if phase != flying]
         for phase in dropped:
             entry = next(e for e in own if any(c.peer == self.me and c.phase == phase for c in e.contributions))
             why = _unusable(self.kept, phase, entry)
@@ -141,6 +154,12 @@ def fork_left(fork: int, own: Sequence[Entry], left: Sequence[Entry]) -> catalog
     dropped = entry_hash(left[-1]).hex()[:16] if left else ""
     kept = entry_hash(own[-1]).hex()[:16]
     return catalogue.ForkResolved(fork_height=fork, kept=kept, dropped=dropped, is_rolled_back=bool(left))
+
+
+def taken_back(entry: Entry, digest: Digest) -> EntryTakenBack:
+    """Our chain leaves this entry, which spoiled the model."""
+    sites = tuple(contribution.peer for contribution in entry.contributions)
+    return EntryTakenBack(round=int(entry.round), entry=digest.hex()[:16], sites=sites)
 
 
 def _unusable(kept: KeptWorkStore, phase: PhaseId, entry: Entry) -> str:

@@ -1,8 +1,9 @@
 """Keeps the round machine's promise on disk: the attempt we will not fall behind, and the entry we voted for.
 
-Two files: `promise` (small, replaced atomically at every attempt) and `promise.payload` (the result payload of the
-entry we voted for, so that a daemon that dies between its vote and its commit still holds what it promised).
-Source: protocol/06-rounds.md, lock rule.
+Files: `promise` (small, replaced atomically at every attempt), `promise.payload` (the result payload of the entry we
+voted for, so that a daemon that dies between its vote and its commit still holds what it promised) and `reverts` (which
+entries a majority has taken back: we promise never to take them again).
+Source: protocol/06-rounds.md, lock rule and R29.
 """
 
 import asyncio
@@ -10,23 +11,32 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError, WireError
+from dilocoxd.machines.peers.reverts import DECIDED_MAX
 from dilocoxd.machines.round.outputs import KeptPromise, Promise
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, store_error, write_file
-from dilocoxd.wire.codec import decode_struct, encode_struct
+from dilocoxd.wire.codec import Length, decode_struct, encode_struct
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX
+from dilocoxd.wire.messages import TakeBack
 
 _COPY_BYTES: Final = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class _Reverts:
+    taken_back: Annotated[tuple[TakeBack, ...], Length(0, DECIDED_MAX)]
+
+
 class PromiseFile:
-    """The newest promise of this site."""
+    """The newest promise of this site, and which entries it never takes again."""
 
     def __init__(self, directory: Path) -> None:
+        self._reverts_path = directory / "reverts"
         self._path = directory / "promise"
         self._payload_path = directory / "promise.payload"
 
@@ -81,6 +91,24 @@ class PromiseFile:
             except OSError as error:
                 raise store_error("keeping the payload we vote for", self._payload_path, error) from error
         write_file(self._path, encode_struct(promise))
+
+    async def save_reverts(self, taken_back: tuple[TakeBack, ...]) -> None:
+        """Durable when this returns, in the place of those before. Raises StoreError."""
+        await asyncio.to_thread(write_file, self._reverts_path, encode_struct(_Reverts(taken_back)))
+
+    async def load_reverts(self) -> tuple[TakeBack, ...]:
+        """What was saved last. Raises StoreError when the file is damaged: we could take again what we must not."""
+        try:
+            data = await asyncio.to_thread(self._reverts_path.read_bytes)
+            return decode_struct(_Reverts, data, size_max=ENTRY_BYTES_MAX).taken_back
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise store_error("reading which entries were taken back", self._reverts_path, error) from error
+        except WireError as error:
+            raise StoreError(
+                f"{self._reverts_path} is damaged ({error}); remove it, the others tell it again"
+            ) from error
 
     def _copy(self, source: int, length: int) -> None:
         try:

@@ -182,7 +182,7 @@ class StatusReader:
             )
         return Round(
             round=status.round,
-            attempt=status.attempt,
+            attempt=status.attempt - status.first_attempt,
             state=status.state,
             coordinator=status.coordinator or "",
             group=status.group,

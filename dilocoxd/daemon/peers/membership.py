@@ -14,7 +14,7 @@ from dilocoxd.answers.peers import Peer
 from dilocoxd.daemon.chain.probation import probation_of
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
-from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.ids import Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.membership.machine import DEAD, Membership
 from dilocoxd.machines.peers.view import PeerView
@@ -45,6 +45,7 @@ class MembershipDriver:
         events: EventLog,
         tell: Callable[[PeersChanged], None],
         is_training: Callable[[], bool],
+        spoiled_by: Callable[[], tuple[RoundIndex | None, RoundIndex] | None],
         memory: PeerMemory,
     ) -> None:
         self._journal, self._names = memory.journal, memory.names
@@ -53,6 +54,7 @@ class MembershipDriver:
         self._events = events
         self._tell = tell
         self._is_training = is_training
+        self._spoiled_by = spoiled_by
         self._live_before: frozenset[PeerId] = frozenset()
         self._probing: set[PeerId] = set()
 
@@ -146,7 +148,8 @@ class MembershipDriver:
     def report(self) -> None:
         """Tell the round machine who is there."""
         speeds = self._swarm.bulk_out.bytes_per_s.values()
-        self._tell(PeersChanged(self.views(), self._is_training(), round(min(speeds, default=0.0))))
+        views, speed = self.views(), round(min(speeds, default=0.0))
+        self._tell(PeersChanged(views, self._is_training(), speed, self._spoiled_by()))
 
     async def run(self) -> None:
         """Until cancelled."""

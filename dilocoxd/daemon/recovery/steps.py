@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dilocoxd.daemon.chain.ledger import FinishedDownload, Ledger
-from dilocoxd.daemon.chain.owed_work import WorkKeeper, fork_left
+from dilocoxd.daemon.chain.owed_work import WorkKeeper, fork_left, taken_back
 from dilocoxd.daemon.chain.snapshots import usable_snapshots
 from dilocoxd.daemon.recovery.adoption import Adoption
 from dilocoxd.daemon.recovery.questions import Questions
@@ -59,6 +59,8 @@ class OwnSteps:
     def __init__(self, parts: RecoveryParts, questions: Questions) -> None:
         self._parts = parts
         self._questions = questions
+        self._forgets_feedback = False
+        """An entry that was taken back has been left."""
 
     async def carry_out(self, step: r.Step) -> r.StepDone:
         """Its answer."""
@@ -122,7 +124,7 @@ class OwnSteps:
         usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
         for directory in [*map(str, usable), ""]:
             try:
-                await parts.ledger.rebuild(directory)
+                await parts.ledger.rebuild(directory, forgets_feedback=self._forgets_feedback)
             except (StoreError, WorkerError):
                 if not directory:
                     raise
@@ -143,18 +145,26 @@ class OwnSteps:
     async def _leave_own(self, step: r.LeaveOwn) -> None:
         """First our kept work, then the log."""
         parts, fork = self._parts, step.branch.fork
-        await parts.work_keeper.leave_chain(list(step.own), step.branch, step.in_flight)
-        parts.events.emit(
-            catalogue.ForkResolved(
-                fork_height=fork,
-                kept=entry_hash(step.branch.entries[-1].entry).hex()[:16],
-                dropped=entry_hash(step.own[-1]).hex()[:16],
-                is_rolled_back=True,
-            )
-        )
+        self._forgets_feedback = self._forgets_feedback or bool(step.reverted)
+        await parts.work_keeper.leave_chain(list(step.own), step.branch, step.in_flight, step.reverted)
+        for entry in step.own:
+            if (digest := entry_hash(entry)) in step.reverted:
+                parts.events.emit(taken_back(entry, digest))
         usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
         above = [path for path in usable if int(path.name) > fork]
-        await asyncio.to_thread(parts.aside.keep, parts.log, fork, above)
+        if step.branch.entries:
+            parts.events.emit(
+                catalogue.ForkResolved(
+                    fork_height=fork,
+                    kept=entry_hash(step.branch.entries[-1].entry).hex()[:16],
+                    dropped=entry_hash(step.own[-1]).hex()[:16],
+                    is_rolled_back=True,
+                )
+            )
+            await asyncio.to_thread(parts.aside.keep, parts.log, fork, above)
+        else:  # an older snapshot leads to the state that is ours from now on
+            for path in above:
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         await asyncio.to_thread(parts.log.roll_back, fork)
 
     async def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
@@ -163,7 +173,10 @@ class OwnSteps:
         assert download is not None
         source = FinishedDownload(str(download.partial), download.publish)
         try:
-            await parts.ledger.adopt(source, step.certified_by, list(step.skipped), step.settle)
+            forgets = self._forgets_feedback
+            await parts.ledger.adopt(
+                source, step.certified_by, list(step.skipped), step.settle, forgets_feedback=forgets
+            )
         except (StoreError, WorkerError) as error:
             await asyncio.to_thread(shutil.rmtree, download.partial, ignore_errors=True)
             if await asyncio.to_thread(self._can_replay, parts.log.height):

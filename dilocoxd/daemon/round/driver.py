@@ -52,6 +52,7 @@ from dilocoxd.machines.round.outputs import (
     OrderAudit,
     PersistEntry,
     PersistPromise,
+    PersistReverts,
     Promise,
     ReportPeer,
     RoundFinished,
@@ -158,7 +159,7 @@ class RoundDriver:
             self._group = group
             if self._parts.auditor is not None:
                 self._spawn(self._parts.auditor.run(), "audits")
-            event: Event = Started()
+            event: Event = Started(await self._parts.promises.load_reverts())
             now = Monotonic(clock())
             while True:
                 if isinstance(event, PhaseOffered) and self._is_recovering:
@@ -210,6 +211,8 @@ class RoundDriver:
                     self._parts.post.send(peer, command.message)
             case PersistPromise():
                 await self._keep_promise(command.promise)
+            case PersistReverts():
+                await self._parts.promises.save_reverts(command.taken_back)
             case SendSegment():
                 assert self._group is not None
                 await hold("exchange", self._parts.history.held)

@@ -225,7 +225,14 @@ class SiteStatus:
     skipped_steps: int = 0  # since the daemon started
     rank_memory_bytes: tuple[int, ...] = ()  # of each trainer process; empty before its first step
     profile: ProfileStatus = NO_PROFILE
-    is_spoiled: bool = False  # nothing can be trained from the shared state; the trainers wait for another one
+    spoiled_by: tuple[RoundIndex | None, RoundIndex] | None = None
+    """Nothing can be trained from the shared state, and the trainers wait for another one: rounds [first, end) of the
+    entries that may be why; first None: unknown. None: it is sound."""
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Nothing can be trained from the shared state."""
+        return self.spoiled_by is not None
 
 
 class BufferAccess(Protocol):
@@ -269,7 +276,12 @@ class TrainingSite(Protocol):
         ...
 
     async def load_state(
-        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
+        self,
+        directory: str,
+        *,
+        settles: PhaseId | None = None,
+        is_included: bool = False,
+        forgets_feedback: bool = False,
     ) -> StateReady:
         """Replace the shared state by a snapshot directory (genesis if empty); trainers take the new anchor when they
         may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then. Call `pause` first

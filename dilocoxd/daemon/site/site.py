@@ -266,10 +266,17 @@ class LocalSite:
         return self._layout
 
     async def load_state(
-        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False
+        self,
+        directory: str,
+        *,
+        settles: PhaseId | None = None,
+        is_included: bool = False,
+        forgets_feedback: bool = False,
     ) -> local.StateReady:
         """See Site."""
-        answer = await self._ordered(lambda order: ev.LoadOrdered(order, directory, settles, is_included))
+        answer = await self._ordered(
+            lambda order: ev.LoadOrdered(order, directory, settles, is_included, forgets_feedback)
+        )
         assert isinstance(answer, local.StateReady)
         return answer
 

@@ -55,7 +55,7 @@ def site_status(
         skipped_steps=progress.skipped_steps,
         rank_memory_bytes=progress.rank_memory_bytes,
         profile=progress.profiling.shown,
-        is_spoiled=state.soundness.spoiled is not None,
+        spoiled_by=state.soundness.spoiled_by,
     )
 
 

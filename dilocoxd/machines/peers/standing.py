@@ -15,6 +15,7 @@ from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.pace import Pace
 from dilocoxd.machines.peers.record import PeerRecords, Standing
+from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.peers.view import PeerView
 
@@ -34,6 +35,8 @@ class PeerBook:
         self.pace: Final = Pace(self.records)
         self.conflicts: Final = Conflicts()
         self.double_votes: Final = DoubleVotes()
+        self.reverts: Final = Reverts()
+        self.tips.dead = self.reverts.dead
         self._suspected: frozenset[PeerId] = frozenset()
         """Whose record says that it was alone in a later attempt too often."""
         self._live: frozenset[PeerId] | None = None
@@ -121,6 +124,7 @@ class PeerBook:
 
     def reach(self, chain: ChainView) -> None:
         """A new height: claims are compared with it, half of the lone raises are forgotten."""
+        self.reverts.reach(chain)
         self.tips.review(chain)
         for record in self.records.values():
             record.suspicion //= 2

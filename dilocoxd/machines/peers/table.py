@@ -143,6 +143,12 @@ STANDING: Final = (
         "a newer one once it is over",
     ),
     StandingRow(
+        "taken_back",
+        "peers.reverts:Reverts.votes",
+        "TakeBack; our own state is spoiled",
+        "decided; the entry is not among the last 8",
+    ),
+    StandingRow(
         "shown",
         "round.attempt:RunningAttempt.shown",
         "ResultHashes",

@@ -5,7 +5,7 @@ Decides when that is reason enough to start recovery, and whose claims are belie
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Container, Iterable, Set
 from dataclasses import replace
 from typing import Final
 
@@ -53,8 +53,15 @@ class Tips:
         """No recovery before then."""
         self.rebuilt_head: Digest | None = None
         """The head at which our bits were found wrong last."""
+        self.dead: Container[Digest] = frozenset()
+        """Heads of chains with an entry that was taken back (R29): who stands there is behind."""
 
     # --- what is known
+
+    def relation(self, chain: ChainView, height: RoundIndex, head: Digest) -> str:
+        """Where a peer stands that claims this tip."""
+        kind = relation(chain, height, head)
+        return BEHIND if kind in (AHEAD, FORK) and head in self.dead else kind
 
     @property
     def claims(self) -> dict[PeerId, Claim]:
@@ -130,7 +137,7 @@ class Tips:
         too, at the same height (R19.5).
         """
         tip = self._records.of(peer).tip
-        kind, known = relation(chain, height, head), tip.claim
+        kind, known = self.relation(chain, height, head), tip.claim
         if known is not None:
             is_recent = now - known.said_at < self._limits.behind_grace_s
             is_older = known.height > height and (is_late or is_recent)
@@ -155,7 +162,7 @@ class Tips:
 
     def is_contradicted(self, chain: ChainView, view: PeerView) -> bool:
         """Whether a heartbeat says that its peer is here or behind, and the peer claims something else."""
-        is_elsewhere = relation(chain, view.height, view.head) in (AHEAD, FORK)
+        is_elsewhere = self.relation(chain, view.height, view.head) in (AHEAD, FORK)
         return not is_elsewhere and self._records[view.peer].tip.claim is not None
 
     def has_fallen_back(self, peer: PeerId, now: Monotonic) -> bool:
@@ -179,7 +186,7 @@ class Tips:
         for record in self._records.values():
             record.tip.is_at_our_head, record.tip.digest = False, None
         for peer, claim in self.claims.items():
-            tip, kind = self._records[peer].tip, relation(chain, claim.height, claim.head)
+            tip, kind = self._records[peer].tip, self.relation(chain, claim.height, claim.head)
             tip.is_at_our_head = kind == SAME
             tip.our_head_said_at = claim.said_at if tip.is_at_our_head else tip.our_head_said_at
             if kind in (AHEAD, FORK):
@@ -217,7 +224,7 @@ class Tips:
         self.retry_at = now if has_moved else Monotonic(now + self._limits.recovery_retry_s)
         for peer, claim in asked.items():
             tip = self._records.of(peer).tip
-            if relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
+            if self.relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
                 tip.backoff_until, tip.backoff_length, tip.num_unavailable = NEVER, 0, 0
                 self._believe(peer, tip)
             elif peer == in_part:

@@ -95,6 +95,8 @@ class LoadOrdered:
     directory: str
     settles: PhaseId | None = None
     is_included: bool = False
+    forgets_feedback: bool = False
+    """An entry that was taken back is left: error feedback may hold what spoiled it. Nothing is in flight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,9 @@ class PhaseMachine:
         match event:
             case ev.EntryCommitted():
                 self._on_entry(event)
-            case ev.LoadOrdered(order, directory, settles, is_included):
+            case ev.LoadOrdered(order, directory, settles, is_included, forgets_feedback):
                 m.settle(settles, m.expected or RoundIndex(0), owned=() if is_included else None)
-                m.queue.add(local.LoadState(0, directory), order=order)
+                m.queue.add(local.LoadState(0, directory, forgets_feedback), order=order)
             case ev.ContributionAbandoned():
                 self._on_abandoned(event)
             case ev.TrainingBegun():

@@ -125,6 +125,8 @@ def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) 
     if m.soundness.replaced() and m.is_trainer_active:
         m.trainer.must_replace = True  # what stands in the trainers is spoiled, whatever they owe
     if isinstance(operation.request, local.LoadState):
+        if operation.request.forgets_feedback:
+            repayment.forgotten(m)
         # A trainer that owes a merge gets the new anchor with it; any other must drop what it built on the old one. So
         # must one that mixes: nobody knows which fragments moved, and which of them hold its own progress.
         if m.is_trainer_active and (not m.trainer.needs_merge or m.settings.delay == "streaming"):

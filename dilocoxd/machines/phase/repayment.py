@@ -109,6 +109,16 @@ def lost(m: PhaseState) -> None:
     m.owed.saved = None
 
 
+def forgotten(m: PhaseState) -> None:
+    """FEEDBACK is zero, and nothing that it held is owed; but what was formed meanwhile stays until it is settled. The
+    file must not bring it back after a restart."""
+    if m.flight is None or m.flight.stage == "forming":
+        m.owed.feedback.clear()
+    settled = m.record.last_settled
+    if m.is_begun and m.owed.saved is not None and settled is not None:
+        m.queue.add(local.SaveSite(0, m.settings.feedback_path, settled))
+
+
 def reconcile(m: PhaseState) -> bool:
     """Queue the next ReturnWork if FEEDBACK does not have what it must; True if so."""
     if not m.is_begun or m.is_leaving or m.flight is not None or m.queue.returning:

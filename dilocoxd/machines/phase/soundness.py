@@ -53,6 +53,11 @@ class Soundness:
     _is_bad: bool = False
     """The newest step was not finite."""
 
+    @property
+    def spoiled_by(self) -> tuple[RoundIndex | None, RoundIndex] | None:
+        """Rounds [first, end) of the entries that may have done it, first None if we do not know; None: it is sound."""
+        return (self.spoiled.since, self.spoiled.round) if self.spoiled is not None else None
+
     def begin(self) -> None:
         """A fresh generation of trainers counts from zero."""
         self._taken, self._num_bad, self._skipped, self._is_bad = None, 0, 0, False

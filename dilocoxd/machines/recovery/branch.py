@@ -7,7 +7,7 @@ contributed lately. Votes bind the payload by its hashes and the state by its di
 R20, R21, R27.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from dilocoxd.errors import WireError
@@ -112,11 +112,12 @@ def _check_probation(signed: SignedEntry, view: ChainView) -> None:
         raise WireError("bad_quorum", f"entry {entry.round}: {problem}")
 
 
-def is_better(branch: Branch, own: Sequence[Entry]) -> bool:
-    """Fork choice: more tokens since the fork (`own` are our entries); on a tie the smaller hash of the first entry."""
-    if not branch.entries:
+def is_better(branch: Branch, own: Sequence[Entry], reverted: Set[Digest] = frozenset()) -> bool:
+    """Fork choice: more tokens since the fork (`own` are our entries); on a tie the smaller hash of the first entry.
+    Before that, a branch with an entry that was `reverted` loses against one without (R29)."""
+    if not branch.entries or not reverted.isdisjoint(entry_hash(signed.entry) for signed in branch.entries):
         return False
-    if not own:
+    if not own or not reverted.isdisjoint(entry_hash(entry) for entry in own):
         return True
     theirs, ours = branch.tokens, sum(entry_tokens(entry) for entry in own)
     if theirs != ours:

@@ -12,6 +12,7 @@ from dilocoxd.machines.recovery.branch import Branch, is_better
 from dilocoxd.machines.recovery.branch_search import BranchSearch
 from dilocoxd.machines.recovery.finality import Place, leads_to
 from dilocoxd.machines.recovery.outcomes import UNNUMBERED, Asking, Better, Failed, Kept, NotBetter, Outcome, Question
+from dilocoxd.wire.entry import entry_hash
 
 ANSWER_BYTES = 8 << 20
 """Largest answer to a question about entries."""
@@ -19,11 +20,19 @@ ANSWER_BYTES = 8 << 20
 
 class Comparison:
     """One peer. `heads`: chain head at each height of ours; `adopted`: a place that the operator wants to be at and
-    that our chain lacks."""
+    that our chain lacks; `reverted`: entries that nobody takes (R29)."""
 
-    def __init__(self, peer: PeerId, heads: Sequence[Digest], entries_max: int, adopted: Place | None = None) -> None:
+    def __init__(
+        self,
+        peer: PeerId,
+        heads: Sequence[Digest],
+        entries_max: int,
+        adopted: Place | None = None,
+        reverted: frozenset[Digest] = frozenset(),
+    ) -> None:
         self.peer = peer
         self._adopted = adopted
+        self._reverted = reverted
         self._search = BranchSearch(tuple(heads), entries_max)
         self._branch = Branch(0, ())
         self._read: r.OwnRead | None = None
@@ -51,15 +60,17 @@ class Comparison:
         entries is checked too: nobody is alarmed by entries that nobody voted for."""
         branch = self._branch
         is_adopted = self._adopted is not None and leads_to(branch.entries, self._adopted)
+        is_adopted = is_adopted and self._reverted.isdisjoint(entry_hash(signed.entry) for signed in branch.entries)
         if isinstance(done, r.OwnRead):
             self._read = done
-            is_wanted = is_adopted or is_better(branch, done.entries)
+            is_wanted = is_adopted or is_better(branch, done.entries, self._reverted)
             return r.CheckBranch(branch, done.base, is_adopted) if is_wanted else NotBetter()
         assert isinstance(done, r.BranchChecked) and self._read is not None
         if done.problem:
             return Failed(done.problem, is_false=True)
         own, num_final = self._read.entries, self._read.num_final
-        if num_final and not is_adopted:
+        reverted = self._reverted.intersection(entry_hash(entry) for entry in own)
+        if num_final and not is_adopted and not reverted:
             return Kept(r.FinalKept(self.peer, branch, own, num_final))
         adopted = self._adopted if is_adopted else None
-        return Better(self.peer, branch, own, not own or self._read.can_replay, adopted)
+        return Better(self.peer, branch, own, not own or self._read.can_replay, adopted, reverted)

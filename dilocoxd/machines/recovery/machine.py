@@ -22,6 +22,7 @@ from dilocoxd.machines.recovery.progress import BranchProgress, Sources, donors_
 from dilocoxd.machines.recovery.questions import OpenQuestions
 from dilocoxd.machines.recovery.source_faults import SourceFaults
 from dilocoxd.machines.recovery.states import DONE, START, after
+from dilocoxd.machines.recovery.taking_back import TakingBack
 from dilocoxd.machines.recovery.wording import sentence
 from dilocoxd.machines.round.outputs import StartRecovery
 
@@ -48,7 +49,7 @@ class RecoveryMachine:
         self._faults = SourceFaults()
         self._to_compare = list(dict.fromkeys(order.peers))
         self._num_compared = 0
-        self._part: Comparison | BranchProgress | None = None
+        self._part: Comparison | BranchProgress | TakingBack | None = None
         self._state = START
         self._wanted: r.Ask | r.Step | r.Done | None = None
         """What led to the present state."""
@@ -76,7 +77,7 @@ class RecoveryMachine:
         part = self._part
         if isinstance(part, BranchProgress) and part.search_text:
             return part.search_text
-        fork = part.fork if isinstance(part, BranchProgress) else None
+        fork = part.fork if isinstance(part, BranchProgress | TakingBack) else None
         return sentence(self._wanted, self._order.reason, part.peer if part is not None else None, fork)
 
     def next_deadline(self) -> Monotonic | None:
@@ -91,6 +92,11 @@ class RecoveryMachine:
         if self._order.is_rebuild:
             self._out.append(r.PauseTrainers("the state is rebuilt"))
             self._enact(r.Rebuild())
+        elif self._order.takes_back is not None:
+            self._out.append(r.PauseTrainers(self._order.reason))
+            back = TakingBack(self._order.takes_back, self._chain, self._order.reverted)
+            self._part = back
+            self._enact(back.start())
         else:
             self._next_peer()
         return self._taken()
@@ -136,7 +142,7 @@ class RecoveryMachine:
 
     def _on_answer(self, event: r.Answer) -> None:
         asked, part = self._questions.answered(event.request), self._part
-        if asked is None or part is None:
+        if asked is None or part is None or isinstance(part, TakingBack):
             return
         self._faults.hear(asked, event)
         if isinstance(event, r.AskFailed) and event.is_wrong and isinstance(asked.ask, r.AskChunk):
@@ -155,7 +161,7 @@ class RecoveryMachine:
         self._chain.note(step, done)
         if part is None:
             self._next_peer()  # rebuilt as ordered, or turned back
-        elif isinstance(part, Comparison):
+        elif isinstance(part, Comparison | TakingBack):
             self._enact(part.on_step(done))
         else:
             self._enact(part.on_step(done, now=self._now))
@@ -169,7 +175,7 @@ class RecoveryMachine:
                 for question in outcome.questions:
                     self._ask(question)
             case NotBetter():
-                self._num_compared += 1
+                self._num_compared += isinstance(self._part, Comparison)
                 self._next_peer()
             case Kept(found):
                 self._out.append(found)
@@ -212,7 +218,8 @@ class RecoveryMachine:
         heads, adopted = self._chain.heads, self._adopted
         if adopted is not None and heads[adopted[0] : adopted[0] + 1] == [adopted[1]]:
             adopted = None  # we are there
-        comparison = Comparison(self._to_compare.pop(0), heads, self._limits.entries_max, adopted)
+        peer, reverted = self._to_compare.pop(0), self._order.reverted
+        comparison = Comparison(peer, heads, self._limits.entries_max, adopted, reverted)
         self._part = comparison
         self._enact(comparison.start())
 
@@ -226,16 +233,16 @@ class RecoveryMachine:
         self._enact(progress.start())
 
     def _complete(self) -> None:
-        assert isinstance(self._part, BranchProgress)
-        if self._part.has_own:
+        part = self._part
+        if isinstance(part, BranchProgress) and part.has_own:
             self._out.append(r.ForgetOwn())
-        self._num_compared += 1
+        self._num_compared += isinstance(part, BranchProgress)
         self._next_peer()
 
     def _give_up(self, failed: Failed) -> None:
         """The branch is false or cannot be had."""
         part = self._part
-        assert part is not None
+        assert part is not None and not isinstance(part, TakingBack)
         back = part.way_back() if isinstance(part, BranchProgress) else None
         has_part = self._chain.has_moved and (back is None or back.is_kept)
         self._faults.note(part.peer, failed.reason, is_false=failed.is_false, has_part=has_part)

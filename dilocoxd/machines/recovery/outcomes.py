@@ -6,7 +6,7 @@ another, none emits an effect, none knows the state of the machine.
 
 from dataclasses import dataclass
 
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import Digest, PeerId
 from dilocoxd.machines.recovery.branch import Branch
 from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.interface.orders import FinalKept
@@ -59,6 +59,8 @@ class Better:
     """Our disk leads to the state at the fork."""
     adopted: Place | None = None
     """Better because it leads to this place, which the operator has chosen."""
+    reverted: frozenset[Digest] = frozenset()
+    """Of `own`, those that were taken back (R29)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class OwnChain:
             case r.Rebuild(), r.Rebuilt(digest):
                 self.state_digest = digest
             case r.LeaveOwn(branch), r.OwnLeft():
+                if step.reverted and self.in_flight is not None:
+                    self.settled, self.in_flight = self.in_flight.contribution.phase, None
                 self._cut(branch.fork)
                 self.state_digest = None
             case r.AdoptSnapshot(), r.Adopted():

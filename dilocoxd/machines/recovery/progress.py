@@ -153,7 +153,7 @@ class BranchProgress:
             return None
         taken, adopted = self._better.branch.entries[: self._num_taken], self._better.adopted
         is_there = adopted is not None and leads_to(taken, adopted)  # final from now on (R28.7), whatever it weighs
-        is_kept = is_there or is_better(Branch(fork, taken), own)
+        is_kept = is_there or is_better(Branch(fork, taken), own, self._better.reverted)
         return r.TurnBack(fork, taken, own, is_kept, self._chain.in_flight)
 
     # --- the way to the tip, before anything is left
@@ -196,7 +196,8 @@ class BranchProgress:
         own = self._better.own
         if not own:
             return self._enter()
-        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight, self._better.adopted is not None)
+        is_adopted, reverted = self._better.adopted is not None, self._better.reverted
+        return r.LeaveOwn(self._better.branch, own, self._chain.in_flight, is_adopted, reverted)
 
     def _enter(self) -> Outcome:
         offer = self._snapshot

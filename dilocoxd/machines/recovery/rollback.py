@@ -3,7 +3,8 @@
 Pure. Source: protocol/06-rounds.md, R20, R21.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from dilocoxd.ids import Digest, PeerId, PhaseId
@@ -71,9 +72,21 @@ def settlement(entry: Entry, in_flight: InFlight | None) -> Settlement | None:
     return Settlement(ours.phase, in_flight.owned if is_as_voted else ())
 
 
-def dropped_phases(me: PeerId, own: Sequence[Entry], branch: Branch) -> tuple[PhaseId, ...]:
+def dropped_phases(
+    me: PeerId, own: Sequence[Entry], branch: Branch, reverted: Set[Digest] = frozenset()
+) -> tuple[PhaseId, ...]:
     """Our contributions that a rollback takes out of the chain and the better branch does not have: late contributions,
-    to be put back into our error feedback from the payloads that we kept."""
-    before = {c.phase for entry in own for c in entry.contributions if c.peer == me}
-    after = {c.phase for signed in branch.entries for c in signed.entry.contributions if c.peer == me}
-    return tuple(sorted(before - after))
+    to be put back into our error feedback from the payloads that we kept. Not from the first entry of `reverted` on."""
+    sound = itertools.takewhile(lambda entry: entry_hash(entry) not in reverted, own)
+    return tuple(sorted(_phases(me, sound) - _phases(me, (signed.entry for signed in branch.entries))))
+
+
+def forgotten_phases(me: PeerId, own: Sequence[Entry], reverted: Set[Digest]) -> tuple[PhaseId, ...]:
+    """Our contributions to entries of ours from the first on that was `reverted`: it may be one of them that spoiled
+    the model, and those after it have what rounding left of it (R29)."""
+    spoiled = itertools.dropwhile(lambda entry: entry_hash(entry) not in reverted, own)
+    return tuple(sorted(_phases(me, spoiled)))
+
+
+def _phases(me: PeerId, entries: Iterable[Entry]) -> set[PhaseId]:
+    return {c.phase for entry in entries for c in entry.contributions if c.peer == me}

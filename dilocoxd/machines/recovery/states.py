@@ -26,7 +26,8 @@ _TURN_BACK: Final[Mapping[Wanted, str]] = {r.TurnBack: "turning_back"}
 
 MOVES: Final[Mapping[str, Mapping[Wanted, str]]] = MappingProxyType(
     {
-        START: {r.Rebuild: "rebuilding", **_NEXT_PEER},
+        START: {r.Rebuild: "rebuilding", r.ReadOwn: "taking_back", **_NEXT_PEER},
+        "taking_back": {**_LEAVE, **_NEXT_PEER},
         "comparing": {r.ReadOwn: "weighing", **_NEXT_PEER},
         "weighing": {r.CheckBranch: "weighing", **_SEARCH, **_LEAVE, **_REPLAY, **_NEXT_PEER},
         "choosing": {

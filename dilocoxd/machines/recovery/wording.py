@@ -10,8 +10,8 @@ def sentence(wanted: r.Ask | r.Step | r.Done | None, reason: str, peer: PeerId |
     match wanted:
         case r.AskEntries():
             return f"the chain of {wanted.peer} ({reason})"
-        case r.ReadOwn():
-            return f"the branch of {peer} to be weighed"
+        case r.ReadOwn(number):
+            return f"the branch of {peer} to be weighed" if peer is not None else f"entry {number} to be taken back"
         case r.CheckBranch(branch):
             return f"the votes of {len(branch.entries)} entries of {peer} to be checked"
         case r.LeaveOwn(branch, own):

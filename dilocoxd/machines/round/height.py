@@ -55,6 +55,8 @@ class OwnSite:
         """Our newest vote; after the commit it still helps those who missed it."""
         self.is_training = False
         """We train: our contribution is waited for too."""
+        self.spoiled: tuple[RoundIndex | None, RoundIndex] | None = None
+        """Rounds of the entries of which one has spoiled our state (R29)."""
         self.is_leaving = False
         self.bandwidth = 0
         """Measured outgoing bytes/s; 0 = unknown."""
@@ -149,7 +151,9 @@ class Height:
 
     def locks_here(self) -> dict[PeerId, Lock | None]:
         """Of those who are ready in this attempt, ourselves included."""
-        locks = {p: r.lock for p, r in self.words.readies().items() if r.attempt == self.attempt.index}
+        is_void, readies = self.book.reverts.is_void, self.words.readies()
+        said = {p: r.lock for p, r in readies.items() if r.attempt == self.attempt.index}
+        locks = {p: None if lock is not None and is_void(lock.entry_hash) else lock for p, lock in said.items()}
         locks[self.me] = self.lock.on_wire if self.lock is not None else None
         return locks
 
@@ -256,7 +260,7 @@ class Height:
         """The round that ends with this entry."""
         return RoundSummary(
             round=self.round,
-            num_attempts=self.attempt.index + 1,
+            num_attempts=self.attempt.index - self.book.reverts.first_attempt(self.round) + 1,
             coordinator=self.attempt.coordinator,
             contributions=voted_on.entry.contributions,
             is_contributor=any(c.peer == self.me for c in voted_on.entry.contributions),

@@ -33,10 +33,13 @@ from dilocoxd.wire.messages import (
     ProposeCommit,
     Ready,
     ResultHashes,
+    TakeBack,
     Vote,
 )
 
-RoundMessage = Ready | Propose | ProposeCommit | Accept | Vote | ResultHashes | Abandon | Committed | Leaving | Accuse
+RoundMessage = (
+    Ready | Propose | ProposeCommit | Accept | Vote | ResultHashes | Abandon | Committed | Leaving | Accuse | TakeBack
+)
 """The messages between daemons that this machine understands; the driver gives it nothing else."""
 
 
@@ -50,6 +53,9 @@ NEWEST_READ = 8
 class Started:
     """First event after construction: the chain in the constructor is loaded and applied (or genesis)."""
 
+    taken_back: tuple[TakeBack, ...] = ()
+    """The newest PersistReverts of earlier lives."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeersChanged:
@@ -60,6 +66,9 @@ class PeersChanged:
     """We train ourselves: as coordinator we wait for our own contribution like for that of others."""
     bandwidth: int = 0
     """Our own measured outgoing bytes/s (0 = unknown): announced, so that owners get work in proportion."""
+    spoiled: tuple[RoundIndex | None, RoundIndex] | None = None
+    """Rounds [first, end) of the entries of which one has spoiled our state, so that nothing can be trained from it;
+    first None: unknown. None: it is sound, as far as we know."""
 
 
 @dataclass(frozen=True, slots=True)

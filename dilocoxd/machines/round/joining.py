@@ -22,6 +22,7 @@ from dilocoxd.machines.round.outcomes import (
     Violation,
     Waiting,
 )
+from dilocoxd.machines.round.outputs import Send
 from dilocoxd.machines.round.proposals import repeated
 from dilocoxd.machines.round.timers import LEFT_BEHIND
 from dilocoxd.wire.messages import Abandon, Ready
@@ -60,6 +61,8 @@ def on_ready(height: Height, peer: PeerId, ready: Ready, state: str, now: Monoto
     if kind == SAME:
         return _on_ready_here(height, peer, ready, state, now)
     words.stands_elsewhere(peer)
+    if Digest(ready.parent) in book.reverts.dead:  # it has not heard that an entry of its chain was taken back (R29)
+        return Told(tuple([Send(peer, message) for message in book.reverts.recent(height.chain)]))
     if kind == BEHIND and book.tips.has_fallen_back(peer, now):
         book.fell_back(peer, ready.round, Digest(ready.parent))
     # To a peer that is still at an older round: our vote of it, and where we stand (R15).

@@ -6,7 +6,7 @@ R16, R19.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
@@ -32,6 +32,7 @@ from dilocoxd.machines.round.outputs import (
     LeaveFinished,
     PersistEntry,
     PersistPromise,
+    PersistReverts,
     Promise,
     RoundFinished,
     Send,
@@ -43,7 +44,7 @@ from dilocoxd.machines.round.timers import LAG_S, Mark, Timers
 from dilocoxd.machines.round.voting import promise_of, signed_vote, vote_again
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.entry import SignedEntry, entry_hash
-from dilocoxd.wire.messages import Abandon, Accept, Accuse, Committed, Leaving
+from dilocoxd.wire.messages import Abandon, Accept, Accuse, Committed, Leaving, TakeBack
 
 READIES_HEARD: Final = 2
 """After a recovery everybody can say Ready so often before what was waited earlier counts."""
@@ -59,6 +60,7 @@ class Recovering:
     asked: Mapping[PeerId, Claim]
     waited_s: float | None
     """We had been in the attempt for so long and had accepted nothing: we may come back to it."""
+    takes_back: TakeBack | None = None
 
 
 class RoundLife:
@@ -106,6 +108,8 @@ class RoundLife:
         height = self.height
         ready = height.ready_message()
         height.say(height.me, ready, self.now)
+        for message in self.book.reverts.open(height.chain):
+            self.broadcast(message)  # first: who does not know it does not believe our attempt
         self.broadcast(ready)
         self.repeat_at = Monotonic(self.now + self.terms.limits.ready_repeat_s)
 
@@ -136,6 +140,24 @@ class RoundLife:
             if evidence.peer not in self.height.chain.barred:
                 self.broadcast(Accuse(evidence))
 
+    def take_back(self) -> None:
+        """Vote against what spoiled our state, and tell what a majority has decided: that is on disk first (R29)."""
+        reverts, spoiled = self.book.reverts, self.own.spoiled
+        said = reverts.vote(spoiled, self.height.chain, self.terms.site) if spoiled is not None else []
+        if news := reverts.take_news():
+            self.emit(PersistReverts(tuple(reverts.decided.values())))
+        for message in dict.fromkeys((*said, *news)):
+            self.broadcast(message)
+
+    def left_behind(self) -> Recover | GiveUp | None:
+        """What was decided about entries of our chain, or about one that others had in our round."""
+        reverts, height = self.book.reverts, self.height
+        if (due := reverts.due(height.chain)) is not None:
+            return Recover(f"entry {due.round} is taken back: it spoiled the model", takes_back=due)
+        if height.attempt.index < reverts.first_attempt(height.round):
+            return GiveUp(f"an entry of round {height.round} was taken back", is_told=False)
+        return None
+
     # --- time
 
     def advance(self, now: Monotonic, wake_at: Monotonic | None) -> None:
@@ -158,7 +180,10 @@ class RoundLife:
 
     def enter(self, index: Attempt, since: Monotonic | None = None) -> None:
         """Promise never to vote below this attempt again, and say so. `since`: what was waited in it before counts."""
+        index = max(index, self.book.reverts.first_attempt(self.height.round))
         self.height.attempt = RunningAttempt(index, self.now if since is None else since)
+        if (lock := self.height.lock) is not None and self.book.reverts.is_void(lock.entry_hash):
+            self.height.lock = None  # void, whoever else is locked on it (R29)
         if index > 0:
             # At a new height what observers still get from the round before goes on until RESULT is needed again.
             self.emit(CancelTransfers(self.height.round, index))
@@ -226,6 +251,8 @@ class RoundLife:
             is_voted = phase == self.own.voted_phase
             self.emit(AbandonContribution(phase, is_voted))
             self.own.offer = None
+        for message in self.book.reverts.recent(chain):
+            self.broadcast(message)
         for evidence in height.evidence():
             self.broadcast(Accuse(evidence))  # until an entry holds it: the first time it may have been lost
         # A recovery may bring us back to where we voted before: what we promised there still holds (R2), the lock
@@ -297,14 +324,21 @@ class RoundLife:
             Abandon(height.round, height.attempt.index, one_line(f"catching up: {found.reason}")[:REASON_MAX], ())
         )
         is_uninvolved = is_gathering and height.attempt.promised_to is None
-        self.recovering = Recovering(tips.claims, self.now - height.attempt.since if is_uninvolved else None)
+        waited_s = self.now - height.attempt.since if is_uninvolved else None
+        self.recovering = Recovering(tips.claims, waited_s, found.takes_back)
         if found.is_rebuild:
             tips.rebuilt_head = height.chain.head
         asked = self.recovering.asked
         peers = sorted({*asked, *found.peers}) or sorted(self.book.live() - {height.me})
         best = max([claim.height for claim in asked.values()], default=height.round)
         height.attempt.stop()
-        self.emit(StartRecovery(tuple(peers), best, found.reason, found.is_rebuild, height.in_flight()))
+        back, reverts = found.takes_back, self.book.reverts
+        if back is not None:
+            reverts.tried(back)
+        order = StartRecovery(tuple(peers), best, found.reason, found.is_rebuild, height.in_flight())
+        self.emit(
+            replace(order, takes_back=back.round if back is not None else None, reverted=frozenset(reverts.decided))
+        )
         return len(peers)
 
     def resume(self, found: RecoveryFinished | RecoveryFailed) -> None:
@@ -321,6 +355,10 @@ class RoundLife:
         if self.own.offer is not None and found.settled_phase == self.own.offer.contribution.phase:
             self.own.offer = None
         if not is_same:
+            self.own.spoiled = None  # of another state
+            if (back := recovering.takes_back) is not None:
+                left = [height.chain.hash_at(number) for number in range(back.round, height.round)]
+                self.book.reverts.bury([head for head in left if head is not None])
             self.arrive(found.chain)
         asked = {peer: claim for peer, claim in recovering.asked.items() if peer not in found.unasked}
         tips.finished(

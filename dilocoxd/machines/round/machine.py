@@ -37,6 +37,7 @@ from dilocoxd.wire.messages import (
     ProposeCommit,
     Ready,
     ResultHashes,
+    TakeBack,
     Vote,
 )
 
@@ -112,7 +113,8 @@ class RoundMachine:
             group = tuple(attempt.voted_on.voters)
         place = (self._state, self._life.height.round, attempt.index, attempt.coordinator)
         unconfirmed = frozenset(self._life.book.tips.unconfirmed)
-        return c.RoundStatus(*place, group, attempt.observers, self._waiting_for, unconfirmed)
+        first = self._life.book.reverts.first_attempt(self._life.height.round)
+        return c.RoundStatus(*place, group, attempt.observers, self._waiting_for, unconfirmed, first)
 
     def next_deadline(self) -> Monotonic | None:
         """When to send DeadlineReached; None: only another event can change anything."""
@@ -177,6 +179,7 @@ class RoundMachine:
         outcome = self._hear(event)
         self._act(outcome)
         life.accuse()
+        life.take_back()
         for _ in range(LOOKS_MAX if self._state not in o.OVER else 0):
             before = (self._state, life.height.attempt.index, life.height.round)
             self._wake_at = self._look()
@@ -198,6 +201,7 @@ class RoundMachine:
                 return exchanging.on_audited(height, event, state, now)
             case e.PeersChanged():
                 life.own.is_training, life.own.bandwidth = event.is_training, event.bandwidth
+                life.own.spoiled = event.spoiled if state != o.CATCHING_UP else None
                 life.book.see(event.peers, height.chain, now)
             case e.PhaseOffered():
                 life.offer(event, is_told=state in o.OPEN)
@@ -206,7 +210,10 @@ class RoundMachine:
                 return event if is_awaited else None
             case e.RecoveryFinished() | e.RecoveryFailed():
                 return event if state == o.CATCHING_UP else None
-            case e.Started() | e.StoreFailed():
+            case e.Started():
+                life.book.reverts.load(event.taken_back)
+                return event
+            case e.StoreFailed():
                 return event
             case e.BranchAdopted():
                 life.book.tips.pardon(event.peers)
@@ -220,7 +227,7 @@ class RoundMachine:
                 assert_never(event)
         return None
 
-    def _hear_message(self, peer: PeerId, message: e.RoundMessage) -> o.Outcome | None:
+    def _hear_message(self, peer: PeerId, message: e.RoundMessage) -> o.Outcome | None:  # noqa: C901 - one flat match
         life, height, state, now = self._life, self._life.height, self._state, self._life.now
         match message:
             case Abandon():
@@ -235,6 +242,8 @@ class RoundMachine:
                 voting.on_accept(height, peer, message)
             case Accuse():
                 return voting.on_accuse(height, peer, message)
+            case TakeBack():
+                return voting.on_take_back(height, peer, message)
             case ResultHashes():
                 return voting.on_result_hashes(height, peer, message, now)
             case Committed():
@@ -259,6 +268,8 @@ class RoundMachine:
         if leave_end is not None and (self._is_free_to_go() or now >= leave_end):
             self._act(o.Leave())
             return None
+        if self._state in o.OPEN and (left := life.left_behind()) is not None:
+            self._act(left)
         if self._state not in o.OPEN:
             return leave_end
         found = decided = self._decided()

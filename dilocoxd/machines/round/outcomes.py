@@ -10,7 +10,7 @@ from dilocoxd.ids import Attempt, Monotonic, PeerId
 from dilocoxd.machines.round.locks import HeldLock
 from dilocoxd.machines.round.outputs import Command
 from dilocoxd.wire.entry import SignedVote
-from dilocoxd.wire.messages import Propose, ProposeCommit
+from dilocoxd.wire.messages import Propose, ProposeCommit, TakeBack
 
 STARTING: Final = "starting"
 GATHERING: Final = "gathering"
@@ -108,6 +108,8 @@ class Recover:
     orders: tuple[Command, ...] = ()
     peers: tuple[PeerId, ...] = ()
     """Whom to ask besides those who claim something."""
+    takes_back: TakeBack | None = None
+    """First of all leave this entry (R29)."""
 
 
 @dataclass(frozen=True, slots=True)

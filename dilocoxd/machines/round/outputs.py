@@ -10,6 +10,7 @@ from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderR
 from dilocoxd.machines.round.inputs import RoundMessage
 from dilocoxd.wire.entry import Contribution, Entry, Evidence, Signature, SignedEntry
 from dilocoxd.wire.local.outer_worker import OwnedSegment
+from dilocoxd.wire.messages import TakeBack
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,13 @@ class PersistPromise:
     it, the payload in RESULT should be stored too (else say `results_held=False` at the next start)."""
 
     promise: Promise
+
+
+@dataclass(frozen=True, slots=True)
+class PersistReverts:
+    """Write and fsync before anything after it in this batch is done. Replaces those before it (R29)."""
+
+    taken_back: tuple[TakeBack, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,10 @@ class StartRecovery:
     reason: str
     is_rebuild: bool
     in_flight: InFlight | None
+    takes_back: RoundIndex | None = None
+    """First of all leave our chain from this entry on, which a majority has taken back (R29)."""
+    reverted: frozenset[Digest] = frozenset()
+    """Entries that were taken back: no branch with one of them is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +195,7 @@ Command = (
     Send
     | Broadcast
     | PersistPromise
+    | PersistReverts
     | SendSegment
     | CancelTransfers
     | OrderReduce
@@ -224,3 +237,5 @@ class RoundStatus:
     waiting_for: str
     unconfirmed: frozenset[PeerId]
     """Stand on a chain that recovery could not take, as far as we know."""
+    first_attempt: int = 0
+    """Where those of this round begin: entries of it may have been taken back (R29)."""

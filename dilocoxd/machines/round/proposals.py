@@ -238,6 +238,8 @@ def _considered_commit(
     height: Height, peer: PeerId, message: ProposeCommit, now: Monotonic
 ) -> VoteOn | Violation | None:
     lock = height.lock
+    if height.book.reverts.is_void(message.lock.entry_hash):
+        return None  # the peer has not heard that the entry was taken back (R29)
     if height.me not in message.voters:
         if not height.words.is_false_alarm(peer):
             height.attempt.note_left_out(peer, now)

@@ -14,7 +14,7 @@ from dilocoxd.machines.round.outcomes import CATCHING_UP, Commit, GiveUp, Outcom
 from dilocoxd.machines.round.outputs import Promise, Send
 from dilocoxd.machines.round.timers import DISPUTE, VOTE, Mark, earliest
 from dilocoxd.wire.entry import VoteFor, voted_for
-from dilocoxd.wire.messages import Accept, Accuse, ResultHashes, Vote
+from dilocoxd.wire.messages import Accept, Accuse, ResultHashes, TakeBack, Vote
 
 
 def look(height: Height, now: Monotonic) -> Outcome:
@@ -121,6 +121,12 @@ def on_accuse(height: Height, peer: PeerId, message: Accuse) -> Violation | None
     if height.book.double_votes.hear(message.evidence, height.chain, height.terms.site.keys):
         return None
     return Violation(peer, "bad_evidence", f"what it holds against {message.evidence.peer} proves nothing")
+
+
+def on_take_back(height: Height, peer: PeerId, message: TakeBack) -> Violation | None:
+    """Votes to take an entry back; who brings them need not be one of the voters (R29)."""
+    problem = height.book.reverts.hear(message, height.chain, height.terms.site.keys)
+    return Violation(peer, "bad_signature", problem) if problem else None
 
 
 def on_accept(height: Height, peer: PeerId, message: Accept) -> None:

@@ -51,6 +51,9 @@ class LoadState:
 
     request: Uint
     directory: Lines
+    forgets_feedback: bool = False
+    """OWNER_FEEDBACK is zero afterwards, and FEEDBACK if nothing is in flight: they may hold what rounding left of what
+    spoiled the model."""
     is_check: bool = False
     """Of a part: only say whether it could be done (wire/local/outer_parts.py)."""
 

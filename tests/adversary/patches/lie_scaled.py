@@ -10,13 +10,14 @@ from dilocoxd.wire.local.buffers import PHASE
 from dilocoxd.wire.local.outer_worker import FormContribution
 
 
-def scale_contributions(factor: float) -> None:
-    """Multiply every pseudo-gradient by `factor`, once per phase."""
+def scale_contributions(factor: float, count: int | None = None) -> None:
+    """Multiply every pseudo-gradient, or the first `count`, by `factor`, once per phase."""
     real = OuterWorker.ask_present
     scaled: set[int] = set()
 
     async def ask_present(self: OuterWorker, request: Any) -> Any:
-        if isinstance(request, FormContribution) and request.phase not in scaled:
+        is_more = count is None or len(scaled) < count
+        if isinstance(request, FormContribution) and request.phase not in scaled and is_more:
             scaled.add(request.phase)
             with mmap.mmap(self._buffers.fd(PHASE), 0) as window:
                 values = np.frombuffer(window, dtype=np.float32)

@@ -17,6 +17,7 @@ from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
 from dilocoxd.machines.round.outputs import KeptPromise, Promise
 from dilocoxd.store.durable import DiskFull
 from dilocoxd.wire.entry import SignedEntry, entry_hash, genesis_hash
+from dilocoxd.wire.messages import TakeBack
 from dilocoxd.wire.records import PeerRecord
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Disk:
     """Where the operator wanted to be last (R28)."""
     probation_rounds: int = 0
     """Of the run (M11)."""
+    taken_back: tuple[TakeBack, ...] = ()
+    """Certificates against entries (R29)."""
 
     def first_view(self, state_digest: Digest, participation_rounds: int = 0) -> ChainView:
         """View of the empty chain."""

@@ -22,7 +22,7 @@ from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.machines.round.machine import RoundMachine
 from dilocoxd.wire.entry import entry_hash
 from tests.simulation.peer.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored, hashes
-from tests.simulation.peer.presence import HEARTBEAT_S, Joining, Presence
+from tests.simulation.peer.presence import HEARTBEAT_S, Joining, Presence, spoiled
 from tests.simulation.peer.signing import UNIX_MS, keys_of
 from tests.simulation.peer.worker import Worker
 from tests.simulation.rules.watch import Watch
@@ -69,6 +69,8 @@ class Node:
         self.backlog: list[Callable[[], None]] = []
         self.is_reading = False
         """It has just been woken: what came meanwhile is read before a deadline is told (daemon/round/inbox.py)."""
+        self.saw_sound = True
+        """It trained on the state before the one that was spoiled, in this life."""
         self.machine: RoundMachine
         self.checked: ChainView | None = None
         """What was compared with the chains of all others last."""
@@ -105,7 +107,7 @@ class Node:
         self.watch = Watch(self, self.swarm.votes_said, self.swarm.accepts_said)
         self.presence = Presence(self)
         self.world.log(f"{self.name} starts at height {self.machine.chain.height}")
-        self.feed(e.Started())
+        self.feed(e.Started(self.disk.taken_back))
         self.joining = Joining(self)
         self.later(0.0, self.presence.tick)
         self.later(0.1, self._begin)
@@ -266,6 +268,8 @@ class Node:
                     self.swarm.post(self.name, peer, command.message)
             case c.PersistPromise():
                 self._persist_promise(command)
+            case c.PersistReverts():
+                self.disk.taken_back = command.taken_back
             case SendSegment():
                 self.swarm.transfer(self, command)
             case CancelTransfers():
@@ -374,7 +378,7 @@ class Node:
 
     def _boundary(self) -> None:
         is_busy = self.offered is not None or self.is_recovering or not self.swarm.is_training
-        if not is_busy:
+        if not is_busy and spoiled(self) is None:
             self.worker.form()
         if self.is_up:
             seconds = self.phase_s * (0.2 if is_busy else self.world.rng.uniform(0.8, 1.2))

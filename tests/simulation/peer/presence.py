@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.machines.membership.catch_up import MEET_PATIENCE_S, CatchUp
 from dilocoxd.machines.membership.machine import Membership
 from dilocoxd.machines.round import inputs as e
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 3.0
 TICK_S = 1.0
 PROBE_TIMEOUT_S = 5.0
+
+
+def spoiled(node: Node) -> tuple[RoundIndex | None, RoundIndex] | None:
+    """Rounds of the entries that may be why nothing can be trained from the state of this peer (R29)."""
+    end = node.machine.chain.height
+    entries = [stored.signed.entry for stored in node.disk.log[:end]]
+    bad = [entry.round for entry in entries if node.swarm.is_spoiled(node, entry)]
+    if not bad or node.is_recovering:
+        return None
+    return RoundIndex(bad[0]) if node.saw_sound else None, end
 
 
 class Presence:
@@ -106,7 +116,8 @@ class Presence:
 
     def report(self) -> None:
         node = self.node
-        node.feed(e.PeersChanged(self.table.views(now=node.clock()), is_training=node.trains))
+        views, bad = self.table.views(now=node.clock()), spoiled(node)
+        node.feed(e.PeersChanged(views, is_training=node.trains and bad is None, spoiled=bad))
 
     def _pass_on(self) -> None:
         rng, nodes = self.node.world.rng, self.node.swarm.nodes

@@ -21,6 +21,7 @@ from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.rollback import dropped_phases, settlement
 from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.wire.entry import entry_hash
+from tests.simulation.ledger import Broken
 from tests.simulation.peer.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Crashed, Disk, Payload, Stored, hashes, sha
 
 if TYPE_CHECKING:
@@ -253,11 +254,22 @@ class Recovery:
         self.own = node.disk.log[branch.fork :]
         entries = [stored.signed.entry for stored in self.own]
         in_flight = step.in_flight.contribution.phase if step.in_flight is not None else None
-        for phase in dropped_phases(node.name, entries, branch):
+        for phase in dropped_phases(node.name, entries, branch, step.reverted):
             if phase != in_flight:
                 self.swarm.ledger.reclaimed(node.name, phase)
         self.swarm.world.log(f"{node.name} rolls back {len(entries)} entries")
-        self.swarm.leaves(node, branch, is_adopted=step.is_adopted)
+        if step.reverted:
+            self.swarm.takes_back(node, branch.fork, step.reverted)
+            if in_flight is not None:
+                self.swarm.ledger.lost(node.name, in_flight)
+                node.offered = None
+        if not branch.entries:
+            self.own = []
+            node.disk.roll_back(branch.fork)
+            self.digest = Digest(entries[0].state_digest)
+            return
+        if not step.reverted:
+            self.swarm.leaves(node, branch, is_adopted=step.is_adopted)
         node.disk.set_aside(branch.fork)
         self.digest = Digest(entries[0].state_digest)
 
@@ -295,6 +307,8 @@ class Recovery:
         elif all(len(node.disk.log) <= entry.round for node in honest.values()):
             # A liar that never votes ends rounds too: the others get them from it, with their own work in them.
             self.swarm.rounds_finished += 1
+        if entry_hash(entry) in self.order.reverted:
+            raise Broken(f"R29: {self.node.name} takes entry {entry.round} again, which was taken back")
         self.node.disk.append(stored)
         self.swarm.ledger.committed(name, entry)
         self.swarm.ledger.taken(name, entry)

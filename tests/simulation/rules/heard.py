@@ -112,7 +112,7 @@ class Heard:
         elif isinstance(message, m.Leaving):
             self.departed.add(peer)
             self.early.pop(peer, None)
-        elif isinstance(message, m.Accuse):
+        elif isinstance(message, m.Accuse | m.TakeBack):
             return False
         elif here is not None and message.round == here[0]:
             self._listen_at_work(peer, message)

@@ -99,7 +99,7 @@ class Watch:
             self.woke_at = self.now
 
     def before(self, event: e.Event, now: float) -> None:
-        """Just before the machine handles it. `now`: by the peer's clock."""
+        """The machine handles it next. `now`: by the peer's clock."""
         self.heard.now = now - self.still_s
         self.state = self.status.state
         self.group = {*self.status.group, *self.status.observers}
@@ -163,7 +163,7 @@ class Watch:
         return Broken(f"{text} ({self.node.name})")
 
     def is_own(self, vote: m.Vote) -> bool:
-        """Of ours, for the round that we are in."""
+        """For the round that we are in."""
         return vote.vote.peer == self.node.name and self.place is not None and vote.round == self.place[0]
 
     def _is_excused(self, peer: PeerId) -> bool:
@@ -180,11 +180,8 @@ class Watch:
         without our lock has proved it void."""
         if self.lock is None or self.promised is None:
             return False
-        exchange, before, index = (
-            self.node.machine.height.attempt.exchange,
-            self.exchange,
-            self.node.machine.chain.height,
-        )
+        height, before = self.node.machine.height, self.exchange
+        exchange, index = height.attempt.exchange, height.chain.height
         attempts = {attempt for one in commands if (attempt := works_in(one)) is not None}
         taken_up = {attempt for attempt in attempts if before is None or not before.is_of(index, attempt)}
         taken_up |= {self.attempt} if exchange is not None and exchange is not before else set()
@@ -236,6 +233,8 @@ class Watch:
         match command:
             case c.PersistPromise():
                 self._judge_promise(command.promise)
+            case c.PersistReverts():
+                self._note_reverts(command)
             case c.Broadcast() if isinstance(command.message, m.Ready):
                 self._judge_ready(command.message)
             case c.Broadcast() if isinstance(command.message, m.Abandon):
@@ -250,6 +249,10 @@ class Watch:
                 self._judge_leaving(command)
             case _:
                 pass
+
+    def _note_reverts(self, command: c.PersistReverts) -> None:
+        if self.lock is not None and self.lock.entry_hash in {message.entry_hash for message in command.taken_back}:
+            self.lock, self.void = None, self.lock.entry_hash  # R29: void, like one that a voter disproved
 
     def _judge_promise(self, promise: c.Promise) -> None:
         self.promised = promise
@@ -324,9 +327,8 @@ class Watch:
             problem = missing_majority(frozenset(peers), chain.electorate(message.evidence))
             self.check(not problem, f"R14: {problem}")
         else:
-            at_odds = [
-                pair for pair, last in self.heard.blames.items() if last >= message.round and set(pair) <= set(peers)
-            ]
+            lasting = [pair for pair, last in self.heard.blames.items() if last >= message.round]
+            at_odds = [pair for pair in lasting if set(pair) <= set(peers)]
             self.check(not at_odds, f"R12: {at_odds} are in one group")
 
     def _judge_locks(self, message: m.Propose | m.ProposeCommit) -> None:
@@ -394,7 +396,5 @@ class Watch:
             return
         is_believed = self.heard.is_believed(peer, ready.attempt)
         is_honest = self.node.swarm.nodes[peer].mischief is None
-        self.check(
-            self.attempt >= ready.attempt or not (is_believed and is_honest),
-            f"R5: stays in attempt {self.attempt} while {peer} is in {ready.attempt}",
-        )
+        is_joined = self.attempt >= ready.attempt or not (is_believed and is_honest)
+        self.check(is_joined, f"R5: stays in attempt {self.attempt} while {peer} is in {ready.attempt}")

@@ -19,6 +19,7 @@ from tests.simulation.schedules.scenarios_double_votes import DOUBLE_VOTES
 from tests.simulation.schedules.scenarios_finality import FINALITY
 from tests.simulation.schedules.scenarios_liars import LIARS
 from tests.simulation.schedules.scenarios_probation import PROBATION
+from tests.simulation.schedules.scenarios_reverts import REVERTS
 from tests.simulation.swarm import Swarm
 
 
@@ -286,5 +287,6 @@ SCENARIOS = (
     *DOUBLE_VOTES,
     *FINALITY,
     *PROBATION,
+    *REVERTS,
     *RULES,
 )

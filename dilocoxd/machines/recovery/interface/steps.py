@@ -42,6 +42,10 @@ class LeaveOwn:
     """Here and below: our contribution that is not settled yet, for our kept work."""
     is_adopted: bool = False
     """The operator has chosen `branch`: it may be the lighter one."""
+    reverted: frozenset[Digest] = frozenset()
+    """Entries of `own` that were taken back (R29). What we gave to the first of them and to what follows, what is in
+    flight, and the error feedback are forgotten: one of them may hold what spoiled the model. With an empty `branch`
+    nothing is set aside: there is no way back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.machines.round.outputs import Promise
-from dilocoxd.wire.entry import Signature
+from dilocoxd.wire.entry import Signature, SignedVote
+from dilocoxd.wire.messages import TakeBack
 from tests.unit.daemon.chain.chain_maker import GENESIS, LENGTHS, chain, payload_of
 
 OFFERS = (Signature(b"key", b"one"), Signature(b"key", b"two"))
@@ -112,3 +113,14 @@ async def test_damaged_promise_is_an_error_that_says_what_to_do(tmp_path: Path) 
     (tmp_path / "promise").write_bytes(b"\xc1garbage")
     with pytest.raises(StoreError, match="remove it"):
         await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
+
+
+async def test_what_was_taken_back_is_there_after_a_restart_and_a_damaged_file_is_no_empty_one(tmp_path: Path) -> None:
+    assert await PromiseFile(tmp_path).load_reverts() == ()
+    vote = SignedVote(PeerId("A"), Attempt(2**31 - 1), 7, Signature(b"key", b"right"))
+    kept = (TakeBack(RoundIndex(3), GENESIS, (vote,)),)
+    await PromiseFile(tmp_path).save_reverts(kept)
+    assert await PromiseFile(tmp_path).load_reverts() == kept
+    (tmp_path / "reverts").write_bytes(b"damaged")
+    with pytest.raises(StoreError, match="reverts is damaged"):
+        await PromiseFile(tmp_path).load_reverts()

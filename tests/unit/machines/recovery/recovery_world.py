@@ -71,6 +71,9 @@ class World:
     bounds: RoundLimits = field(default_factory=RoundLimits)
     """Of the run: what is final (R28)."""
     adopted: Place | None = None
+    takes_back: RoundIndex | None = None
+    """With this round of our own chain (R29)."""
+    reverted: frozenset[Digest] = frozenset()
     present: frozenset[int] = frozenset()
     """Chunks on our disk from an earlier try."""
 
@@ -87,6 +90,7 @@ class World:
         self.cancelled: set[int] = set()
         self.chunks: set[int] = set(self.present)
         order = StartRecovery(tuple(map(PeerId, self.donors)), RoundIndex(99), "test", self.is_rebuild, self.in_flight)
+        order = replace(order, takes_back=self.takes_back, reverted=self.reverted)
         heads = [GENESIS, *(entry_hash(signed.entry) for signed in self.log)]
         self.machine = RecoveryMachine(order, heads, self.digest, self.limits, lambda rank: 1000, self.adopted)
 

@@ -1,0 +1,66 @@
+"""Recovery leaves an entry that a majority has taken back, and takes no branch that has it (R29)."""
+
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.branch import Branch, is_better
+from dilocoxd.machines.recovery.rollback import dropped_phases, forgotten_phases
+from dilocoxd.machines.round.outputs import InFlight
+from dilocoxd.wire.entry import Contribution, SignedEntry, entry_hash
+from tests.unit.machines.recovery.recovery_world import Donor, World, grown
+
+SHARED = grown([], 3, b"shared")
+SPOILED = grown(SHARED, 2, b"spoiled", tokens=100)
+SOUND = grown(SHARED, 1, b"sound")
+BAD = frozenset([entry_hash(SPOILED[3].entry)])
+ME = PeerId("A")
+
+
+def entries(log: list[SignedEntry]) -> tuple[object, ...]:
+    return tuple(signed.entry for signed in log)
+
+
+def test_entry_and_what_follows_it_are_left_and_nobody_is_asked() -> None:
+    flying = InFlight(Contribution(ME, PhaseId(9), RoundIndex(3), 1, 1, bytes(32)), None, ())
+    donors = {"B": Donor(SPOILED)}
+    world = World(SPOILED, donors, takes_back=RoundIndex(3), reverted=BAD, in_flight=flying)
+    done = world.run()
+    [left] = [order for order in world.orders if isinstance(order, r.LeaveOwn)]
+    assert left == r.LeaveOwn(Branch(3, ()), entries(SPOILED[3:]), flying, reverted=BAD)  # type: ignore[arg-type]
+    assert world.states == ["taking_back", "leaving", "rebuilding", "done"] and not world.asked
+    assert world.log == SHARED and world.digest == world.digest_of(SHARED), "the very bits of before"
+    assert not done.failure and done.unasked == (PeerId("B"),)
+    assert done.settled == flying.contribution.phase, "what is in flight may be what spoils the next one"
+
+
+def test_who_cannot_make_the_state_before_it_stays_until_others_have_a_branch_without_it() -> None:
+    alone = World(SPOILED, {"B": Donor(SPOILED)}, takes_back=RoundIndex(3), reverted=BAD, can_replay=False)
+    alone.run()
+    assert alone.log == SPOILED and not alone.ordered(r.LeaveOwn)
+    donor = Donor(SOUND, snapshots=(3,))
+    later = grown(SOUND, 1, b"more")
+    donor = Donor(later, snapshots=(4,))
+    follower = World(SPOILED, {"B": donor}, takes_back=RoundIndex(3), reverted=BAD, can_replay=False)
+    follower.run()
+    assert follower.log == later, "lighter, and without the entry"
+
+
+def test_heavier_branch_with_it_is_not_taken_and_a_chain_with_it_loses_to_any() -> None:
+    world = World(SOUND, {"B": Donor(SPOILED)}, reverted=BAD)
+    assert not world.run().failure and world.log == SOUND
+    heavy, light = Branch(3, tuple(SPOILED[3:])), Branch(3, tuple(SOUND[3:]))
+    own = [signed.entry for signed in SPOILED[3:]]
+    assert is_better(heavy, [SOUND[3].entry]) and not is_better(heavy, [SOUND[3].entry], BAD)
+    assert is_better(light, own, BAD) and not is_better(light, own) and not is_better(Branch(3, ()), own, BAD)
+
+
+def test_operators_word_does_not_bring_it_back() -> None:
+    place = (5, Digest(entry_hash(SPOILED[4].entry)))
+    world = World(SOUND, {"B": Donor(SPOILED)}, reverted=BAD, adopted=place)
+    world.run()
+    assert world.log == SOUND
+
+
+def test_work_in_it_and_after_it_is_forgotten_and_work_before_it_is_owed() -> None:
+    own, branch = [signed.entry for signed in SPOILED[2:]], Branch(2, ())
+    assert dropped_phases(ME, own, branch, BAD) == (2,) and forgotten_phases(ME, own, BAD) == (3, 4)
+    assert dropped_phases(ME, own, branch) == (2, 3, 4) and forgotten_phases(ME, own, frozenset()) == ()
