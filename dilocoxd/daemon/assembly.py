@@ -35,7 +35,7 @@ from dilocoxd.daemon.peers.authorities import RunAuthorities
 from dilocoxd.daemon.peers.dial_back import DialBack
 from dilocoxd.daemon.peers.heartbeat import Heartbeat
 from dilocoxd.daemon.peers.members import Members
-from dilocoxd.daemon.peers.membership import MembershipDriver, PeerMemory
+from dilocoxd.daemon.peers.membership import MembershipDriver, OwnTraining, PeerMemory
 from dilocoxd.daemon.peers.offences import Offences
 from dilocoxd.daemon.peers.outside import OutsideView, OutsideWatch
 from dilocoxd.daemon.peers.serving import Library
@@ -172,8 +172,7 @@ class Daemon:
             self.swarm,
             self.opened.events,
             self._tell_rounds,
-            lambda: self.lifecycle.state == "training",
-            lambda: self.site.status().spoiled_by,
+            OwnTraining(lambda: self.lifecycle.state == "training", lambda: self.site.status().spoiled_by),
             PeerMemory(self.journal, self.names),
         )
 

@@ -117,7 +117,7 @@ class Ledger:
         `settle`: our contribution that one of `skipped` names. Raises StoreError or WorkerError when it is not that
         state; the log is unchanged then, our state is gone.
         """
-        ready = await self._site.load_state(download.directory, forgets_feedback=forgets_feedback)
+        ready = await self._site.load_state(download.directory, forgets=forgets_feedback)
         if (ready.round, ready.state_digest) != (certified_by.round, certified_by.state_digest):
             raise StoreError(
                 f"snapshot {download.directory} is not the state that entry {certified_by.round} was voted on"
@@ -138,7 +138,7 @@ class Ledger:
 
     async def rebuild(self, directory: str, *, forgets_feedback: bool = False) -> None:
         """Load a snapshot (empty: genesis) and replay the log above it. Raises WorkerError, StoreError."""
-        ready = await self._site.load_state(directory, forgets_feedback=forgets_feedback)
+        ready = await self._site.load_state(directory, forgets=forgets_feedback)
         if ready.round > self.log.height:
             raise StoreError(
                 f"snapshot of state {ready.round} is ahead of the log, which has {self.log.height} entries"

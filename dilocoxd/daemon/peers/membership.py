@@ -35,6 +35,15 @@ class PeerMemory:
     names: SiteNames
 
 
+@dataclass(frozen=True, slots=True)
+class OwnTraining:
+    """What the round machine is told of our own site."""
+
+    is_on: Callable[[], bool]
+    spoiled_by: Callable[[], tuple[RoundIndex | None, RoundIndex] | None]
+    """Rounds [first, end) of the entries of which one has spoiled our state (SiteStatus)."""
+
+
 class MembershipDriver:
     """The loop around the table."""
 
@@ -44,8 +53,7 @@ class MembershipDriver:
         swarm: Swarm,
         events: EventLog,
         tell: Callable[[PeersChanged], None],
-        is_training: Callable[[], bool],
-        spoiled_by: Callable[[], tuple[RoundIndex | None, RoundIndex] | None],
+        own: OwnTraining,
         memory: PeerMemory,
     ) -> None:
         self._journal, self._names = memory.journal, memory.names
@@ -53,8 +61,7 @@ class MembershipDriver:
         self._swarm = swarm
         self._events = events
         self._tell = tell
-        self._is_training = is_training
-        self._spoiled_by = spoiled_by
+        self._own = own
         self._live_before: frozenset[PeerId] = frozenset()
         self._probing: set[PeerId] = set()
 
@@ -149,7 +156,7 @@ class MembershipDriver:
         """Tell the round machine who is there."""
         speeds = self._swarm.bulk_out.bytes_per_s.values()
         views, speed = self.views(), round(min(speeds, default=0.0))
-        self._tell(PeersChanged(views, self._is_training(), speed, self._spoiled_by()))
+        self._tell(PeersChanged(views, self._own.is_on(), speed, self._own.spoiled_by()))
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -276,16 +276,11 @@ class TrainingSite(Protocol):
         ...
 
     async def load_state(
-        self,
-        directory: str,
-        *,
-        settles: PhaseId | None = None,
-        is_included: bool = False,
-        forgets_feedback: bool = False,
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False, forgets: bool = False
     ) -> StateReady:
         """Replace the shared state by a snapshot directory (genesis if empty); trainers take the new anchor when they
         may. Raises WorkerError(detail) if the snapshot is unusable; the state before is gone then. Call `pause` first
-        if more follows: otherwise the trainers take every state on the way."""
+        if more follows: otherwise the trainers take every state on the way. `forgets`: error feedback too."""
         ...
 
     async def apply_entry(self, committed: CommittedEntry) -> StateReady:

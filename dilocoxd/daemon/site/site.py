@@ -266,17 +266,10 @@ class LocalSite:
         return self._layout
 
     async def load_state(
-        self,
-        directory: str,
-        *,
-        settles: PhaseId | None = None,
-        is_included: bool = False,
-        forgets_feedback: bool = False,
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False, forgets: bool = False
     ) -> local.StateReady:
         """See Site."""
-        answer = await self._ordered(
-            lambda order: ev.LoadOrdered(order, directory, settles, is_included, forgets_feedback)
-        )
+        answer = await self._ordered(lambda order: ev.LoadOrdered(order, directory, settles, is_included, forgets))
         assert isinstance(answer, local.StateReady)
         return answer
 

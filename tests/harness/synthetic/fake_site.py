@@ -77,12 +77,7 @@ class FakeSite:
         return StateReady(0, True, self._round, self._digest, self._digest, 0.0, next_inner_steps=self._inner_steps)
 
     async def load_state(
-        self,
-        directory: str,
-        *,
-        settles: PhaseId | None = None,
-        is_included: bool = False,
-        forgets_feedback: bool = False,
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False, forgets: bool = False
     ) -> StateReady:
         self._round, self._digest = self.snapshots[directory] if directory else (RoundIndex(0), GENESIS)
         self._settle(settles)

@@ -63,20 +63,13 @@ class DiskSite(fake_site.FakeSite):
     """Loads the snapshots that `Branch.write_snapshot` writes: the state is what lies in the file of the tensors."""
 
     async def load_state(
-        self,
-        directory: str,
-        *,
-        settles: PhaseId | None = None,
-        is_included: bool = False,
-        forgets_feedback: bool = False,
+        self, directory: str, *, settles: PhaseId | None = None, is_included: bool = False, forgets: bool = False
     ) -> StateReady:
         if directory:
             index = verify(Path(directory))
             digest = (Path(directory) / ANCHOR_NAME).read_bytes()[:32]
             self.snapshots[directory] = (RoundIndex(index.round), Digest(digest))
-        return await super().load_state(
-            directory, settles=settles, is_included=is_included, forgets_feedback=forgets_feedback
-        )
+        return await super().load_state(directory, settles=settles, is_included=is_included, forgets=forgets)
 
 
 @dataclass
