@@ -26,23 +26,13 @@ from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.recovery import comparison, progress
-from dilocoxd.machines.recovery.branch import is_better
 from dilocoxd.machines.recovery.chunks import ChunkPool
 from dilocoxd.machines.recovery.comparison import Comparison
 from dilocoxd.machines.recovery.interface import OwnRead
 from dilocoxd.machines.recovery.progress import BranchProgress
 from dilocoxd.machines.recovery.questions import OpenQuestions
 from dilocoxd.machines.recovery.rollback import dropped_phases
-from dilocoxd.machines.round import (
-    exchanging,
-    gathering,
-    grouping,
-    height as heights,
-    joining,
-    life,
-    proposals,
-    voting,
-)
+from dilocoxd.machines.round import exchanging, gathering, grouping, height as heights, joining, life, proposals, voting
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.life import RoundLife
 from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, Tally, VoteBox
@@ -333,15 +323,11 @@ BUGS: dict[str, Bug] = {
     "a final entry is left": replaced(recovering, "num_final", lambda *given: 0),
     "what is final on another branch is final here": replaced(Comparison, "on_step", other_branch_is_final),
     "a minority takes an entry back": replaced(reverts, "is_decided", lambda voters, electorate: any(voters)),
-    "an entry that was taken back is taken again": both(
-        replaced(comparison, "is_better", lambda branch, own, reverted: is_better(branch, own)),
-        replaced(progress, "is_better", lambda branch, own, reverted: is_better(branch, own)),
-    ),
+    "an entry that was taken back is kept": replaced(Reverts, "due", lambda self, chain: None),
     "a lock on an entry that was taken back is finished": replaced(Reverts, "is_void", lambda self, digest: False),
     "work in an entry that was taken back is owed": replaced(
         recovering, "dropped_phases", lambda me, own, branch, reverted=(): dropped_phases(me, own, branch)
     ),
-    "a certificate is not kept over a restart": replaced(Reverts, "load", lambda self, kept: None),
     "attempts begin anew after an entry was taken back": both(
         replaced(Reverts, "first_attempt", lambda self, round_index: Attempt(0)),
         replaced(RoundLife, "_remember", lambda self, promise: None),

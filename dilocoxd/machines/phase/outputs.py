@@ -6,9 +6,7 @@ from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase.settings import SiteRecord
 from dilocoxd.machines.phase.soundness import Spoiled
 from dilocoxd.machines.phase.vocabulary import OuterAnswer, OuterRequest, TrainerCommand
-from dilocoxd.wire.local.outer_worker import (
-    ContributionFormed,
-)
+from dilocoxd.wire.local.outer_worker import ContributionFormed
 
 
 @dataclass(frozen=True, slots=True)
