@@ -72,7 +72,7 @@ ROWS = (
         "headline.png",
     ),
     Row(
-        "codecs", "compression", "--elements 16777216 --repetitions 8", 120,
+        "codecs", "compression", "--elements 16777216 --repetitions 8", 90,
         (
             Figure("int4, encode and decode, copies", "both_memcpys", where={"codec": "int4"}, at_most=4),
             Figure("int2, the same", "both_memcpys", where={"codec": "int2"}, at_most=8),
@@ -107,7 +107,7 @@ ROWS = (
         ),
     ),
     Row(
-        "fixed-cost", "links.fixed_cost", "--sites 2 --rtts-ms 0,100 --rounds 8", 150,
+        "fixed-cost", "links.fixed_cost", "--sites 2 --rtts-ms 0,100 --rounds 8", 120,
         (Figure("last contribution to last applied entry, 2 sites, 100 ms: s", "cost",
                 where={"round trip": "100 ms", "connections": 8}, at_most=0.45),),
     ),
@@ -131,7 +131,7 @@ ROWS = (
         (Figure("a peer killed or vanished: given up after, s", "detection_s", of=max),),
     ),
     Row(
-        "others", "peers", "--mib 10 --mbit 100 --rounds 3", 90,
+        "others", "peers", "--mib 10 --mbit 100 --rounds 3", 150,
         (
             Figure("gloo's ring, kill -9 to its next exchange: s", "next_s", where={"way": "gloo"}),
             Figure("hivemind's averager, the same", "next_s", where={"way": "hivemind"}),

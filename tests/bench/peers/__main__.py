@@ -2,8 +2,8 @@
 
 A ring of gloo (torch.distributed) and hivemind's averager, with the same bytes, sites and links. `exchange_s`: median
 time of an exchange; for hivemind with finding a group, which it does each time. `line`: bytes of a ring / time / rate.
-`next_s`: kill -9 of a peer in the middle of an exchange to the end of the survivors' next one. What ours take:
-tests.bench.survivors, tests.bench.links. Prints a JSON object for each. Needs root, ip and tc.
+`next_s`: kill -9 of a peer in the middle of an exchange to the end of the survivors' next one that began behind it.
+What ours take: tests.bench.survivors, tests.bench.links. Prints a JSON object for each. Needs root, ip and tc.
 """
 
 import argparse
@@ -70,8 +70,8 @@ class Peer:
         self.process.stdin.flush()
 
     def done(self, group: int, since: float = 0.0) -> list[dict[str, Any]]:
-        """Exchanges of so many peers that ended after this moment."""
-        return [line for line in self.lines[1:] if line["group"] == group and line["at"] > since]
+        """Exchanges of so many peers that began after this moment."""
+        return [line for line in self.lines[1:] if line["group"] == group and line["at"] - line["seconds"] > since]
 
 
 def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str]) -> dict[str, Any]:

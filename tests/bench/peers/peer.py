@@ -2,8 +2,8 @@
 
 WAY `gloo`: a ring of torch.distributed, made anew without the dead when it breaks: by a store that stays alive, told
 that one is missing, which is the least that anybody needs. WAY `hivemind`: its averager, which finds groups by itself,
-with its own settings. Says where it can be reached, waits for a line, then prints a line for each exchange that is
-done.
+with the time-outs that hivemind's Optimizer gives it: without them it waited for a dead peer for ever. Says where it
+can be reached, waits for a line, then prints a line for each exchange that is done.
 """
 
 import json
@@ -15,6 +15,8 @@ import torch
 
 PORT = 29600
 PATIENCE_S = 300.0
+STEP_S, CHUNK_S = 60.0, 15.0
+"""Defaults of hivemind.Optimizer: averaging_timeout, and next_chunk_timeout, which is its matchmaking_time."""
 
 
 def say(**what: object) -> None:
@@ -55,15 +57,23 @@ def hivemind(address: str, first: str, num_peers: int, vector: torch.Tensor) -> 
     """For ever."""
     from hivemind import DHT
     from hivemind.averaging import DecentralizedAverager
+    from hivemind.averaging.allreduce import AllreduceException
+    from hivemind.averaging.matchmaking import MatchmakingException
 
     initial = [first] if first.startswith("/") else []
     dht = DHT(initial_peers=initial, host_maddrs=[f"/ip4/{address}/tcp/{PORT}"], start=True)
-    averager = DecentralizedAverager([vector], dht, start=True, prefix="bench", target_group_size=num_peers)
+    averager = DecentralizedAverager(
+        [vector], dht, start=True, prefix="bench", target_group_size=num_peers,
+        allreduce_timeout=STEP_S, next_chunk_timeout=CHUNK_S,
+    )  # fmt: skip
     say(reached_at=str(dht.get_visible_maddrs()[0]))
     sys.stdin.readline()
     while True:
         began = time.time()
-        found = averager.step(timeout=PATIENCE_S)
+        try:
+            found = averager.step(timeout=STEP_S)
+        except (AllreduceException, MatchmakingException, TimeoutError):
+            continue
         if found is not None:
             say(at=time.time(), seconds=time.time() - began, group=len(found))
 
