@@ -1,14 +1,23 @@
 """The few kinds of failure, each with one treatment (docs/style.md, errors)."""
 
+from collections.abc import Sequence
+
 
 class DilocoxdError(Exception):
     """Base of everything this package raises on purpose."""
 
 
 class ConfigError(DilocoxdError):
-    """The operator must change something; one sentence: what, which value, what to do. Exit code 78."""
+    """The operator must change something; one sentence: what, which value, what to do. Exit code 78.
+
+    `problems`: a sentence for each thing that is wrong, for whoever can show more than one; the text alone otherwise.
+    """
 
     exit_code = 78
+
+    def __init__(self, text: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.problems = tuple(problems) or (text,)
 
 
 class WireError(DilocoxdError):

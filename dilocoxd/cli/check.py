@@ -79,7 +79,7 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
                 warnings += [f"{file}: {text}" for text in manifest.warnings()]
                 warnings += [f"{file}: {text}" for text in manifest_doubts(manifest, machine_memory().total)]
         except ConfigError as error:
-            problems.append(str(error))
+            problems += error.problems
     if manifest is not None and site is not None:
         problems += [f"{path}: {text}" for text in site_problems(manifest, site)]
     if manifest is not None and not problems:
@@ -105,7 +105,7 @@ def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:
     try:
         return list(refusals(manifest, footprint(manifest, shape), machine))
     except ConfigError as error:
-        return [str(error)]
+        return list(error.problems)
 
 
 def unreadable(manifest: Manifest, site: SiteConfig) -> list[str]:
@@ -115,7 +115,7 @@ def unreadable(manifest: Manifest, site: SiteConfig) -> list[str]:
     try:
         require_there(manifest, site)
     except ConfigError as error:
-        return [str(error)]
+        return list(error.problems)
     return []
 
 

@@ -1,4 +1,4 @@
-"""Decides what each failure means for whoever called the command: one sentence on stderr and an exit code."""
+"""Decides what each failure means for whoever called the command: one sentence a problem on stderr and an exit code."""
 
 import sys
 from typing import NoReturn
@@ -33,7 +33,8 @@ def main() -> NoReturn:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except ConfigError as error:
-        click.echo(f"dilocoxd: {error}", err=True)
+        for problem in error.problems:
+            click.echo(f"dilocoxd: {problem}", err=True)
         sys.exit(error.exit_code)
     except DilocoxdError as error:
         click.echo(f"dilocoxd: {error}", err=True)

@@ -15,6 +15,8 @@ from dilocoxd.errors import ConfigError
 
 FILE_BYTES_MAX = 1 << 20
 SHOWN_MAX = 80
+PROBLEMS_MAX = 20
+"""Sentences about one file: a file that is another kind of file altogether has one for each of its fields."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,7 +40,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def validated(model: type[M], tables: Mapping[str, Any], *, source: str) -> M:
-    """`tables` as a `model`. Raises ConfigError naming file, field, value and remedy of the first problem."""
+    """`tables` as a `model`. Raises ConfigError naming file, field, value and remedy of the first problem, and of all
+    others in its `problems`."""
     try:
         return model.model_validate(tables)
     except ValidationError as error:
@@ -46,7 +49,10 @@ def validated(model: type[M], tables: Mapping[str, Any], *, source: str) -> M:
         # An unknown field is usually the cause when another one is missing: tell it first.
         problems.sort(key=lambda p: p["type"] != "extra_forbidden")
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{source}: {_sentence(model, problems[0])}{more}") from error
+        told = [f"{source}: {_sentence(model, problem)}" for problem in problems[:PROBLEMS_MAX]]
+        if (num_left := len(problems) - PROBLEMS_MAX) > 0:
+            told.append(f"{source}: {num_left} more problem{'s' if num_left > 1 else ''}; mend these first")
+        raise ConfigError(f"{told[0]}{more}", told) from error
 
 
 def _sentence(model: type[BaseModel], problem: ErrorDetails) -> str:

@@ -54,6 +54,31 @@ def test_wrong_value_exits_78_with_one_sentence(tmp_path: Path) -> None:
     assert done.stderr == f"error: {path}: outer.lr = 'fast' is wrong: give a number without quotes\n"
 
 
+def test_every_wrong_value_is_shown(tmp_path: Path) -> None:
+    path = run_toml(tmp_path, lr='"fast"', momentum=2)
+    (tmp_path / "site.toml").write_text("[network]\nport = 99999\nhots = 1\n")
+    done = CliRunner().invoke(check_config, [str(tmp_path)], standalone_mode=False)
+    assert done.return_value == 78
+    fields = [line.partition(" = ")[0] for line in done.output.splitlines()]
+    assert fields == [
+        f"error: {path}: outer.lr",
+        f"error: {path}: outer.momentum",
+        f"error: {tmp_path / 'site.toml'}: unknown field network.hots; did you mean network.host?",
+        f"error: {tmp_path / 'site.toml'}: network.port",
+    ]
+    listed = CliRunner().invoke(check_config, ["--json", str(tmp_path)], standalone_mode=False)
+    assert [f"error: {text}" for text in json.loads(listed.output)["problems"]] == done.output.splitlines()
+
+
+def test_start_shows_every_wrong_set(tmp_path: Path) -> None:
+    out = str(tmp_path / "new")
+    done = dilocoxd("start", "tiny", "--dir", out, "--set", "outer.lr=fast", "--set", "outer.momentum=2")
+    assert done.returncode == 78
+    fields = [line.partition(" = ")[0].rpartition(" ")[2] for line in done.stderr.splitlines()]
+    assert fields == ["outer.lr", "outer.momentum"]
+    assert not Path(out).exists()
+
+
 def test_run_directory_is_checked_whole_and_answers_in_json(tmp_path: Path) -> None:
     manifest = manifest_from_tables(preset_tables("tiny"), source="tiny")
     run_dir = create_run_dir(tmp_path / "run", manifest, SiteConfig())

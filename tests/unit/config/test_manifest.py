@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.config.fields import Section
-from dilocoxd.config.loading import read_toml
+from dilocoxd.config.loading import PROBLEMS_MAX, read_toml
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables, strategy_names
 from dilocoxd.config.site import SiteConfig
@@ -93,6 +93,23 @@ def test_contradiction_is_one_sentence_with_both_values(changes: dict[str, Any],
 
 def test_several_problems_are_counted() -> None:
     assert refusal(outer__lr=-1, outer__momentum=2).endswith("(and 1 more)")
+
+
+def test_each_of_several_problems_has_its_sentence() -> None:
+    with pytest.raises(ConfigError) as caught:
+        manifest_from_tables(tables(outer__lr=-1, outer__momentum=2, model__hiddn_size=1), source="run.toml")
+    first, *others = caught.value.problems
+    assert first == "run.toml: unknown field model.hiddn_size; did you mean model.hidden_size?"
+    assert [text.partition(" is wrong: ")[0] for text in others] == [
+        "run.toml: outer.lr = -1", "run.toml: outer.momentum = 2",
+    ]  # fmt: skip
+
+
+def test_a_file_of_another_kind_does_not_flood_the_terminal() -> None:
+    with pytest.raises(ConfigError) as caught:
+        manifest_from_tables({**tables(), **{f"part_{n}": {} for n in range(PROBLEMS_MAX + 3)}}, source="run.toml")
+    assert len(caught.value.problems) == PROBLEMS_MAX + 1
+    assert caught.value.problems[-1] == "run.toml: 3 more problems; mend these first"
 
 
 @pytest.mark.parametrize(
