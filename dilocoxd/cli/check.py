@@ -66,8 +66,12 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
         raise click.UsageError("give a run.toml, a site.toml or a run directory, or --explain")
     problems: list[str] = []
     warnings: list[str] = []
-    manifest = preset_manifest(path)
-    files = [] if manifest else [path / "run.toml", path / "site.toml"] if path.is_dir() else [path]
+    manifest: Manifest | None = None
+    try:
+        manifest = preset_manifest(path)
+    except ConfigError as error:
+        problems += error.problems
+    files = [] if manifest or problems else [path / "run.toml", path / "site.toml"] if path.is_dir() else [path]
     site: SiteConfig | None = None
     for file in files:
         try:
@@ -130,9 +134,10 @@ def gpu_memory() -> int:
 
 
 def preset_manifest(path: Path) -> Manifest | None:
-    """The run of a preset, or None if `path` is there or names none. Raises ConfigError for an unknown strategy."""
+    """The run of a preset, or None if `path` is there or looks like a path. Raises ConfigError for an unknown one."""
     name = str(path)
-    if path.exists() or name.partition(":")[0] not in preset_names():
+    looks_like_path = "/" in name or bool(path.suffix)
+    if path.exists() or (looks_like_path and name.partition(":")[0] not in preset_names()):
         return None
     return manifest_from_tables(preset_tables(name), source=f"preset {name}")
 

@@ -32,6 +32,8 @@ class ApiClient:
     token: str = ""
     certificate: str = ""
     """PEM file to trust, from the run directory; empty: what the system trusts."""
+    is_guessed: bool = False
+    """Nobody named the daemon, and we are in no run directory."""
 
     def _open(self, path: str, body: Body, timeout_s: float) -> Any:
         request = urllib.request.Request(self.url + path, method="GET" if body is None else "POST")
@@ -74,9 +76,10 @@ class ApiClient:
                 raise PeerError(refusal(self.url + path, error)) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise PeerError(
-                f"{self.url}{path} does not answer ({reason}); check that the daemon runs and that api.port is right"
-            ) from error
+            remedy = "check that the daemon runs and that api.port is right"
+            if self.is_guessed:
+                remedy = f"this folder is no run directory: give RUN_DIR or the daemon's URL, and {remedy}"
+            raise PeerError(f"{self.url}{path} does not answer ({reason}); {remedy}") from error
 
     def lines(self, path: str, *, timeout_s: float = 30.0) -> Any:
         """The answer as a file object of lines; the caller closes it. Raises PeerError."""
@@ -109,7 +112,7 @@ def client_for(target: str | None) -> ApiClient:
     token = os.environ.get(TOKEN_VARIABLE, "")
     if target is None:
         if not Path("run.toml").is_file():
-            return ApiClient(DEFAULT_URL, token)
+            return ApiClient(DEFAULT_URL, token, is_guessed=True)
         target = "."
     if "://" in target:
         return ApiClient(target.rstrip("/"), token)

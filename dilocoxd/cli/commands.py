@@ -16,6 +16,7 @@ from dilocoxd.cli.corpus import (
     require_documents,
     require_enough,
     require_named,
+    require_names,
     require_there,
     source_at,
     with_own_text_hashes,
@@ -273,6 +274,7 @@ def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: 
     with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
         manifest = load_manifest(run_dir.run_toml)
         given = named_paths(options["data"])
+        require_names(manifest, given)
         changes = with_known_texts(site_tables(options, site_changes, given), given, run_dir.site_toml)
         site = in_force(with_changes(run_dir, changes))
         require_there(manifest, site)

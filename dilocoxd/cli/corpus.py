@@ -171,6 +171,15 @@ def _require_enough_text(manifest: Manifest, train: int, held: int) -> None:
         )
 
 
+def require_names(manifest: Manifest, paths: Mapping[str, str]) -> None:
+    """Refuse a path whose name is that of no text of the run: it would never be read. Raises ConfigError."""
+    known = [source.name for source in manifest.data.sources] or [manifest.data.corpus]
+    for name in sorted(paths.keys() - set(known)):
+        raise ConfigError(
+            f"--data {name}={paths[name]}: {name!r} is no text of this run; it has: {', '.join(known)}; use that name"
+        )
+
+
 def require_there(manifest: Manifest, site: SiteConfig) -> None:
     """Before a known run starts again: its stores, or the text that was not prepared yet, can be read.
 
@@ -231,6 +240,7 @@ def have_text(manifest: Manifest, site: SiteConfig, access: "Access") -> None:
     if manifest.model.kind == "external":
         return  # what its loop reads is its own affair
     if manifest.data.sources:
+        require_names(manifest, site.paths.corpora)
         _have_stores(manifest, site)
     else:
         _have_corpus(manifest, site, access)
@@ -244,9 +254,7 @@ def _have_corpus(manifest: Manifest, site: SiteConfig, access: "Access") -> None
             f"the run names its text by a path of its founder, {corpus!r}, and a path from somebody else is never read:"
             " make the run anew with --data NAME=PATH"
         )
-    unknown = sorted(site.paths.corpora.keys() - {corpus})
-    if unknown:
-        raise ConfigError(f"--data {unknown[0]}=...: the run's text is called {corpus}; use that name")
+    require_names(manifest, site.paths.corpora)
     is_pinned = bool(manifest.data.sha256 and manifest.tokenizer.sha256)
     if find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
         return

@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -39,9 +39,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML ({error}); correct that line") from error
 
 
-def validated(model: type[M], tables: Mapping[str, Any], *, source: str) -> M:
+def validated(
+    model: type[M], tables: Mapping[str, Any], *, source: str, elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> M:
     """`tables` as a `model`. Raises ConfigError naming file, field, value and remedy of the first problem, and of all
-    others in its `problems`."""
+    others in its `problems`. `elsewhere`: sections of other files, with the sentence on one that is written here."""
     try:
         return model.model_validate(tables)
     except ValidationError as error:
@@ -49,10 +51,16 @@ def validated(model: type[M], tables: Mapping[str, Any], *, source: str) -> M:
         # An unknown field is usually the cause when another one is missing: tell it first.
         problems.sort(key=lambda p: p["type"] != "extra_forbidden")
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        told = [f"{source}: {_sentence(model, problem)}" for problem in problems[:PROBLEMS_MAX]]
+        told = [f"{source}: {_misplaced(problem, elsewhere) or _sentence(model, problem)}" for problem in problems]
+        told = told[:PROBLEMS_MAX]
         if (num_left := len(problems) - PROBLEMS_MAX) > 0:
             told.append(f"{source}: {num_left} more problem{'s' if num_left > 1 else ''}; mend these first")
         raise ConfigError(f"{told[0]}{more}", told) from error
+
+
+def _misplaced(problem: ErrorDetails, elsewhere: Mapping[str, str]) -> str:
+    is_section = problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1
+    return elsewhere.get(str(problem["loc"][0]), "") if is_section else ""
 
 
 def _sentence(model: type[BaseModel], problem: ErrorDetails) -> str:

@@ -4,7 +4,7 @@ import os
 import socket
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -13,6 +13,7 @@ from dilocoxd.config.api import ApiSection, SinksSection
 from dilocoxd.config.environment import given_variable, renamed, with_environment
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import read_toml, validated
+from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.network import NetworkSection
 from dilocoxd.config.sections.parallel import ParallelSection
 from dilocoxd.config.sections.paths import PathsSection
@@ -201,6 +202,14 @@ class SiteConfig(Section):
         return commented_toml(self)
 
 
+WHY_FIXED: Final = "which is the same at every site: its hash is the run's name, and the others refuse another one"
+_OF_THE_RUN: Final = {
+    section: f"section {section} belongs to run.toml, {WHY_FIXED}; remove it here, and go on from this run's model in a"
+    f" new run with what it says: dilocoxd start --from RUN_DIR --set {section}.FIELD=..."
+    for section in Manifest.model_fields
+}
+
+
 def written_site(path: Path) -> dict[str, Any]:
     """What a site.toml says, under the present names of fields, without variables and defaults. Raises ConfigError."""
     return renamed(read_toml(path))
@@ -211,9 +220,9 @@ def load_site(path: Path) -> SiteConfig:
     kept = read_toml(path)
     tables = with_environment(kept, os.environ, SiteConfig.model_fields)
     try:
-        found = validated(SiteConfig, tables, source=str(path))
+        found = validated(SiteConfig, tables, source=str(path), elsewhere=_OF_THE_RUN)
     except ConfigError:
-        validated(SiteConfig, renamed(kept), source=str(path))  # else it is not the file's fault
+        validated(SiteConfig, renamed(kept), source=str(path), elsewhere=_OF_THE_RUN)  # else it is not the file's fault
         found = validated(SiteConfig, tables, source="the environment")
     return _with_own_ports(found, f"{path}: ")
 

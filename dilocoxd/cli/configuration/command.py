@@ -15,7 +15,7 @@ from dilocoxd.config.environment import field_name, given_variable
 from dilocoxd.config.fields import Section
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.config.site import SiteConfig, in_force, load_site, written_site
+from dilocoxd.config.site import WHY_FIXED, SiteConfig, in_force, load_site, written_site
 from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, open_run_dir
@@ -93,8 +93,7 @@ def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
 
 def _fixed_sentence(run_directory: Path, section: str, field: str) -> str:
     return (
-        f"{section}.{field} belongs to run.toml, which is the same at every site: its hash is the run's name, and the"
-        " others refuse another one; go on from this run's model in a new run with that value:"
+        f"{section}.{field} belongs to run.toml, {WHY_FIXED}; go on from this run's model in a new run with that value:"
         f" dilocoxd start --from {run_directory} --set {section}.{field}=..."
     )
 

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,13 @@ def test_daemon_of_another_version_is_read_as_far_as_it_can_be(url: str) -> None
 def test_nobody_there_says_what_to_check() -> None:
     with pytest.raises(PeerError, match=r"does not answer .* check that the daemon runs"):
         CliRunner().invoke(status, ["127.0.0.1:9"], catch_exceptions=False)
+
+
+def test_outside_a_run_directory_it_asks_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dilocoxd.cli.client.DEFAULT_URL", "http://127.0.0.1:9")
+    with pytest.raises(PeerError, match=r"this folder is no run directory: give RUN_DIR or the daemon's URL"):
+        CliRunner().invoke(status, [], catch_exceptions=False)
 
 
 def test_target_may_be_left_out_or_lack_the_scheme() -> None:

@@ -1,14 +1,17 @@
 """Wrong input in the words of who typed it: a folder that is not there, a section that does not exist, silence."""
 
+import json
 import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dilocoxd.cli.check import check_config
 from dilocoxd.cli.client import client_for
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
-from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.swarm.streams.refusals import other_protocols
 
@@ -32,6 +35,24 @@ def test_an_unknown_section_is_called_a_section() -> None:
         validated(SiteConfig, {"foo": {"bar": 1}}, source="options")
     with pytest.raises(ConfigError, match=r"unknown field network.prt; did you mean network.port\?"):
         validated(SiteConfig, {"network": {"prt": 1}}, source="options")
+
+
+def test_a_section_of_the_run_in_site_toml_is_called_one(tmp_path: Path) -> None:
+    """It was `unknown section snapshot; remove it`."""
+    path = tmp_path / "site.toml"
+    path.write_text("[snapshot]\nevery_rounds = 4\n")
+    with pytest.raises(ConfigError, match=r"snapshot belongs to run.toml, .* --from RUN_DIR --set snapshot.FIELD="):
+        load_site(path)
+
+
+@pytest.mark.parametrize(("name", "said"), [("medium", "use one of demo, small, tiny or the path"),
+                                            ("tiny:spase", "no strategy 'spase'; use one of ")])  # fmt: skip
+def test_check_config_names_the_presets(name: str, said: str) -> None:
+    """It was `medium: cannot be read (No such file or directory)`."""
+    done = CliRunner().invoke(check_config, ["--json", name], standalone_mode=False)
+    assert done.return_value == 78
+    (problem,) = json.loads(done.output)["problems"]
+    assert said in problem
 
 
 def test_versions_that_differ_are_told_alike_to_both_sides() -> None:

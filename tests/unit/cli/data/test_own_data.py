@@ -82,6 +82,7 @@ def test_joiner_needs_the_runs_stores(store: Path, notes: Path, tmp_path: Path) 
     have_text(manifest, SiteConfig(paths=PathsSection(corpora={"books": str(store)})), Access(("unused",), 1.0, print))
     assert "copy it from another site, and say where it is with --data books=PATH" in refusal(manifest)
     assert "is no token store" in refusal(manifest, books=str(notes))
+    assert "'mine' is no text of this run; it has: books; use that name" in refusal(manifest, mine=str(store))
     other = tmp_path / "other"
     other.mkdir()
     (other / INDEX).write_bytes((store / INDEX).read_bytes().replace(b"900", b"901"))
@@ -91,4 +92,4 @@ def test_joiner_needs_the_runs_stores(store: Path, notes: Path, tmp_path: Path) 
 def test_path_in_somebody_elses_manifest_is_never_read(notes: Path) -> None:
     manifest = new_manifest("tiny", {"data": {"corpus": str(notes)}})
     assert "a path from somebody else is never read" in refusal(manifest)
-    assert "the run's text is called english" in refusal(new_manifest("tiny", {}), notes=str(notes))
+    assert "'notes' is no text of this run; it has: english; use" in refusal(new_manifest("tiny", {}), notes=str(notes))
