@@ -14,10 +14,21 @@ class RunProgress:
     steps_done: Annotated[
         Count | None, told("Inner steps that the shared model stands for: its place on the schedule.")
     ]
-    steps_total: Annotated[Count, told("inner.total_steps of the run; training may go on behind it.")]
+    steps_total: Annotated[
+        Count,
+        told("inner.total_steps of the run: there the learning rate is at its lowest, and training goes on."),
+    ]
     eta_s: Annotated[
         Seconds | None,
-        told("Until steps_total at the pace of the newest rounds; null before there is a pace, 0 behind the end."),
+        told("Until steps_total at the pace of the newest rounds; null before there is a pace, 0 behind it."),
+    ]
+    stop_after_tokens: Annotated[
+        Count,
+        told("run.stop_after_tokens: the run ends with so many in its entries; 0: when it is stopped."),
+    ]
+    end_s: Annotated[
+        Seconds | None,
+        told("Until the run ends, at the pace of the newest rounds; null: not known, or stop_after_tokens is 0."),
     ]
     round_s: Annotated[Seconds | None, told("Median time from one entry to the next, of the newest rounds.")]
     tokens_per_s: Annotated[Speed | None, told("Of this site; null while it does not train.")]

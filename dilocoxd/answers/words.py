@@ -2,6 +2,8 @@
 
 import math
 
+from dilocoxd.answers.progress import RunProgress
+
 MINUTE_S = 60
 HOUR_S = 3600
 DAY_S = 86_400
@@ -54,6 +56,18 @@ def tokens_per_s(value: float | None) -> str:
     ('1,240 tok/s', '-')
     """
     return f"{value:,.0f} tok/s" if value is not None else "-"
+
+
+def time_left(progress: RunProgress) -> str:
+    """What comes to its end, and when: the run where it has an end, else the fall of its learning rate; empty where it
+    is not known."""
+    if progress.stop_after_tokens:
+        left_s, text, done = progress.end_s, "{} to the end of the run", "at the end of the run"
+    else:
+        left_s, text, done = progress.eta_s, "learning rate falls for {} more", "learning rate at its lowest"
+    if left_s is None:
+        return ""
+    return text.format(in_time(left_s)) if left_s else done
 
 
 def plural(count: int, word: str) -> str:

@@ -49,7 +49,10 @@ def test_page_shows_what_the_daemon_knows(page: Page, daemon: FakeDaemon) -> Non
     page.opened(daemon.url)
     assert page.text("connection") == "live"
     assert page.text("state") == "training" and page.text("site-name") == "alpha"
-    assert page.text("now-h") == "Training, round 120, 3 of 3 sites train, loss 3.400 falling, 50 min left."
+    assert (
+        page.text("now-h")
+        == "Training, round 120, 3 of 3 sites train, loss 3.400 falling, learning rate falls for 50 min more."
+    )
     assert page.text("waiting") == "Nothing is waited for: training and exchange go on."
     assert "inner step 7 of 20" in page.text("phase-text")
     assert "step 2,400 of 4,400 (54.5 %)" in page.text("run-text")
@@ -99,7 +102,7 @@ def test_what_is_not_known_is_a_dash_and_never_zero(page: Page, daemon: FakeDaem
     page.opened(daemon.url)
     figures = page.run("return [...document.querySelectorAll('#facts dd')].map(e => e.firstChild.textContent)")
     assert figures[0] == "-" and figures[1] == "-" and figures[2] == "-" and figures[4] == "-" and figures[6] == "- / -"
-    assert "left" not in page.text("now-h")
+    assert "learning rate" not in page.text("now-h")
     under_way = page.run("return [...document.querySelectorAll('#rounds tbody tr')[0].cells].map(e => e.textContent)")
     assert under_way[1] == "under way" and set(under_way[2:13]) == {"-"}
 

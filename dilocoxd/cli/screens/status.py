@@ -6,7 +6,7 @@ from typing import Final
 
 from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status, VotedTwice
-from dilocoxd.answers.words import figure, in_bytes, in_time, plural, tokens_per_s
+from dilocoxd.answers.words import figure, in_bytes, in_time, plural, time_left, tokens_per_s
 from dilocoxd.cli.screens.layout import facts, wrapped
 from dilocoxd.cli.screens.peers import on_probation, peers_screen
 
@@ -69,14 +69,22 @@ def outside(addresses: Sequence[PublicAddress]) -> str:
 
 
 def schedule(status: Status) -> str:
-    """Inner steps of all, and the time left."""
+    """Tokens of a run that has an end, inner steps of one that has none, and what comes to its end when."""
     progress = status.progress
     if progress.steps_done is None:
         return f"outer step {status.height:,}"
-    share = f"{progress.steps_done / progress.steps_total:.1%}" if progress.steps_total else "-"
-    left = f", {in_time(progress.eta_s)} left" if progress.eta_s else ", schedule done" if progress.eta_s == 0 else ""
-    done = f"step {progress.steps_done:,} of {progress.steps_total:,} ({share}){left}"
-    return f"{done}; outer step {status.height:,}"
+    steps = done = f"step {progress.steps_done:,}"
+    if progress.stop_after_tokens:
+        done = _part(progress.swarm_tokens, progress.stop_after_tokens, " tokens")
+    elif progress.steps_done <= progress.steps_total:
+        done = f"step {_part(progress.steps_done, progress.steps_total)}"
+    parts = ", ".join(filter(None, (done, time_left(progress))))
+    return "; ".join([parts, *([steps] if progress.stop_after_tokens else []), f"outer step {status.height:,}"])
+
+
+def _part(done: int, total: int, unit: str = "") -> str:
+    share = f" ({done / total:.1%})" if done <= total else ""
+    return f"{done:,} of {total:,}{unit}{share}"
 
 
 def speed(status: Status) -> str:

@@ -52,10 +52,13 @@ class SchedulePlace:
     inner_steps: int
     """H: what one more round adds."""
     chain_tokens: int
+    stop_after_tokens: int = 0
+    """0: the run has no end."""
 
 
 def progress(own: OwnPace, schedule: SchedulePlace, peers: Sequence[Peer], rounds: Iterable[RoundRow]) -> RunProgress:
     """All of it. `rounds`: the newest rows, in order; those that are not committed do not count."""
+    rounds = list(rounds)
     pace = round_seconds(rounds)
     speed = own.tokens_per_step / own.step_seconds if own.is_training and own.step_seconds > 0 else None
     others = [peer.tokens_per_s for peer in peers if peer.is_live and peer.tokens_per_s and peer.state == "training"]
@@ -65,6 +68,8 @@ def progress(own: OwnPace, schedule: SchedulePlace, peers: Sequence[Peer], round
         steps_done=schedule.steps_done,
         steps_total=schedule.steps_total,
         eta_s=time_left(schedule, pace, own.step_seconds),
+        stop_after_tokens=schedule.stop_after_tokens,
+        end_s=time_to_end(schedule, pace, rounds),
         round_s=pace,
         tokens_per_s=speed,
         swarm_tokens_per_s=float(sum(known)) if known else None,
@@ -110,6 +115,18 @@ def time_left(schedule: SchedulePlace, pace_s: float | None, step_seconds: float
     if pace_s is not None and schedule.inner_steps > 0:
         return left / schedule.inner_steps * pace_s
     return left * step_seconds if step_seconds > 0 else None
+
+
+def time_to_end(schedule: SchedulePlace, pace_s: float | None, rounds: Iterable[RoundRow]) -> float | None:
+    """Seconds until the chain holds the tokens that end the run, at the pace of the newest rounds."""
+    if not schedule.stop_after_tokens:
+        return None
+    left = max(0, schedule.stop_after_tokens - schedule.chain_tokens)
+    if left == 0:
+        return 0.0
+    counts = [sum(one.tokens for one in row.contributors) for row in rounds if row.committed_at > 0][-PACE_ROUNDS:]
+    each = statistics.median(counts) if counts else 0
+    return left / each * pace_s if each and pace_s is not None else None
 
 
 def site_counts(own_state: str, peers: Iterable[Peer]) -> dict[str, int]:

@@ -216,7 +216,13 @@ class StatusReader:
                 num_parameters(manifest.model) if manifest.lora.rank else 0,
             ),
         )
-        schedule = SchedulePlace(site.shared_steps, manifest.inner.total_steps, chain.inner_steps, chain.weight)
+        schedule = SchedulePlace(
+            steps_done=site.shared_steps,
+            steps_total=manifest.inner.total_steps,
+            inner_steps=chain.inner_steps,
+            chain_tokens=chain.weight,
+            stop_after_tokens=manifest.run.stop_after_tokens,
+        )
         return progress(own, schedule, peers, sources.journal.newest_rounds(PACE_ROUNDS + 2))
 
     def _lifetime(self, site: SiteStatus) -> LifetimeTotals:

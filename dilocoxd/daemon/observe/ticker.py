@@ -11,7 +11,7 @@ from typing import Final
 
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
-from dilocoxd.answers.words import figure, in_bytes, in_time, tokens_per_s
+from dilocoxd.answers.words import figure, in_bytes, in_time, time_left, tokens_per_s
 
 LINE_EVERY_S: Final = 10.0
 EARLY_S: Final = 60.0
@@ -107,7 +107,7 @@ def round_line(status: Status, row: RoundRow) -> str:
     if not row.is_contributor:
         parts.append("without us")
     parts.append(f"next in ~{in_time(progress.round_s)}" if progress.round_s is not None else "")
-    return "  ".join(filter(None, [*parts, time_left(status)]))
+    return "  ".join(filter(None, [*parts, time_left(status.progress)]))
 
 
 def step_line(status: Status) -> str:
@@ -118,7 +118,7 @@ def step_line(status: Status) -> str:
     left_s = max(0, phase.inner_steps - phase.inner_step) * phase.step_seconds
     parts = [f"round {status.height}", f"step {phase.inner_step}/{phase.inner_steps}", losses(status)]
     parts += [speed(status), f"exchange in ~{in_time(left_s)}" if left_s else ""]
-    parts += [time_left(status), f"waits for {status.waiting_for}" if status.waiting_for else ""]
+    parts += [time_left(status.progress), f"waits for {status.waiting_for}" if status.waiting_for else ""]
     return "  ".join(filter(None, parts))
 
 
@@ -140,11 +140,3 @@ def speed(status: Status) -> str:
     """Of this site."""
     value = status.progress.tokens_per_s
     return tokens_per_s(value) if value is not None else ""
-
-
-def time_left(status: Status) -> str:
-    """To the end of the schedule."""
-    left_s = status.progress.eta_s
-    if left_s is None:
-        return ""
-    return f"{in_time(left_s)} left" if left_s else "schedule done"

@@ -98,6 +98,7 @@ class FakeView:
                         observers=(), waiting_for=""),
             progress=RunProgress(
                 steps_done=STEPS * n, steps_total=STEPS * (n + 100), eta_s=100 * ROUND_S, round_s=ROUND_S,
+                stop_after_tokens=0, end_s=None,
                 tokens_per_s=6826.7, swarm_tokens_per_s=6826.7 + 6000 * len(self.live),
                 swarm_tokens=8192 * len(PEERS) * n, learning_rate=2.5e-3, gradient_norm=0.72,
                 model_flops_per_s=4.1e11, memory_bytes=1_200_000_000, mfu=0.38, skipped_steps=2,

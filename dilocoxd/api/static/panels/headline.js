@@ -21,7 +21,16 @@ export function trend(validation) {
   return after < before ? "falling" : "rising";
 }
 
-/** Training, round 63, 3 of 3 sites, loss 3.13 falling, 2 h 10 min left. */
+/** What comes to its end, and when: the run where it has an end, else the fall of its learning rate. */
+export function timeLeft(progress, when = "") {
+  const hasEnd = progress.stop_after_tokens > 0;
+  const left = hasEnd ? progress.end_s : progress.eta_s;
+  if (left === null) return "";
+  if (left === 0) return hasEnd ? "at the end of the run" : "learning rate at its lowest";
+  return hasEnd ? `${span(left)} to the end of the run${when}` : `learning rate falls for ${span(left)} more${when}`;
+}
+
+/** Training, round 63, 3 of 3 sites, loss 3.13 falling, learning rate falls for 2 h 10 min more. */
 export function headline(status, validation) {
   const { progress, losses, round } = status;
   const doing = DOING[status.state] ?? status.state.replaceAll("_", " ");
@@ -32,9 +41,8 @@ export function headline(status, validation) {
   else parts.push("no other site yet");
   const newest = losses.validation ?? losses.inner;
   if (newest !== null) parts.push(`loss ${loss(newest)} ${trend(validation)}`.trim());
-  if (progress.eta_s > 0) parts.push(`${span(progress.eta_s)} left${status.state === "training" ? "" : " once it trains"}`);
-  else if (progress.eta_s === 0) parts.push("behind the end of its schedule");
-  return `${parts.join(", ")}.`;
+  parts.push(timeLeft(progress, status.state === "training" ? "" : " once it trains"));
+  return `${parts.filter((part) => part).join(", ")}.`;
 }
 
 /** What is waited for, as a sentence of its own. */

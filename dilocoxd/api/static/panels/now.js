@@ -18,19 +18,33 @@ export function showNow({ status, losses }) {
   id("phase-text").textContent = phase.phase === null || phase.inner_steps === 0 ? "No phase is trained now."
     : `Phase ${phase.phase}: inner step ${phase.inner_step} of ${phase.inner_steps}, ${seconds(phase.step_seconds)} each`;
   id("phase-bar").value = phase.inner_steps > 0 ? Math.min(1, phase.inner_step / phase.inner_steps) : 0;
-  const done = progress.steps_done ?? 0;
-  id("run-text").textContent = progress.steps_done === null ? "The place on the schedule is not known yet."
-    : `Whole run: step ${done.toLocaleString("en")} of ${progress.steps_total.toLocaleString("en")} (${percent(done, progress.steps_total)})`;
-  id("run-bar").value = progress.steps_total > 0 ? Math.min(1, done / progress.steps_total) : 0;
+  id("run-text").textContent = placeOf(progress);
+  const [done, total] = progress.stop_after_tokens > 0 ? [progress.swarm_tokens, progress.stop_after_tokens] : [progress.steps_done ?? 0, progress.steps_total];
+  id("run-bar").value = total > 0 ? Math.min(1, done / total) : 0;
   id("facts").replaceChildren(...facts(main(status)));
   id("more-facts").replaceChildren(...facts(more(status)));
   say(id("footer"), `dilocoxd ${status.version}, peer ${status.peer_id}.`);
 }
 
+/** Of a run that has an end its tokens, of one that has none its learning rate. */
+function placeOf({ stop_after_tokens: end, swarm_tokens: tokens, steps_done: done, steps_total: total }) {
+  const [written, whole] = [(done ?? 0).toLocaleString("en"), total.toLocaleString("en")];
+  if (end > 0) return `Whole run: ${tokens.toLocaleString("en")} of ${end.toLocaleString("en")} tokens (${percent(Math.min(tokens, end), end)})`;
+  if (done === null) return "The place on the schedule is not known yet.";
+  const on = "the run goes on until it is stopped";
+  if (done > total) return `Step ${written}: the learning rate is at its lowest since step ${whole}; ${on}`;
+  return `Learning rate: step ${written} of ${whole} (${percent(done, total)}); ${on}`;
+}
+
+function timeFact({ stop_after_tokens: end, end_s, eta_s }) {
+  const [label, left, over] = end > 0 ? ["Run ends in", end_s, "now"] : ["Learning rate falls for", eta_s, "no longer"];
+  return [label, left === 0 ? over : span(left), left > 0 ? `until ${clock(Date.now() / 1000 + left)}` : ""];
+}
+
 function main(status) {
   const { progress, losses, lifetime, totals } = status;
   return [
-    ["Time left", progress.eta_s === 0 ? "none" : span(progress.eta_s), progress.eta_s > 0 ? `until ${clock(Date.now() / 1000 + progress.eta_s)}` : ""],
+    timeFact(progress),
     ["Speed here", tokensPerSecond(progress.tokens_per_s), `swarm: ${tokensPerSecond(progress.swarm_tokens_per_s)}`],
     ["Loss, shared model", loss(losses.validation), losses.validation === null ? "not measured yet" : `perplexity ${small(Math.exp(losses.validation))}, state ${losses.validation_round}`],
     ["Loss, inner", loss(losses.inner), "this site, newest step"],

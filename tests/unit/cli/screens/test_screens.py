@@ -11,7 +11,7 @@ from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.screens.peers import peers_screen
 from dilocoxd.cli.screens.rounds import rounds_screen
-from dilocoxd.cli.screens.status import status_screen
+from dilocoxd.cli.screens.status import schedule, status_screen
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import FakeView
 
@@ -50,13 +50,28 @@ def test_who_is_on_probation_is_told_so() -> None:
     assert "training, on probation: 1 of 16 rounds" in told
 
 
+def test_behind_the_schedule_no_part_of_it_is_told() -> None:
+    """It was `step 3,840 of 2,000 (192.0%), schedule done`, of a run that goes on until it is stopped."""
+    found = changed(status(), progress__steps_done=3840, progress__steps_total=2000, progress__eta_s=0.0)
+    assert schedule(found) == "step 3,840, learning rate at its lowest; outer step 7"
+
+
+def test_a_run_with_an_end_tells_the_way_to_it() -> None:
+    found = changed(status(), progress__stop_after_tokens=2_000_000, progress__end_s=7500.0)
+    said = "1,234,567 of 2,000,000 tokens (61.7%), 2 h 5 min to the end of the run; step 120; outer step 7"
+    assert schedule(found) == said
+    over = changed(found, progress__swarm_tokens=2_100_000, progress__end_s=0.0)
+    assert schedule(over) == "2,100,000 of 2,000,000 tokens, at the end of the run; step 120; outer step 7"
+
+
 def test_status_is_in_the_words_of_an_operator() -> None:
     assert status_screen(status(), [], 80).splitlines() == [
         "run        fake-0123456789abcdef",
         f"site       home  {ID}",
         "state      training",
         "waits for  nothing",
-        "progress   step 120 of 20,000 (0.6%), 2 h 5 min left; outer step 7",
+        "progress   step 120 of 20,000 (0.6%), learning rate falls for 2 h 5 min more;",
+        "           outer step 7",
         "speed      1,240 tok/s here, 7,240 tok/s together, 1.2 s a step, 42 s a round",
         "loss       3.200 here, shared model 3.400 at round 7, perplexity 30.0",
         "learning   rate 0.0003, gradient norm 0.91",

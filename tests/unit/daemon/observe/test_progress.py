@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 
-from dilocoxd.answers.rounds import RoundRow
+from dilocoxd.answers.rounds import Contributor, RoundRow
 from dilocoxd.daemon.observe.memory import memory_bytes
 from dilocoxd.daemon.observe.progress import (
     OwnPace,
@@ -35,6 +35,16 @@ def test_time_left_follows_the_pace_of_rounds_and_not_one_long_wait() -> None:
 
 def test_time_left_before_two_rounds_is_that_of_inner_steps() -> None:
     assert progress(OWN, SCHEDULE, [], rows(100.0, 0.0)).eta_s == 600 * 2.0
+
+
+def test_the_end_of_a_run_is_where_its_tokens_are() -> None:
+    share = Contributor(peer="me", phase=1, tokens=100, inner_steps=1, base_round=0)
+    paced = [replace(row, contributors=(share, share)) for row in rows(100.0, 150.0, 200.0)]
+    ends = replace(SCHEDULE, stop_after_tokens=1007)
+    assert progress(OWN, ends, [], paced).end_s == 1000 / 200 * 50.0
+    assert progress(OWN, replace(ends, chain_tokens=1007), [], paced).end_s == 0.0
+    assert progress(OWN, ends, [], rows(100.0)).end_s is None, "before there is a pace"
+    assert progress(OWN, SCHEDULE, [], paced).end_s is None, "it goes on until it is stopped"
 
 
 def test_what_is_not_known_is_none_and_the_end_is_zero() -> None:

@@ -45,7 +45,7 @@ def row(number: int, *, is_ours: bool = True) -> RoundRow:
 def test_a_round_is_one_line_with_all_that_people_ask() -> None:
     assert round_line(status(), row(12)) == (
         "round 12  2/3 sites  loss 3.41 (val 3.40)  1,240 tok/s  312.0 kB up, 600.0 kB down  next in ~42 s"
-        "  2 h 5 min left"
+        "  learning rate falls for 2 h 5 min more"
     )
     bare = status(losses__inner=None, losses__validation=None, progress__round_s=None, progress__eta_s=None)
     assert round_line(bare, row(12, is_ours=False)) == (
@@ -56,10 +56,12 @@ def test_a_round_is_one_line_with_all_that_people_ask() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "round 13  step 12/34  loss 3.41 (val 3.40)  1,240 tok/s  exchange in ~44 s  2 h 5 min left"),
+        ({}, "round 13  step 12/34  loss 3.41 (val 3.40)  1,240 tok/s  exchange in ~44 s"
+         "  learning rate falls for 2 h 5 min more"),
         (
             {"waiting_for": "segments of attic", "phase__inner_step": 34, "progress__eta_s": 0.0},
-            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s  schedule done  waits for segments of attic",
+            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s  learning rate at its lowest"
+            "  waits for segments of attic",
         ),
         ({"phase__inner_step": 0, "waiting_for": "the validation loss (evaluate 42 %)"},
          "training: waits for the validation loss (evaluate 42 %)"),
