@@ -3,11 +3,12 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
 from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.daemon.observe.alert_rules import LOOK_EVERY_S, AlertWatch, Seen
@@ -27,6 +28,8 @@ class Watched:
     """Size of the newest snapshot."""
     num_dropped: Callable[[], int]
     """Values that metrics sinks did not take."""
+    rounds: Callable[[], Sequence[RoundRow]]
+    """The newest ones."""
 
 
 class AlertDriver:
@@ -58,7 +61,8 @@ class AlertDriver:
         except OSError as error:
             raise store_error("looking at the space on the disk of", watched.disk, error) from error
         room = (disk.free, disk.total)
-        return Seen(watched.status(), watched.peers(), *room, watched.snapshot_bytes(), watched.num_dropped())
+        sizes = (watched.snapshot_bytes(), watched.num_dropped())
+        return Seen(watched.status(), watched.peers(), *room, *sizes, watched.rounds())
 
     def settle(self, seen: Seen, now: float) -> None:
         """Raise what stands now and clear what does not."""

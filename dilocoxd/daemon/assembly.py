@@ -26,6 +26,7 @@ from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
+from dilocoxd.daemon.observe.progress import PACE_ROUNDS
 from dilocoxd.daemon.observe.rounds import RoundHistory
 from dilocoxd.daemon.observe.site import SiteHistory
 from dilocoxd.daemon.observe.status import StatusSources, Who
@@ -241,6 +242,7 @@ class Daemon:
             self.opened.run_dir.path,
             lambda: self.snapshots.newest_bytes,
             lambda: self.journal.num_dropped,
+            lambda: self.journal.newest_rounds(PACE_ROUNDS),
         )
         driver = AlertDriver(watched, self.alerts)
         self.opened.events.listen(driver.note)

@@ -215,9 +215,12 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "trainer_idle", "warning",
         "The trainers spend much of their time waiting for the daemon instead of training.",
-        "More than 10% of the last ten minutes; goes below 5%.",
-        "Rounds take longer than a phase with its extensions, or the machine is overloaded.",
-        "Raise strategy.inner_steps in the next run, use a coarser codec or a faster link; see `dilocoxd rounds`.",
+        "More than 10% of the last ten minutes; goes below 5%. Not for a site on its own with rounds of less than a"
+        " minute: only longer phases would help it.",
+        "Rounds take longer than a phase with its extensions, by the exchange or by work here, as the text says; or the"
+        " machine is overloaded.",
+        "Raise strategy.inner_steps in the next run. Where the exchange takes the time, use a coarser codec or a faster"
+        " link; where work here does, more processors or workers.outer_parts. See `dilocoxd rounds`.",
     ),
     AlertKind(
         "attempts_failing", "warning",

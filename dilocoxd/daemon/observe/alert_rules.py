@@ -11,7 +11,9 @@ from typing import Final
 
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.rounds import RoundRow, RoundTimes
 from dilocoxd.answers.status import Status
+from dilocoxd.answers.words import plural
 
 LOOK_EVERY_S: Final = 5.0
 ALONE_S: Final = 120.0
@@ -24,6 +26,10 @@ IDLE_WINDOW_S: Final = 600.0
 IDLE_KNOWN_S: Final = 120.0
 IDLE_HIGH: Final = 0.10
 IDLE_LOW: Final = 0.05
+IDLE_ROUND_S: Final = 60.0
+"""Shorter rounds of a site on its own: what each of them costs here is a large part of so little training."""
+OTHERS_PARTS: Final = ("gather_s", "exchange_s", "vote_s")
+ALL_PARTS: Final = (*OTHERS_PARTS, "form_s", "persist_s", "apply_s")
 ATTEMPTS: Final = 5
 BAD_INPUTS: Final = 20
 KEPT_OUT: Final = ("not_allowed", "evicted")
@@ -55,6 +61,8 @@ class Seen:
     """Size of the newest snapshot; 0 while there is none."""
     num_dropped: int = 0
     """Values that sinks dropped since the start."""
+    rounds: Sequence[RoundRow] = ()
+    """The newest ones; they say what trainers waited for."""
 
 
 class CounterWindow:
@@ -139,7 +147,7 @@ class AlertWatch:
             "round_stalled": self._stalled(status, now) if is_training else "",
             "left_out": self._left_out(status) if is_at_work else "",
             "behind": self._behind(seen, now),
-            "trainer_idle": self._trainer_idle(status, now),
+            "trainer_idle": self._trainer_idle(seen, now),
             "attempts_failing": _attempts(status),
             "bad_input": self._bad_input(status, now),
             "loss_not_finite": _loss(status),
@@ -191,14 +199,18 @@ class AlertWatch:
             return f"another site is {ahead} outer steps ahead"
         return ""
 
-    def _trainer_idle(self, status: Status, now: float) -> str:
+    def _trainer_idle(self, seen: Seen, now: float) -> str:
+        status = seen.status
         self._idle.add(now, status.totals.idle_s)
         self._busy.add(now, status.totals.train_s)
         total = self._idle.growth + self._busy.growth
         share = self._idle.growth / total if total else 0.0
         limit = IDLE_LOW if self._is_idle else IDLE_HIGH
         self._is_idle = share > limit and self._idle.span_s >= IDLE_KNOWN_S
-        return f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s" if self._is_idle else ""
+        if not self._is_idle or _is_short_and_alone(seen):
+            return ""
+        waited = f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s"
+        return f"{waited}{waited_for(seen.rounds)}"
 
     def _bad_input(self, status: Status, now: float) -> str:
         counts = {
@@ -220,6 +232,38 @@ class AlertWatch:
     def _sinks(self, seen: Seen, now: float) -> str:
         self._dropped.add(now, seen.num_dropped)
         return f"{self._dropped.growth:.0f} values were dropped lately" if self._dropped.growth else ""
+
+
+def _own(rounds: Iterable[RoundRow]) -> list[RoundRow]:
+    return [row for row in rounds if row.committed_at > 0 and row.is_contributor]
+
+
+def _is_short_and_alone(seen: Seen) -> bool:
+    """Nothing went over a link, and only longer phases would make the waiting a smaller part."""
+    own, round_s = _own(seen.rounds), seen.status.progress.round_s
+    is_alone = bool(own) and all(len(row.contributors) <= 1 for row in own)
+    return is_alone and round_s is not None and round_s < IDLE_ROUND_S
+
+
+def waited_for(rounds: Iterable[RoundRow]) -> str:
+    """End of a sentence about trainers that waited: what the newest rounds took their time for; empty without any."""
+    own = _own(rounds)
+    others = sum(_exchange_s(row.times) for row in own if len(row.contributors) > 1)
+    here = sum(_sum(row.times, ALL_PARTS) for row in own) - others
+    if not others and not here:
+        return ""
+    shares = f"{here:.1f} s for work here (forming, summing, storing, applying), {others:.1f} s for the exchange"
+    cause = "work here" if here >= others else "the exchange with other sites"
+    return f", mostly for {cause}: {plural(len(own), 'round')} took {shares}"
+
+
+def _exchange_s(times: RoundTimes) -> float:
+    """Of a round with others; sums are made here meanwhile."""
+    return max(0.0, _sum(times, OTHERS_PARTS) - (times.reduce_s or 0.0))
+
+
+def _sum(times: RoundTimes, parts: Iterable[str]) -> float:
+    return sum(getattr(times, part) or 0.0 for part in parts)
 
 
 def _attempts(status: Status) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.rounds import Contributor, RoundRow, RoundTimes
 from dilocoxd.answers.status import WorkerProcess
 from dilocoxd.daemon.observe.alert_rules import EXPIRE_S, AlertWatch, Seen
 from dilocoxd.telemetry.alerts import BY_CODE, CLEARED_BY, KINDS, kind_of
@@ -26,6 +27,7 @@ class World:
         self.watch = AlertWatch()
         self.now = 1000.0
         self.peers: list[Peer] = []
+        self.rounds: list[RoundRow] = []
         self.disk = (500 * GB, 1000 * GB, 0)
         self.dropped = 0
         self.texts: dict[str, str] = {}
@@ -40,7 +42,7 @@ class World:
     def look(self) -> set[str]:
         self.now += 5.0
         free, total, snapshot = self.disk
-        seen = Seen(self.status, self.peers, free, total, snapshot, self.dropped)
+        seen = Seen(self.status, self.peers, free, total, snapshot, self.dropped, self.rounds)
         self.texts = found = self.watch.look(seen, self.now)
         assert set(found) <= set(BY_CODE)
         return {code for code, text in found.items() if text}
@@ -159,6 +161,31 @@ def test_idle_trainers_with_a_gap_between_raising_and_clearing() -> None:
     assert world.work(600, 0.07) == {"trainer_idle"}
     assert world.work(700, 0.02) == set()
     assert world.work(700, 0.07) == set()
+
+
+def idle_row(num_sites: int, times: RoundTimes) -> RoundRow:
+    who = [Contributor(peer=f"p{n}", phase=1, tokens=1, inner_steps=1, base_round=0) for n in range(num_sites)]
+    return RoundRow(round=1, contributors=tuple(who), is_contributor=True, committed_at=1.0, times=times)
+
+
+def test_short_rounds_of_a_site_on_its_own_are_no_reason_for_an_alert() -> None:
+    """It told a healthy first run of one site to use a faster link."""
+    world = World()
+    world.rounds = [idle_row(1, RoundTimes(form_s=0.2, apply_s=0.3, exchange_s=0.1))] * 9
+    world.change(progress__round_s=4.0)
+    assert "trainer_idle" not in world.work(200, 0.17)
+    world.change(progress__round_s=300.0)
+    assert "trainer_idle" in world.work(10, 0.17)
+    assert "mostly for work here: 9 rounds took 5.4 s for work here" in world.texts["trainer_idle"]
+    assert world.texts["trainer_idle"].endswith(", 0.0 s for the exchange")
+
+
+def test_waiting_trainers_name_what_they_waited_for() -> None:
+    world = World()
+    world.rounds = [idle_row(2, RoundTimes(form_s=0.5, gather_s=1.0, exchange_s=2.0, vote_s=0.25))]
+    assert "trainer_idle" in world.work(200, 0.5)
+    said = "mostly for the exchange with other sites: 1 round took 0.5 s for work here"
+    assert said in world.texts["trainer_idle"] and world.texts["trainer_idle"].endswith("3.2 s for the exchange")
 
 
 def test_failing_attempts_bad_losses_and_p2pd() -> None:
