@@ -10,6 +10,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from dilocoxd.answers.rounds import LogEntry
 from dilocoxd.cli.client import client_for
+from dilocoxd.cli.logs import labels
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.screens.rounds import log_screen
 from dilocoxd.cli.shell.offers import run_directories
@@ -119,7 +120,7 @@ def show(target: str | None, last: int, is_wide: bool, as_json: bool) -> int:
         click.echo(json.dumps([row.as_json() for row in found], indent=1))
         return 0
     entries, carries = [row.entry for row in found], [row.carries for row in found]
-    click.echo(log_screen(entries, carries, width(is_wide=is_wide)))
+    click.echo(log_screen(entries, carries, width(is_wide=is_wide), labels(target)))
     return 0
 
 

@@ -49,7 +49,7 @@ def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
     return 0
 
 
-def labels(target: str) -> Callable[[str], str]:
+def labels(target: str | None) -> Callable[[str], str]:
     """What sites are called, as the running daemon says; else the short ids."""
     try:
         client = client_for(target)

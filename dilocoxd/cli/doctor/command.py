@@ -1,7 +1,8 @@
 """`dilocoxd doctor`: looks for what usually goes wrong, and says what to do about each finding."""
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.doctor.machine import machine_findings
 from dilocoxd.cli.doctor.site import site_findings
 from dilocoxd.cli.exit_codes import DONE, FAILED
+from dilocoxd.cli.screens.layout import Column, table
 from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
@@ -75,12 +77,29 @@ def doctor(directory: Path | None, as_json: bool, bundle: Path | None) -> int:
     is_ill = any(finding.level == "error" for finding in found)
     if as_json:
         click.echo(json.dumps({"ok": not is_ill, "findings": rows}, indent=1))
+    elif sys.stdout.isatty():
+        Console(highlight=False).print(_boxed(found))
     else:
-        table = Table("check", "", "found")
-        for finding in found:
-            text = Text(finding.text)
-            if finding.remedy:
-                text.append(f"\n-> {finding.remedy}", style="bold")
-            table.add_row(finding.check, Text(finding.level, style=STYLES[finding.level]), text)
-        Console(highlight=False).print(table)
+        click.echo(_plain(found))
     return FAILED if is_ill else DONE
+
+
+def _plain(found: Sequence[Finding]) -> str:
+    """A line for each finding and one for its remedy, whole: grep and mails know no boxes."""
+    columns = [
+        Column("check", [one.check for one in found]),
+        Column("", [one.level for one in found]),
+        Column("found", [one.text for one in found]),
+    ]
+    return table(columns, None, [[f"-> {one.remedy}"] if one.remedy else [] for one in found])
+
+
+def _boxed(found: Sequence[Finding]) -> Table:
+    """The same for a terminal."""
+    box = Table("check", "", "found")
+    for finding in found:
+        text = Text(finding.text)
+        if finding.remedy:
+            text.append(f"\n-> {finding.remedy}", style="bold")
+        box.add_row(finding.check, Text(finding.level, style=STYLES[finding.level]), text)
+    return box

@@ -21,8 +21,8 @@ from dilocoxd.cli.run_dir.admission import (
     now_ms,
 )
 from dilocoxd.cli.run_dir.requests import load_request, new_request
-from dilocoxd.cli.screens.layout import Column, table
-from dilocoxd.cli.show import json_option, show_json, target_argument
+from dilocoxd.cli.screens.layout import Column, table, width
+from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.errors import ConfigError, PeerError, WireError
 from dilocoxd.machines.admission.certificates import check_certificate, check_revocation
@@ -145,8 +145,9 @@ def _confirmed_address(run_dir: RunDir) -> str:
 
 @click.command()
 @target_argument
+@wide_option
 @json_option
-def members(target: str | None, as_json: bool) -> int:
+def members(target: str | None, is_wide: bool, as_json: bool) -> int:
     """Show who belongs to the run, by which invite, and who was evicted."""
     if as_json:
         return show_json(target, "/v1/members")
@@ -164,7 +165,7 @@ def members(target: str | None, as_json: bool) -> int:
         Column("left out", ["-" if row.left_out_until is None else f"to {row.left_out_until}" for row in rows], 5),
         Column("peer id", [row.peer_id for row in rows], 6),
     ]
-    click.echo(table(columns, None) if rows else "this run asks for no membership")
+    click.echo(table(columns, width(is_wide=is_wide)) if rows else "this run asks for no membership")
     for one in client_for(target).ask("/v1/authorities", list[AuthorityList]):
         if one.state == "in force":
             keys = ", ".join(key[:16] for key in one.keys)

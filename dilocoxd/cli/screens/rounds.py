@@ -1,7 +1,7 @@
 """The screens of `dilocoxd rounds`, `snapshots` and `log show`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dilocoxd.answers.rounds import Contributor, LogEntry, RoundRow
 from dilocoxd.answers.site import Snapshot
@@ -57,10 +57,15 @@ def snapshots_screen(rows: Sequence[Snapshot], width: int | None) -> str:
     )
 
 
-def log_screen(rows: Sequence[LogEntry], carries: Sequence[Mapping[str, tuple[int, ...]]], width: int | None) -> str:
-    """Entries. `carries`, for each: contributor -> earlier phases whose work came with it."""
+def log_screen(
+    rows: Sequence[LogEntry],
+    carries: Sequence[Mapping[str, tuple[int, ...]]],
+    width: int | None,
+    label: Callable[[str], str] = short_id,
+) -> str:
+    """Entries. `carries`, for each: contributor -> earlier phases whose work came with it. `label`: of a peer id."""
     who = [
-        ", ".join(contributor_text(one, late.get(one.peer, ())) for one in row.contributors)
+        ", ".join(contributor_text(one, late.get(one.peer, ()), label) for one in row.contributors)
         for row, late in zip(rows, carries, strict=True)
     ]
     payloads = [in_bytes(row.payload_bytes) if row.payload_bytes is not None else "dropped" for row in rows]
@@ -76,7 +81,7 @@ def log_screen(rows: Sequence[LogEntry], carries: Sequence[Mapping[str, tuple[in
     )
 
 
-def contributor_text(one: Contributor, carries: Sequence[int]) -> str:
+def contributor_text(one: Contributor, carries: Sequence[int], label: Callable[[str], str] = short_id) -> str:
     """Who, how much, and what earlier work came with it."""
     late = f"; late: phases {', '.join(map(str, carries))}" if carries else ""
-    return f"{short_id(one.peer)} ({one.tokens:,}{late})"
+    return f"{label(one.peer)} ({one.tokens:,}{late})"

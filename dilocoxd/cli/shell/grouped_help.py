@@ -10,7 +10,10 @@ from dilocoxd.cli.shell.lazy_group import LazyCommand, LazyGroup
 
 EXAMPLES: Final = (
     ("dilocoxd start small", "train here, and print the line for others"),
-    ("dilocoxd join /ip4/203.0.113.7/tcp/31337/p2p/Qm...", "train along"),
+    (
+        "dilocoxd join /ip4/IP/tcp/PORT/p2p/PEER/run/HASH/at/0/HEAD/key/INVITE",
+        "train along; start prints the line",
+    ),
     ("dilocoxd run small-0123456789abcdef", "go on after a stop"),
     ("dilocoxd status", "how it goes"),
     ("dilocoxd logs -f small-0123456789abcdef", "what happens, as it happens"),

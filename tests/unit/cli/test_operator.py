@@ -79,7 +79,17 @@ def test_tables(api: Served) -> None:
     rounds = run("rounds", "--last", "25", api.url)[1]
     assert "vanished during the exchange" in rounds and "15 s" in rounds
     assert "80.0 MB" in run("snapshots", api.url)[1]
-    assert "dropped" in run("log", "show", api.url)[1]
+    log = run("log", "show", api.url)[1]
+    assert "dropped" in log and f"{NAMES[PEERS[1]]} (" in log, "sites have the names that peers gives them"
+
+
+def test_members_fit_a_terminal(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each peer id went on in a line of its own."""
+    whole = run("members", api.url)[1]
+    monkeypatch.setattr("dilocoxd.cli.run_dir.members.width", lambda *, is_wide: None if is_wide else 60)
+    narrow = run("members", api.url)[1]
+    assert "(with --wide: " in narrow and "peer id" not in narrow.splitlines()[0]
+    assert run("members", "--wide", api.url)[1] == whole and PEERS[1] in whole
 
 
 @pytest.mark.parametrize(
@@ -299,3 +309,10 @@ def test_doctor_on_a_broken_directory_says_which_field(tmp_path: Path) -> None:
     code, text = run("doctor", "--json", str(tmp_path))
     first = json.loads(text)["findings"][0]
     assert code == 1 and first["check"] == "config" and "no run.toml" in first["text"] and first["remedy"]
+
+
+def test_doctor_draws_no_box_in_a_pipe(tmp_path: Path) -> None:
+    text = run("doctor", str(tmp_path))[1]
+    first = next(line for line in text.splitlines() if line.startswith("config"))
+    assert first.split()[1] == "error" and str(tmp_path) in first, "a finding is one line"
+    assert text.isascii() and "\n    -> " in text
