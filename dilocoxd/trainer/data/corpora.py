@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import itertools
 import os
 import re
 import subprocess
@@ -35,7 +36,12 @@ _TEXT_SUFFIXES: Final = (".txt", ".md", ".rst")
 _TEXT_BYTES_MAX: Final = 2 << 30
 """All of it is in memory, several times, while it is tokenised."""
 _APT_TIMEOUT_S: Final = 600
-_INSTEAD: Final = 'use data.corpus = "stdlib" (needs no download) or "text:/path/to/your/files"'
+_INSTEAD: Final = "give your own text with --data NAME=PATH, or --set data.corpus=stdlib, which needs no download"
+_APT: Final = (
+    "apt-get", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::https::Timeout=15",
+)  # fmt: skip
+_NO_NETWORK_SIGNS: Final = ("failure resolving", "Could not resolve", "Could not connect", "unreachable")
+"""In apt's words. Newer package lists cannot be had there either, and asking for them takes minutes."""
 
 _SOURCE_MARK: Final = re.compile(r"\s*(\[[^\]]{1,60}\]\s*)+")
 _PRONUNCIATION: Final = re.compile(r"\s*\\[^\\]{1,80}\\")
@@ -51,11 +57,12 @@ def read_corpus(name: str, progress: Progress) -> tuple[str, str]:
     if is_user_text(name):
         return _read_user_text(Path(name.removeprefix(TEXT_PREFIX)).expanduser(), progress), name
     if name == ENGLISH:
-        for source in _ENGLISH_SOURCES[:-1]:
+        for source, following in itertools.pairwise(_ENGLISH_SOURCES):
             try:
                 return read_corpus(source, progress)
             except ConfigError as error:
-                progress(f"corpus {source} cannot be had ({error}); trying the next one")
+                why = str(error).partition(": ")[0]
+                progress(f"{why}; taking corpus {following} instead (--data NAME=PATH gives your own text)")
         return read_corpus(_ENGLISH_SOURCES[-1], progress)
     readers: dict[str, Callable[[], str]] = {
         "stdlib": lambda: "\n".join(_stdlib_docstrings()),
@@ -145,14 +152,17 @@ def _newest_package(pattern: str) -> str:
 def _from_package(package: str, progress: Progress, read: Callable[[Path], str]) -> str:
     with tempfile.TemporaryDirectory(prefix="dilocoxd-corpus-") as folder:
         progress(f"downloading Debian package {package}")
-        got = _run(["apt-get", "download", package], "apt-get", cwd=folder)
-        if got.returncode and os.geteuid() == 0:
+        got = _run([*_APT, "download", package], "apt-get", cwd=folder)
+        has_network = not any(sign in got.stderr for sign in _NO_NETWORK_SIGNS)
+        if got.returncode and has_network and os.geteuid() == 0:
             # A fresh machine has no package lists yet; only root may fetch them.
-            _run(["apt-get", "update"], "apt-get")
-            got = _run(["apt-get", "download", package], "apt-get", cwd=folder)
+            _run([*_APT, "update"], "apt-get")
+            got = _run([*_APT, "download", package], "apt-get", cwd=folder)
         archives = sorted(Path(folder).glob("*.deb"))
         if got.returncode or not archives:
-            reason = (got.stderr.strip().splitlines() or ["no reason given"])[-1]
+            if not has_network:
+                raise ConfigError(f"cannot download Debian package {package} (no network): {_INSTEAD}")
+            reason = (got.stderr.strip().splitlines() or ["no reason given"])[-1].replace(": ", ", ")
             raise ConfigError(
                 f"cannot download Debian package {package} ({reason}): run apt-get update as root, or {_INSTEAD}"
             )
