@@ -5,7 +5,7 @@ Source: protocol/06-rounds.md (coordinator, grouping, owners).
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
@@ -93,6 +93,10 @@ def grace_end(gathered: Gathered, limits: RoundLimits) -> Monotonic:
     return Monotonic(max(gathered.first_ready_at + gathered.grace_s, gathered.attempt_started_at + limits.grace_min_s))
 
 
+def _live_peers(peers: Collection[PeerId], one: str, several: str) -> str:
+    return f"1 live peer {one}" if len(peers) == 1 else f"{len(peers)} live peers {several}"
+
+
 def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> Decision:
     """Who exchanges now, or why nobody does yet (R6, R14)."""
     if not gathered.contributions:
@@ -100,14 +104,16 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     end = grace_end(gathered, limits)
     late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
     if late and now < end:
-        return Decision(None, f"{len(late)} live peers are not ready: {', '.join(late[:3])}", end)
+        return Decision(None, f"{_live_peers(late, 'is', 'are')} not ready: {', '.join(late[:3])}", end)
     patience = Monotonic(gathered.attempt_started_at + limits.progress_timeout_s)
     if gathered.unready and now < patience:
         names = ", ".join(sorted(gathered.unready)[:3])
-        return Decision(None, f"{len(gathered.unready)} live peers have not joined this attempt: {names}", patience)
+        return Decision(
+            None, f"{_live_peers(gathered.unready, 'has', 'have')} not joined this attempt: {names}", patience
+        )
     soon = Monotonic(gathered.attempt_started_at + limits.grace_min_s)
     if gathered.absent and now < soon:
-        return Decision(None, f"{len(gathered.absent)} live peers are about to reach this height", soon)
+        return Decision(None, f"{_live_peers(gathered.absent, 'is', 'are')} about to reach this height", soon)
     usable = without_conflicts(gathered.contributions, gathered.conflicts, frozenset(gathered.on_probation))
     everybody = frozenset(gathered.contributions).difference(gathered.on_probation)
     recent = gathered.recent_contributors

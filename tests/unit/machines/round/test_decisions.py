@@ -61,7 +61,8 @@ def test_coordinator_order_is_the_same_for_everybody_and_changes_with_the_attemp
 def test_group_waits_for_stragglers_until_the_grace_is_over() -> None:
     reading = gathered(A, B, awaited=(C,))
     group, reason = peers_of(reading, 12.0)
-    assert group is None and "C" in reason
+    assert group is None and reason == "1 live peer is not ready: C"
+    assert peers_of(gathered(A, awaited=(B, C)), 12.0)[1] == "2 live peers are not ready: B, C"
     assert peers_of(reading, 13.0)[0] == [A, B]
 
 
@@ -73,7 +74,7 @@ def test_group_does_not_wait_for_who_is_due_after_the_grace() -> None:
 
 def test_group_waits_longer_for_live_peers_that_may_be_in_another_attempt() -> None:
     reading = gathered(A, unready=(B,))
-    assert peers_of(reading, 20.0)[0] is None
+    assert peers_of(reading, 20.0) == (None, "1 live peer has not joined this attempt: B")
     assert peers_of(reading, 30.0)[0] == [A]
 
 
