@@ -141,7 +141,9 @@ class AdmissionBook:
 
     def _check_is_fresh(self, terms: InviteTerms, now_ms: int) -> None:
         if terms.serial in self.closed:
-            raise WireError("invite_used_up", "the invite was closed when a site that came by it was evicted")
+            raise WireError(
+                "invite_used_up", "the invite was closed when a site that came by it was evicted; ask for a new one"
+            )
         if now_ms > terms.not_after_ms + CLOCK_SLACK_MS:
             raise WireError("invite_expired", "the invite has expired; ask for a new one")
         self._check_uses(terms, self.num_uses(terms.serial))

@@ -9,7 +9,12 @@ from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import Authorities, admit, certified, revoked
 from dilocoxd.machines.admission.gate import CLOCK_SLACK_MS, AdmissionBook
 from dilocoxd.machines.admission.keys import SigningKey
+from dilocoxd.swarm.discovery.bootstrap import FINAL_REFUSALS
+from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
+from dilocoxd.swarm.streams.refusals import NOT_LET_IN
 from dilocoxd.wire.admission import InviteTerms, MembershipProof, Revocation, RevocationTerms
+from dilocoxd.wire.codec import encode_struct
+from dilocoxd.wire.messages import PROTOCOL_MAJOR, Hello
 from tests.unit.machines.admission.chains import Chain
 
 NOW = 1_000_000
@@ -91,6 +96,19 @@ def test_who_was_evicted_does_not_come_back_by_the_same_invite() -> None:
     assert refusal(book, membership(A), A) == "evicted"
     assert refusal(book, membership(C), C) == "invite_used_up"  # A has its key, and could call itself C
     assert book.take_in(membership(A, serial=9), A, NOW)
+
+
+def test_newcomer_with_a_closed_invite_is_refused_before_it_is_told_anything() -> None:
+    """It shows the invite with its first HELLO, so `dilocoxd join` ends there, and has written nothing."""
+    book = AdmissionBook(AUTHORITIES)
+    book.take_in(membership(A), A, NOW)
+    doors = Doorkeeper(book)
+    hello = Hello(PROTOCOL_MAJOR, 0, "", NOW, b"", encode_struct(membership(C)), 0)
+    assert doors.judge(C, hello, NOW, 0.0) == "visitor"
+    assert book.revoke(revocation(A))
+    with pytest.raises(WireError, match="closed when a site that came by it was evicted; ask for a new one") as refused:
+        doors.judge(C, hello, NOW, 0.0)
+    assert refused.value.code in NOT_LET_IN & FINAL_REFUSALS, "it is told at once, in one sentence"
 
 
 def test_who_was_evicted_comes_back_by_no_other_invite_that_is_over_though_entries_name_it() -> None:
