@@ -120,6 +120,14 @@ class AdmissionBook:
         if len(self.members) >= MEMBERS_MAX:
             raise WireError("busy", f"the run has {MEMBERS_MAX} members already")
 
+    def check_visitor(self, membership: MembershipProof, peer: PeerId, now_ms: int) -> None:
+        """The same for whoever has not begun to join. Raises WireError as `check` does, and not_ready: before we have
+        caught up an old member may come by a closed invite, and a newcomer would be let in by it."""
+        self.check(membership, peer, now_ms)
+        is_closed = membership.certificate.terms.serial in self.closed
+        if is_closed and self.is_catching_up and not (self.is_member(peer) or self._is_named(peer)):
+            raise WireError("not_ready", "the invite is closed for new sites, and this site catches up with the run")
+
     def _check_genuine(self, membership: MembershipProof, peer: PeerId) -> None:
         by = self.authorities.list_of(membership.certificate.terms.authorities)
         check_membership(membership, peer, by or self.manifest)

@@ -48,7 +48,7 @@ class Doorkeeper:
             self._take_in(proof, peer, now_ms)
             return "member"
         with self._noticed(peer):
-            self.book.check(proof, peer, now_ms)
+            self.book.check_visitor(proof, peer, now_ms)
         if self.book.is_member(peer):
             return "member"
         self._visitors[peer] = now_s

@@ -111,6 +111,21 @@ def test_newcomer_with_a_closed_invite_is_refused_before_it_is_told_anything() -
     assert refused.value.code in NOT_LET_IN & FINAL_REFUSALS, "it is told at once, in one sentence"
 
 
+def test_closed_invite_lets_no_newcomer_in_while_we_catch_up() -> None:
+    """It printed `joining`, and wrote its directory; the others refused it then."""
+    book = AdmissionBook(AUTHORITIES, chain=Chain(["AB"] * 3))
+    for peer in (A, B):
+        book.take_in(membership(peer, uses=9), peer, NOW)
+    assert book.revoke(revocation(A))
+    book.is_catching_up = True
+    with pytest.raises(WireError, match="the invite is closed for new sites") as refused:
+        book.check_visitor(membership(C, uses=9), C, NOW)
+    assert refused.value.code == "not_ready", "it may be a member of old, and asks again"
+    book.check_visitor(membership(B, uses=9), B, NOW)
+    book.check_visitor(membership(C, serial=8), C, NOW)
+    assert book.take_in(membership(C, uses=9), C, NOW), "who is at work already may be a member of old"
+
+
 def test_who_was_evicted_comes_back_by_no_other_invite_that_is_over_though_entries_name_it() -> None:
     book = AdmissionBook(AUTHORITIES, chain=Chain(["AB"] * 3))
     book.take_in(membership(A), A, NOW)
