@@ -23,10 +23,12 @@ class ConfigError(DilocoxdError):
 class WireError(DilocoxdError):
     """Bytes that do not follow the specification; `code` is the name in protocol/registry.toml."""
 
-    def __init__(self, code: str, detail: str) -> None:
+    def __init__(self, code: str, detail: str, proof: bytes = b"") -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
+        self.proof = proof
+        """What the one who is refused may check for itself: the revocation of its membership (protocol M4)."""
 
 
 class ProtocolViolation(DilocoxdError):

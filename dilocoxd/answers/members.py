@@ -13,7 +13,7 @@ class Member:
     peer_id: str
     name: Annotated[str, told(NAME_TOLD)]
     state: Annotated[
-        Literal["member", "evicted"], told("evicted: its membership was revoked, and it is let in nowhere.")
+        Literal["member", "evicted"], told("evicted: its membership was revoked; only a new invite lets it in again.")
     ]
     serial: Annotated[str, told("Number of the invite that it came by, in hex; sites of one link have the same.")]
     role: Annotated[str, told("contribute or observe; empty: only its eviction is known.")]

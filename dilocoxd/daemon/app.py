@@ -26,6 +26,7 @@ from dilocoxd.daemon.ending import end_of_run
 from dilocoxd.daemon.narrator import narrate
 from dilocoxd.daemon.observe.view import DaemonView
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
+from dilocoxd.daemon.peers.outcast import OutcastParts, OutcastWatch
 from dilocoxd.daemon.preparing import prepare
 from dilocoxd.daemon.process.open_files import allow_open_files
 from dilocoxd.daemon.process.open_run import Opened
@@ -229,6 +230,7 @@ class App:
         await daemon.swarm.start()
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(group.create_task(daemon.membership.run(), name="membership"))
+        helpers.append(group.create_task(self._outcast_watch().run(), name="eviction"))
         helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
         if tells_lan(daemon.opened.config.network.lan_announce):
             helpers.append(self._aside(group, tell(local_run(daemon.opened, daemon.swarm)), "local network"))
@@ -259,6 +261,21 @@ class App:
         await daemon.site.begin(await daemon.work_keeper.starting_point(daemon.ledger))
         await prepare(life, self._trains, self._tell_others)
         self.stop(await end_of_run(daemon.ending()))
+
+    def _outcast_watch(self) -> OutcastWatch:
+        daemon = self._daemon
+        swarm = daemon.swarm
+        parts = OutcastParts(
+            eviction=swarm.doors.own_eviction,
+            shown_by=lambda: daemon.names.of(swarm.decisions.shown_by) if swarm.decisions.shown_by else "",
+            in_touch=lambda: swarm.contacts.in_touch,
+            halt_rounds=lambda is_out: daemon.rounds.halt(is_out) if daemon.rounds is not None else None,
+            lifecycle=daemon.lifecycle,
+            pauses=daemon.ledger.pauses,
+            alerts=daemon.alerts,
+            tell_others=self._tell_others,
+        )
+        return OutcastWatch(parts)
 
     def _trains(self) -> bool:
         """It does, or found that nothing can be trained from its state: it is prepared either way."""

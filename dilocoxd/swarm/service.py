@@ -36,6 +36,7 @@ from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.messages import MessageChannel
 from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.rejections import Rejections
 from dilocoxd.swarm.streams.streams import (
     PROTOCOL_BULK,
     PROTOCOL_CALL,
@@ -89,7 +90,8 @@ class Swarm:
             self.admissions.on_reinstated = lambda peer: emit(PeerReinstated(peer=peer))
         self.decisions = Decisions(self.admissions, self._tell_all, emit)
         self.doors.on_unknown = self.decisions.note_unknown
-        self.gate.on_rejected = self._on_rejected
+        self._rejections = Rejections(self.guard, asyncio.get_running_loop().time, emit)
+        self.gate.on_rejected = self._rejections.tell
         self.gate.network = self.node.network
         self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
@@ -100,11 +102,11 @@ class Swarm:
         serving.upload = throttle
         self.fetch_server = FetchServer(listener.open_resource, serving.take)
         self.fetch_client = FetchClient(self.gate)
-        self.fetch_client.on_bad = self._on_bad_bytes
+        self.fetch_client.on_bad = self._rejections.count
         self._file = PeersFile(settings.peers_json)
         places = Whereabouts(tuple(parse_address(text) for text in settings.bootstrap), self.book, self._file)
         self.contacts = Contacts(self.node, self.gate, places, self._on_contact, emit)
-        self.gate.on_turned_away = self.contacts.note_turned_away
+        self.gate.on_turned_away = self._on_turned_away
         self.gossip = Gossip(self.node, self.channel, self.contacts, places, self.guard)
         self.gossip.make_record = self._make_record
         self.gossip.on_record = self._on_record
@@ -188,7 +190,9 @@ class Swarm:
                     group.create_task(self.gossip.run_exchange(rng), name="record exchange"),
                     group.create_task(self.gossip.run_hints(), name="dht hints"),
                     group.create_task(self._keep_file(), name="peers.json"),
-                    group.create_task(self.decisions.run(self._authorities_of, self._on_bad_bytes), name="authorities"),
+                    group.create_task(
+                        self.decisions.run(self._authorities_of, self._rejections.count), name="authorities"
+                    ),
                     group.create_task(keep_places(self.node, self._settings.relays, self._emit), name="relays"),
                 ]
                 if self.data is not None:
@@ -297,12 +301,12 @@ class Swarm:
 
     # ---- incoming ---------------------------------------------------------------------------------------------
 
-    def _on_rejected(self, peer: PeerId, error: WireError) -> None:
-        self._emit(InputRejected(peer=peer, code=error.code, detail=error.detail))
-
-    def _on_bad_bytes(self, peer: PeerId, error: WireError) -> None:
-        self.guard.count(peer, error.code)
-        self._on_rejected(peer, error)
+    def _on_turned_away(self, peer: PeerId, proof: bytes) -> None:
+        self.contacts.note_turned_away(peer)
+        try:
+            self.decisions.take_refusal(peer, proof, self.doors.own_membership())
+        except WireError as error:
+            self._rejections.count(peer, error)
 
     async def _serve_hello(self, stream: FrameStream, hello: Hello) -> None:
         is_stranger = stream.standing == "stranger"

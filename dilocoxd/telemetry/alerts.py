@@ -180,6 +180,15 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Nothing is lost: what was not written is caught up at the next start.",
     ),
     AlertKind(
+        "evicted", "critical",
+        "This site is no member of the run any more. It has halted, and adds nothing to the model.",
+        "Its membership was revoked, by authorities or by votes of members, and the revocation was checked here;"
+        " goes with a fresh invite.",
+        "Somebody decided so: ask who, and why. The text says who has shown the revocation.",
+        "Ask an authority for a new invite, stop the daemon, then `dilocoxd join LINK --dir RUN_DIR` with this run"
+        " directory (docs/operations/admission.md).",
+    ),
+    AlertKind(
         "alone", "warning",
         "No other site answers. Training goes on alone, and what is learnt counts once the others are back.",
         "Peers are known but none has answered for two minutes; goes with the first answer.",

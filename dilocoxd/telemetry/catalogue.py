@@ -128,7 +128,7 @@ class PeerLeft(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvicted(Event):
-    """Authorities or two thirds of the members ended its membership: it is let in nowhere, and nobody waits for it."""
+    """Authorities or votes of members ended its membership: only a new invite lets it in. Nobody waits for it."""
 
     name: ClassVar[str] = "peer.evicted"
     peer: str

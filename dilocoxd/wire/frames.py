@@ -66,7 +66,7 @@ PAYLOAD_BYTES_MAX: Final[dict[FrameKind, int]] = {
     FrameKind.MESSAGE: MESSAGE_BYTES_MAX,
     FrameKind.CALL: MESSAGE_BYTES_MAX,
     FrameKind.REPLY: MESSAGE_BYTES_MAX,
-    FrameKind.REFUSED: 4 * _KIB,
+    FrameKind.REFUSED: 72 * _KIB,
     FrameKind.HELLO: 16 * _KIB,
     FrameKind.OFFER: 64 * _KIB,
     FrameKind.HOLDING: 64 * _KIB,

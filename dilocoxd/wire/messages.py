@@ -44,6 +44,8 @@ class Refuse:
 
     code: Name
     detail: Text
+    proof: Annotated[bytes, Length(0, REVOCATION_BYTES_MAX)]
+    """With `evicted`: the encoded Revocation (wire/admission.py); else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,10 @@ def broken_bytes():
     yield "map with message number", b"\x81\x02\x00", "malformed"
     yield "extension type", b"\x92\x02\xd4\x01\x00", "malformed"
     yield "float", b"\x93\x1e\xcb" + bytes(8) + b"\xc4\x20" + bytes(32), "malformed"
-    yield "text that is not UTF-8", b"\x93\x04\xa1\xff\xa0", "malformed"
+    yield "text that is not UTF-8", b"\x94\x04\xa1\xff\xa0\xc4\x00", "malformed"
     for name, mark in (("line break", "\n"), ("escape", "\x1b"), ("C1 control", "\x9b"), ("right-to-left", "\u202e")):
-        yield f"text with a control character: {name}", pack([4, "busy", f"one{mark}two"]), "malformed"
-    yield "name with a control character", pack([4, "bu\x00sy", ""]), "malformed"
+        yield f"text with a control character: {name}", pack([4, "busy", f"one{mark}two", b""]), "malformed"
+    yield "name with a control character", pack([4, "bu\x00sy", "", b""]), "malformed"
     yield "number is text", pack(["2"]), "malformed"
     yield "number is a boolean", pack([True]), "malformed"
     yield "array header without elements", b"\xdd\xff\xff\xff\xff", "malformed"

@@ -58,6 +58,7 @@ CAPS: Final = {
     "swarm/streams/guard.py _Entry.counts": "codes, not peers",
     "swarm/streams/messages.py MessageChannel._outboxes": "OUTBOXES_MAX",
     "swarm/streams/messages.py MessageChannel._senders": "OUTBOXES_MAX: it ends with its outbox",
+    "swarm/streams/rejections.py Rejections._knocks": "KNOCKERS_MAX",
     "swarm/streams/room.py StreamRoom._bytes": "open streams: streams_all",
     "swarm/streams/room.py StreamRoom._places": "streams_all",
     "swarm/streams/room.py StreamRoom._streams": "open streams: streams_all",

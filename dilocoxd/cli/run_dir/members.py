@@ -183,7 +183,7 @@ def _votes_shown(row: Member) -> str:
 @click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
 @click.option("--vote", is_flag=True, help="Vote as a member, though an authority's key is here.")
 def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> int:
-    """End the membership of a site; it is let in nowhere any more, and its invite is closed.
+    """End the membership of a site; its invite is closed, and only a new one lets it in again.
 
     SITE is a name or peer id as `dilocoxd members` shows it. The daemon of RUN_DIR must run: it tells the others.
     Without an authority's key this site votes: two thirds of those who contributed lately evict a member.

@@ -85,7 +85,7 @@ GROUPS: Final = (
             LazyCommand(
                 "evict",
                 f"{CLI}.run_dir.members:evict",
-                "End the membership of a site; it is let in nowhere any more, and its invite is closed",
+                "End the membership of a site; its invite is closed, and only a new one lets it in again",
             ),
             LazyCommand("authority", f"{CLI}.run_dir.authority:authority", "The keys that decide who may join a run"),
             LazyCommand(

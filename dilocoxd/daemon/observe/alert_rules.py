@@ -175,8 +175,8 @@ class AlertWatch:
         rounds.was_training = is_training
 
     def _alone(self, status: Status, now: float) -> str:
-        known = status.peers.known
-        if self._lasts("alone", known > 0 and status.peers.live == 0, ALONE_S, now):
+        known, is_out = status.peers.known, any(alert.code == "evicted" for alert in status.alerts)
+        if self._lasts("alone", known > 0 and status.peers.live == 0 and not is_out, ALONE_S, now):
             return f"none of {known} known sites has answered for {ALONE_S:g} s or longer"
         return ""
 

@@ -98,6 +98,7 @@ class StatusReader:
         sources = self._from
         status = sources.round_status()
         candidates = (
+            sources.lifecycle.evicted if sources.lifecycle.state == "paused" else "",
             sources.lifecycle.waiting_for,
             sources.recovery_text(),
             site_wait(sources.site.status(), sources.peers()),

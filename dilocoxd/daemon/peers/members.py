@@ -66,9 +66,11 @@ class Members:
         if admissions is None:
             return []
         book = admissions.book
+        own_key = self.swarm.doors.own_membership()
         own = decode_membership(self.own)
         others = [proof for peer, proof in sorted(book.members.items()) if peer != self.identity.peer_id]
-        members = [self._member(proof) for proof in (own, *others)]
+        is_out = own_key in book.revocations  # then it is shown below
+        members = [self._member(proof) for proof in (*(() if is_out else (own,)), *others)]
         return members + [
             Member(
                 peer_id=peer,
@@ -81,7 +83,7 @@ class Members:
                 **_counted(book.tally((peer, serial))),
                 left_out_until=self.left_out().get(peer),
             )
-            for peer, serial in sorted(book.revocations)
+            for peer, serial in sorted(book.revocations, key=lambda key: (key != own_key, key))
         ]
 
     def _member(self, proof: MembershipProof) -> Member:

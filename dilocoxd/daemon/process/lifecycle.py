@@ -18,6 +18,8 @@ class Lifecycle:
         """The next heartbeat is the last one."""
         self.is_paused = False
         """By the operator; others do not wait for us meanwhile."""
+        self.evicted = ""
+        """Not empty: this site is no member of the run any more, and this sentence says so."""
 
     def enter(self, state: DaemonState, waiting_for: str = "") -> None:
         """The daemon is in `state` now; `waiting_for` is empty when it waits for nothing itself."""
@@ -27,6 +29,8 @@ class Lifecycle:
     @property
     def state(self) -> DaemonState:
         """What the daemon does now."""
+        if self.evicted and self._entered in ("joining", "catching_up", "preparing", "training"):
+            return "paused"
         return "paused" if self.is_paused and self._entered in ("preparing", "training") else self._entered
 
     @property

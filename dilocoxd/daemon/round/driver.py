@@ -34,6 +34,7 @@ from dilocoxd.machines.round.inputs import (
     EntryApplied,
     EntryPersisted,
     Event,
+    LeaveRequested,
     PeersChanged,
     PhaseOffered,
     RecoveryFailed,
@@ -112,13 +113,22 @@ class RoundDriver:
         self._live: tuple[PeerId, ...] = ()
         self._group: asyncio.TaskGroup | None = None
         self.transfers: Transfers | None = None
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
         self.left = asyncio.Event()
         """Set by LeaveFinished: asked for, or because promises cannot be kept any more (`left_why`)."""
         self.left_why = ""
 
     def tell(self, event: Event) -> None:
         """Queue a fact of our own making; as many as there are orders under way."""
-        self._inbox.tell(event)
+        if self._goes_on.is_set() or not isinstance(event, PeersChanged | LeaveRequested):
+            self._inbox.tell(event)
+        elif isinstance(event, LeaveRequested):
+            self.left.set()  # what it has promised is on disk, as after a crash
+
+    def halt(self, is_out: bool) -> None:
+        """Nobody takes what we would commit: the machine stands still, which harms no rule, until somebody does."""
+        (self._goes_on.clear if is_out else self._goes_on.set)()
 
     async def tell_message(self, peer: PeerId, message: Any) -> None:
         """Queue a peer's message; waits while too many wait already. What names work that nobody offered is counted."""
@@ -168,6 +178,7 @@ class RoundDriver:
                     await self._handle(event, now, transfers)
                 self._tell_of_others(Monotonic(clock()))
                 event, now = await self._inbox.next()
+                await self._goes_on.wait()
 
     async def _handle(self, event: Event, now: Monotonic, transfers: Transfers) -> None:
         if isinstance(event, RecoveryFinished | RecoveryFailed):

@@ -25,6 +25,7 @@ from dilocoxd.wire.admission import (
     RevocationTerms,
     eviction_text,
 )
+from dilocoxd.wire.codec import encode_struct
 
 Mode = Literal["invite", "open", "closed"]
 CLOCK_SLACK_MS: Final = 60_000
@@ -107,8 +108,9 @@ class AdmissionBook:
             return
         terms = membership.certificate.terms
         self._check_genuine(membership, peer)
-        if (peer, terms.serial) in self.revocations:
-            raise WireError("evicted", "this site was evicted from the run; ask an authority for a new invite")
+        if revocation := self.revocations.get((peer, terms.serial)):
+            told = "this site was evicted from the run; ask an authority for a new invite"
+            raise WireError("evicted", told, encode_struct(revocation))
         if known is not None:
             return
         if not self._may_be_old(peer):

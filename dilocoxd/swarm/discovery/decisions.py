@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.admission.gate import Membership
 from dilocoxd.swarm.discovery.admissions import Admissions
 from dilocoxd.telemetry.alerts import raised
 from dilocoxd.telemetry.catalogue import AuthoritiesChanged, Event
-from dilocoxd.wire.admission import Revocation
+from dilocoxd.wire.admission import Revocation, decode_revocation
 from dilocoxd.wire.authorities import AuthorityChange, pack_changes, unpack_changes
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.messages import AuthorityChanges, Revocations
@@ -32,6 +33,8 @@ class Decisions:
         self._emit = emit
         self._unknown = PeerId("")
         self._is_unknown = asyncio.Event()
+        self.shown_by = PeerId("")
+        """Who has shown us that we are evicted; empty: nobody since the start."""
         if admissions is not None:
             admissions.on_authorities = self._on_authorities
 
@@ -43,6 +46,17 @@ class Decisions:
         if news is not None:
             self._tell(Revocations((encode_struct(news),)))
         return news is not None
+
+    def take_refusal(self, peer: PeerId, proof: bytes, own: Membership | None) -> None:
+        """`peer` refuses us, the member `own`, and shows why. Its word alone is only a claim: what it shows must be
+        the revocation of this very membership, and is checked like any. Raises WireError."""
+        if self._admissions is None or not proof or own is None or own in self._admissions.book.revocations:
+            return
+        revocation = decode_revocation(proof)
+        if (revocation.terms.peer, revocation.terms.serial) != own:
+            raise WireError("bad_membership", "the proof of an eviction is about another membership")
+        if self.evict(revocation):
+            self.shown_by = peer
 
     def change_authorities(self, change: AuthorityChange) -> bool:
         """Settle a change of the authorities, or vote for it; whether it is news. Raises WireError."""

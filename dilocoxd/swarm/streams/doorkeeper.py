@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.machines.admission.gate import AdmissionBook
-from dilocoxd.wire.admission import MembershipProof, decode_membership
+from dilocoxd.machines.admission.gate import AdmissionBook, Membership
+from dilocoxd.wire.admission import MembershipProof, Revocation, decode_membership
 from dilocoxd.wire.messages import Hello
 
 Standing = Literal["member", "visitor", "stranger"]
@@ -89,6 +89,18 @@ class Doorkeeper:
     def is_evicted(self, peer: PeerId) -> bool:
         """Whether `peer` was a member and is none any more."""
         return self.book is not None and self.book.is_evicted(peer)
+
+    def own_eviction(self) -> Revocation | None:
+        """What ended the membership that we show; None: nothing that we know of. A fresh invite is another one."""
+        own = self.own_membership()
+        return self.book.revocations.get(own) if self.book is not None and own is not None else None
+
+    def own_membership(self) -> Membership | None:
+        """Which one we show; None: the run asks for none."""
+        if not self.own:
+            return None
+        own = decode_membership(self.own)
+        return own.peer, own.certificate.terms.serial
 
     def is_stranger(self, peer: PeerId, now_s: float) -> bool:
         """Whether a connection of `peer` serves nothing."""

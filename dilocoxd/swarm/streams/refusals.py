@@ -23,10 +23,12 @@ NOT_LET_IN: Final = frozenset(
 class Refused(PeerError):
     """The other side answered Refuse."""
 
-    def __init__(self, peer: str, code: str, detail: str) -> None:
+    def __init__(self, peer: str, code: str, detail: str, proof: bytes = b"") -> None:
         super().__init__(f"{peer} refused: {code}: {detail}")
         self.code = code
         self.detail = detail
+        self.proof = proof
+        """An encoded Revocation, as the other side sent it: not checked."""
 
 
 def other_protocols(*, asked: int, asking: int) -> str:

@@ -170,7 +170,7 @@ class FrameStream:
             refusal = PEER_MESSAGES.decode(frame.message)
             if not isinstance(refusal, Refuse):
                 raise WireError("malformed", "REFUSED frame without a Refuse message")
-            refused = Refused(self.peer, refusal.code, refusal.detail)
+            refused = Refused(self.peer, refusal.code, refusal.detail, refusal.proof)
             self.on_refused(refused)
             raise refused
         return frame
@@ -215,9 +215,9 @@ class FrameStream:
             raise PeerError(f"{self.peer}{how}") from error
         self.bytes_sent += len(data)
 
-    async def refuse(self, code: str, detail: str) -> None:
+    async def refuse(self, code: str, detail: str, proof: bytes = b"") -> None:
         """Tell the other side why it gets nothing; best effort."""
-        refusal = PEER_MESSAGES.encode(Refuse(one_line(code[:200]), one_line(detail[:500])))
+        refusal = PEER_MESSAGES.encode(Refuse(one_line(code[:200]), one_line(detail[:500]), proof))
         with contextlib.suppress(PeerError):
             await self.write(FrameKind.REFUSED, refusal)
 
@@ -267,8 +267,8 @@ class StreamGate:
         self.progress_timeout_s = PROGRESS_TIMEOUT_S
         self.on_rejected: Callable[[PeerId, WireError], None] = lambda peer, error: None
         """Told of every bad input, after it was counted."""
-        self.on_turned_away: Callable[[PeerId], None] = lambda peer: None
-        """Told of a peer that takes us for no member."""
+        self.on_turned_away: Callable[[PeerId, bytes], None] = lambda peer, proof: None
+        """Told of a peer that takes us for no member, with what it sent as proof."""
         self._refusals = 0
 
     def hello(self, record: bytes = b"") -> Hello:
@@ -298,7 +298,7 @@ class StreamGate:
 
     def _on_refused(self, peer: PeerId, refused: Refused) -> None:
         if refused.code in NOT_LET_IN:
-            self.on_turned_away(peer)
+            self.on_turned_away(peer, refused.proof)
 
     async def ask(
         self, peer: PeerId, protocol: str, request: Callable[[FrameStream], Awaitable[T]]
@@ -363,7 +363,7 @@ class StreamGate:
             self.guard.count(peer, bad.code)
             if bad.code != "banned":  # the ban was told; each further knock is not news
                 self.on_rejected(peer, bad)
-            await stream.refuse(bad.code, bad.detail)
+            await stream.refuse(bad.code, bad.detail, bad.proof)
             await self._hear_out(stream)
         except PeerError:
             pass  # it broke or fell silent; its own side knows, and whoever waits for the data has a deadline

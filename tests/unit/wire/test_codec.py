@@ -15,8 +15,8 @@ CONTROLS = "\x00\n\x1b\x7f\x85\x9b\u2028\u2029\u202e\u2066"
 def test_text_that_a_peer_may_not_send_is_made_one_line(mark: str) -> None:
     text = f"no room{mark}FORGED alert.raised"
     with pytest.raises(WireError, match=r"Refuse\.detail has a control character"):
-        PEER_MESSAGES.decode(PEER_MESSAGES.encode(Refuse("busy", text)))
-    sent = Refuse("busy", one_line(text))
+        PEER_MESSAGES.decode(PEER_MESSAGES.encode(Refuse("busy", text, b"")))
+    sent = Refuse("busy", one_line(text), b"")
     assert PEER_MESSAGES.decode(PEER_MESSAGES.encode(sent)) == sent
     assert sent.detail == "no room FORGED alert.raised"
 
@@ -24,7 +24,7 @@ def test_text_that_a_peer_may_not_send_is_made_one_line(mark: str) -> None:
 def test_words_of_any_language_are_left_alone() -> None:
     text = "M\u00fcnchen \u6771\u4eac \U0001f600 \u05d0"
     assert one_line(text) == text
-    assert PEER_MESSAGES.decode(PEER_MESSAGES.encode(Refuse("busy", text))).detail == text
+    assert PEER_MESSAGES.decode(PEER_MESSAGES.encode(Refuse("busy", text, b""))).detail == text
 
 
 def test_processes_of_one_site_may_tell_in_several_lines() -> None:
