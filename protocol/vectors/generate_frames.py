@@ -15,7 +15,7 @@ KINDS = (
     *("HOLDING", "PIECE", "FINISHED", "RECEIPT", "FETCH", "FOUND"),
 )
 KIB = 1024
-MOST = (*[1024 * KIB] * 3, 4 * KIB, 16 * KIB, 64 * KIB, 64 * KIB, 256 * KIB + 8, 0, 1, 64 * KIB, 16 * KIB)
+MOST = (*[1024 * KIB] * 3, 72 * KIB, 16 * KIB, 64 * KIB, 64 * KIB, 256 * KIB + 8, 0, 1, 64 * KIB, 16 * KIB)
 
 
 def payload_for(kind):

@@ -18,5 +18,6 @@ UNTRIED = {
     "alert:digest_mismatch": MACHINE, "finding:clock": MACHINE,
     "alert:outsized_contribution": EVICT,
     "alert:contrary_contribution": EVICT,
+    "alert:evicted": "is followed by tests/integration/admission/test_evicted.py",
     "alert:state_spoiled": "asks for another run, another person, or a test of the GPU",
 }  # fmt: skip
