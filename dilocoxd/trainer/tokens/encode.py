@@ -17,7 +17,7 @@ from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder, canonical, has_answer, messages_of
 from dilocoxd.trainer.tokens.inputs import TextPiece, documents, rows_of
-from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo
+from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo, StoreIndex, TokenStore
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, whole_texts
 from dilocoxd.trainer.tokens.words import WordEncoder
 
@@ -110,7 +110,7 @@ def pack_piece(directory: Path, piece: TextPiece, settings: PackSettings) -> Pac
     empty = _write_chats(piece, settings, writers) if settings.is_chat else _write_texts(piece, settings, writers)
     shards = tuple(info for writer in writers.values() if (info := writer.finish()) is not None)
     packed = PackedPiece(piece.number, piece.num_bytes, shards, empty)
-    write_file(directory / WORK / f"{piece.number:05d}.json", json.dumps(asdict(packed)).encode())
+    write_file(_note(directory, piece.number), json.dumps(asdict(packed)).encode())
     return packed
 
 
@@ -156,10 +156,21 @@ def _write_texts(piece: TextPiece, settings: PackSettings, writers: Mapping[str,
     return empty
 
 
-def read_packed(path: Path) -> PackedPiece:
-    """What `pack_piece` noted. Raises ValueError, KeyError, TypeError if the note is damaged."""
-    tables: dict[str, Any] = json.loads(path.read_bytes())
-    return PackedPiece(**{**tables, "shards": tuple(ShardInfo(**shard) for shard in tables["shards"])})
+def packed_before(directory: Path, piece: TextPiece, settings: PackSettings) -> PackedPiece | None:
+    """What `pack_piece` noted; None if it was not packed, or if the note or a shard is damaged: it is packed again."""
+    try:
+        tables: dict[str, Any] = json.loads(_note(directory, piece.number).read_bytes())
+        packed = PackedPiece(**{**tables, "shards": tuple(ShardInfo(**shard) for shard in tables["shards"])})
+        index = StoreIndex(settings.dtype, 0, settings.eos, "", packed.shards)
+        TokenStore(directory, index, {}).check_sizes()
+    except (OSError, ValueError, KeyError, TypeError, ConfigError):
+        return None
+    is_same = packed.number == piece.number and packed.num_bytes == piece.num_bytes
+    return packed if is_same else None
+
+
+def _note(directory: Path, number: int) -> Path:
+    return directory / WORK / f"{number:05d}.json"
 
 
 def is_held_out(document: str, fraction: float) -> bool:

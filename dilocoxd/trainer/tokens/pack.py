@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from tokenizers import Tokenizer
 
@@ -25,9 +25,9 @@ from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.store.durable import write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder
-from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, read_packed
+from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, packed_before
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs
-from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex, open_store
+from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex, TokenStore
 from dilocoxd.trainer.tokens.vocabulary import end_token, load_tokenizer, token_dtype, tokenizer_digest, tokenizer_file
 
 _PLAN: Final = "plan.json"
@@ -59,10 +59,7 @@ def pack(
 
     Raises ConfigError, StoreError.
     """
-    if (out / INDEX).exists():
-        raise ConfigError(f"{out} is a finished token store; give another folder, or remove it first")
-    if out.exists() and not (out / WORK).exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} has other files in it; give an empty folder, or one that does not exist")
+    _require_free(out)
     files, left_out = list_inputs(inputs)
     for suffix, count in sorted(left_out.items()):
         tell(f"left out: {count} files *{suffix}, which are no text that can be packed")
@@ -85,7 +82,6 @@ def pack(
         "settings": {**asdict(settings), "tokenizer": tokenizer_digest(tokenizer)},
     }
     is_ours = not out.exists()
-    (out / WORK).mkdir(parents=True, exist_ok=True)
     with _locked(out):
         _agree(out, plan)
         try:
@@ -100,7 +96,24 @@ def pack(
             raise
 
 
+def _require_free(out: Path) -> None:
+    """Refuse a place where there is anything but an unfinished packing. Raises ConfigError."""
+    try:
+        names = {path.name for path in out.iterdir()}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{out} is no folder that can be written to ({error.strerror}); give another OUT") from error
+    if INDEX in names:
+        raise ConfigError(f"{out} is a finished token store; give another folder, or remove it first")
+    # What holds no plan yet has packed nothing: whatever else is there is somebody's.
+    if names - {WORK} and not (out / WORK / _PLAN).exists():
+        raise ConfigError(f"{out} has other files in it; give an empty folder, or one that does not exist")
+
+
 def _remove(out: Path) -> None:
+    if (out / INDEX).exists():
+        return  # a finished store, whoever made it
     for path in [path for part in (TRAIN, HELD) for path in out.glob(f"{part}-*")]:
         path.unlink()
     shutil.rmtree(out / WORK)
@@ -119,14 +132,31 @@ def _check_chat(files: Sequence[TextFile], options: PackOptions) -> None:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    with (out / WORK / _LOCK).open("w") as file:
+    """`out`, made if need be, belongs to this process, and is still free. Raises ConfigError."""
+    try:
+        (out / WORK).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be made ({error.strerror}); give another OUT") from error
+    with _take_lock(out):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{out} is being packed by another process; wait for it, or give another folder"
-            ) from error
+            _require_free(out)  # again: another may have finished since the inputs were listed
+        except ConfigError:
+            shutil.rmtree(out / WORK, ignore_errors=True)
+            raise
         yield
+
+
+def _take_lock(out: Path) -> TextIO:
+    path = out / WORK / _LOCK
+    try:
+        file = path.open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process that ended since removes its folder, and this lock would be on a file without a name.
+        if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError) as error:
+        raise ConfigError(f"{out} is being packed by another process; wait for it, or give another folder") from error
+    return file
 
 
 def _agree(out: Path, plan: dict[str, object]) -> None:
@@ -149,8 +179,8 @@ def _pack_pieces(
     tell: Callable[[str], None],
     progress: Progress,
 ) -> list[PackedPiece]:
-    notes = {piece.number: out / WORK / f"{piece.number:05d}.json" for piece in pieces}
-    done = [read_packed(notes[piece.number]) for piece in pieces if notes[piece.number].exists()]
+    found = (packed_before(out, piece, settings) for piece in pieces)
+    done = [packed for packed in found if packed is not None]
     if done:
         tell(f"going on: {len(done)} of {len(pieces)} pieces were packed before")
     there = {packed.number for packed in done}
@@ -202,7 +232,7 @@ def _finish(
         what = "conversations without an answer" if settings.is_chat else "empty documents"
         tell(f"left out: {num_empty} {what}")
     write_file(out / TOKENIZER, tokenizer.to_str().encode())
+    TokenStore(out, index, {}).check_sizes()
     write_file(out / INDEX, index.canonical_bytes())
-    open_store(out)
     shutil.rmtree(out / WORK, ignore_errors=True)
     return index.sha256()

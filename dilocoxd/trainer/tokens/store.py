@@ -219,18 +219,23 @@ class TokenStore:
             ) from error
 
     def check_sizes(self) -> None:
-        """Every shard is there in its full length. Raises ConfigError (hashes: describe.py)."""
+        """Every shard is there in its full length, with its ends and mask. Raises ConfigError (hashes: describe.py)."""
         item = np.dtype(_DTYPES[self.index.dtype]).itemsize
         for shard in self.index.shards:
             place = self.place(shard)
-            wanted = (place.first_token + shard.num_tokens) * item
-            try:
-                size = place.path.stat().st_size
-            except OSError:
-                size = -1
-            if size < wanted:
-                state = "is missing" if size < 0 else f"has {size} of {wanted} bytes"
-                raise ConfigError(f"token store {self.directory}: {place.path} {state}; copy or pack it again")
+            self._check_size(place.path, (place.first_token + shard.num_tokens) * item)
+            self._check_size(self.directory / f"{shard.name}.ends", shard.num_documents * 8)
+            if shard.mask_sha256:
+                self._check_size(self.directory / f"{shard.name}.mask", shard.num_tokens)
+
+    def _check_size(self, path: Path, wanted: int) -> None:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            size = -1
+        if size < wanted:
+            state = "is missing" if size < 0 else f"has {size} of {wanted} bytes"
+            raise ConfigError(f"token store {self.directory}: {path} {state}; copy or pack it again")
 
 
 def open_store(directory: Path) -> TokenStore:
