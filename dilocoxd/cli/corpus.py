@@ -74,11 +74,8 @@ class _Index:
 
     def windows(self, seq_len: int) -> tuple[int, int]:
         """Samples to train on and held out ones; what else may be there is refused when the shards are read."""
-        counts = [
-            sum(max(0, (count - 1) // seq_len) for part, count in self.shards if part == wanted)
-            for wanted in ("train", "held")
-        ]
-        return counts[0], counts[1]
+        counts = [sum(count for part, count in self.shards if part == wanted) for wanted in ("train", "held")]
+        return max(0, (counts[0] - 1) // seq_len), max(0, (counts[1] - 1) // seq_len)
 
 
 def _index_of(name: str, path: str) -> _Index:

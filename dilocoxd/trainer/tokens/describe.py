@@ -23,10 +23,11 @@ def describe(store: TokenStore, seq_len: int) -> dict[str, object]:
         part: {
             "documents": sum(shard.num_documents for shard in index.of_part(part)),
             "tokens": sum(shard.num_tokens for shard in index.of_part(part)),
-            "samples": (store.train if part == TRAIN else store.held).num_samples(seq_len),
+            "samples": samples.num_samples(seq_len),
+            "left_over": samples.num_left_over(seq_len),
             "shards": len(index.of_part(part)),
         }
-        for part in (TRAIN, HELD)
+        for part, samples in ((TRAIN, store.train), (HELD, store.held))
     }
     return {
         "sha256": index.sha256(),
@@ -86,7 +87,8 @@ def text_lines(found: dict[str, object]) -> list[str]:
         assert isinstance(row, dict)
         lines.append(
             f"{title:17}{row['documents']:,} documents, {row['tokens']:,} tokens,"
-            f" {row['samples']:,} samples of {found['seq_len']}, {row['shards']} shards"
+            f" {row['samples']:,} samples of {found['seq_len']}, {row['left_over']:,} tokens left over,"
+            f" {row['shards']} shards"
         )
     lengths = found["lengths"]
     assert isinstance(lengths, dict)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,9 @@ _TOUCHED_BYTES_MAX: Final = 32 << 20
 """Mapped pages are given back after so many bytes: a random order would make the whole store resident."""
 _FAULT_BYTES: Final = 64 << 10
 """What the kernel maps around a page that is touched (fault-around), at each end of a window."""
+
+_MAPS_MAX: Final = 4096
+"""Shards of a part that are mapped at a time."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -123,24 +127,29 @@ class Part:
     def __init__(self, store: TokenStore, part: str) -> None:
         self._store = store
         self._shards = store.index.of_part(part)
+        # Tokens before each shard, and of all.
+        self._starts: Ids = np.cumsum([0, *(shard.num_tokens for shard in self._shards)], dtype=np.int64)
         self._maps: dict[int, _Mapped] = {}
         self._masks: dict[int, _Mapped] = {}
-        self._firsts_by_length: dict[int, Ids] = {}
 
     @property
     def num_tokens(self) -> int:
         """Of all shards."""
-        return sum(shard.num_tokens for shard in self._shards)
+        return int(self._starts[-1])
 
     def num_samples(self, seq_len: int) -> int:
-        """Windows of `seq_len` + 1 tokens that overlap by one token and never cross the end of a shard."""
-        return int(self._firsts(seq_len)[-1])
+        """Windows of `seq_len` + 1 tokens that overlap by one; they run on from one shard into the next."""
+        return max(0, (self.num_tokens - 1) // seq_len)
+
+    def num_left_over(self, seq_len: int) -> int:
+        """Tokens at the very end that no sample reaches."""
+        num_samples = self.num_samples(seq_len)
+        return self.num_tokens - (num_samples * seq_len + 1 if num_samples else 0)
 
     def sample(self, index: int, seq_len: int) -> Ids:
         """The `index`-th of these windows, int64 [seq_len + 1]."""
-        firsts = self._firsts(seq_len)
-        number = int(np.searchsorted(firsts, index, side="right")) - 1
-        return self._mapped(number).read((index - int(firsts[number])) * seq_len, seq_len + 1)
+        spans = self._spans(index * seq_len, seq_len + 1)
+        return _joined([self._mapped(number).read(start, count) for number, start, count in spans])
 
     @property
     def has_mask(self) -> bool:
@@ -149,25 +158,40 @@ class Part:
 
     def answered(self, index: int, seq_len: int) -> Ids:
         """For each token of `sample`, 1 if its prediction is trained, else 0; int64 [seq_len + 1]."""
-        firsts = self._firsts(seq_len)
-        number = int(np.searchsorted(firsts, index, side="right")) - 1
-        if not self._shards[number].mask_sha256:
-            return np.ones(seq_len + 1, np.int64)
-        if number not in self._masks:
-            self._masks[number] = self._store.mask(self._shards[number])
-        return self._masks[number].read((index - int(firsts[number])) * seq_len, seq_len + 1)
+        return _joined([self._mask(*span) for span in self._spans(index * seq_len, seq_len + 1)])
 
-    def _firsts(self, seq_len: int) -> Ids:
-        """Number of the first sample of each shard, and the number of all samples behind them."""
-        if seq_len not in self._firsts_by_length:
-            counts = [max(0, (shard.num_tokens - 1) // seq_len) for shard in self._shards]
-            self._firsts_by_length[seq_len] = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-        return self._firsts_by_length[seq_len]
+    def _spans(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """(number of the shard, first token in it, tokens) of `count` tokens of the part from `start` on."""
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while count:
+            first, stop = int(self._starts[number]), int(self._starts[number + 1])
+            if taken := min(count, stop - start):
+                yield number, start - first, taken
+            start, count, number = start + taken, count - taken, number + 1
 
     def _mapped(self, number: int) -> _Mapped:
         if number not in self._maps:
+            _make_room(self._maps)
             self._maps[number] = self._store.mapped(self._shards[number])
         return self._maps[number]
+
+    def _mask(self, number: int, start: int, count: int) -> Ids:
+        if not self._shards[number].mask_sha256:
+            return np.ones(count, np.int64)
+        if number not in self._masks:
+            _make_room(self._masks)
+            self._masks[number] = self._store.mask(self._shards[number])
+        return self._masks[number].read(start, count)
+
+
+def _joined(parts: list[Ids]) -> Ids:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _make_room(maps: dict[int, _Mapped]) -> None:
+    """A process may map 65,530 files (vm.max_map_count): a store of many small ones is mapped anew now and then."""
+    if len(maps) >= _MAPS_MAX:
+        del maps[next(iter(maps))]
 
 
 class TokenStore:

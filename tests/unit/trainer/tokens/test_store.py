@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens import store as tokens_store
 from dilocoxd.trainer.tokens.describe import check_hashes, describe, text_lines
 from dilocoxd.trainer.tokens.store import HELD, INDEX, TRAIN, ShardInfo, StoreIndex, TokenStore, open_store
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
@@ -22,16 +23,38 @@ def store(tmp_path: Path) -> TokenStore:
     return packed(tmp_path, files)
 
 
-def test_samples_cover_every_shard_once(store: TokenStore) -> None:
+def test_samples_run_on_from_shard_to_shard(store: TokenStore) -> None:
     seq_len = 32
-    expected = []
-    for shard in store.index.of_part(TRAIN):
-        tokens = np.fromfile(store.place(shard).path, dtype=store.index.dtype)
-        expected += [tokens[start : start + seq_len + 1] for start in range(0, len(tokens) - seq_len, seq_len)]
-    assert len(store.index.of_part(TRAIN)) == 2
+    shards = store.index.of_part(TRAIN)
+    tokens = np.concatenate([np.fromfile(store.place(shard).path, dtype=store.index.dtype) for shard in shards])
+    expected = [tokens[start : start + seq_len + 1] for start in range(0, len(tokens) - seq_len, seq_len)]
+    assert len(shards) == 2
     assert store.train.num_samples(seq_len) == len(expected)
+    assert store.train.num_left_over(seq_len) == len(tokens) - 1 - seq_len * len(expected)
     for index, window in enumerate(expected):
         assert np.array_equal(store.train.sample(index, seq_len), window)
+
+
+def test_files_shorter_than_a_sample_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a shard; a sample may run over several of them, and more shards than may be mapped at a time."""
+    monkeypatch.setattr(tokens_store, "_MAPS_MAX", 3)
+    write_tokenizer(tmp_path)
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number:02d}.txt").write_text(f"The file with number {number}.")
+    store = packed(tmp_path, [tmp_path / "in"], held=0.0)
+    seq_len, part = 64, store.train
+    assert max(shard.num_tokens for shard in store.index.shards) < seq_len
+    windows = [part.sample(index, seq_len) for index in range(part.num_samples(seq_len))]
+    read = np.concatenate([*(window[:-1] for window in windows), windows[-1][-1:]])
+    tokens = np.concatenate([np.fromfile(store.place(s).path, dtype=store.index.dtype) for s in store.index.shards])
+    assert np.array_equal(read, tokens[: len(read)])
+    assert len(tokens) - len(read) == part.num_left_over(seq_len) < seq_len
+    assert all((part.answered(index, seq_len) == 1).all() for index in range(len(windows)))
+    last = describe(store, seq_len)[TRAIN]
+    assert isinstance(last, dict)
+    assert last["left_over"] == len(tokens) - len(read)
+    assert describe(store, 10**6)[TRAIN] == {**last, "samples": 0, "left_over": len(tokens)}
 
 
 def test_damage_is_found_and_named(store: TokenStore) -> None:
