@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.durable import write_file
+from dilocoxd.store.durable import fsync_directory, write_file
+from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.store import HELD, INDEX, PATHS, TOKENIZER, TRAIN, ShardInfo, StoreIndex, open_store
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, tokenizer_digest
 
@@ -58,8 +62,7 @@ def adopt(inputs: Sequence[Path], out: Path, options: AdoptOptions, progress: Ca
 
     Raises ConfigError for files that are damaged, of different types or not of the tokenizer.
     """
-    if (out / INDEX).exists():
-        raise ConfigError(f"{out} is a finished token store; give another folder, or remove it first")
+    require_free(out)
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer is not None else None
     vocab_size = tokenizer.get_vocab_size() if tokenizer is not None else options.vocab_size
     if vocab_size <= 0:
@@ -68,30 +71,54 @@ def adopt(inputs: Sequence[Path], out: Path, options: AdoptOptions, progress: Ca
     files = [(part, _open(path, options)) for part, path in parts]
     if len({file.dtype for _, file in files}) > 1:
         raise ConfigError("the files have different types of token ids; adopt them as stores of their own")
-    out.mkdir(parents=True, exist_ok=True)
-    total = sum(len(file.tokens) for _, file in files)
+    digest = tokenizer_digest(tokenizer) if tokenizer is not None else ""
+    index = StoreIndex(files[0][1].dtype, vocab_size, options.eos, digest, ())
+    with _made_whole(out) as folder:
+        if tokenizer is not None:
+            write_file(folder / TOKENIZER, tokenizer.to_str().encode())
+        index = _write(folder, index, list(_spans(files, options)), progress)
+        open_store(folder)
+    return index.sha256()
+
+
+@contextmanager
+def _made_whole(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that becomes `out` if all goes well, and else leaves nothing. Raises ConfigError."""
+    place = out.resolve()
+    folder = place.with_name(f".{place.name}.adopting-{os.getpid()}")
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be made ({error.strerror}); give another OUT") from error
+    try:
+        yield folder
+        try:
+            folder.rename(place)
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be made ({error.strerror}); give an empty folder, or none") from error
+        fsync_directory(place.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(
+    folder: Path, index: StoreIndex, spans: list[tuple[str, _File, int, int]], progress: Callable[[int, int], None]
+) -> StoreIndex:
+    """The index with the shards that `spans` give, written with all that belongs to it."""
+    total, done = sum(stop - start for _, _, start, stop in spans), 0
     shards: list[ShardInfo] = []
     paths: dict[str, dict[str, object]] = {}
-    done = 0
-    for part, file, start, stop in _spans(files, options):
+    for part, file, start, stop in spans:
         name = f"{part}-{sum(shard.name.startswith(part) for shard in shards):05d}"
-        shards.append(_shard(out, name, file, (start, stop), vocab_size))
+        shards.append(_shard(folder, name, file, (start, stop), index.vocab_size))
         paths[name] = {"path": str(file.path.resolve()), "first_token": start}
         done += stop - start
         progress(done, total)
-    index = StoreIndex(
-        files[0][1].dtype,
-        vocab_size,
-        options.eos,
-        tokenizer_digest(tokenizer) if tokenizer is not None else "",
-        tuple(sorted(shards, key=lambda shard: (shard.name.startswith(HELD), shard.name))),
-    )
-    write_file(out / PATHS, json.dumps(paths, indent=1).encode())
-    if tokenizer is not None:
-        write_file(out / TOKENIZER, tokenizer.to_str().encode())
-    write_file(out / INDEX, index.canonical_bytes())
-    open_store(out)
-    return index.sha256()
+    ordered = sorted(shards, key=lambda shard: (shard.name.startswith(HELD), shard.name))
+    index = replace(index, shards=tuple(ordered))
+    write_file(folder / PATHS, json.dumps(paths, indent=1).encode())
+    write_file(folder / INDEX, index.canonical_bytes())
+    return index
 
 
 def _open(path: Path, options: AdoptOptions) -> _File:
@@ -104,7 +131,7 @@ def _open(path: Path, options: AdoptOptions) -> _File:
         else:
             dtype, ends = options.dtype, None
         tokens = np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r")
-    except (OSError, ValueError, struct.error) as error:
+    except (OSError, ValueError, OverflowError, struct.error) as error:
         raise ConfigError(f"{path}: cannot be adopted ({error}); give .bin files of Megatron or nanoGPT") from error
     if ends is None:
         ends = _ends_by_token(tokens, options.eos)
@@ -127,7 +154,11 @@ def _megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
     dtype = _MEGATRON_DTYPES[code]
     if not np.array_equal(pointers, (sequence_ends - lengths) * np.dtype(dtype).itemsize):
         raise ValueError(f"{path.name} names sequences that do not follow each other")
+    if lengths.min(initial=0) < 0 or documents.min(initial=0) < 0 or documents.max(initial=0) > num_sequences:
+        raise ValueError(f"{path.name} names sequences that are not there")
     ends = sequence_ends[documents[documents > 0] - 1]
+    if (np.diff(ends) < 0).any():
+        raise ValueError(f"{path.name} names documents that do not follow each other")
     return dtype, ends[np.diff(ends, prepend=0) > 0]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.trainer.tokens.store import INDEX
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -19,6 +20,24 @@ def files_below(folder: Path) -> list[Path]:
     """
     found = [Path(where, name) for where, _, names in os.walk(folder, onerror=_refuse) for name in names]
     return sorted(path for path in found if path.is_symlink() or path.is_file())
+
+
+def require_free(out: Path, *, plan: Path | None = None) -> None:
+    """Refuse a place for a store where there is anything but an unfinished packing, which holds the file `plan`.
+
+    Raises ConfigError.
+    """
+    try:
+        names = {path.name for path in out.iterdir()}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{out} is no folder that can be written to ({error.strerror}); give another OUT") from error
+    if INDEX in names:
+        raise ConfigError(f"{out} is a finished token store; give another folder, or remove it first")
+    # What holds no plan yet has packed nothing: whatever else is there is somebody's.
+    if (names - {plan.parent.name} and not plan.exists()) if plan is not None else names:
+        raise ConfigError(f"{out} has other files in it; give an empty folder, or one that does not exist")
 
 
 def require_text(data: bytes, path: Path) -> None:

@@ -26,6 +26,7 @@ from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.store.durable import write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder
 from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, packed_before
+from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs
 from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex, TokenStore
 from dilocoxd.trainer.tokens.vocabulary import end_token, load_tokenizer, token_dtype, tokenizer_digest, tokenizer_file
@@ -59,7 +60,7 @@ def pack(
 
     Raises ConfigError, StoreError.
     """
-    _require_free(out)
+    require_free(out, plan=out / WORK / _PLAN)
     files, left_out = list_inputs(inputs)
     for suffix, count in sorted(left_out.items()):
         tell(f"left out: {count} files *{suffix}, which are no text that can be packed")
@@ -96,21 +97,6 @@ def pack(
             raise
 
 
-def _require_free(out: Path) -> None:
-    """Refuse a place where there is anything but an unfinished packing. Raises ConfigError."""
-    try:
-        names = {path.name for path in out.iterdir()}
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ConfigError(f"{out} is no folder that can be written to ({error.strerror}); give another OUT") from error
-    if INDEX in names:
-        raise ConfigError(f"{out} is a finished token store; give another folder, or remove it first")
-    # What holds no plan yet has packed nothing: whatever else is there is somebody's.
-    if names - {WORK} and not (out / WORK / _PLAN).exists():
-        raise ConfigError(f"{out} has other files in it; give an empty folder, or one that does not exist")
-
-
 def _remove(out: Path) -> None:
     if (out / INDEX).exists():
         return  # a finished store, whoever made it
@@ -139,7 +125,8 @@ def _locked(out: Path) -> Iterator[None]:
         raise ConfigError(f"{out} cannot be made ({error.strerror}); give another OUT") from error
     with _take_lock(out):
         try:
-            _require_free(out)  # again: another may have finished since the inputs were listed
+            # Again: another may have finished since the inputs were listed.
+            require_free(out, plan=out / WORK / _PLAN)
         except ConfigError:
             shutil.rmtree(out / WORK, ignore_errors=True)
             raise

@@ -82,3 +82,38 @@ def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text_document.idx").write_bytes(b"no index")
     with pytest.raises(ConfigError, match="cannot be adopted"):
         adopted(tmp_path, megatron, AdoptOptions(vocab_size=200))
+
+
+def test_folder_with_other_files_is_not_adopted_into(tmp_path: Path) -> None:
+    path = write_nanogpt(tmp_path)
+    (tmp_path / "store").mkdir()
+    for name in ("tokenizer.json", "paths.json"):
+        (tmp_path / "store" / name).write_text("mine")
+    with pytest.raises(ConfigError, match="has other files in it"):
+        adopted(tmp_path, path, AdoptOptions(vocab_size=200, eos=EOS))
+    assert {one.read_text() for one in (tmp_path / "store").iterdir()} == {"mine"}
+
+
+def test_refused_adopting_leaves_nothing_and_its_repetition_works(tmp_path: Path) -> None:
+    path = write_nanogpt(tmp_path)
+    (tmp_path / "bad.bin").write_bytes(b"\xff" * 40)
+    (tmp_path / "store").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="token 65535 is not below"):
+        adopt([path, tmp_path / "bad.bin"], tmp_path / "store", AdoptOptions(vocab_size=200), lambda a, b: None)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (
+        read_all(adopted(tmp_path, path, AdoptOptions(vocab_size=200, held_fraction=0.0)), TRAIN) == tokens().tolist()
+    )
+    assert not list(tmp_path.glob(".store*"))
+
+
+@pytest.mark.parametrize("documents", [[0, 99], [-7, 10], [0, 10, 5, 10]], ids=["beyond", "below zero", "backwards"])
+def test_index_with_documents_that_are_not_there_is_refused(documents: list[int], tmp_path: Path) -> None:
+    path = write_megatron(tmp_path)
+    data = path.with_suffix(".idx").read_bytes()
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 4, len(LENGTHS), len(documents))
+    body = data[len(head) : len(head) + 12 * len(LENGTHS)]
+    path.with_suffix(".idx").write_bytes(head + body + np.asarray(documents, "<i8").tobytes())
+    with pytest.raises(ConfigError, match=r"cannot be adopted .* names"):
+        adopted(tmp_path, path, AdoptOptions(vocab_size=200))
