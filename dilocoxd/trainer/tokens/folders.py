@@ -14,11 +14,25 @@ from dilocoxd.trainer.tokens.store import INDEX
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files of `folder` and its folders, sorted; links to files too, even if they lead nowhere.
+    """All files of `folder` and its folders, sorted; links are followed, also to files that are not there.
 
+    A folder to which several paths lead, or a link that leads back, is read once, under the path that is met first.
     Raises ConfigError for a folder that cannot be listed: what is in it must not be left out in silence.
     """
-    found = [Path(where, name) for where, _, names in os.walk(folder, onerror=_refuse) for name in names]
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    for where, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        try:
+            there = Path(where).stat()
+        except OSError as error:
+            _refuse(error)
+        if (there.st_dev, there.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((there.st_dev, there.st_ino))
+        # Folders themselves before links to them: which path is met first must not depend on the disk.
+        folders.sort(key=lambda name: (Path(where, name).is_symlink(), name))
+        found += [Path(where, name) for name in names]
     return sorted(path for path in found if path.is_symlink() or path.is_file())
 
 
