@@ -18,7 +18,7 @@ from dilocoxd.cli.corpus import (
     require_named,
     require_names,
     require_there,
-    source_at,
+    sources_at,
     with_own_text_hashes,
     with_text_hashes,
 )
@@ -202,7 +202,7 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
         return manifest, corpora
     stores = {name: path for name, path in corpora.items() if is_store(path)}
     if stores and len(stores) == len(corpora):
-        sources = tuple(source_at(name, path, manifest.model.vocab_size) for name, path in stores.items())
+        sources = sources_at(stores, manifest.model.vocab_size)
         return manifest.model_copy(update={"data": manifest.data.model_copy(update={"sources": sources})}), stores
     if len(corpora) > 1:
         raise ConfigError(

@@ -22,7 +22,7 @@ from dilocoxd.cli.shell.helper_ends import cause_of
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy
+from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy, weight_min
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path
 from dilocoxd.errors import ConfigError
@@ -95,6 +95,13 @@ def _read_index(file: Path, _state: tuple[int, ...]) -> _Index:
     index = json.loads(data)
     shards = tuple((shard["name"].partition("-")[0], int(shard["num_tokens"])) for shard in index["shards"])
     return _Index(hashlib.sha256(data).hexdigest(), int(index["vocab_size"]), index.get("eos"), shards)
+
+
+def sources_at(paths: Mapping[str, str], vocab_size: int) -> tuple[SourceSection, ...]:
+    """The token stores of a new run; the weight of a tiny one is raised so far that it is read. Raises ConfigError."""
+    found = [source_at(name, path, vocab_size) for name, path in paths.items()]
+    least = weight_min([source.weight for source in found])
+    return tuple(source.model_copy(update={"weight": max(source.weight, least)}) for source in found)
 
 
 def source_at(name: str, path: str, vocab_size: int) -> SourceSection:

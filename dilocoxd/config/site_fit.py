@@ -4,7 +4,7 @@ from typing import Final
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.parallel import ParallelSection
-from dilocoxd.config.sections.sources import SourceSection
+from dilocoxd.config.sections.sources import SourceSection, require_read
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
@@ -69,7 +69,7 @@ def _own_loop_problems(site: SiteConfig) -> list[str]:
 def sources_here(manifest: Manifest, site: SiteConfig) -> tuple[SourceSection, ...]:
     """The run's token stores that this site reads: all shared ones, and those of the private ones that it has.
 
-    Raises ConfigError if it has none of these.
+    Raises ConfigError if it has none of these, or by their weights would never read one of them.
     """
     sources = manifest.data.sources
     private = [source.name for source in sources if source.private]
@@ -79,7 +79,10 @@ def sources_here(manifest: Manifest, site: SiteConfig) -> tuple[SourceSection, .
             f" ({', '.join(private)}), and nothing says where this site has one of them: give --data NAME=PATH"
             " (paths.corpora.NAME in site.toml)"
         )
-    return tuple(source for source in sources if not source.private or source.name in site.paths.corpora)
+    own = [source for source in sources if source.private and source.name in site.paths.corpora]
+    require_read(own)
+    require_read([source for source in sources if not source.private])
+    return tuple(source for source in sources if not source.private or source in own)
 
 
 def store_path(source: SourceSection, site: SiteConfig) -> str:

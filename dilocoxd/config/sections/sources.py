@@ -1,12 +1,16 @@
 """Section of run.toml that names a token store."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dilocoxd.config.fields import Section
 from dilocoxd.errors import ConfigError
+
+PATTERN: Final = 1024
+"""Picks after which the sources' shares are exact to 1 / PATTERN (trainer/data/epochs.py)."""
 
 
 class SourceSection(Section):
@@ -30,6 +34,34 @@ class SourceSection(Section):
         if not tables["private"]:
             del tables["private"]
         return tables
+
+
+def pick_counts(weights: Sequence[float]) -> list[int]:
+    """How many of PATTERN samples in a row are read from each source: its share, by largest remainder."""
+    total = sum(weights)
+    shares = [weight / total * PATTERN for weight in weights]
+    counts = [math.floor(share) for share in shares]
+    rest = PATTERN - sum(counts)
+    for number in sorted(range(len(counts)), key=lambda k: counts[k] - shares[k])[:rest]:
+        counts[number] += 1
+    return counts
+
+
+def weight_min(weights: Sequence[float]) -> float:
+    """From so much on a source among these is read, whichever others are raised to it as well."""
+    return float(math.ceil(sum(weights) / max(1, PATTERN - len(weights)) * 1e6)) / 1e6
+
+
+def require_read(sources: Sequence[SourceSection]) -> None:
+    """Refuse weights by which a source would never be read. Raises ConfigError."""
+    weights = [source.weight for source in sources]
+    for source, count in zip(sources, pick_counts(weights) if weights else (), strict=True):
+        if not count:
+            raise ConfigError(
+                f"data.sources: {source.name} has weight {source.weight:g} beside others of {sum(weights):g} in all, so"
+                f" none of {PATTERN} samples in a row would be read from it, and never one: give it at least"
+                f" {weight_min(weights):.10g}, or remove it"
+            )
 
 
 def store_remedy(*, is_private: bool) -> str:

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-PATTERN: Final = 1024
-"""Picks after which the sources' shares are exact to 1 / PATTERN."""
+from dilocoxd.config.sections.sources import PATTERN, pick_counts
+
 _ROUNDS: Final = 6
 Numbers = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -62,10 +62,7 @@ class EpochOrder:
 
 def pick_pattern(weights: Sequence[float]) -> Numbers:
     """Numbers of the sources, PATTERN of them, each as often as its weight says and evenly spread."""
-    shares = np.asarray(weights, dtype=np.float64) / sum(weights) * PATTERN
-    counts = np.floor(shares).astype(np.int64)
-    rest = PATTERN - int(counts.sum())
-    counts[np.argsort(counts - shares, kind="stable")[:rest]] += 1
+    counts = pick_counts(weights)
     # Each pick of a source is due at the middle of its part of the pattern; ties go to the source named first.
     due = np.concatenate([(np.arange(count) + 0.5) / max(1, count) for count in counts])
     numbers = np.repeat(np.arange(len(counts)), counts)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from dilocoxd.config.sections.sources import pick_counts, weight_min
 from dilocoxd.trainer.data.epochs import PATTERN, EpochOrder, SourceSize, permuted, pick_pattern
 
 
@@ -54,3 +55,17 @@ def test_shares_are_the_weights_to_one_pick(weights: list[float]) -> None:
     assert sum(counts.values()) == PATTERN
     for number, weight in enumerate(weights):
         assert abs(counts[number] - PATTERN * weight / sum(weights)) <= 1 + 1e-9
+
+
+def test_pattern_is_pinned() -> None:
+    # Every site of a run must draw the same.
+    assert pick_counts([3.0, 1.0]) == [768, 256]
+    assert pick_counts([1.0, 1.0, 1.0]) == [342, 341, 341]
+    assert pick_counts([5000.0, 1.0, 2.0]) == [1023, 0, 1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(weights=st.lists(st.floats(1e-6, 1e15), min_size=1, max_size=40))
+def test_source_that_is_raised_to_the_least_weight_is_read(weights: list[float]) -> None:
+    least = weight_min(weights)
+    assert all(pick_counts([max(weight, least) for weight in weights]))
