@@ -5,7 +5,6 @@ numpy and tokenizers are never loaded here: `python -m dilocoxd.trainer.prepare`
 
 import fcntl
 import functools
-import hashlib
 import json
 import re
 import subprocess
@@ -25,6 +24,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy, weight_min
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path
+from dilocoxd.config.token_index import read_index
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 
@@ -84,17 +84,18 @@ def _index_of(name: str, path: str) -> _Index:
     try:
         seen = file.stat()
         return _read_index(file, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--data {name}={path}: index.json is damaged ({error}); pack the store again") from error
+    except OSError as error:
+        raise ConfigError(f"--data {name}={path}: this is no token store ({error.strerror})") from error
+    except ConfigError as error:
+        raise ConfigError(f"--data {name}={path}: {error}") from error
 
 
 @functools.lru_cache(maxsize=64)
 def _read_index(file: Path, _state: tuple[int, ...]) -> _Index:
     """Once for each state of the file: a command asks three times, and the index of a large store has megabytes."""
-    data = file.read_bytes()
-    index = json.loads(data)
-    shards = tuple((shard["name"].partition("-")[0], int(shard["num_tokens"])) for shard in index["shards"])
-    return _Index(hashlib.sha256(data).hexdigest(), int(index["vocab_size"]), index.get("eos"), shards)
+    index = read_index(file)
+    shards = tuple((shard.name.partition("-")[0], shard.num_tokens) for shard in index.shards)
+    return _Index(index.sha256(), index.vocab_size, index.eos, shards)
 
 
 def sources_at(paths: Mapping[str, str], vocab_size: int) -> tuple[SourceSection, ...]:

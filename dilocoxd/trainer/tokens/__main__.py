@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _pack(options: argparse.Namespace) -> None:
     inputs, out = _in_and_out(options.paths)
+    _require_fraction(options.held_out)
     field = options.field or ("messages" if options.chat else "text")
     chosen = PackOptions(options.tokenizer, field, options.eos, options.held_out, options.processes, options.chat)
     with _Reporter("packing", "B") as report:
@@ -80,6 +81,7 @@ def _pack(options: argparse.Namespace) -> None:
 
 def _adopt(options: argparse.Namespace) -> None:
     inputs, out = _in_and_out(options.paths)
+    _require_fraction(options.held_out)
     chosen = AdoptOptions(
         options.tokenizer,
         options.vocab_size,
@@ -94,6 +96,8 @@ def _adopt(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
+    if options.seq_len < 1:
+        raise ConfigError(f"--seq-len {options.seq_len}: a sample has at least one token; give a larger number")
     store = open_store(options.store)
     if options.check:
         with _Reporter("checking", "B") as report:
@@ -104,6 +108,11 @@ def _show(options: argparse.Namespace) -> None:
                 report.progress(done, total)
     found = describe(store, options.seq_len)
     sys.stdout.write(json.dumps(found) + "\n" if options.json else "\n".join(text_lines(found)) + "\n")
+
+
+def _require_fraction(held_out: float) -> None:
+    if not 0.0 <= held_out < 1.0:
+        raise ConfigError(f"--held-out {held_out}: a part of the documents; give a number from 0 to below 1")
 
 
 def _in_and_out(paths: list[Path]) -> tuple[list[Path], Path]:

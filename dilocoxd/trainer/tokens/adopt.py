@@ -67,6 +67,8 @@ def adopt(inputs: Sequence[Path], out: Path, options: AdoptOptions, progress: Ca
     vocab_size = tokenizer.get_vocab_size() if tokenizer is not None else options.vocab_size
     if vocab_size <= 0:
         raise ConfigError("--vocab-size is needed without --tokenizer: how many token ids there are")
+    if options.eos is not None and not 0 <= options.eos < vocab_size:
+        raise ConfigError(f"--eos-id {options.eos}: the {vocab_size} token ids are 0 to {vocab_size - 1}; name one")
     parts = [*((TRAIN, path) for path in inputs), *((HELD, path) for path in options.held)]
     files = [(part, _open(path, options)) for part, path in parts]
     if len({file.dtype for _, file in files}) > 1:

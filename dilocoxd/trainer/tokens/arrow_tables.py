@@ -60,3 +60,5 @@ def _texts(batch: Any, field: str, path: Path) -> Iterator[str]:
 def _check(names: list[str], field: str, path: Path) -> None:
     if field not in names:
         raise ConfigError(f"{path}: no column {field!r}; columns: {', '.join(names)}; choose with --field")
+    if names.count(field) > 1:
+        raise ConfigError(f"{path}: {names.count(field)} columns are called {field!r}; rename all but one")

@@ -208,7 +208,7 @@ def rows_of(piece: TextPiece) -> Iterator[tuple[object, str]]:
             where = f"{piece.path}, line {number}" + (f" behind byte {piece.start}" if piece.start else "")
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{where}: not JSON ({error}); correct or remove that line") from error
             yield row, where
 

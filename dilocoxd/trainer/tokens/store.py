@@ -10,11 +10,10 @@ not hashed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -22,15 +21,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dilocoxd.config.loading import canonical_json
+from dilocoxd.config.token_index import HELD, INDEX, TOKENS_MAX, TRAIN, ShardInfo, StoreIndex, read_index
 from dilocoxd.errors import ConfigError
 
-FORMAT: Final = 1
-INDEX: Final = "index.json"
 PATHS: Final = "paths.json"
 TOKENIZER: Final = "tokenizer.json"
-TRAIN: Final = "train"
-HELD: Final = "held"
 _DTYPES: Final[dict[str, type[np.integer[Any]]]] = {"uint16": np.uint16, "uint32": np.uint32, "int32": np.int32}
 _TOUCHED_BYTES_MAX: Final = 32 << 20
 """Mapped pages are given back after so many bytes: a random order would make the whole store resident."""
@@ -42,50 +37,10 @@ _MAPS_MAX: Final = 4096
 
 Ids = npt.NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """One shard, as index.json has it."""
-
-    name: str
-    num_tokens: int
-    num_documents: int
-    sha256: str
-    """Of the token ids, hex."""
-    ends_sha256: str
-    """Of the document ends, hex."""
-    mask_sha256: str = ""
-    """Of the loss mask, hex; empty: every token counts."""
-
-    def table(self) -> dict[str, Any]:
-        """As index.json has it; without a mask as before there were any."""
-        return {name: value for name, value in asdict(self).items() if name != "mask_sha256" or value}
-
-
-@dataclass(frozen=True, slots=True)
-class StoreIndex:
-    """index.json: everything that is known about a store without opening a shard."""
-
-    dtype: str
-    vocab_size: int
-    eos: int | None
-    """Token behind each document; None: there is none."""
-    tokenizer_sha256: str
-    """Hex; empty if it is not known which tokenizer made the tokens."""
-    shards: tuple[ShardInfo, ...]
-    format: int = FORMAT
-
-    def canonical_bytes(self) -> bytes:
-        """What is in index.json; its sha256 names the store."""
-        return canonical_json({**asdict(self), "shards": [shard.table() for shard in self.shards]})
-
-    def sha256(self) -> str:
-        """Name of the content of all shards, hex: `sha256` of a source in the manifest."""
-        return hashlib.sha256(self.canonical_bytes()).hexdigest()
-
-    def of_part(self, part: str) -> tuple[ShardInfo, ...]:
-        """Shards of TRAIN or HELD, in their order."""
-        return tuple(shard for shard in self.shards if shard.name.startswith(f"{part}-"))
+__all__ = [
+    "HELD", "INDEX", "PATHS", "TOKENIZER", "TRAIN", "Part", "ShardInfo", "ShardPlace", "StoreIndex", "TokenStore",
+    "is_store", "open_store",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +191,15 @@ class TokenStore:
         """Where its documents end, in tokens. Raises ConfigError."""
         path = self.directory / f"{shard.name}.ends"
         try:
-            return np.fromfile(path, dtype="<i8")
+            found = np.fromfile(path, dtype="<i8", count=shard.num_documents)
         except OSError as error:
             raise ConfigError(
                 f"token store {self.directory}: {path} cannot be read ({error}); copy it again"
             ) from error
+        bounds = np.concatenate([[0], found, [shard.num_tokens]])
+        if (bounds[1:] < bounds[:-1]).any():
+            raise ConfigError(f"{path} is not what it was when it was packed; copy or pack it again")
+        return found
 
     def check_sizes(self) -> None:
         """Every shard is there in its full length, with its ends and mask. Raises ConfigError (hashes: describe.py)."""
@@ -264,21 +223,11 @@ class TokenStore:
 
 def open_store(directory: Path) -> TokenStore:
     """The store in `directory`, its files checked for their lengths. Raises ConfigError."""
-    path = directory / INDEX
+    index = read_index(directory / INDEX)
     try:
-        tables = json.loads(path.read_bytes())
-        index = StoreIndex(**{**tables, "shards": tuple(ShardInfo(**shard) for shard in tables["shards"])})
         places = _places(directory)
-    except OSError as error:
-        raise ConfigError(
-            f"{directory} is no token store ({path.name}: {error.strerror}); make one with `dilocoxd data pack`"
-        ) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); pack or copy the store again") from error
-    if index.format != FORMAT or index.dtype not in _DTYPES:
-        raise ConfigError(
-            f"{path} has format {index.format} and dtype {index.dtype!r}; this version reads format {FORMAT}"
-        )
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{directory / PATHS} is damaged ({error}); pack or copy the store again") from error
     store = TokenStore(directory, index, places)
     store.check_sizes()
     return store
@@ -294,4 +243,13 @@ def _places(directory: Path) -> dict[str, ShardPlace]:
     if not path.exists():
         return {}
     tables = json.loads(path.read_bytes())
-    return {name: ShardPlace(directory / row["path"], int(row["first_token"])) for name, row in tables.items()}
+    if not isinstance(tables, dict):
+        raise ValueError("it is no table of shards")
+    found: dict[str, ShardPlace] = {}
+    for name, row in tables.items():
+        if not isinstance(row, dict) or not isinstance(row.get("path"), str) or type(row.get("first_token")) is not int:
+            raise ValueError(f"{name!r} needs path, a text, and first_token, a number")
+        if not 0 <= row["first_token"] <= TOKENS_MAX or "\0" in row["path"]:
+            raise ValueError(f"{name!r} has first_token {row['first_token']} in {row['path']!r}")
+        found[name] = ShardPlace(directory / row["path"], row["first_token"])
+    return found

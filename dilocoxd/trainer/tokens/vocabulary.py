@@ -23,7 +23,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         text = file.read_text(encoding="utf-8")
         tables = json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is no tokenizer ({error}); give a tokenizer.json or a folder with one") from error
     # The library raises a bare Exception for anything else: what it needs is looked for first.
     if not isinstance(tables, dict) or not isinstance(tables.get("model"), dict):
