@@ -102,9 +102,12 @@ class Part:
         return self.num_tokens - (num_samples * seq_len + 1 if num_samples else 0)
 
     def sample(self, index: int, seq_len: int) -> Ids:
-        """The `index`-th of these windows, int64 [seq_len + 1]."""
+        """The `index`-th of these windows, int64 [seq_len + 1].
+
+        Raises ConfigError if there are ids in it that the vocabulary does not have: the shard was damaged since.
+        """
         spans = self._spans(index * seq_len, seq_len + 1)
-        return _joined([self._mapped(number).read(start, count) for number, start, count in spans])
+        return _joined([self._read(*span) for span in spans])
 
     @property
     def has_mask(self) -> bool:
@@ -123,6 +126,17 @@ class Part:
             if taken := min(count, stop - start):
                 yield number, start - first, taken
             start, count, number = start + taken, count - taken, number + 1
+
+    def _read(self, number: int, start: int, count: int) -> Ids:
+        found = self._mapped(number).read(start, count)
+        # An embedding would say that an index is out of range, and not whose fault that is.
+        if not 0 <= int(found.min()) <= int(found.max()) < self._store.index.vocab_size:
+            place = self._store.place(self._shards[number])
+            raise ConfigError(
+                f"{place.path} is not what it was when it was packed: a token id from {place.first_token + start} on is"
+                f" not below the vocabulary's size {self._store.index.vocab_size}; copy or pack it again"
+            )
+        return found
 
     def _mapped(self, number: int) -> _Mapped:
         if number not in self._maps:

@@ -125,3 +125,15 @@ def test_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="2 columns are called 'text'"):
         packed(tmp_path, [tmp_path / "a.parquet"])
+
+
+def test_token_that_the_vocabulary_does_not_have_is_named(store: TokenStore, tmp_path: Path) -> None:
+    folder = copy(store, tmp_path)
+    live = open_store(folder)
+    good = live.train.sample(3, 32)
+    with (folder / "train-00000.bin").open("r+b") as file:
+        file.seek(2 * 32 * 4 + 20)
+        file.write(b"\xff\xff")
+    assert live.train.sample(3, 32).tolist() == good.tolist()
+    with pytest.raises(ConfigError, match=r"train-00000\.bin is not what it was .* from 128 on .* size 301"):
+        live.train.sample(4, 32)
