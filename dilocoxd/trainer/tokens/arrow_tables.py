@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,16 +11,17 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens.folders import reading
+from dilocoxd.trainer.tokens.folders import reading, require_short
 
+_BATCH_ROWS: Final = 1024
 _REMEDY: Final = "download or write it again"
 
 
-def parquet_file(path: Path) -> Any:
-    """The opened file. Raises ConfigError, StoreError."""
+def parquet_file(path: Path, dictionaries: Sequence[str] = ()) -> Any:
+    """The opened file; texts that repeat in these columns stay one in memory. Raises ConfigError, StoreError."""
     try:
         with reading(path, _REMEDY):
-            return pyarrow.parquet.ParquetFile(path)
+            return pyarrow.parquet.ParquetFile(path, read_dictionary=dictionaries)
     except pyarrow.ArrowException as error:
         raise ConfigError(f"{path}: no parquet file ({error}); {_REMEDY}") from error
 
@@ -37,9 +38,9 @@ def rows(path: Path, groups: range, field: str) -> Iterator[str]:
 
 def _batches(path: Path, groups: range, field: str) -> Iterator[Any]:
     if path.suffix == ".parquet":
-        file = parquet_file(path)
+        file = parquet_file(path, [field])
         _check(file.schema_arrow.names, field, path)
-        yield from file.iter_batches(row_groups=groups, columns=[field])
+        yield from file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[field])
         return
     with pyarrow.memory_map(str(path)) as source:
         try:
@@ -51,9 +52,12 @@ def _batches(path: Path, groups: range, field: str) -> Iterator[Any]:
 
 def _texts(batch: Any, field: str, path: Path) -> Iterator[str]:
     _check(batch.schema.names, field, path)
-    for row, value in enumerate(batch.column(field).to_pylist()):
+    # Not all at once: a small file can name one long text in every row.
+    for row, found in enumerate(batch.column(field)):
+        value = found.as_py()
         if not isinstance(value, str):
             raise ConfigError(f"{path}: row {row} of a batch has no text in {field!r}; choose a column with --field")
+        require_short(len(value), f"{path}: row {row} of a batch")
         yield value
 
 

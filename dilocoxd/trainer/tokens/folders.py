@@ -7,10 +7,24 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.tokens.store import INDEX
+
+DOCUMENT_BYTES_MAX: Final = 256 << 20
+"""A longer line, row or compressed text is refused: a small file can unpack to more than any memory."""
+
+
+def longest() -> int:
+    """Bytes to read at most of one document: one more than it may have."""
+    return DOCUMENT_BYTES_MAX + 1
+
+
+def require_short(num_bytes: int, what: str) -> None:
+    """Refuse a document that is too long to be one. Raises ConfigError."""
+    if num_bytes > DOCUMENT_BYTES_MAX:
+        raise ConfigError(f"{what} has more than {DOCUMENT_BYTES_MAX:,} bytes; split it into several documents")
 
 
 def files_below(folder: Path) -> list[Path]:

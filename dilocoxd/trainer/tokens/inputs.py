@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens.folders import files_below, reading, require_text
+from dilocoxd.trainer.tokens.folders import files_below, longest, reading, require_short, require_text
 
 PIECE_BYTES: Final = 64 << 20
 _SEARCH_BYTES: Final = 1 << 20
@@ -131,7 +132,7 @@ def _cut_near(path: Path, position: int) -> int:
     if path.suffix in LINES_SUFFIXES:
         with path.open("rb") as file:
             file.seek(position)
-            file.readline()
+            _line(file, path)
             return file.tell()
     return position + next(index for index, byte in enumerate(block) if byte & 0xC0 != 0x80)
 
@@ -171,7 +172,9 @@ def _whole(piece: TextPiece) -> bytes:
     """Raises OSError, EOFError, zlib.error."""
     with gzip.open(piece.path) if piece.is_gzip else piece.path.open("rb") as file:
         file.seek(piece.start)
-        data = file.read() if piece.is_gzip else file.read(piece.stop - piece.start)
+        data = file.read(longest() if piece.is_gzip else piece.stop - piece.start)
+    if piece.is_gzip:
+        require_short(len(data), f"{piece.path}: it")
     if not piece.is_gzip and len(data) < piece.stop - piece.start:
         raise OSError("it became shorter")
     return data
@@ -180,18 +183,25 @@ def _whole(piece: TextPiece) -> bytes:
 def _lines_of(piece: TextPiece) -> Iterator[bytes]:
     """Line by line. Raises OSError, EOFError, zlib.error."""
     if piece.is_gzip:
-        with gzip.open(piece.path) as file:
-            yield from file
+        with gzip.open(piece.path) as unpacked:
+            while line := _line(unpacked, piece.path):
+                yield line
         return
     with piece.path.open("rb") as file:
         file.seek(piece.start)
         left = piece.stop - piece.start
         while left > 0:
-            line = file.readline(left)
+            line = _line(file, piece.path, left)
             if not line:
                 raise OSError("it became shorter")
             left -= len(line)
             yield line
+
+
+def _line(file: BinaryIO | gzip.GzipFile, path: Path, most: int = sys.maxsize) -> bytes:
+    line: bytes = file.readline(min(most, longest()))
+    require_short(len(line), f"{path}: a line")
+    return line
 
 
 def _json_lines(piece: TextPiece, field: str) -> Iterator[str]:
