@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -15,6 +15,9 @@ from dilocoxd.trainer.tokens.store import TOKENIZER
 
 _END_TOKENS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Usual names, tried in this order when tokenizer_config.json names none."""
+_ADVICE: Final = "give a tokenizer.json or a folder with one"
+_ID_MAX: Final = (1 << 24) - 1
+"""Far above model.vocab_size, which is at most a million."""
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -23,12 +26,44 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         text = file.read_text(encoding="utf-8")
         tables = json.loads(text)
+        largest = largest_id(tables)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is no tokenizer ({error}); give a tokenizer.json or a folder with one") from error
-    # The library raises a bare Exception for anything else: what it needs is looked for first.
-    if not isinstance(tables, dict) or not isinstance(tables.get("model"), dict):
-        raise ConfigError(f"{file} is no tokenizer (it has no model); give a tokenizer.json or a folder with one")
-    return Tokenizer.from_str(text)
+        raise ConfigError(f"{file} is no tokenizer ({error}); {_ADVICE}") from error
+    if largest > _ID_MAX:
+        # The library takes memory and time for every id below the largest.
+        raise ConfigError(f"{file} has a token of id {largest}, the largest can be {_ID_MAX}; {_ADVICE}")
+    with _LibraryRefusal(file):
+        return Tokenizer.from_str(text)
+
+
+class _LibraryRefusal:
+    """The library raises a bare Exception for whatever it cannot read: exactly that becomes ConfigError."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> Literal[False]:
+        if kind is Exception:
+            raise ConfigError(f"{self._file} is no tokenizer ({error}); {_ADVICE}") from error
+        return False
+
+
+def largest_id(tables: object) -> int:
+    """Largest id in the tables of a tokenizer.json, added tokens too. Raises ValueError if they are none."""
+    try:
+        vocab = tables["model"].get("vocab", {})  # type: ignore[index]
+        # A table of ids, or with Unigram a list, in which the place is the id.
+        ids = list(vocab.values()) if isinstance(vocab, dict) else [len(vocab) - 1]
+        ids += [token["id"] for token in tables.get("added_tokens") or ()]  # type: ignore[attr-defined]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"it has no model, or no ids: {error!r}") from error
+    other = next((one for one in ids if type(one) is not int or one < -1), None)
+    if other is not None:
+        raise ValueError(f"{str(other)[:40]!r} is no id")
+    return max(ids, default=-1)
 
 
 def whole_texts(tokenizer: Tokenizer) -> Tokenizer:
