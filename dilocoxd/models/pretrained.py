@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +150,9 @@ def _weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            if other := [name for name in names if not isinstance(name, str)]:
+                raise TypeError(f"{other[0]!r} is no name of a file")
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise ConfigError(f"{index}: cannot be read ({error!r}); download the model again") from error
     else:
         names = [SINGLE_NAME]
@@ -173,14 +174,7 @@ def _tensors_of(path: Path) -> dict[str, Found]:
     found, offset = {}, start
     for entry in entries:
         found[entry.name] = Found(path, offset, entry)
-        offset += math.prod(entry.shape) * _item_bytes(entry.dtype)
-    if size != offset and all(entry.dtype in READERS for entry in entries):
+        offset += entry.num_bytes
+    if size != offset:
         raise ConfigError(f"{path}: has {size} bytes, its header speaks of {offset}; it is cut off, download it again")
     return found
-
-
-def _item_bytes(dtype: str) -> int:
-    if dtype in READERS:
-        return READERS[dtype][0]
-    bits = re.search(r"[0-9]+", dtype)
-    return max(1, int(bits.group()) // 8) if bits is not None else 1

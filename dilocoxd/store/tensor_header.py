@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +22,27 @@ SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 """What transformers calls the weights of a model: one file, or the list of several."""
 _LENGTH = struct.Struct("<Q")
-_ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}
+_BITS = re.compile(r"[0-9]+")
+_DIMENSIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One tensor of a file, in the order of the data. dtype: F32, BF16, F16 or U8."""
+    """One tensor of a file, in the order of the data. dtype: F32, BF16, F16, U8 or another that the format knows."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "F32"
 
     @property
+    def num_bits(self) -> int:
+        """Bits of an item are the first number in its type's name, F4 or F8_E4M3; BOOL has none, and 8."""
+        bits = _BITS.search(self.dtype)
+        return math.prod(self.shape) * (int(bits.group()) if bits is not None else 8)
+
+    @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+        return self.num_bits // 8
 
 
 def encode_header(entries: Sequence[TensorEntry], metadata: Mapping[str, str]) -> bytes:
@@ -51,7 +59,11 @@ def encode_header(entries: Sequence[TensorEntry], metadata: Mapping[str, str]) -
 
 
 def read_header(path: Path) -> tuple[int, list[TensorEntry], dict[str, str]]:
-    """(offset of the data, tensors in order of their data, metadata). Raises Corrupt and OSError."""
+    """(offset of the data, tensors in order of their data, metadata). Raises Corrupt and OSError.
+
+    The data of each tensor begins where that of the one before it ends, as the format asks; that the file is as long as
+    all of them is for the caller to check.
+    """
     with path.open("rb") as file:
         prefix = file.read(_LENGTH.size)
         length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else HEADER_BYTES_MAX + 1
@@ -61,8 +73,27 @@ def read_header(path: Path) -> tuple[int, list[TensorEntry], dict[str, str]]:
     try:
         table = json.loads(text)
         metadata = {str(key): str(value) for key, value in table.pop("__metadata__", {}).items()}
-        items = sorted(table.items(), key=lambda item: int(item[1]["data_offsets"][0]))
-        entries = [TensorEntry(name, tuple(item["shape"]), str(item["dtype"])) for name, item in items]
+        offsets = {name: _offsets(item["data_offsets"]) for name, item in table.items()}
+        entries = []
+        end = 0
+        for name in sorted(table, key=offsets.__getitem__):
+            entry = TensorEntry(name, _shape(table[name]["shape"]), str(table[name]["dtype"]))
+            start, stop = offsets[name]
+            if start != end or entry.num_bits != 8 * (stop - start):
+                raise ValueError(f"{name[:80]!r} is not at the bytes that the others and its shape leave to it")
+            entries.append(entry)
+            end = stop
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise Corrupt(f"{path}: damaged safetensors header") from error
+        raise Corrupt(f"{path}: damaged safetensors header ({error!s:.200})") from error
     return _LENGTH.size + length, entries, metadata
+
+
+def _offsets(value: list[int]) -> tuple[int, int]:
+    start, stop = _shape(value)
+    return start, stop
+
+
+def _shape(value: list[int]) -> tuple[int, ...]:
+    if len(value) > _DIMENSIONS_MAX or any(type(one) is not int or one < 0 for one in value):
+        raise ValueError(f"{str(value)[:80]} are no sizes")
+    return tuple(value)
