@@ -28,7 +28,7 @@ from dilocoxd.store.prepared import INDEX, TOKENIZER, TOKENS, find_prepared
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.corpora import ENGLISH, TEXT_PREFIX, describe_environment, is_user_text, read_corpus
 from dilocoxd.trainer.data.split import chunks_of, hold_out
-from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest, whole_texts
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, num_ids, token_dtype, tokenizer_digest, whole_texts
 
 FORMAT: Final = 2
 """Raise it when cleaning, splitting or the tokenizer changes: old caches are left alone."""
@@ -199,9 +199,9 @@ def _tokenizer(config: TokenizerConfig, train: Sequence[str], progress: Progress
     if not config.path:
         raise ConfigError("the run's tokenizer is not on this machine; join again, or start with --tokenizer DIR")
     tokenizer = load_tokenizer(Path(config.path))
-    if tokenizer.get_vocab_size() > config.vocab_size:
+    if num_ids(tokenizer) > config.vocab_size:
         raise ConfigError(
-            f"the tokenizer {config.path} has {tokenizer.get_vocab_size()} tokens, model.vocab_size is"
+            f"the tokenizer {config.path} has {num_ids(tokenizer)} tokens, model.vocab_size is"
             f" {config.vocab_size}: give the tokenizer that belongs to the model"
         )
     return tokenizer

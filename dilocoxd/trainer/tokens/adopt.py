@@ -23,7 +23,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.store import HELD, INDEX, PATHS, TOKENIZER, TRAIN, ShardInfo, StoreIndex, open_store
-from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, tokenizer_digest
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, num_ids, tokenizer_digest
 
 _MEGATRON: Final = struct.Struct("<9sQBQQ")
 _MAGIC: Final = b"MMIDIDX\x00\x00"
@@ -64,7 +64,7 @@ def adopt(inputs: Sequence[Path], out: Path, options: AdoptOptions, progress: Ca
     """
     require_free(out)
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer is not None else None
-    vocab_size = tokenizer.get_vocab_size() if tokenizer is not None else options.vocab_size
+    vocab_size = num_ids(tokenizer) if tokenizer is not None else options.vocab_size
     if vocab_size <= 0:
         raise ConfigError("--vocab-size is needed without --tokenizer: how many token ids there are")
     if options.eos is not None and not 0 <= options.eos < vocab_size:

@@ -29,7 +29,14 @@ from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack
 from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs
 from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex, TokenStore
-from dilocoxd.trainer.tokens.vocabulary import end_token, load_tokenizer, token_dtype, tokenizer_digest, tokenizer_file
+from dilocoxd.trainer.tokens.vocabulary import (
+    end_token,
+    load_tokenizer,
+    num_ids,
+    token_dtype,
+    tokenizer_digest,
+    tokenizer_file,
+)
 
 _PLAN: Final = "plan.json"
 _LOCK: Final = "lock"
@@ -72,7 +79,7 @@ def pack(
         tell("this tokenizer names no end of text: documents follow each other without one; choose a token with --eos")
     settings = PackSettings(
         str(tokenizer_file(options.tokenizer)),
-        token_dtype(tokenizer.get_vocab_size()).__name__,
+        token_dtype(num_ids(tokenizer)).__name__,
         eos,
         options.field,
         options.held_fraction,
@@ -207,9 +214,7 @@ def _finish(
     shards = sorted(
         (shard for piece in packed for shard in piece.shards), key=lambda s: (s.name.startswith(HELD), s.name)
     )
-    index = StoreIndex(
-        settings.dtype, tokenizer.get_vocab_size(), settings.eos, tokenizer_digest(tokenizer), tuple(shards)
-    )
+    index = StoreIndex(settings.dtype, num_ids(tokenizer), settings.eos, tokenizer_digest(tokenizer), tuple(shards))
     if not index.of_part(TRAIN):
         raise ConfigError(f"{out}: there is no text to train on in these files; give others")
     if settings.held_fraction and not index.of_part(HELD):

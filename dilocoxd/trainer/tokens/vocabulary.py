@@ -99,6 +99,11 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
+def num_ids(tokenizer: Tokenizer) -> int:
+    """Size of the vocabulary that a model needs: the largest id and one; ids below it may have no token."""
+    return 1 + max(tokenizer.get_vocab().values(), default=-1)
+
+
 def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     """Smallest unsigned type that holds every token id."""
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
