@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DynamicCache
@@ -183,8 +184,9 @@ def config_object(table: dict[str, Any]) -> Any:
         for name in _DROPOUTS:
             if getattr(found, name, None) is not None:
                 setattr(found, name, 0.0)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(f"transformers refuses config.json of a {table.get('model_type')}: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(f"transformers refuses config.json of a {table.get('model_type')}: {said}") from error
     return found
 
 
@@ -195,7 +197,7 @@ def new_model(config: Any) -> Any:
         # Typed here once: the factories of transformers carry no annotations.
         factory: Any = AutoModelForCausalLM
         return factory.from_config(config, attn_implementation=attention)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RuntimeError) as error:
         raise ConfigError(f"transformers cannot build a {config.model_type} from config.json: {error!r}") from error
 
 
