@@ -43,7 +43,7 @@ def test_tensors_are_read_from_where_they_lie(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate(list(Pretrained(folder).values(ParamSpec("b", (2, 4))))), VALUES[4:])
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [("F4", [4, 2]), ("BOOL", [4]), ("F8_E4M3", [4]), ("I64", [0, 9])])
+@pytest.mark.parametrize(("dtype", "shape"), [("F4", [4, 2]), ("BOOL", [4]), ("F8_E4M3", [4]), ("U64", [0, 9])])
 def test_what_lies_in_front_moves_nothing(tmp_path: Path, dtype: str, shape: list[int]) -> None:
     num_bytes = 4 * (shape[0] > 0)
     table = moved({"dtype": dtype, "shape": shape, "data_offsets": [0, num_bytes]}, num_bytes)
@@ -63,10 +63,10 @@ def test_what_lies_in_front_moves_nothing(tmp_path: Path, dtype: str, shape: lis
         {"a": FIRST, "b": SECOND | {"shape": [2, 5]}},
         {"a": FIRST, "b": SECOND | {"dtype": "F16"}},
         {"a": FIRST, "b": SECOND | {"shape": [-2, -4]}},
-        HONEST | unused("I64", [-8], 0, 0),
-        HONEST | unused("I64", [2**70], 0, 0),
-        HONEST | unused("I64", [2**70], 48, 48 + 2**73),
-        HONEST | unused("I64", [1.5], 0, 0),
+        HONEST | unused("U64", [-8], 0, 0),
+        HONEST | unused("U64", [2**70], 0, 0),
+        HONEST | unused("U64", [2**70], 48, 48 + 2**73),
+        HONEST | unused("U64", [1.5], 0, 0),
         HONEST | unused("F32", ["a"], 0, 0),
         HONEST | unused("F32", [1] * 65, 48, 52),
         HONEST | unused("F32", 5, 0, 0),

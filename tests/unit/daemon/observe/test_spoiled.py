@@ -44,7 +44,7 @@ def test_what_it_waits_for_says_at_how_many_others_it_is_so() -> None:
     """At all of them the entry is the cause; at none, this site's GPU."""
     live, dead = FakeView(14).peers()
     halted, trains = changed(live, state="halted"), changed(live, state="training")
-    waits = replace(site_at("a newer shared state (entry 17)", ""), is_spoiled=True)
+    waits = replace(site_at("a newer shared state (entry 17)", ""), spoiled_by=(RoundIndex(17), RoundIndex(18)))
     peers = [halted, halted, trains, changed(dead, is_live=False, state="halted"), changed(live, state="joining")]
     assert site_wait(waits, peers) == "a newer shared state (entry 17); 2 of 3 other sites say so too"
     assert site_wait(waits, [trains]) == "a newer shared state (entry 17); 0 of 1 other site say so too"
