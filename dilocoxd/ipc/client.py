@@ -38,6 +38,8 @@ class DaemonConnection:
     def __init__(self, path: str | None = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path or os.environ[SOCKET_VARIABLE])
+        self._readable = select.poll()  # select() knows no descriptor above 1023, and a daemon may hold more
+        self._readable.register(self._socket, select.POLLIN)
         self._received = bytearray()
         self._fds: deque[int] = deque()
         self.buffers: dict[str, mmap.mmap] = {}
@@ -61,7 +63,7 @@ class DaemonConnection:
             message = self._parse()
             if message is not None:
                 return message
-            if not select.select([self._socket], [], [], timeout_s)[0]:
+            if not self._readable.poll(None if timeout_s is None else timeout_s * 1000):
                 return None
             self._fill()
 

@@ -55,9 +55,12 @@ class _Server:
 
     def serve(self) -> None:
         """Until the daemon closes its end."""
+        waiting = select.poll()
+        control = self._control.fileno()
+        waiting.register(control, select.POLLIN)
+        waiting.register(self._wake_read, select.POLLIN)
         while True:
-            control = self._control.fileno()
-            readable, _, _ = select.select([control, self._wake_read], [], [])
+            readable = {descriptor for descriptor, _ in waiting.poll()}
             if self._wake_read in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
