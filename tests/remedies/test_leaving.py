@@ -18,7 +18,7 @@ from tests.adversary.daemon import patched
 from tests.harness.running.openings import founder
 from tests.harness.running.run_directories import free_port, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
-from tests.harness.running.strikes import events_of, now
+from tests.harness.running.strikes import events_of, now, wait_event
 from tests.remedies.test_findings import invoke, of_site, set_site
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -42,7 +42,9 @@ def left_with(site: SiteProcess, code: str, since: float, exit_code: int = 1) ->
     wait_until(lambda: process.poll() is not None, f"the end of {site.name}", PATIENCE_S, site.describe)
     assert process.poll() == exit_code, site.describe()
     assert "Traceback" not in site.log_path.read_text()
-    (found,) = [one for one in events_of(site, "alert.raised", since=since) if one["code"] == code]
+    raised = events_of(site, "alert.raised", since=since)
+    found = next((one for one in raised if one["code"] == code), None)
+    assert found is not None, f"left with {[(one['code'], one['text']) for one in raised]}, not with {code}"
     assert found["remedy"] == kind_of(code).remedy, "what the operator is told is what the runbook says"
     return found
 
@@ -122,9 +124,8 @@ def port_lost(a: SiteProcess) -> None:
     require_words("network_failed", "`dilocoxd doctor`", "choose another one in site.toml", "start the daemon again")
     since = now()
     patched(a, "few_restarts", phase_s=LONG_PHASE_S)
-    p2pd = wait_until(
-        lambda: (a.status().get("workers") or {}).get("p2pd", {}).get("pid"), "p2pd", PATIENCE_S, a.describe
-    )
+    # The status names p2pd before it serves, and one that dies by then ends the start instead (start_failed).
+    p2pd = wait_event(a, "worker.started", since, PATIENCE_S, worker="p2pd")["pid"]
     port = port_of(a)
     with socket.socket() as other:
         with frozen(a):

@@ -99,12 +99,16 @@ class Node:
         await asyncio.to_thread(check_binary, Path(hivemind_cli.__file__).parent / "p2pd")
         os.environ["GOMEMLIMIT"] = f"{self._settings.p2pd_memory_mib}MiB"  # p2pd inherits our environment
         begun: list[Any] = []
+        limit_s = self._settings.startup_timeout_s + START_SLACK_S
         try:
-            async with asyncio.timeout(self._settings.startup_timeout_s + START_SLACK_S):
+            async with asyncio.timeout(limit_s):
                 await self._create(begun)
                 begun.clear()
+        except TimeoutError as error:
+            raise WorkerError(f"p2pd did not start: no answer within {limit_s:g} s; read logs/p2pd.log") from error
         except (P2PDaemonError, OSError, EOFError) as error:
-            raise WorkerError(f"p2pd did not start: {error or type(error).__name__}") from error
+            why = str(error) or f"it ended before it served ({type(error).__name__}); read logs/p2pd.log"
+            raise WorkerError(f"p2pd did not start: {why}") from error
         finally:
             for p2p in begun:
                 self._drop(p2p)

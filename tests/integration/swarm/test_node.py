@@ -161,7 +161,7 @@ async def test_p2pd_that_freezes_while_it_starts_is_an_error_in_time_and_gives_t
 
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             frozen = group.create_task(freeze())
-            with pytest.raises(WorkerError, match="did not start"):
+            with pytest.raises(WorkerError, match="did not start: no answer within"):
                 await a.node.start()
         assert not a.node.is_running
         await until(lambda: not psutil.pid_exists(frozen.result()), "the end of the frozen p2pd")
