@@ -73,7 +73,9 @@ def free_port() -> int:
 def _invoke(arguments: list[str]) -> str:
     result = CliRunner().invoke(cli, arguments, standalone_mode=False)
     if result.exception is not None:
-        raise AssertionError(f"dilocoxd {' '.join(arguments)}: {result.exception}\n{result.output}")
+        raise AssertionError(
+            f"dilocoxd {' '.join(arguments)}: {result.exception!r}\n{result.output}"
+        ) from result.exception
     return result.output
 
 
