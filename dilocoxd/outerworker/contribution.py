@@ -97,8 +97,10 @@ class SiteContribution:
         if request.is_check:
             return PartReady(request.request)
         norms = workspace.figures.norms(workspace.plan.segments)
+        told = b"" if workspace.plan.part.is_whole else workspace.figures.records(workspace.plan.segments)
         seconds = time.monotonic() - started
-        return ContributionFormed(request.request, request.phase, True, "", self._outbox_hashes(0), *norms, seconds)
+        hashes = self._outbox_hashes(0)
+        return ContributionFormed(request.request, request.phase, True, "", hashes, *norms, seconds, told)
 
     def _outbox_hashes(self, pass_index: int) -> tuple[bytes, ...]:
         buffers = self._workspace.buffers

@@ -36,6 +36,10 @@ class FiguresTable:
         self._window[self._place(segment)] = encode_figures(self.of(segment)._replace(leaf=leaf))
         return leaf
 
+    def records(self, segments: Sequence[Segment]) -> bytes:
+        """As several parts send them."""
+        return b"".join(self._window[self._place(segment)] for segment in segments)
+
     def norms(self, segments: Sequence[Segment]) -> tuple[float, float]:
         """Norms of d and of its rest over these segments."""
         return norms_of([self.of(segment) for segment in segments])

@@ -21,7 +21,7 @@ from dilocoxd.outerworker.shared_state import SharedState
 from dilocoxd.outerworker.snapshot import SnapshotWriter, checked_snapshot, fill_from_snapshot
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.wire.local.buffers import FEEDBACK, OWNER_FEEDBACK
-from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartReady, PartStepped
+from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartAdopted, PartReady, PartStepped
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
     CopyBase,
@@ -114,10 +114,11 @@ class Worker:
         is_whole = self._workspace.plan.part.is_whole
         return self._state.ready(request, started) if is_whole else self._state.stepped(request, started)
 
-    def _adopt(self, request: AdoptState) -> StateReady:
+    def _adopt(self, request: AdoptState) -> PartAdopted:
         started = time.monotonic()
         self._state.adopt(request)
-        return self._state.ready(request.request, started)
+        header = self._workspace.memory.digested_header(request.round)
+        return PartAdopted(request.request, header, self._state.ready(request.request, started))
 
     def _load(self, request: LoadState) -> Outcome:
         started = time.monotonic()

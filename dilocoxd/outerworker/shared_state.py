@@ -99,8 +99,10 @@ class SharedState:
 
     def stepped(self, request: int, started: float) -> PartStepped:
         """The answer of a part, whose state counts when all others have come as far."""
-        come = self._come or _ComeTo(self._workspace.state.round)
-        return PartStepped(request, RoundIndex(come.round), time.monotonic() - started, *come.ranks)
+        workspace, come = self._workspace, self._come or _ComeTo(self._workspace.state.round)
+        figures = workspace.figures.records(workspace.plan.segments)
+        header = b"" if workspace.state.is_loaded else workspace.memory.digested_header(come.round)
+        return PartStepped(request, RoundIndex(come.round), time.monotonic() - started, *come.ranks, figures, header)
 
     def resume(self) -> None:
         """After a restart: learn again what the state says, and finish an interrupted ApplyResult or CopyBase."""

@@ -2,7 +2,7 @@
 
 A segment's Reduce goes to the part that holds it. Everything else goes to all, and what could be refused by one and
 done by another is asked as a check first. A state counts when every part has come to it; its digests follow from the
-hashes that all have noted in FIGURES. What is asked again after the death of a part has the end that it would have had.
+figures that come with their answers. What is asked again after the death of a part has the end that it would have had.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local import buffers as local_buffers, outer_parts as parts, outer_worker as local
 from dilocoxd.wire.local.figures import SegmentFigures, decode_figures, norms_of
 from dilocoxd.wire.placement import place
-from dilocoxd.wire.state_digest import Root, root_of
+from dilocoxd.wire.state_digest import Leaf, root_of
 
 FIRST: Final = 0
 """The part that does what needs only one."""
@@ -31,8 +31,6 @@ class SharedBuffers(Protocol):
     """What is needed of daemon/workers/buffers.py."""
 
     def size(self, name: str) -> int: ...
-
-    def read(self, name: str, offset: int, length: int) -> bytes: ...
 
     def punch(self, name: str, offset: int, length: int) -> None: ...
 
@@ -48,6 +46,8 @@ class PartsTogether:
         self._lengths: tuple[int, ...] = ()
         self._state: local.StateReady | None = None
         """That all parts have adopted; the next one may be on its way."""
+        self._leaves: list[Leaf] = []
+        """Of all segments of that state."""
         self._ranks: tuple[int, int, int] = (-1, 0, 0)
         """(state that they lead to, sum, number): what the results of the newest entry measured, over all parts. Kept,
         because a part that has adopted the state does not measure them again."""
@@ -163,7 +163,7 @@ class PartsTogether:
             if isinstance(checked, local.ContributionFormed):
                 return checked  # not finite, and nothing was changed anywhere
         answers = await self._all(request)
-        norm, residual_norm = norms_of(self._figures())
+        norm, residual_norm = norms_of(_figures(answers))
         seconds = max(answer.seconds for answer in answers)
         return local.ContributionFormed(0, request.phase, True, "", _chained(answers), norm, residual_norm, seconds)
 
@@ -201,8 +201,8 @@ class PartsTogether:
         stepped = await self._all(request)
         self._ranks = (-1, 0, 0)
         if index is not None:
-            leaves = [each.leaf for each in self._figures()]
-            problem = snapshots.disagreement(index, self._root(stepped[FIRST].round), leaves, self._lengths)
+            leaves, first = _leaves(stepped), stepped[FIRST]
+            problem = snapshots.disagreement(index, root_of(first.round, first.header, leaves), leaves, self._lengths)
             if problem:
                 raise RequestRefused("corrupt_snapshot", problem)
         return await self._adopt(stepped)
@@ -210,10 +210,11 @@ class PartsTogether:
     async def _adopt(self, stepped: Sequence[parts.PartStepped]) -> local.StateReady:
         (number,) = {each.round for each in stepped}
         try:
-            answers = await self._all(parts.AdoptState(0, number, *self._ranks[1:]))
+            adopted: list[parts.PartAdopted] = await self._all(parts.AdoptState(0, number, *self._ranks[1:]))
         except RequestRefused as refused:
             raise WorkerError(f"a part was started anew before state {number} was there: {refused}") from refused
-        root = self._root(number)
+        self._leaves, answers = _leaves(stepped), [each.state for each in adopted]
+        root = root_of(number, adopted[FIRST].header, self._leaves)
         differing = tuple(itertools.chain.from_iterable(answer.differing for answer in answers))
         self._state = dataclasses.replace(
             answers[FIRST],
@@ -233,24 +234,12 @@ class PartsTogether:
             found[share.place] = share if before is None else local.joined(before, share, len(self._lengths))
         return tuple(found[place] for place in sorted(found))
 
-    def _figures(self) -> list[SegmentFigures]:
-        name = local_buffers.FIGURES
-        return decode_figures(self._buffers.read(name, 0, self._buffers.size(name)))
-
-    def _root(self, number: int) -> Root:
-        """Of the state that all parts have come to."""
-        header = b""
-        if self._buffers.size(local_buffers.MEMORY):
-            first = number % 2 * local_buffers.HEADER_BYTES
-            header = self._buffers.read(local_buffers.MEMORY, first, local_buffers.HEADER_BYTES)
-        return root_of(number, header, [each.leaf for each in self._figures()])
-
     async def _write_snapshot(self, request: local.WriteSnapshot) -> local.SnapshotSaved:
         """All parts begin at the same state; they write while requests go on, and it appears when all have written."""
         async with self._snapshot.prepared(request.directory) as saving:
             outcomes: list[Any] = [None] * self._num_parts
             async with asyncio.TaskGroup() as group, self._turn:
-                state, leaves = self._state, [each.leaf for each in self._figures()]
+                state, leaves = self._state, self._leaves
                 if state is not None:
                     self._begin(group, request, outcomes)
                     await asyncio.sleep(0)  # until each has sent it: ApplyResult may come next
@@ -261,6 +250,15 @@ class PartsTogether:
             hashed = await self._all(parts.HashSnapshot(0, request.directory, saving.names))
             segments = list(zip(self._lengths, leaves, strict=True))
             return await saving.publish(state, segments, [answer.hashes for answer in hashed])
+
+
+def _figures(answers: Sequence[parts.PartStepped | local.ContributionFormed]) -> list[SegmentFigures]:
+    """Of all segments, in their order."""
+    return list(itertools.chain.from_iterable(decode_figures(answer.figures) for answer in answers))
+
+
+def _leaves(stepped: Sequence[parts.PartStepped]) -> list[Leaf]:
+    return [each.leaf for each in _figures(stepped)]
 
 
 def _chained(answers: Sequence[Any]) -> tuple[bytes, ...]:

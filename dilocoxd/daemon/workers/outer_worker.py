@@ -32,6 +32,7 @@ Answer = (
     | local.WorkReturned
     | outer_parts.PartReady
     | outer_parts.PartStepped
+    | outer_parts.PartAdopted
     | outer_parts.SnapshotHashed
 )
 ANSWERS: Final = Answer.__args__

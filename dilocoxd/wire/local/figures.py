@@ -1,5 +1,7 @@
 """What the outer worker notes of each segment in buffer FIGURES, so that parts that hold some of them add up exactly.
 
+Several parts send the records of their segments with their answers: the buffer itself is nobody else's affair.
+
 Hashes make the digests of the state (wire/state_digest.py); squares, added in the order of the segments, make norms
 with the same bits however many parts there are.
 """
@@ -9,13 +11,17 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from dilocoxd.wire.codec import Length
+from dilocoxd.wire.limits import SEGMENTS_MAX
 from dilocoxd.wire.state_digest import Leaf
 
 _RECORD: Final = struct.Struct("<dd32s32s")
 FIGURES_BYTES: Final = _RECORD.size
 """Of one segment; that of segment s begins at s times as much."""
+Figures = Annotated[bytes, Length(0, SEGMENTS_MAX * FIGURES_BYTES)]
+"""Records back to back."""
 
 
 class SegmentFigures(NamedTuple):

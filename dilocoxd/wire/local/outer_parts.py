@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from dilocoxd.wire.codec import Length, Lines, Uint
-from dilocoxd.wire.local.outer_worker import Round
+from dilocoxd.wire.local.buffers import HEADER_BYTES
+from dilocoxd.wire.local.figures import Figures
+from dilocoxd.wire.local.outer_worker import Round, StateReady
+
+Header = Annotated[bytes, Length(0, HEADER_BYTES)]
+"""Of MEMORY, the same from every part; empty in runs without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +34,31 @@ class PartStepped:
     rank_sum: Uint = 0
     """Of the effective ranks of its matrices in the results that were applied (adaptive schedule)."""
     num_ranks: Uint = 0
+    figures: Figures = b""
+    """Of its segments, in their order: the hashes are those of state `round`."""
+    header: Header = b""
+    """Of a state that was loaded. The one behind an entry is made when the ranks of all parts are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptState:
-    """All parts stand at state `round`: declare it. Answer: StateReady, whose hashes are of this part alone."""
+    """All parts stand at state `round`: declare it. Answer: PartAdopted."""
 
     request: Uint
     round: Round
     rank_sum: Uint
     """Over all parts; likewise `num_ranks`."""
     num_ranks: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class PartAdopted:
+    """The state is declared."""
+
+    request: Uint
+    header: Header
+    state: StateReady
+    """Its hashes are of this part alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.wire.codec import Bounds, Length, Lines, Sha256, Uint
 from dilocoxd.wire.entry import RAMP_WHOLE
 from dilocoxd.wire.local.buffers import Buffer, PayloadTable
+from dilocoxd.wire.local.figures import Figures
 
 SKETCH_NUMBERS = 64
 """Of a sketch: sums of a share's values with signs, so that cosines of sketches are about those of shares."""
@@ -157,6 +158,8 @@ class ContributionFormed:
     norm: float
     residual_norm: float
     seconds: float
+    figures: Figures = b""
+    """From one of several parts: the squares of its segments, in their order. Its norms are of these alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,14 @@
 """Numbers of all local messages. Framing on the socket: 4 bytes little-endian length, then one of them (frames.py)."""
 
 from dilocoxd.wire.codec import Registry
-from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartReady, PartStepped, SnapshotHashed
+from dilocoxd.wire.local.outer_parts import (
+    AdoptState,
+    HashSnapshot,
+    PartAdopted,
+    PartReady,
+    PartStepped,
+    SnapshotHashed,
+)
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
     BaseCopied,
@@ -88,6 +95,7 @@ LOCAL_MESSAGES = Registry(
         72: AdoptState,
         74: HashSnapshot,
         76: SnapshotHashed,
+        78: PartAdopted,
         80: StartTraining,
         82: Extend,
         84: CloseBoundary,

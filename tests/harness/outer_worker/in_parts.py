@@ -1,4 +1,5 @@
-"""Several outer parts inside the test: a Worker for each, on common memory, behind what the daemon has in front."""
+"""Several outer parts inside the test: a Worker for each, behind what the daemon has in front. FIGURES and MEMORY are
+each one's own, so that nobody gets to know anything but by messages."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.outer_parts import PartsTogether
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import WorkerError
@@ -19,10 +19,12 @@ from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.requests import Worker
-from dilocoxd.wire.local.outer_worker import OpenState, WriteSnapshot
+from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.outer_worker import OpenState, StateReady, WriteSnapshot
 from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
 from dilocoxd.wire.placement import OuterPart
 from tests.harness.outer_worker.daemon_end import OuterDaemon
+from tests.harness.outer_worker.own_buffers import OwnBuffers
 
 
 class Killed(BaseException):
@@ -49,13 +51,10 @@ class InnerParts(OuterDaemon):
         self._manifest = manifest
         self._num_parts = num_parts
         self._next_request = 0
-        self.buffers = Buffers()
-        self.described = make_plan(manifest, OuterPart(0, num_parts)).described()
-        self.buffers.provide(self.described.buffers)
-        names = [buffer.name for buffer in self.described.buffers]
-        fds, sizes = self.buffers.descriptors(names)
-        self._descriptors = dict(zip(names, fds, strict=True))
-        self._sizes = dict(zip(names, sizes, strict=True))
+        plans = [make_plan(manifest, OuterPart(part, num_parts)) for part in range(num_parts)]
+        self.described = plans[0].described()
+        own = (local_buffers.FIGURES, local_buffers.MEMORY)
+        self.buffers = OwnBuffers(plans, [b.name for b in self.described.buffers if b.name not in own])
         self.together = PartsTogether(num_parts, self._ask_part, self.buffers)
         self.together.describe(self.described)
         self.deaths = 0
@@ -66,10 +65,15 @@ class InnerParts(OuterDaemon):
 
     def _started(self, part: int) -> Worker:
         plan = make_plan(self._manifest, OuterPart(part, self._num_parts))
-        maps = {name: mmap.mmap(fd, self._sizes[name]) for name, fd in self._descriptors.items()}
+        descriptors = self.buffers.descriptors(part)
+        maps = {name: mmap.mmap(fd, size) for name, (fd, size) in descriptors.items()}
         sent = self._sent[part]
         sent.clear()
-        worker = Worker(plan, MappedBuffers(plan, maps, self._descriptors), Reporter(_Collector(sent)))
+        worker = Worker(
+            plan,
+            MappedBuffers(plan, maps, {name: fd for name, (fd, _) in descriptors.items()}),
+            Reporter(_Collector(sent)),
+        )
         if part in self._crashes:
             worker._workspace.journal._crash = self._crashes[part]
         worker.handle(OpenState(self.number()))
@@ -107,7 +111,10 @@ class InnerParts(OuterDaemon):
         request = kind(self.number(), *arguments)
         while True:
             try:
-                return asyncio.run(self.together.ask(request))
+                answer = asyncio.run(self.together.ask(request))
+                if isinstance(answer, StateReady):
+                    self.buffers.lowrank_r = answer.lowrank_r
+                return answer
             except RequestRefused as refused:
                 return WorkerFailed(0, refused.kind, refused.detail)
             except WorkerError:
@@ -118,7 +125,7 @@ class InnerParts(OuterDaemon):
         return self.do(WriteSnapshot, str(directory))
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        return self.buffers.read(name, offset, self._sizes[name] - offset if length is None else length)
+        return self.buffers.read(name, offset, self.buffers.size(name) - offset if length is None else length)
 
     def write(self, name: str, data: bytes, offset: int = 0) -> None:
         self.buffers.write(name, offset, data)
