@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -96,6 +96,12 @@ class MappedBuffers:
     def outbox_bytes(self) -> memoryview:
         """The whole own payload."""
         return self._outbox
+
+    def payload_stretches(self, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+        """Where OUTBOX has the payloads of consecutive segments: bytes [first, stop) for each pass."""
+        for pass_index in range(self._plan.num_passes if segments else 0):
+            last, length = self._place(pass_index, segments[-1].index)
+            yield self._place(pass_index, segments[0].index)[0], last + length
 
     def look_at(self, name: str, start: int, stop: int) -> memoryview | bytes:
         """Bytes [start, stop) of a buffer. One of several parts reads what others have without mapping their pages."""

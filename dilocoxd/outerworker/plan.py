@@ -69,6 +69,12 @@ class OuterPlan:
         """Of this part, a stretch of the layout's; tables, files and buffers name and hold all of the layout's."""
         return place(self.layout.segments, self.part.num_parts)[self.part.index]
 
+    @cached_property
+    def segments_here(self) -> tuple[Segment, ...]:
+        """Of all parts on this machine."""
+        dealt = place(self.layout.segments, self.part.num_parts)
+        return tuple(itertools.chain.from_iterable(dealt[part] for part in self.part.here))
+
     def holds(self, segment: int) -> bool:
         """The segment of this number is one of this part."""
         return bool(self.segments) and self.segments[0].index <= segment <= self.segments[-1].index

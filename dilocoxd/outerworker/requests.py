@@ -18,7 +18,7 @@ from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.results.again import AgainReducer
 from dilocoxd.outerworker.shared_state import SharedState
-from dilocoxd.outerworker.snapshot import SnapshotWriter, checked_snapshot, fill_from_snapshot
+from dilocoxd.outerworker.snapshot import SnapshotWriter, checked_snapshot, fill_from_snapshot, held_of_snapshot
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.wire.local.buffers import FEEDBACK, OWNER_FEEDBACK
 from dilocoxd.wire.local.outer_parts import AdoptState, HashSnapshot, PartAdopted, PartReady, PartStepped
@@ -126,15 +126,17 @@ class Worker:
             self._workspace.buffers.clear(OWNER_FEEDBACK)
             if self._workspace.state.formed_phase == NO_PHASE:  # else it holds what is in flight until that is settled
                 self._workspace.buffers.clear(FEEDBACK)
+        held: tuple[tuple[int, int], ...] = ()
         if request.directory:
-            self._load_from(Path(request.directory), is_check=request.is_check)
+            held = self._load_from(Path(request.directory), is_check=request.is_check)
         elif request.is_check:
             self._state.require_genesis()
         else:
             self._state.genesis()
-        return PartReady(request.request) if request.is_check else self._outcome(request.request, started)
+        return PartReady(request.request, held) if request.is_check else self._outcome(request.request, started)
 
-    def _load_from(self, directory: Path, *, is_check: bool) -> None:
+    def _load_from(self, directory: Path, *, is_check: bool) -> tuple[tuple[int, int], ...]:
+        """What this machine has of each file."""
         # A peer's files: their index has right hashes whatever they hold.
         try:
             is_known = self._checked_snapshot == directory and not is_check
@@ -143,6 +145,7 @@ class Worker:
             if not is_check:
                 fill_from_snapshot(self._workspace, directory, index, self._state.begin_replace)
                 self._state.finish_replace(index.round, index)
+            return held_of_snapshot(self._workspace, directory, index) if is_check else ()
         except RequestFailed:
             raise
         except (WorkerError, KeyError) as error:

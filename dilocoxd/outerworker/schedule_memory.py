@@ -104,10 +104,8 @@ class Memory:
         """Offset in `regions`."""
         return self._offsets[segment.index] - SLOTS * HEADER_BYTES
 
-    @property
-    def stretch(self) -> tuple[int, int]:
-        """Bytes [first, stop) of `regions` that belong to this process's segments."""
-        segments = self._plan.segments
+    def stretch_of(self, segments: Sequence[Segment]) -> tuple[int, int]:
+        """Bytes [first, stop) of `regions` that belong to consecutive segments."""
         if not segments:
             return 0, 0
         return self.region_start(segments[0]), self._offsets[segments[-1].index + 1] - SLOTS * HEADER_BYTES

@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dilocoxd.errors import StoreError
@@ -55,23 +55,28 @@ class SnapshotWriter:
         self._job.start()
 
     def hash_chunks(self, request: HashSnapshot) -> None:
-        """One of several parts: hash its part of the files that all have written; answered from the background."""
+        """One of several parts: hash its chunks of the files that all have written; answered from the background."""
         self.finish()
         self._hashing = threading.Thread(target=self._hash, args=(request,), name="snapshot hashes")
         self._hashing.start()
 
     def _hash(self, request: HashSnapshot) -> None:
         report, part = self._workspace.report, self._workspace.plan.part
+        held, found = [], []
         temporary = snapshots.temporary_directory(Path(request.directory))
         answer: SnapshotHashed | WorkerFailed
         try:
-            found = [
-                snapshots.hash_some_chunks(temporary / name, part, lambda done: report.pulse("snapshot", 1, 2))
-                for name in request.names
-            ]
-            answer = SnapshotHashed(request.request, tuple(bytes.fromhex("".join(hashes)) for hashes in found))
-        except OSError as error:
-            failure = from_store(store_error("writing a snapshot", temporary, error))
+            for name in request.names:
+                path = temporary / name
+                size = path.stat().st_size
+                held.append(_held_here(self._workspace, path, size))
+                numbers = part.turn(snapshots.chunks_within(size, *held[-1]))
+                hashes = snapshots.hash_some_chunks(path, numbers, lambda done: report.pulse("snapshot", 1, 2))
+                found.append(bytes.fromhex("".join(hashes)))
+            answer = SnapshotHashed(request.request, tuple(found), tuple(held))
+        except (OSError, StoreError) as error:
+            told = error if isinstance(error, StoreError) else store_error("writing a snapshot", temporary, error)
+            failure = from_store(told)
             answer = WorkerFailed(request.request, failure.kind, failure.detail)
         except DaemonGone:
             return
@@ -237,7 +242,7 @@ class _Job:
 
 
 def checked_snapshot(workspace: Workspace, directory: Path, *, is_known: bool = False) -> snapshots.SnapshotIndex:
-    """The index of a snapshot whose every hash is right; one of several parts looks at its part of them.
+    """The index of a snapshot whose every hash is right; one of several parts looks at its chunks of them.
 
     `is_known`: they were looked at. Raises RequestFailed(corrupt_snapshot) if it is damaged or of another run.
     """
@@ -246,7 +251,13 @@ def checked_snapshot(workspace: Workspace, directory: Path, *, is_known: bool = 
         if is_known:
             index = snapshots.read_index(directory)
         else:
-            index = snapshots.verify(directory, lambda done: workspace.report.step(0), workspace.plan.part)
+            index = snapshots.verify(
+                directory,
+                lambda done: workspace.report.step(0),
+                lambda file: workspace.plan.part.turn(
+                    snapshots.chunks_within(file.size, *_held_here(workspace, directory / file.name, file.size))
+                ),
+            )
         if index.run_id != workspace.plan.run_id:
             raise RequestFailed(
                 "corrupt_snapshot", f"{directory} is of run {index.run_id}, not {workspace.plan.run_id}"
@@ -258,6 +269,13 @@ def checked_snapshot(workspace: Workspace, directory: Path, *, is_known: bool = 
     except OSError as error:
         raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
     return index
+
+
+def held_of_snapshot(
+    workspace: Workspace, directory: Path, index: snapshots.SnapshotIndex
+) -> tuple[tuple[int, int], ...]:
+    """Of each file of a snapshot that was checked, the bytes [first, stop) that this machine has."""
+    return tuple(_held_here(workspace, directory / file.name, file.size) for file in index.files)
 
 
 def fill_from_snapshot(
@@ -289,14 +307,27 @@ def fill_from_snapshot(
         raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
 
 
-def _stretch(workspace: Workspace, name: str) -> tuple[int, int]:
-    """Bytes [first, stop) that this process's segments have behind the header of a file."""
-    plan = workspace.plan
+def _stretch(workspace: Workspace, name: str, segments: Sequence[Segment] | None = None) -> tuple[int, int]:
+    """Bytes [first, stop) that consecutive segments have behind the header of a file; None: those of this process."""
+    segments = workspace.plan.segments if segments is None else segments
     if name == snapshots.MEMORY_NAME:
-        first, stop = workspace.memory.stretch
+        first, stop = workspace.memory.stretch_of(segments)
         return HEADER_BYTES + first, HEADER_BYTES + stop
-    size = FLOAT_BYTES if name == snapshots.ANCHOR_NAME else FLOAT_BYTES * plan.num_slots
-    return size * plan.stretch[0], size * plan.stretch[1]
+    size = FLOAT_BYTES if name == snapshots.ANCHOR_NAME else FLOAT_BYTES * workspace.plan.num_slots
+    return (size * segments[0].start, size * segments[-1].stop) if segments else (0, 0)
+
+
+def _held_here(workspace: Workspace, path: Path, size: int) -> tuple[int, int]:
+    """Bytes [first, stop) of a file that the parts on this machine have. Raises StoreError."""
+    plan, segments = workspace.plan, workspace.plan.segments_here
+    if plan.part.has_all_here:
+        return 0, size
+    if not segments:
+        return 0, 0
+    offset, _, _ = read_header(path)
+    first, stop = _stretch(workspace, path.name, segments)
+    is_last = segments[-1].index == plan.num_segments - 1
+    return offset + first if segments[0].index else 0, size if is_last else offset + stop
 
 
 def _data_offset(path: Path, expected: list[TensorEntry]) -> int:

@@ -22,7 +22,6 @@ from typing import Any, Final
 from dilocoxd.errors import StoreError
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_file
 from dilocoxd.wire.limits import SEGMENTS_MAX
-from dilocoxd.wire.placement import WHOLE, OuterPart
 from dilocoxd.wire.state_digest import Leaf, Root, differing
 
 CHUNK_BYTES: Final = 4 << 20
@@ -172,19 +171,28 @@ def read_index(directory: Path) -> SnapshotIndex:
 
 def hash_chunks(path: Path, progress: Progress = lambda done: None) -> SnapshotFile:
     """Size and chunk hashes of a file; `progress` hears the bytes done after each chunk. Raises OSError."""
-    return SnapshotFile(path.name, path.stat().st_size, tuple(hash_some_chunks(path, WHOLE, progress)))
+    size = path.stat().st_size
+    return SnapshotFile(path.name, size, tuple(hash_some_chunks(path, chunks_within(size, 0, size), progress)))
 
 
-def hash_some_chunks(path: Path, part: OuterPart, progress: Progress = lambda done: None) -> list[str]:
-    """Hashes (hex) of every n-th chunk of a file, n parts taking turns. Raises OSError."""
+def chunks_within(size: int, first: int, stop: int) -> range:
+    """Numbers of the chunks of a file of `size` bytes that lie whole in its bytes [first, stop)."""
+    begin = -(-first // CHUNK_BYTES)
+    end = -(-size // CHUNK_BYTES) if stop >= size else stop // CHUNK_BYTES
+    return range(begin, max(begin, end))
+
+
+def hash_some_chunks(path: Path, numbers: range, progress: Progress = lambda done: None) -> list[str]:
+    """Hashes (hex) of these chunks, as far as the file has them. Raises OSError."""
     chunks = []
-    offset = part.index * CHUNK_BYTES
     buffer = bytearray(CHUNK_BYTES)
     with path.open("rb", buffering=0) as file:
-        while count := _fill(file.fileno(), buffer, offset):
+        for number in numbers:
+            count = _fill(file.fileno(), buffer, number * CHUNK_BYTES)
+            if not count:
+                break
             chunks.append(hashlib.sha256(memoryview(buffer)[:count]).hexdigest())
-            progress(offset + count)
-            offset += part.num_parts * CHUNK_BYTES
+            progress(number * CHUNK_BYTES + count)
     return chunks
 
 
@@ -198,27 +206,39 @@ def _fill(fd: int, buffer: bytearray, offset: int) -> int:
     return total
 
 
-def verify(directory: Path, progress: Progress = lambda done: None, part: OuterPart = WHOLE) -> SnapshotIndex:
+def all_chunks(file: SnapshotFile) -> range:
+    """Numbers of all chunks of a file."""
+    return range(len(file.chunks))
+
+
+def verify(
+    directory: Path,
+    progress: Progress = lambda done: None,
+    chunks_of: Callable[[SnapshotFile], range] = all_chunks,
+) -> SnapshotIndex:
     """The index of a snapshot whose files all have the hashes it names. Raises Corrupt naming file and chunk.
 
-    `part` looks only at its own chunks."""
+    `chunks_of`: those that are looked at. May raise StoreError."""
     index = read_index(directory)
     for expected in index.files:
         path = directory / expected.name
         try:
-            size, found = path.stat().st_size, hash_some_chunks(path, part, progress)
+            size = path.stat().st_size
+            numbers = chunks_of(expected)
+            found = hash_some_chunks(path, numbers, progress)
         except OSError as error:
             raise Corrupt(f"snapshot file {path} cannot be read: {error.strerror}; use another snapshot") from error
-        wanted = expected.chunks[part.index :: part.num_parts]
-        if size != expected.size or len(found) != len(wanted):
+        if size != expected.size or len(found) != len(numbers):
             raise Corrupt(f"snapshot file {path} has {size} bytes instead of {expected.size}; delete the snapshot")
-        for place, (have, want) in enumerate(zip(found, wanted, strict=True)):
-            number = part.index + place * part.num_parts
-            if have != want:
-                raise Corrupt(
-                    f"snapshot file {path} is damaged in chunk {number} (sha256 differs); delete the snapshot"
-                )
+        for number, have in zip(numbers, found, strict=True):
+            if have != expected.chunks[number]:
+                raise damaged_chunk(path, number)
     return index
+
+
+def damaged_chunk(path: Path, number: int) -> Corrupt:
+    """What to say of a chunk that has another hash."""
+    return Corrupt(f"snapshot file {path} is damaged in chunk {number} (sha256 differs); delete the snapshot")
 
 
 def temporary_directory(directory: Path) -> Path:

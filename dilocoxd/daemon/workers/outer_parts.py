@@ -8,11 +8,12 @@ figures that come with their answers. What is asked again after the death of a p
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from dilocoxd.daemon.workers.machine_files import PartsMachine
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
-from dilocoxd.daemon.workers.parts_snapshot import SnapshotOfParts, index_of, refusal
+from dilocoxd.daemon.workers.parts_snapshot import SnapshotOfParts, first_parts, index_of, refusal, require_borders
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.store import snapshots
 from dilocoxd.wire.layout import Segment
@@ -28,7 +29,7 @@ AskPart = Callable[[int, Any], Awaitable[Any]]
 
 
 class SharedBuffers(Protocol):
-    """What is needed of daemon/workers/buffers.py."""
+    """What is needed of daemon/workers/buffers.py, or of those of several machines: `punch` means all of them."""
 
     def size(self, name: str) -> int: ...
 
@@ -38,8 +39,13 @@ class SharedBuffers(Protocol):
 class PartsTogether:
     """One request for all at a time, in the order in which they are asked."""
 
-    def __init__(self, num_parts: int, ask: AskPart, buffers: SharedBuffers) -> None:
+    def __init__(
+        self, num_parts: int, ask: AskPart, buffers: SharedBuffers, machines: Sequence[PartsMachine] = ()
+    ) -> None:
+        """`machines`: of the site, the first is ours; each has buffers and files of its own
+        (docs/adr/0035-a-site-on-several-machines.md). Empty: one has all parts."""
         self._num_parts = num_parts
+        self._machines = tuple(machines) or (PartsMachine(num_parts),)
         self._ask = ask
         self._buffers = buffers
         self._owners: tuple[int, ...] = ()
@@ -54,7 +60,7 @@ class PartsTogether:
         self._done: tuple[Any, Any] | None = None
         """The newest operation (a request with a number of its own), and its answer or refusal. The machine asks it
         again when a part died over it; done twice it could change what is read by then."""
-        self._snapshot = SnapshotOfParts()
+        self._snapshot = SnapshotOfParts(self._machines)
         self._turn = asyncio.Lock()
 
     def describe(self, description: local.Described) -> None:
@@ -132,26 +138,30 @@ class PartsTogether:
                 answers = await self._all(request)
                 return dataclasses.replace(answers[FIRST], segment_hashes=_chained(answers))
             case local.SaveSite():
-                return await self._ask(FIRST, request)
+                return await self._save(request)
             case _:
                 return (await self._all(request))[FIRST]
 
     async def _all(self, request: Any) -> list[Any]:
         """Answers of all parts, in order, when the last has answered. A death comes before a refusal."""
-        outcomes: list[Any] = [None] * self._num_parts
+        return await self._some(dict.fromkeys(range(self._num_parts), request))
+
+    async def _some(self, requests: Mapping[int, Any]) -> list[Any]:
+        """By part, what it is asked; answers as from `_all`."""
+        outcomes = dict.fromkeys(requests)
         async with asyncio.TaskGroup() as group:
-            self._begin(group, request, outcomes)
+            self._begin(group, requests, outcomes)
         return _answers(outcomes)
 
-    def _begin(self, group: asyncio.TaskGroup, request: Any, outcomes: list[Any]) -> None:
-        async def ask_one(part: int) -> None:
+    def _begin(self, group: asyncio.TaskGroup, requests: Mapping[int, Any], outcomes: dict[int, Any]) -> None:
+        async def ask_one(part: int, request: Any) -> None:
             try:
                 outcomes[part] = await self._ask(part, request)
             except WorkerError as error:
                 outcomes[part] = error
 
-        for part in range(self._num_parts):
-            group.create_task(ask_one(part), name=f"{type(request).__name__} of part {part}")
+        for part, request in requests.items():
+            group.create_task(ask_one(part, request), name=f"{type(request).__name__} of part {part}")
 
     async def _clear(self, name: str) -> None:
         size = self._buffers.size(name)
@@ -167,13 +177,23 @@ class PartsTogether:
         seconds = max(answer.seconds for answer in answers)
         return local.ContributionFormed(0, request.phase, True, "", _chained(answers), norm, residual_norm, seconds)
 
+    async def _save(self, request: local.SaveSite) -> local.SiteDone:
+        """The first part of each machine saves what all parts there have."""
+        saved: list[local.SiteDone] = await self._some(dict.fromkeys(first_parts(self._machines), request))
+        return saved[FIRST]
+
     async def _restore(self, request: local.RestoreSite) -> local.SiteDone:
+        """Our file decides; where another machine has none that fits, its segments start at zero."""
         answers = await self._all(request)
-        problem = next((answer.detail for answer in answers if not answer.is_restored), "")
+        ours = answers[: self._machines[0].num_parts]
+        problem = next((answer.detail for answer in ours if not answer.is_restored), "")
         if problem:
             for name in (local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK):
                 await self._clear(name)
-        return local.SiteDone(0, not problem, problem)
+        missing = sum(self._lengths) if problem else sum(answer.missing for answer in answers)
+        if missing and not problem:
+            return local.SiteDone(0, True, f"{missing} of {sum(self._lengths)} values start at zero", missing)
+        return local.SiteDone(0, not problem, problem, missing)
 
     async def _apply(self, request: local.ApplyResult) -> local.StateReady:
         number = request.round + 1
@@ -196,13 +216,21 @@ class PartsTogether:
             index = await asyncio.to_thread(index_of, request.directory) if request.directory else None
         except StoreError as error:
             raise RequestRefused("corrupt_snapshot", str(error)) from error
-        await self._all(dataclasses.replace(request, is_check=True))
+        checked: list[parts.PartReady] = await self._all(dataclasses.replace(request, is_check=True))
+        if index is not None and len(self._machines) > 1:
+            try:
+                await require_borders(self._machines, request.directory, index, checked)
+            except StoreError as error:
+                raise RequestRefused("corrupt_snapshot", str(error)) from error
         self._state = None
         stepped = await self._all(request)
         self._ranks = (-1, 0, 0)
         if index is not None:
             leaves, first = _leaves(stepped), stepped[FIRST]
             problem = snapshots.disagreement(index, root_of(first.round, first.header, leaves), leaves, self._lengths)
+            if any(each.header != first.header for each in stepped):
+                # Each machine has its copy of it, which no chunk across a border tells of.
+                problem = "the machines of the site have other headers in its memory; use another snapshot"
             if problem:
                 raise RequestRefused("corrupt_snapshot", problem)
         return await self._adopt(stepped)
@@ -237,19 +265,19 @@ class PartsTogether:
     async def _write_snapshot(self, request: local.WriteSnapshot) -> local.SnapshotSaved:
         """All parts begin at the same state; they write while requests go on, and it appears when all have written."""
         async with self._snapshot.prepared(request.directory) as saving:
-            outcomes: list[Any] = [None] * self._num_parts
+            requests = dict.fromkeys(range(self._num_parts), request)
+            outcomes = dict.fromkeys(requests)
             async with asyncio.TaskGroup() as group, self._turn:
                 state, leaves = self._state, self._leaves
                 if state is not None:
-                    self._begin(group, request, outcomes)
+                    self._begin(group, requests, outcomes)
                     await asyncio.sleep(0)  # until each has sent it: ApplyResult may come next
             if state is None:
                 raise RequestRefused("not_loaded", "no shared state is loaded; send LoadState first")
             if {saved.round for saved in _answers(outcomes)} != {state.round}:
                 raise refusal(StoreError(f"the parts wrote other states than {state.round}"))
             hashed = await self._all(parts.HashSnapshot(0, request.directory, saving.names))
-            segments = list(zip(self._lengths, leaves, strict=True))
-            return await saving.publish(state, segments, [answer.hashes for answer in hashed])
+            return await saving.publish(state, list(zip(self._lengths, leaves, strict=True)), hashed)
 
 
 def _figures(answers: Sequence[parts.PartStepped | local.ContributionFormed]) -> list[SegmentFigures]:
@@ -265,8 +293,8 @@ def _chained(answers: Sequence[Any]) -> tuple[bytes, ...]:
     return tuple(itertools.chain.from_iterable(answer.segment_hashes for answer in answers))
 
 
-def _answers(outcomes: list[Any]) -> list[Any]:
-    errors = [each for each in outcomes if isinstance(each, WorkerError)]
+def _answers(outcomes: Mapping[int, Any]) -> list[Any]:
+    errors = [each for each in outcomes.values() if isinstance(each, WorkerError)]
     if errors:
         raise next((error for error in errors if not isinstance(error, RequestRefused)), errors[0])
-    return outcomes
+    return list(outcomes.values())

@@ -13,6 +13,8 @@ from dilocoxd.wire.local.buffers import HEADER_BYTES
 from dilocoxd.wire.local.figures import Figures
 from dilocoxd.wire.local.outer_worker import Round, StateReady
 
+FileStretch = Annotated[tuple[Uint, ...], Length(2, 2)]
+"""Bytes [first, stop) of a file of a snapshot that the machine of this part has."""
 Header = Annotated[bytes, Length(0, HEADER_BYTES)]
 """Of MEMORY, the same from every part; empty in runs without."""
 
@@ -22,6 +24,8 @@ class PartReady:
     """Answer to a request with `is_check`: this part can do it."""
 
     request: Uint
+    held: Annotated[tuple[FileStretch, ...], Length(0, 8)] = ()
+    """LoadState from a folder: of each file, in the order of the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,8 @@ class PartAdopted:
 
 @dataclass(frozen=True, slots=True)
 class HashSnapshot:
-    """All parts have written to `directory`, which is not published yet: hash each file's chunks whose number is this
-    part's, modulo the number of parts."""
+    """All parts have written to `directory`, which is not published yet: hash the chunks of each file that lie whole in
+    what this machine has of it, in turn with the other parts here (OuterPart.turn)."""
 
     request: Uint
     directory: Lines
@@ -76,3 +80,4 @@ class SnapshotHashed:
     request: Uint
     hashes: Annotated[tuple[Annotated[bytes, Length(0, 1 << 24)], ...], Length(1, 8)]
     """By file: sha256 of its chunks of this part, back to back."""
+    held: Annotated[tuple[FileStretch, ...], Length(1, 8)]

@@ -336,6 +336,8 @@ class SiteDone:
     request: Uint
     is_restored: bool
     detail: Lines
+    missing: Uint = 0
+    """Values of error feedback here that no file has, and that start at zero therefore."""
 
 
 @dataclass(frozen=True, slots=True)

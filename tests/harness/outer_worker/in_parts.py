@@ -1,17 +1,21 @@
-"""Several outer parts inside the test: a Worker for each, behind what the daemon has in front. FIGURES and MEMORY are
-each one's own, so that nobody gets to know anything but by messages."""
+"""Several outer parts inside the test: a Worker for each, behind what the daemon has in front.
+
+Each is on a machine of its own, with buffers and files of its own, unless a test says otherwise: so nobody gets to know
+anything but by messages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.daemon.workers.machine_files import PartsMachine
 from dilocoxd.daemon.workers.outer_parts import PartsTogether
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import WorkerError
@@ -19,12 +23,10 @@ from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.requests import Worker
-from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import OpenState, StateReady, WriteSnapshot
 from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
-from dilocoxd.wire.placement import OuterPart
 from tests.harness.outer_worker.daemon_end import OuterDaemon
-from tests.harness.outer_worker.own_buffers import OwnBuffers
+from tests.harness.outer_worker.machines import NodeFiles, OwnBuffers, on_machine, placed
 
 
 class Killed(BaseException):
@@ -47,15 +49,24 @@ class Crash:
 class InnerParts(OuterDaemon):
     """Answers `ask` and `do` as an outer worker of one process would."""
 
-    def __init__(self, manifest: Manifest, num_parts: int, crashes: Mapping[int, Crash] | None = None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        num_parts: int,
+        crashes: Mapping[int, Crash] | None = None,
+        nodes: Sequence[int] = (),
+    ) -> None:
+        """`nodes`: parts on each machine."""
+        nodes = tuple(nodes) or (1,) * num_parts
         self._manifest = manifest
         self._num_parts = num_parts
         self._next_request = 0
-        plans = [make_plan(manifest, OuterPart(part, num_parts)) for part in range(num_parts)]
+        self._placed = placed(nodes)
+        plans = [make_plan(manifest, part) for part in self._placed]
         self.described = plans[0].described()
-        own = (local_buffers.FIGURES, local_buffers.MEMORY)
-        self.buffers = OwnBuffers(plans, [b.name for b in self.described.buffers if b.name not in own])
-        self.together = PartsTogether(num_parts, self._ask_part, self.buffers)
+        self.buffers = OwnBuffers(plans, nodes)
+        machines = [PartsMachine(count, NodeFiles(node)) for node, count in enumerate(nodes)]
+        self.together = PartsTogether(num_parts, self._ask_part, self.buffers, machines)
         self.together.describe(self.described)
         self.deaths = 0
         self._crashes = dict(crashes or {})
@@ -64,7 +75,7 @@ class InnerParts(OuterDaemon):
         """No crash point is reached at the first start: it writes no journal."""
 
     def _started(self, part: int) -> Worker:
-        plan = make_plan(self._manifest, OuterPart(part, self._num_parts))
+        plan = make_plan(self._manifest, self._placed[part])
         descriptors = self.buffers.descriptors(part)
         maps = {name: mmap.mmap(fd, size) for name, (fd, size) in descriptors.items()}
         sent = self._sent[part]
@@ -87,7 +98,7 @@ class InnerParts(OuterDaemon):
 
     async def _ask_part(self, part: int, request: Any) -> Any:
         try:
-            self._workers[part].handle(request)
+            self._workers[part].handle(on_machine(self.buffers.node_of[part], request))
             self._workers[part].finish()
         except Killed as killed:
             self._restart(part)

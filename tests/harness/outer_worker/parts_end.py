@@ -1,15 +1,17 @@
-"""The daemon's end of several real outer parts: processes on common memfds, behind what the daemon has in front."""
+"""The daemon's end of several real outer parts: processes behind what the daemon has in front.
+
+They share the memfds of one machine, or those of each of several."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.machine_files import PartsMachine
 from dilocoxd.daemon.workers.outer_parts import PartsTogether
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import WorkerError
@@ -17,24 +19,30 @@ from dilocoxd.ipc.client import PART_VARIABLE
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local.outer_worker import OpenState
 from dilocoxd.wire.local.worker import WorkerFailed
-from dilocoxd.wire.placement import OuterPart
 from tests.harness.outer_worker.daemon_end import Launcher, OuterDaemon, WorkerDied
+from tests.harness.outer_worker.machines import NodeFiles, OwnBuffers, on_machine, placed
 
 
 class PartsDaemon:
     """Starts `num_parts` outer workers for one run directory. Use as a context manager."""
 
-    def __init__(self, directory: Path, manifest: Manifest, launch: Launcher, num_parts: int) -> None:
-        self.buffers = Buffers()
-        described = make_plan(manifest, OuterPart(0, num_parts)).described()
-        self.buffers.provide(described.buffers)
-        names = tuple(buffer.name for buffer in described.buffers)
-        descriptors, sizes = self.buffers.descriptors(names)
+    def __init__(
+        self, directory: Path, manifest: Manifest, launch: Launcher, num_parts: int, nodes: Sequence[int] = ()
+    ) -> None:
+        """`nodes`: parts on each machine; empty: one has all."""
+        nodes = tuple(nodes) or (num_parts,)
+        self._placed = placed(nodes)
+        plans = [make_plan(manifest, part) for part in self._placed]
+        self.buffers = OwnBuffers(plans, nodes)
         self.parts = [OuterDaemon(directory, manifest, launch) for _ in range(num_parts)]
-        for part in self.parts:
-            part.share_buffers(dict(zip(names, descriptors, strict=True)), dict(zip(names, sizes, strict=True)))
-        self.together = PartsTogether(num_parts, self._ask_part, self.buffers)
-        self.together.describe(described)
+        for index, part in enumerate(self.parts):
+            own = self.buffers.descriptors(index)
+            part.share_buffers(
+                {name: fd for name, (fd, _) in own.items()}, {name: size for name, (_, size) in own.items()}
+            )
+        machines = [PartsMachine(count, NodeFiles(node)) for node, count in enumerate(nodes)]
+        self.together = PartsTogether(num_parts, self._ask_part, self.buffers, machines)
+        self.together.describe(plans[0].described())
         self._turns = [asyncio.Lock() for _ in self.parts]
         self._requests = 0
 
@@ -54,7 +62,7 @@ class PartsDaemon:
     def start_part(self, index: int, **environment: str) -> None:
         """A process for this part, the first one or the next."""
         part = self.parts[index]
-        part.start(**environment, **{PART_VARIABLE: f"{index}/{len(self.parts)}"})
+        part.start(**environment, **{PART_VARIABLE: str(self._placed[index])})
         ready = part.do(OpenState)
         if len(self.parts) > 1:
             self.together.opened(ready)
@@ -74,7 +82,7 @@ class PartsDaemon:
         try:
             async with self._turns[part]:
                 number = daemon.number()
-                daemon.send(dataclasses.replace(request, request=number))
+                daemon.send(on_machine(self.buffers.node_of[part], dataclasses.replace(request, request=number)))
                 answer = await asyncio.to_thread(daemon.answer, number)
         except WorkerDied as died:
             raise WorkerError(f"part {part} is gone: {died}") from died

@@ -36,6 +36,8 @@ from tests.harness.outer_worker.swarm import foreign_payload
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NUM_PARTS = 3
+MACHINES = ((3,), (2, 1), (1, 1, 1))
+"""How many parts each has, with buffers and files of its own; by the part that is killed."""
 SHARES = (Share(0, 300), Share(-1, 500))
 JOURNAL_WRITES_MIN = 20
 """Of one part in an undisturbed scenario; fewer would mean that something is not journalled."""
@@ -103,7 +105,7 @@ async def scenario(persistent: Persistent, plan: OuterPlan, folder: Path) -> dic
 
 def run(folder: Path, forks: Forks, manifest: Manifest, killed: int, point: str) -> tuple[dict[str, Any], int]:
     """What is left of it all, and how many deaths there were."""
-    with PartsDaemon(folder, manifest, forks.outer, NUM_PARTS) as parts:
+    with PartsDaemon(folder, manifest, forks.outer, NUM_PARTS, MACHINES[killed]) as parts:
         parts.start({killed: {CRASH_VARIABLE: point}} if point else {})
         persistent = Persistent(parts)
         return asyncio.run(scenario(persistent, make_plan(manifest), folder)), persistent.deaths

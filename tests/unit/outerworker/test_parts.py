@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.store import snapshots
+from dilocoxd.store.tensor_header import encode_header, read_header
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
@@ -67,9 +71,10 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def make_site(name: str, changes: dict[str, dict[str, Any]], num_parts: int) -> Site:
+def make_site(name: str, changes: dict[str, dict[str, Any]], num_parts: int, nodes: Sequence[int] = ()) -> Site:
     manifest = tiny_manifest(**{"model": SMALL} | changes)
-    worker: OuterDaemon = InnerParts(manifest, num_parts) if num_parts > 1 else InnerWorker(make_plan(manifest))
+    is_one = num_parts == 1
+    worker: OuterDaemon = InnerWorker(make_plan(manifest)) if is_one else InnerParts(manifest, num_parts, nodes=nodes)
     worker.do(LoadState, "")
     return Site(name, worker)
 
@@ -83,9 +88,11 @@ def told(answer: Any) -> Any:
     return dataclasses.replace(answer, request=0, seconds=0.0)
 
 
-def history(changes: dict[str, dict[str, Any]], num_parts: int, rounds: int) -> tuple[list[Any], list[Site]]:
+def history(
+    changes: dict[str, dict[str, Any]], num_parts: int, rounds: int, nodes: Sequence[int] = ()
+) -> tuple[list[Any], list[Site]]:
     """All answers and payloads of two sites over some rounds."""
-    sites = [make_site(name, changes, num_parts) for name in NAMES]
+    sites = [make_site(name, changes, num_parts, nodes) for name in NAMES]
     seen: list[Any] = []
     for index in range(rounds):
         for site in sites:
@@ -114,10 +121,11 @@ def buffers_of(site: Site) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_parts_gives_the_bits_of_one(kind: str) -> None:
-    """1, 3 and 8 parts, some of them empty: states, payloads, norms, residuals, schedules, all buffers."""
+    """1, 3 and 8 parts, some of them empty: states, payloads, norms, residuals, schedules, all buffers. The 3 are on a
+    machine each, and know nothing of each other's buffers."""
     expected, (one, *_) = history(KINDS[kind], 1, ROUNDS)
-    for num_parts in (3, 8):
-        seen, (site, *_) = history(KINDS[kind], num_parts, ROUNDS)
+    for num_parts, nodes in ((3, (1, 1, 1)), (8, (8,))):
+        seen, (site, *_) = history(KINDS[kind], num_parts, ROUNDS, nodes)
         assert seen == expected
         assert buffers_of(site) == buffers_of(one)
 
@@ -130,14 +138,14 @@ def files_of(directory: Path) -> dict[str, bytes]:
 def test_files_are_those_of_one_and_are_read_by_any_number_of_parts(kind: str, tmp_path: Path) -> None:
     """Snapshot, and error feedback with a contribution in flight: written by 1 and 3 parts, read by 3 and 1."""
     for num_parts, folder in ((1, tmp_path / "one"), (3, tmp_path / "parts")):
-        _, (site, *_) = history(KINDS[kind], num_parts, 3)
+        _, (site, *_) = history(KINDS[kind], num_parts, 3, (num_parts,))
         site.worker.write_snapshot(folder / "snapshot")  # type: ignore[attr-defined]
         form(site, update("z", 0, site.worker.described.numel), 3)  # type: ignore[union-attr]
         site.worker.do(SaveSite, str(folder / "feedback"), 2)
     assert files_of(tmp_path / "parts" / "snapshot") == files_of(tmp_path / "one" / "snapshot")
     held = []
     for num_parts, writer in ((1, "parts"), (3, "one"), (3, "parts")):
-        site, file = make_site("Qma", KINDS[kind], num_parts), str(tmp_path / writer / "feedback")
+        site, file = make_site("Qma", KINDS[kind], num_parts, (num_parts,)), str(tmp_path / writer / "feedback")
         ready = site.worker.do(LoadState, str(tmp_path / "parts" / "snapshot"))
         assert site.worker.do(RestoreSite, file, 2).is_restored
         assert not site.worker.do(RestoreSite, file, 7).is_restored
@@ -149,11 +157,93 @@ def test_files_are_those_of_one_and_are_read_by_any_number_of_parts(kind: str, t
     assert any(held[0][1]) and any(held[0][2])
 
 
-def test_damaged_snapshot_changes_nothing_in_any_part(tmp_path: Path) -> None:
-    _, (site, *_) = history(KINDS["int2"], 3, 1)
+@pytest.mark.parametrize("kind", ["int2", "adaptive"])
+def test_each_machine_has_a_feedback_file_of_its_own(kind: str, tmp_path: Path) -> None:
+    """Read by the same machines it is what one worker saved; where one is gone, its segments alone start at zero."""
+    names = (local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK, local_buffers.OUTBOX)
+    held = []
+    for num_parts, nodes in ((1, ()), (3, (2, 1))):
+        _, (site, *_) = history(KINDS[kind], num_parts, 3, nodes)
+        form(site, update("z", 0, site.worker.described.numel), 3)  # type: ignore[union-attr]
+        folder = tmp_path / str(num_parts)
+        site.worker.do(SaveSite, str(folder / "feedback"), 2)
+        site.worker.write_snapshot(folder / "snapshot")  # type: ignore[attr-defined]
+        again = make_site("Qma", KINDS[kind], num_parts, nodes)
+        again.worker.do(LoadState, str(folder / "snapshot"))
+        restored = again.worker.do(RestoreSite, str(folder / "feedback"), 2)
+        assert (restored.is_restored, restored.detail, restored.missing) == (True, "", 0)
+        held.append([again.worker.read(name) for name in names])
+        included = again.worker.do(RestoreSite, str(folder / "feedback"), 3)
+        held[-1] += [dataclasses.replace(included, request=0), again.worker.read(local_buffers.FEEDBACK)]
+        assert included.is_restored or kind == "adaptive", "three passes: what it left is unknown"
+    assert held[0] == held[1] and any(held[0][0])
+    assert any(held[0][2]) or kind == "adaptive", "whose first pass sends nothing"
+    parts, file = again.worker, tmp_path / "3" / "feedback"
+    other, numel = file.parent / "node1" / "feedback", again.worker.described.numel  # type: ignore[union-attr]
+    assert other.stat().st_size >= 4 * numel, "its places are those of the whole"
+    other.unlink()
+    restored = parts.do(RestoreSite, str(file), 2)
+    feedback = parts.floats(local_buffers.FEEDBACK)
+    assert restored.is_restored and 0 < restored.missing < numel
+    assert restored.detail == f"{restored.missing} of {numel} values start at zero"
+    assert not feedback[numel - restored.missing :].any()
+    assert feedback[: numel - restored.missing].numpy().tobytes() == held[0][0][: 4 * (numel - restored.missing)]
+    file.unlink()
+    assert not parts.do(RestoreSite, str(file), 2).is_restored
+    assert not any(parts.read(local_buffers.FEEDBACK))
+
+
+@pytest.mark.parametrize("held", ["[]", '{"feedback": [[8, 4]]}', '{"feedback": [[0, 1000000]]}', "{"])
+def test_feedback_file_that_says_nonsense_of_what_it_holds_is_not_used(held: str, tmp_path: Path) -> None:
+    site = make_site("Qma", KINDS["int4"], 1)
+    path = tmp_path / "feedback"
+    site.worker.do(SaveSite, str(path), 0)
+    offset, entries, metadata = read_header(path)
+    path.write_bytes(encode_header(entries, metadata | {"held": held}) + path.read_bytes()[offset:])
+    restored = site.worker.do(RestoreSite, str(path), 0)
+    assert not restored.is_restored and "hold" in restored.detail
+
+
+def laid_over(folder: Path, nodes: Sequence[int]) -> dict[str, bytes]:
+    """The files of each machine put together: a byte that is zero in all but one is that one's."""
+    folders = [folder, *(folder.parent / f"node{node}" / folder.name for node in range(1, len(nodes)))]
+    laid = dict[str, bytes]()
+    for name, first in files_of(folder).items():
+        others = [(each / name).read_bytes() for each in folders[1:]]
+        assert {len(other) for other in others} == {len(first)}
+        laid[name] = bytes(np.bitwise_or.reduce([np.frombuffer(data, np.uint8) for data in (first, *others)]))
+    return laid
+
+
+@pytest.mark.parametrize("kind", ["int2", "centered", "adaptive"])
+@pytest.mark.parametrize("chunk_bytes", [1 << 12, 1 << 22])
+def test_each_machine_has_its_part_of_a_snapshot(
+    kind: str, chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Laid over each other the files are those of one worker, and each machine reads its own. Chunks: of which some
+    machine has most whole, and larger than the files."""
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", chunk_bytes)
+    _, (one, *_) = history(KINDS[kind], 1, 3)
+    one.worker.write_snapshot(tmp_path / "one")  # type: ignore[attr-defined]
+    for nodes in ((2, 1), (1, 1, 1)):
+        _, (site, *_) = history(KINDS[kind], 3, 3, nodes)
+        folder = tmp_path / f"{len(nodes)}" / "snapshot"
+        site.worker.write_snapshot(folder)  # type: ignore[attr-defined]
+        assert laid_over(folder, nodes) == files_of(tmp_path / "one")
+        again = make_site("Qma", KINDS[kind], 3, nodes)
+        loaded, held = again.worker.do(LoadState, str(folder)), site.worker.do(OpenState)
+        assert (loaded.round, loaded.state_digest) == (held.round, held.state_digest)
+        for name in (local_buffers.ANCHOR, local_buffers.MOMENTUM):
+            assert again.worker.read(name) == one.worker.read(name)
+
+
+@pytest.mark.parametrize(("nodes", "folder"), [((3,), "snapshot"), ((2, 1), "node1/snapshot")])
+def test_damaged_snapshot_changes_nothing_in_any_part(nodes: tuple[int, ...], folder: str, tmp_path: Path) -> None:
+    """On two machines the chunk is one that neither has whole."""
+    _, (site, *_) = history(KINDS["int2"], 3, 1, nodes)
     site.worker.write_snapshot(tmp_path / "snapshot")  # type: ignore[attr-defined]
     before, state = buffers_of(site), site.worker.do(OpenState)
-    path = tmp_path / "snapshot" / "anchor.safetensors"
+    path = tmp_path / folder / "anchor.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -161,6 +251,19 @@ def test_damaged_snapshot_changes_nothing_in_any_part(tmp_path: Path) -> None:
     assert isinstance(refused, WorkerFailed) and refused.kind == "corrupt_snapshot" and "chunk 0" in refused.detail
     assert buffers_of(site) == before
     assert site.worker.do(OpenState) == state
+
+
+def test_header_that_one_machine_has_otherwise_is_no_state(tmp_path: Path) -> None:
+    """The index knows the first machine's; what another would train after must be the same."""
+    _, (site, *_) = history(KINDS["adaptive"], 3, 1, (2, 1))
+    site.worker.write_snapshot(tmp_path / "snapshot")  # type: ignore[attr-defined]
+    path = tmp_path / "node1" / "snapshot" / snapshots.MEMORY_NAME
+    data = path.read_bytes()
+    changed = data.replace(b'"shared_steps":10', b'"shared_steps":11')
+    assert changed != data
+    path.write_bytes(changed)
+    refused = site.worker.ask(LoadState, str(tmp_path / "snapshot"))
+    assert isinstance(refused, WorkerFailed) and refused.kind == "corrupt_snapshot" and "header" in refused.detail
 
 
 def test_what_one_part_cannot_form_or_apply_no_part_does() -> None:
@@ -213,10 +316,14 @@ def test_no_snapshot_is_written_of_a_state_that_only_some_parts_have_come_to(tmp
     folder = tmp_path / "snapshot"
     refused = worker.ask(WriteSnapshot, str(folder))
     assert isinstance(refused, WorkerFailed) and refused.kind == "busy"
-    assert not any(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.name not in ("node1", "node2")]
     assert worker.do(ApplyResult, 1, "", 0, 0).round == 2
     assert worker.write_snapshot(folder).round == 2
     assert worker.do(LoadState, str(folder)).round == 2
+
+
+MACHINES = ((3,), (2, 1), (1, 1, 1))
+"""How many parts each has, by the part that is killed."""
 
 
 def killed(folder: Path, part: int, crash: Crash) -> tuple[list[Any], int]:
@@ -225,7 +332,7 @@ def killed(folder: Path, part: int, crash: Crash) -> tuple[list[Any], int]:
     manifest = tiny_manifest(model=SMALL, strategy={"segment_elements_max": 4096})
     plan, seen = make_plan(manifest), []
     folder.mkdir()
-    worker = InnerParts(manifest, 3, {part: crash})
+    worker = InnerParts(manifest, 3, {part: crash}, MACHINES[part])
     worker.do(LoadState, "")
     for index in range(2):
         worker.do(CopyBase)

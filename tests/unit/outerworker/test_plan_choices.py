@@ -127,6 +127,6 @@ def test_hashes_of_a_part_fit_its_message_for_every_state_that_a_snapshot_may_ha
     largest = chunks_max(0)
     for files in ((largest,), (largest // 2, largest // 2, 0), (largest // 3, largest // 3, largest // 3)):
         of_part = tuple(bytes(32 * -(-chunks // num_parts)) for chunks in files)
-        message = SnapshotHashed(2**40, of_part)
+        message = SnapshotHashed(2**40, of_part, ((0, 2**42),) * len(of_part))
         data = LOCAL_MESSAGES.encode(message)
         assert len(data) <= LOCAL_MESSAGE_BYTES_MAX and LOCAL_MESSAGES.decode(data) == message

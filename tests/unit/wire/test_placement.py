@@ -41,12 +41,24 @@ def test_one_part_is_everything() -> None:
     assert place(segments, 1) == (tuple(segments),)
 
 
-@pytest.mark.parametrize("part", [OuterPart(), OuterPart(2, 3), OuterPart(63, 64)])
+@pytest.mark.parametrize(
+    "part", [OuterPart(), OuterPart(2, 3), OuterPart(63, 64), OuterPart(1, 3, before=1), OuterPart(1, 4, 1, 2)]
+)
 def test_a_part_is_read_back_as_it_is_written(part: OuterPart) -> None:
     assert OuterPart.parse(str(part)) == part
 
 
-@pytest.mark.parametrize("text", ["", "1", "3/3", "-1/3", "0/0", "0/65", "a/b"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "3/3", "-1/3", "0/0", "0/65", "a/b", "0/3@1-3", "2/3@0-2", "1/3@0-4", "1/3@1"]
+)
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         OuterPart.parse(text)
+
+
+@given(st.integers(0, 50), st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))
+def test_parts_of_a_machine_take_turns(count: int, here: int, before: int, after: int) -> None:
+    on_machine = [OuterPart(before + place, before + here + after, before, after) for place in range(here)]
+    dealt = [set(part.turn(range(7, 7 + count))) for part in on_machine]
+    assert set().union(*dealt) == set(range(7, 7 + count))
+    assert sum(map(len, dealt)) == count
