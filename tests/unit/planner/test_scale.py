@@ -1,12 +1,10 @@
 """Plans of 1B to 107B parameters, without allocating one: segments by the model, low rank that compresses, messages
 within their limits."""
 
-from typing import Any
-
 import pytest
 
 from dilocoxd.config.footprint.shape import SiteShape
-from dilocoxd.config.manifest import Manifest, manifest_from_canonical, manifest_from_tables
+from dilocoxd.config.manifest import manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
@@ -16,27 +14,11 @@ from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry, Sig
 from dilocoxd.wire.local.outer_worker import ContributionFormed
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.messages import PEER_MESSAGES, Propose, ResultHashes
+from tests.harness.large_runs import SIZES, run_of
 
-SIZES = {
-    "1B": (2048, 16, 32, 8, 8192, 128256),
-    "7B": (4096, 32, 32, 8, 14336, 32000),
-    "70B": (8192, 80, 64, 8, 28672, 128256),
-    "107B": (8192, 78, 64, 64, 49152, 152064),
-}
-"""hidden_size, num_layers, num_heads, num_kv_heads, intermediate_size, vocab_size."""
-NAMES = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
 HASH = b"h" * 32
 PEER = PeerId("Q" * 46)
 SIGNED = Signature(b"k" * 64, b"s" * 64)
-
-
-def run_of(size: str, lowrank_r: int = 0, **strategy: Any) -> Manifest:
-    tables = preset_tables("small")
-    tables["model"] = {**dict(zip(NAMES, SIZES[size], strict=True)), "seq_len": 4096}
-    tables["strategy"] = {"name": "paper", "delay": "phase", "codec": "int4", "inner_steps": 125, **strategy}
-    if lowrank_r:
-        tables["strategy"] |= {"transform": "lowrank", "lowrank_r": lowrank_r}
-    return manifest_from_tables(tables, source=size)
 
 
 @pytest.mark.parametrize(("size", "num_segments"), [("1B", 1033), ("7B", 1031), ("70B", 1073), ("107B", 1833)])
