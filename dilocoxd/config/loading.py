@@ -43,7 +43,8 @@ def validated(
     model: type[M], tables: Mapping[str, Any], *, source: str, elsewhere: Mapping[str, str] = MappingProxyType({})
 ) -> M:
     """`tables` as a `model`. Raises ConfigError naming file, field, value and remedy of the first problem, and of all
-    others in its `problems`. `elsewhere`: sections of other files, with the sentence on one that is written here."""
+    others in its `problems`. `elsewhere`: sections of other files, and what other programs have, with the
+    sentence on one that is written here."""
     try:
         return model.model_validate(tables)
     except ValidationError as error:
@@ -59,8 +60,9 @@ def validated(
 
 
 def _misplaced(problem: ErrorDetails, elsewhere: Mapping[str, str]) -> str:
-    is_section = problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1
-    return elsewhere.get(str(problem["loc"][0]), "") if is_section else ""
+    if problem["type"] != "extra_forbidden":
+        return ""
+    return elsewhere.get(".".join(map(str, problem["loc"])), "")
 
 
 def _sentence(model: type[BaseModel], problem: ErrorDetails) -> str:

@@ -210,6 +210,16 @@ _OF_THE_RUN: Final = {
 }
 
 
+_NOT_BUILT: Final = {
+    "parallel.tensor": "parallel.tensor: matrices are not cut among processes (tensor parallel); remove it, and divide"
+    " a model that is too large by parallel.shard (within layers) and parallel.pipeline (between them)",
+    "nodes": "section nodes: a site is one machine; remove it, and let each machine join the run as a site of its own"
+    " (dilocoxd join)",
+}
+"""What people look for who know other programs (docs/cluster.md, What does not)."""
+_REFUSED: Final = _OF_THE_RUN | _NOT_BUILT
+
+
 def written_site(path: Path) -> dict[str, Any]:
     """What a site.toml says, under the present names of fields, without variables and defaults. Raises ConfigError."""
     return renamed(read_toml(path))
@@ -220,9 +230,9 @@ def load_site(path: Path) -> SiteConfig:
     kept = read_toml(path)
     tables = with_environment(kept, os.environ, SiteConfig.model_fields)
     try:
-        found = validated(SiteConfig, tables, source=str(path), elsewhere=_OF_THE_RUN)
+        found = validated(SiteConfig, tables, source=str(path), elsewhere=_REFUSED)
     except ConfigError:
-        validated(SiteConfig, renamed(kept), source=str(path), elsewhere=_OF_THE_RUN)  # else it is not the file's fault
+        validated(SiteConfig, renamed(kept), source=str(path), elsewhere=_REFUSED)  # else it is not the file's fault
         found = validated(SiteConfig, tables, source="the environment")
     return _with_own_ports(found, f"{path}: ")
 

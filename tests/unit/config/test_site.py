@@ -66,6 +66,21 @@ def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, obj
 
 
 @pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[parallel]\ntensor = 2\n", "matrices are not cut among processes .*divide a model .*by parallel.shard"),
+        ('[[nodes]]\nname = "n0"\n', "a site is one machine; .*join the run as a site of its own"),
+        ("[parallel]\ntensors = 2\n", "unknown field parallel.tensors; "),
+    ],
+)
+def test_what_is_not_built_says_what_to_do_instead(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=sentence):
+        load_site(path)
+
+
+@pytest.mark.parametrize(
     ("typed", "meant"),
     [
         ("203.0.113.7", "/ip4/203.0.113.7/tcp/4000"),
