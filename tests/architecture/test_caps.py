@@ -22,6 +22,7 @@ CAPS: Final = {
     "machines/peers/conflicts.py Conflicts.until": "three rounds, and pairs of known peers",
     "machines/peers/double_votes.py DoubleVotes.cast": "VOTERS_KEPT, and whom the chain names",
     "machines/peers/double_votes.py DoubleVotes.proofs": "PROOFS_KEPT",
+    "machines/peers/false_results.py FalseResults._until": "LIARS_MAX",
     "machines/peers/readiness.py Readiness._words": "PEERS_MAX, and the height",
     "machines/peers/tips.py Tips._claiming": "records, PEERS_MAX",
     "machines/peers/tips.py Tips._unconfirmed": "records, PEERS_MAX",

@@ -21,6 +21,7 @@ from dilocoxd.machines.exchange.segments import Destination, Refusal
 from dilocoxd.machines.membership.machine import DEAD, Membership
 from dilocoxd.machines.peers import double_votes, reverts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
+from dilocoxd.machines.peers.false_results import FalseResults
 from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.standing import PeerBook
@@ -258,6 +259,10 @@ def takes_fresh_ids_alone(gathered: Any, limits: Any, *, now: Monotonic) -> Any:
 _decide_group = gathering.decide_group
 
 
+def any_electorate(self: ChainView, round_index: int) -> frozenset[Any]:
+    return self.electorate(())
+
+
 def no_problem(*given: Any) -> str:
     return ""
 
@@ -332,6 +337,9 @@ BUGS: dict[str, Bug] = {
         replaced(Reverts, "first_attempt", lambda self, round_index: Attempt(0)),
         replaced(RoundLife, "_remember", lambda self, promise: None),
     ),
+    "a false result is voted against by nobody": replaced(Reverts, "vote_against", lambda self, *given: []),
+    "an old false result is taken back": replaced(ChainView, "electorate_at", any_electorate),
+    "who made a false result is proposed": replaced(FalseResults, "liars", lambda self, round_index: []),
     "the operator's word is forgotten in a crash": replaced(disk.Disk, "open", forgets_the_operator),
     "probation is ignored when peers are counted": replaced(ChainView, "is_on_probation", lambda self, peer: False),
     "the ramp is ignored": replaced(ChainView, "ramps", lambda self, peers: ()),

@@ -32,6 +32,9 @@ def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
         ("a lock on an entry that was taken back is finished", "spoiling_entry_is_taken_back"),
         ("work in an entry that was taken back is owed", "spoiling_entry_is_taken_back"),
         ("attempts begin anew after an entry was taken back", "spoiling_entry_is_taken_back"),
+        ("a false result is voted against by nobody", "false_result_is_taken_back"),
+        ("an old false result is taken back", "what_is_found_too_late_stays"),
+        ("who made a false result is proposed", "who_lies_always_is_left_out"),
         (
             "who was silent once is never waited for again",
             "who_gives_attempts_up_and_goes_on_stops_no_round",

@@ -128,6 +128,9 @@ def of_event(event: e.Event, *, change: str = "") -> str:
             return f"<- worker: {event.detail}"
         case PassPrepared():
             return "<- worker: the results decode"
+        case e.EntryFalse():
+            whose = f" of {names(event.owners)}" if event.owners else ""
+            return f"a result{whose} in entry {event.round}, {short(event.entry_hash)}, is false"
         case e.EntryPersisted():
             return f"<- disk: entry {event.round} is written"
         case e.StoreFailed():

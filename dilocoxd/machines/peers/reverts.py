@@ -1,4 +1,5 @@
-"""Entries that spoiled the model: who votes that one be taken back, and which ones a majority has decided about.
+"""Entries that spoiled the model, or have a false result: who votes that one be taken back, and which ones a majority
+has decided about.
 
 Votes of more than half of those who could vote below the entry, counted by its own chain, are a certificate: whoever
 holds it leaves the entry, and never takes it again. A minority never has one, whatever it claims.
@@ -19,6 +20,9 @@ VOTE_DEPTH: Final = 4
 ROUNDS_COUNTED: Final = 64
 IN_ROUNDS_MAX: Final = 3
 """So many are taken back in so many rounds; then the run waits for its operator."""
+FALSE_IN_ROUNDS_MAX: Final = 6
+"""As IN_ROUNDS_MAX, for those with a false result: the run goes on without who made it. Below DECIDED_MAX, so that no
+certificate is forgotten that may still be needed."""
 DECIDED_MAX: Final = 8
 DEAD_MAX: Final = 64
 ATTEMPTS_EACH: Final = 1 << 16
@@ -83,16 +87,32 @@ class Reverts:
             if digest is None or electorate is None or site.me not in electorate or digest in self.decided:
                 continue
             known = self.votes.get(digest, {})
-            if site.me in known or not (number == oldest or known) or not self._may_be_another(number):
+            if site.me in known or not (number == oldest or known) or not self._may_be_another(number, IN_ROUNDS_MAX):
                 continue
-            signed = site.keys.sign(taken_back(RoundIndex(number), digest))
-            self._count(RoundIndex(number), digest, {**known, site.me: signed}, electorate, is_ours=True)
-            found.append(self._told(RoundIndex(number), digest))
+            found.append(self._cast(RoundIndex(number), digest, electorate, site))
         return found
 
-    def _may_be_another(self, number: int) -> bool:
+    def vote_against(self, false: Mapping[Digest, RoundIndex], chain: ChainView, site: Ourselves) -> list[TakeBack]:
+        """Of these entries we have found a result false: vote against each that our chain has, if we could vote below
+        it. What is new of it."""
+        found = []
+        for digest, number in false.items():
+            electorate = chain.electorate_at(number) if chain.hash_at(number) == digest else None
+            if electorate is None or site.me not in electorate or digest in self.decided:
+                continue
+            if site.me not in self.votes.get(digest, {}) and self._may_be_another(number, FALSE_IN_ROUNDS_MAX):
+                found.append(self._cast(number, digest, electorate, site))
+        return found
+
+    def _cast(self, number: RoundIndex, digest: Digest, electorate: frozenset[PeerId], site: Ourselves) -> TakeBack:
+        signed = site.keys.sign(taken_back(number, digest))
+        votes = {**self.votes.get(digest, {}), site.me: signed}
+        self._count(number, digest, votes, electorate, is_ours=True)
+        return self._told(number, digest)
+
+    def _may_be_another(self, number: int, limit: int) -> bool:
         recent = [message for message in self.decided.values() if abs(message.round - number) < ROUNDS_COUNTED]
-        return len(recent) < IN_ROUNDS_MAX
+        return len(recent) < limit
 
     def _count(
         self,

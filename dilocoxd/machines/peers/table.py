@@ -145,7 +145,7 @@ STANDING: Final = (
     StandingRow(
         "taken_back",
         "peers.reverts:Reverts.votes",
-        "TakeBack; our own state is spoiled",
+        "TakeBack; our own state is spoiled, or a result found false",
         "decided; the entry is not among the last 8",
     ),
     StandingRow(

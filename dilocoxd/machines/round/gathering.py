@@ -85,7 +85,7 @@ def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic |
     gathered, attempt, limits = gathered_at(height), height.attempt, height.limits
     if gathered.contributions:
         return gathered, None
-    left_out = height.left_out_beside(height.evidence())
+    left_out = height.left_out_here(height.evidence())
     if not any(height.words.has_offered(peer) for peer in left_out):
         return gathered, None
     ends = dict.fromkeys(gathered.unready, attempt.timers.end(JOINING, limits))
@@ -107,7 +107,7 @@ def gathered_at(height: Height) -> Gathered:
     """Input of `decide_group` for this attempt, as far as we know."""
     book, words, chain, attempt = height.book, height.words, height.chain, height.attempt
     views, evidence = height.present_views(), height.evidence()
-    left_out = height.left_out_beside(evidence)
+    left_out = height.left_out_here(evidence)
     pairs = book.conflicts.pairs(chain.height)
     fresh = chain.is_on_probation
     accused = {about for complains, about in pairs if fresh(about) or not fresh(complains)}
@@ -235,7 +235,7 @@ def _silence(
 
 def _grace_of_others(height: Height) -> Monotonic:
     """The coordinator may wait for peers that we believe to be slow: its grace counts, not only our decision."""
-    left_out = height.left_out_beside(height.evidence())
+    left_out = height.left_out_here(height.evidence())
     grace_over = height.grace_since(left_out) + height.book.pace.grace(height.limits)
     return Monotonic(grace_over + height.limits.coordinator_patience_s)
 

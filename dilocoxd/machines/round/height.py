@@ -12,6 +12,7 @@ from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.facts import PassPrepared, SegmentFact, SegmentMoved
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.limits import Ourselves, PayloadShape, RoundLimits
+from dilocoxd.machines.peers.false_results import FalseResults
 from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.view import PeerView
@@ -57,6 +58,8 @@ class OwnSite:
         """We train: our contribution is waited for too."""
         self.spoiled: tuple[RoundIndex | None, RoundIndex] | None = None
         """Rounds of the entries of which one has spoiled our state (R29)."""
+        self.false: Final = FalseResults()
+        """What we have found false of the results of others."""
         self.is_leaving = False
         self.bandwidth = 0
         """Measured outgoing bytes/s; 0 = unknown."""
@@ -172,7 +175,19 @@ class Height:
 
     def left_out_beside(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
         """Who voted twice, by the chain and this evidence, and so is in no group as long as anybody else trains."""
-        left_out = self.chain.left_out_by(evidence)
+        return self._unless_alone(self.chain.left_out_by(evidence))
+
+    def left_out_here(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+        """The same for a group that we propose ourselves: without those either of whom we have found a result false
+        (R29.12), unless there would be no majority then."""
+        left_out, liars = self.chain.left_out_by(evidence), frozenset(self.own.false.liars(self.round))
+        if liars and self.limits.has_majority_quorum:
+            electorate = self.chain.electorate(evidence)
+            others = electorate.intersection(self.present_views()) - liars
+            liars = liars if 2 * len(others) > len(electorate) else frozenset()
+        return self._unless_alone(left_out | liars)
+
+    def _unless_alone(self, left_out: frozenset[PeerId]) -> frozenset[PeerId]:
         if not left_out:
             return left_out  # as a rule: who is there need not be asked
         views = self.present_views()

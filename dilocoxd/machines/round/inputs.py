@@ -102,6 +102,16 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryFalse:
+    """We have found a result of this committed entry false ourselves (X13, X14). `owners`: whose results those are, as
+    far as it is certain: who reduced them by the proposal that we took up, and voted for the entry."""
+
+    round: RoundIndex
+    entry_hash: Digest
+    owners: tuple[PeerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EntryPersisted:
     """Answer to PersistEntry: entry, votes and payload are on disk (fsync done)."""
 
@@ -185,6 +195,7 @@ Event = (
     | ReduceFailed
     | PassPrepared
     | Audited
+    | EntryFalse
     | EntryPersisted
     | StoreFailed
     | EntryApplied

@@ -144,6 +144,7 @@ class RoundLife:
         """Vote against what spoiled our state, and tell what a majority has decided: that is on disk first (R29)."""
         reverts, spoiled = self.book.reverts, self.own.spoiled
         said = reverts.vote(spoiled, self.height.chain, self.terms.site) if spoiled is not None else []
+        said += reverts.vote_against(self.own.false.entries, self.height.chain, self.terms.site)
         if news := reverts.take_news():
             self.emit(PersistReverts(tuple(reverts.decided.values())))
         for message in dict.fromkeys((*said, *news)):
@@ -153,7 +154,7 @@ class RoundLife:
         """What was decided about entries of our chain, or about one that others had in our round."""
         reverts, height = self.book.reverts, self.height
         if (due := reverts.due(height.chain)) is not None:
-            return Recover(f"entry {due.round} is taken back: it spoiled the model", takes_back=due)
+            return Recover(f"entry {due.round} is taken back by a majority", takes_back=due)
         if height.attempt.index < reverts.first_attempt(height.round):
             return GiveUp(f"an entry of round {height.round} was taken back", is_told=False)
         return None

@@ -199,6 +199,8 @@ class RoundMachine:
                 return exchanging.on_bytes(height, event, state, now)
             case e.Audited():
                 return exchanging.on_audited(height, event, state, now)
+            case e.EntryFalse():
+                life.own.false.add(event.entry_hash, event.round, event.owners)
             case e.PeersChanged():
                 life.own.is_training, life.own.bandwidth = event.is_training, event.bandwidth
                 life.own.spoiled = event.spoiled if state != o.CATCHING_UP else None

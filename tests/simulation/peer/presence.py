@@ -13,6 +13,7 @@ from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.machines.membership.catch_up import MEET_PATIENCE_S, CatchUp
 from dilocoxd.machines.membership.machine import Membership
 from dilocoxd.machines.round import inputs as e
+from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import PROTOCOL_MAJOR
 from dilocoxd.wire.records import PeerRecord
 from tests.simulation.peer.disk import RUN_ID
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 3.0
 TICK_S = 1.0
 PROBE_TIMEOUT_S = 5.0
+AUDITED = 12
 
 
 def spoiled(node: Node) -> tuple[RoundIndex | None, RoundIndex] | None:
@@ -118,6 +120,15 @@ class Presence:
         node = self.node
         views, bad = self.table.views(now=node.clock()), spoiled(node)
         node.feed(e.PeersChanged(views, is_training=node.trains and bad is None, spoiled=bad))
+        self._audit()
+
+    def _audit(self) -> None:
+        """What is found of the newest entries, with those that are too old to be taken back."""
+        node, proves = self.node, self.node.swarm.proves
+        for stored in node.disk.log[-AUDITED:] if proves is not None else ():
+            entry = stored.signed.entry
+            if proves is not None and node.is_up and (owners := proves(node, entry)) is not None:
+                node.feed(e.EntryFalse(entry.round, entry_hash(entry), owners))
 
     def _pass_on(self) -> None:
         rng, nodes = self.node.world.rng, self.node.swarm.nodes

@@ -79,8 +79,9 @@ class Duties:
 
     def _note_elsewhere(self, was: str) -> None:
         """Who says, by its own word, that it stands ahead, or on another branch at our height. A word that was ours too
-        when we heard it, before a recovery moved us, counts once its peer says it again (R9.3)."""
-        heard = self.watch.heard
+        when we heard it, before a recovery moved us, counts once its peer says it again (R9.3); one to stand on what
+        was taken back never does (R29.9)."""
+        heard, reverted = self.watch.heard, self.watch.node.swarm.ledger.reverted
         self.doubtful |= self.watch.status.unconfirmed
         if was not in OPEN or self.watch.state not in OPEN:
             self.open_since = heard.now
@@ -94,6 +95,7 @@ class Duties:
             and peer not in self.doubtful
             and self.watch.node.swarm.nodes[peer].mischief is None
             and (word.said_at >= heard.arrived_at or peer in self.elsewhere)
+            and word.head not in reverted
         ]
         self.elsewhere = {peer: self.elsewhere.get(peer, heard.now) for peer in found}
 

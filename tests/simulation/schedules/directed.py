@@ -16,6 +16,7 @@ from tests.simulation.schedules.byzantine import Mischief
 from tests.simulation.schedules.scenario_tools import _checked, _cut, _result, _swarm, _until
 from tests.simulation.schedules.scenarios_causes import CAUSES
 from tests.simulation.schedules.scenarios_double_votes import DOUBLE_VOTES
+from tests.simulation.schedules.scenarios_false_sums import FALSE_SUMS
 from tests.simulation.schedules.scenarios_finality import FINALITY
 from tests.simulation.schedules.scenarios_liars import LIARS
 from tests.simulation.schedules.scenarios_probation import PROBATION
@@ -288,5 +289,6 @@ SCENARIOS = (
     *FINALITY,
     *PROBATION,
     *REVERTS,
+    *FALSE_SUMS,
     *RULES,
 )
