@@ -154,6 +154,7 @@ class Audits:
     made: Annotated[Count, told("Segments whose result was compared.")] = 0
     proofs: Annotated[Count, told("Results found false; the evidence lies in site/evidence of the run directory.")] = 0
     bytes_received: Annotated[Count, told("Contributions and hashes fetched for audits.")] = 0
+    shown: Annotated[Count, told("Segments that other sites told are false, and whose result was compared.")] = 0
     unanswered: Annotated[Count, told("Segments that could not be compared because a contributor did not answer.")] = 0
     undecided: Annotated[
         Count, told("Segments that could not be compared for a reason of this site: too busy, its own bytes, its disk.")

@@ -12,8 +12,10 @@ from dilocoxd.answers.status import Audits, PublicAddress, Status
 from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.daemon.alerts import AlertDriver, Watched
 from dilocoxd.daemon.audit.auditor import Auditor
+from dilocoxd.daemon.audit.disproofs import Disproofs
 from dilocoxd.daemon.audit.inputs import AuditSources
 from dilocoxd.daemon.audit.kept_shares import KeptShares, share_lengths
+from dilocoxd.daemon.audit.shelf import ProofShelf
 from dilocoxd.daemon.chain.ledger import Ledger, first_view
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
@@ -127,6 +129,7 @@ class Daemon:
         self.site_history = self._make_site_history()
         self.table = Membership(self.me)
         heartbeat = Heartbeat(self.lifecycle, self.ledger, self.site, lambda: self.site_history.tokens_per_step)
+        self._shelf = ProofShelf()
         self._kept_shares = KeptShares(run_dir.own_work, lambda: share_lengths(self.ledger.payloads))
         library = self._make_library()
         dial_back = DialBack(self._addresses_of, self._talks_from, time.monotonic)
@@ -201,18 +204,20 @@ class Daemon:
         )
 
     def _make_library(self) -> Library:
-        opened = self.opened
-        text = prepared_text(opened.manifest, opened.config)
+        opened, text = self.opened, prepared_text(self.opened.manifest, self.opened.config)
         shares = self._kept_shares if opened.manifest.reduction.verify != "none" else None
-        return Library(opened.manifest.canonical_bytes(), self.log, opened.run_dir.snapshots, text, shares)
+        return Library(opened.manifest.canonical_bytes(), self.log, opened.run_dir.snapshots, text, shares, self._shelf)
 
     def _make_auditor(self) -> Auditor | None:
         manifest, folders = self.opened.manifest, AuditFolders(self.opened.run_dir.path)
+        memory = manifest.strategy.participation_rounds
         if manifest.reduction.verify == "none":
             return None
-        memory = manifest.strategy.participation_rounds
+        disproofs = Disproofs(self.me, self.members.vote_against, self.log, self._shelf)
         sources = AuditSources(self.me, self.ledger, self.swarm.fetch_client, self._kept_shares, folders, memory)
-        return Auditor(audit_rules(manifest), sources, self.site, self.alerts, self.opened.events.emit)
+        auditor = Auditor(audit_rules(manifest), sources, self.site, self.alerts, self.opened.events.emit, disproofs)
+        self._arrivals.on_false_sum = auditor.hear
+        return auditor
 
     def _make_view(self) -> DaemonView:
         sources = StatusSources(

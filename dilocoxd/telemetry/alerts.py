@@ -266,10 +266,12 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "false_result", "critical",
         "The owner of a segment returned a sum that does not follow from the contributions.",
-        "A site that sums segments again (reduction.verify) proved a result false; goes with the next start.",
+        "This site summed a segment again (reduction.verify), or what another site showed of one, and the result is"
+        " false; goes with the next start.",
         "A malicious site, or one whose memory or build computes wrongly.",
-        "`dilocoxd log evidence RUN_DIR` sums it again; show site/evidence to the others and keep that site out:"
-        " `dilocoxd evict SITE`, or take it from network.peers_allowed. With verify = 'after' the entry stands.",
+        "Sites that find it take the entry back (event entry.taken_back) and vote to evict its owner; the alert says"
+        " what this site could do. `dilocoxd log evidence RUN_DIR` sums it again. Where votes are too few:"
+        " `dilocoxd evict SITE`, or take it from network.peers_allowed.",
     ),
     AlertKind(
         "double_vote", "critical",

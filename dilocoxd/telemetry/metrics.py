@@ -62,6 +62,7 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("counter", "dilocoxd_audits_made", "audits.made", "Results of others that were summed again and compared"),
     ("counter", "dilocoxd_audits_false", "audits.proofs", "Results of others that were found false"),
     ("counter", "dilocoxd_audits_received_bytes", "audits.bytes_received", "Payload bytes fetched for audits"),
+    ("counter", "dilocoxd_audits_shown", "audits.shown", "Audits of results that other sites told are false"),
     ("counter", "dilocoxd_audits_unanswered", "audits.unanswered", "Audits that a contributor did not answer"),
     ("counter", "dilocoxd_audits_undecided", "audits.undecided", "Audits that this site could not finish"),
     ("counter", "dilocoxd_trainer_idle_seconds", "totals.idle_s", "Time in which trainers waited for the daemon"),

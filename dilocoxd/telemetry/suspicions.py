@@ -46,7 +46,8 @@ class ContributionContrary(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFalse(Event):
-    """A segment that a site reduced was summed again from the signed contributions, and is another one."""
+    """A segment that a site reduced was summed again here from the signed contributions, and is another one: drawn by
+    this site, or shown to it by another one."""
 
     name: ClassVar[str] = "result.false"
     level: ClassVar[Level] = "error"
@@ -87,8 +88,9 @@ class StateSpoiled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryTakenBack(Event):
-    """A majority found that this entry spoiled the model: it has left the chain here with all that followed it, and the
-    state before it is the shared state again (R29). What this site gave since is forgotten."""
+    """A majority found that this entry spoiled the model, or has a false result: it has left the chain here with all
+    that followed it, and the state before it is the shared state again (R29). What this site gave since is
+    forgotten."""
 
     name: ClassVar[str] = "entry.taken_back"
     level: ClassVar[Level] = "warning"
@@ -96,7 +98,7 @@ class EntryTakenBack(Event):
     entry: str
     """First 16 hex digits of its hash."""
     sites: tuple[str, ...]
-    """Whose contributions it had: one of them spoiled it. Alerts name whom this site suspects."""
+    """Whose contributions it had: one of them spoiled it, or summed wrongly. Alerts name whom this site suspects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

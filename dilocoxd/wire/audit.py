@@ -14,6 +14,9 @@ from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Entry, Signature
 from dilocoxd.wire.merkle import PROOF_MAX, is_under
 
 CASE_BYTES_MAX = 16 << 20
+SHARE_PROOF_BYTES_MAX = 34 * (PROOF_MAX + 1) + 4
+"""Of one share: hashes of 2 + 32 bytes, and the lengths of two lists."""
+FRONT_BYTES = 8
 RECENT_BYTES_MAX = NORMS_KEPT * NUMBER_BYTES
 
 
@@ -52,6 +55,33 @@ class AuditCase:
             for place, (offer, share) in enumerate(named)
             if not is_under(offer.payload_root, share.sha256, self.segment, num_segments, share.proof)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class SumProof:
+    """What `proof/<entry>/<segment>` holds: with the shares, and the entry that the asker has itself, all that shows a
+    result false (X14)."""
+
+    shares: Annotated[tuple[ShareProof, ...], Length(1, CONTRIBUTORS_MAX)]
+    """Of each contribution, in the entry's order."""
+
+
+def sum_proof_bytes_max(num_contributions: int) -> int:
+    """Encoded size of the largest proof for an entry with so many contributions."""
+    return SHARE_PROOF_BYTES_MAX * num_contributions + FRONT_BYTES
+
+
+def encode_sum_proof(proof: SumProof) -> bytes:
+    """Canonical bytes."""
+    return encode_struct(proof)
+
+
+def decode_sum_proof(data: bytes, num_contributions: int) -> SumProof:
+    """The proof in `data`, for an entry with so many contributions. Raises WireError; checks form, not proofs."""
+    proof = decode_struct(SumProof, data, size_max=sum_proof_bytes_max(num_contributions))
+    if len(proof.shares) != num_contributions:
+        raise WireError("malformed", f"the proof has {len(proof.shares)} shares for {num_contributions} contributions")
+    return proof
 
 
 def encode_case(case: AuditCase) -> bytes:

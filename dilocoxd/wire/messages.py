@@ -182,6 +182,16 @@ class TakeBack:
 
 
 @dataclass(frozen=True, slots=True)
+class FalseSum:
+    """The sender can show that the result of this segment in this entry does not follow from what was offered (X14):
+    whoever asks gets the shares with their proofs, and sums them itself."""
+
+    round: Round
+    entry_hash: Sha256
+    segment: Annotated[int, Bounds(0, 65535)]
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
     """Sender gives up `attempt`, with the reason (peer lost, time-out, store failure)."""
 
@@ -235,7 +245,8 @@ class SegmentHeader:
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """Ask for stored bytes. `resource`: `manifest`, `chain/<from>` (entries without payloads), `entry/<round>`,
-    `payload/<round>`, `snapshots`, `snapshot/<round>/<file>`, `shares/<phase>`, `share/<phase>/<segment>`."""
+    `payload/<round>`, `snapshots`, `snapshot/<round>/<file>`, `shares/<phase>`, `share/<phase>/<segment>`,
+    `proof/<entry>/<segment>`, `proof/<entry>/<segment>/<place>`."""
 
     run_id: Name
     resource: Name
@@ -275,6 +286,7 @@ PEER_MESSAGES = Registry(
         46: Revocations,
         48: AuthorityChanges,
         50: TakeBack,
+        52: FalseSum,
     },
     size_max=MESSAGE_BYTES_MAX,
 )

@@ -1,4 +1,4 @@
-"""Golden vectors of X10: `python generate_merkle.py > merkle.json` in protocol/vectors.
+"""Golden vectors of X10 and X14: `python generate_merkle.py > merkle.json` in protocol/vectors.
 
 Roots and proofs of small trees, written by the recursive definition of RFC 9162 section 2.1, and proofs that MUST be
 refused. Written from the chapter, without dilocoxd.
@@ -7,7 +7,7 @@ refused. Written from the chapter, without dilocoxd.
 import json
 import sys
 
-from canonical import half, merkle_root, sha256
+from canonical import half, merkle_root, pack, sha256
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 33)
 
@@ -81,11 +81,62 @@ def broken():
         yield f"{count} leaves, last one missing", row(hashes, 0) | {"root": merkle_root(hashes[:-1]).hex()}
 
 
+def shares(count, leaves_of_each=5, index=2):
+    """One share of each of `count` contributors, each under a root of its own."""
+    for contributor in range(count):
+        hashes = [sha256(b"segment %d of %d" % (number, contributor)) for number in range(leaves_of_each)]
+        yield [hashes[index], proof(index, hashes)], merkle_root(hashes)
+
+
+def sum_proof(count, **shape):
+    found = list(shares(count, **shape))
+    return {
+        "contributions": count,
+        "leaves": shape.get("leaves_of_each", 5),
+        "index": shape.get("index", 2),
+        "roots": [root.hex() for _, root in found],
+        "bytes": pack([[share for share, _ in found]]).hex(),
+    }
+
+
+def sum_proofs():
+    yield sum_proof(1)
+    yield sum_proof(3)
+    yield sum_proof(20, leaves_of_each=33, index=32)
+    yield sum_proof(2, leaves_of_each=1, index=0)
+
+
+def broken_sum_proofs():
+    """(what is wrong, how many contributions the entry has, bytes)."""
+    found = [share for share, _ in shares(3)]
+    good = pack([found])
+    long = [[bytes(32), [bytes(32)] * 32] for _ in range(3)]
+    yield "nothing", 3, b""
+    yield "cut", 3, good[:-1]
+    yield "bytes after it", 3, good + b"\0"
+    yield "shares of two for three contributions", 3, pack([found[:2]])
+    yield "shares of three for two contributions", 2, good
+    yield "no shares", 3, pack([[]])
+    yield "a field too many", 3, pack([found, 0])
+    yield "a field missing", 3, pack([])
+    yield "a share without its proof", 3, pack([[*found[:2], found[2][:1]]])
+    yield "a share with a field too many", 3, pack([[*found[:2], [*found[2], 0]]])
+    yield "a hash of 31 bytes", 3, pack([[*found[:2], [found[2][0][:-1], found[2][1]]]])
+    yield "a sibling of 33 bytes", 3, pack([[*found[:2], [found[2][0], [bytes(33)]]]])
+    yield "a proof of 33 hashes", 3, pack([[*long[:2], [bytes(32), [bytes(32)] * 33]]])
+    yield "text for a hash", 3, pack([[*found[:2], ["x" * 32, found[2][1]]]])
+    yield "a map", 3, b"\x81" + good[1:]
+
+
 def main():
     document = {
         "chapter": "07 X10",
         "proofs": list(good()),
         "broken_proofs": [{"broken": what} | fields for what, fields in broken()],
+        "sum_proofs": list(sum_proofs()),
+        "broken_sum_proofs": [
+            {"broken": what, "contributions": count, "bytes": data.hex()} for what, count, data in broken_sum_proofs()
+        ],
     }
     json.dump(document, sys.stdout, indent=0)
     sys.stdout.write("\n")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from dilocoxd.errors import WireError
+from dilocoxd.wire.audit import ShareProof, SumProof, decode_sum_proof, encode_sum_proof, sum_proof_bytes_max
 from dilocoxd.wire.merkle import PROOF_MAX, MerkleTree, is_under, merkle_root
 from tests.conformance.vectors import loaded
 
@@ -31,6 +33,29 @@ def test_root_and_proof_are_those_of_the_vectors(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", LOADED["broken_proofs"], ids=lambda row: row["broken"])
 def test_broken_proof_is_refused(row: dict[str, Any]) -> None:
     assert not _is_under(row)
+
+
+@pytest.mark.parametrize("row", LOADED["sum_proofs"], ids=lambda row: f"{row['contributions']}-of-{row['leaves']}")
+def test_proof_against_a_result_decodes_and_each_share_is_under_its_root(row: dict[str, Any]) -> None:
+    data = bytes.fromhex(row["bytes"])
+    proof = decode_sum_proof(data, row["contributions"])
+    assert encode_sum_proof(proof) == data and len(data) <= sum_proof_bytes_max(row["contributions"])
+    for root, share in zip(row["roots"], proof.shares, strict=True):
+        assert is_under(bytes.fromhex(root), share.sha256, row["index"], row["leaves"], share.proof)
+
+
+@pytest.mark.parametrize("row", LOADED["broken_sum_proofs"], ids=lambda row: row["broken"])
+def test_broken_proof_against_a_result_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        decode_sum_proof(bytes.fromhex(row["bytes"]), row["contributions"])
+
+
+def test_largest_proof_against_a_result_fits_its_limit() -> None:
+    largest = SumProof((ShareProof(bytes(32), (bytes(32),) * PROOF_MAX),) * 1024)
+    data = encode_sum_proof(largest)
+    assert decode_sum_proof(data, 1024) == largest and len(data) <= sum_proof_bytes_max(1024)
+    with pytest.raises(WireError, match="bytes, at most"):
+        decode_sum_proof(data, 3)
 
 
 @given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=70, unique=True), st.data())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.wire import admission, authorities, entry, join_link, messages, records
+from dilocoxd.wire import admission, audit, authorities, entry, join_link, messages, records
 from dilocoxd.wire.codec import Bounds, Length
 from dilocoxd.wire.messages import PEER_MESSAGES
 
@@ -19,6 +19,7 @@ REGISTRY: dict[str, Any] = tomllib.loads((ROOT / "protocol" / "registry.toml").r
 STRUCTS = (
     *(entry.Contribution, entry.Signature, entry.VotedEntry, entry.Evidence, entry.Entry),
     *(entry.VoteFor, entry.SignedVote, entry.SignedEntry, messages.Lock),
+    *(audit.ShareProof, audit.SumProof),
 )
 ADMISSION = (
     admission.AuthoritySignature,

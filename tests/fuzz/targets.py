@@ -23,7 +23,7 @@ from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.swarm.discovery.records import verify_record
 from dilocoxd.swarm.streams.pieces import PieceSet
 from dilocoxd.wire.admission import decode_membership, decode_revocation
-from dilocoxd.wire.audit import AuditCase, ShareProof, decode_case, encode_case
+from dilocoxd.wire.audit import AuditCase, ShareProof, decode_case, decode_sum_proof, encode_case
 from dilocoxd.wire.authorities import decode_change, pack_changes, unpack_changes
 from dilocoxd.wire.codec import Registry
 from dilocoxd.wire.entry import SignedVote, VoteFor, decode_entry
@@ -74,6 +74,11 @@ def audit_case() -> bytes:
     signed = decode_entry(hexes(loaded("chain")["entries"])[0])
     proofs = tuple(ShareProof(named.payload_root, ()) for named in signed.entry.contributions)
     return encode_case(AuditCase(signed.entry, signed.offers, 0, "", 1, b"\x80?", proofs))
+
+
+def sum_proofs() -> tuple[bytes, ...]:
+    merkle = loaded("merkle")
+    return hexes([*merkle["sum_proofs"], *merkle["broken_sum_proofs"]])
 
 
 def log_record() -> bytes:
@@ -192,6 +197,7 @@ def all_targets() -> list[Target]:
         Target("packed changes", unpack_changes, (packed_changes(admission["changes"]),)),
         Target("links", link, tuple(row["link"].encode() for row in (*admission["links"], *admission["broken_links"]))),
         Target("audit cases", decode_case, (audit_case(),)),
+        Target("proofs against results", lambda data: decode_sum_proof(data, 3), sum_proofs()),
         Target("chain answers", lambda data: parse_chain(data, 0), (chain_answer(),)),
         Target("snapshot indexes", lambda data: decode_index(data, "stranger"), (index(),)),
         Target("log records", read_log_record, (log_record(),)),

@@ -5,18 +5,22 @@ answering, nor while anything of our own is not proved (machines/audit/verdict.p
 """
 
 import asyncio
+import contextlib
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from dilocoxd.answers.status import Audits
+from dilocoxd.daemon.audit.disproofs import Disproofs
 from dilocoxd.daemon.audit.inputs import AuditedEntry, AuditSources, RoundInputs, Unanswered, files_sha256
 from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.daemon.site.interface import BadShare, TrainingSite
 from dilocoxd.errors import StoreError, WireError, WorkerError
-from dilocoxd.ids import PeerId, RoundIndex
+from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.machines.audit.claims import Accusation
 from dilocoxd.machines.audit.draw import SEED_BYTES, drawn, others_segments
 from dilocoxd.machines.audit.verdict import AuditFinding, Summed, is_sound, judge
 from dilocoxd.machines.round.outputs import RoundSummary
@@ -25,6 +29,7 @@ from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.telemetry.suspicions import AuditFinished, ResultFalse
 from dilocoxd.wire.audit import AuditCase
 from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.messages import FalseSum
 
 AFTER_S: Final = 15.0
 """So long the audits of a committed entry wait for other sites."""
@@ -32,6 +37,8 @@ QUEUE_MAX: Final = 4
 """Entries that wait to be audited; while there are more the oldest goes unaudited, and is counted."""
 SUM_TIMEOUT_S: Final = 60.0
 SUMS_TO_ACCUSE: Final = 2
+OWNERS_KEPT: Final = 16
+"""Entries of which it is remembered who reduced which segment."""
 NAMED_MAX: Final = 4
 """False results that the text of the alert names."""
 
@@ -54,7 +61,7 @@ class Auditor:
         site: TrainingSite,
         alerts: AlertBook,
         emit: Callable[[Event], None],
-        draw_seed: Callable[[], bytes] = lambda: os.urandom(SEED_BYTES),
+        disproofs: Disproofs,
     ) -> None:
         self.counts = Audits()
         self._rules = rules
@@ -62,7 +69,10 @@ class Auditor:
         self._site = site
         self._alerts = alerts
         self._emit = emit
-        self._draw_seed = draw_seed
+        self.disproofs = disproofs
+        self._owners: OrderedDict[Digest, tuple[PeerId, ...]] = OrderedDict()
+        """Of the newest entries that this site took part in."""
+        self._claimed = asyncio.Event()
         self._queue: asyncio.Queue[RoundSummary] = asyncio.Queue(QUEUE_MAX)
         self._texts: list[str] = []
 
@@ -73,6 +83,10 @@ class Auditor:
 
     def later(self, summary: RoundSummary) -> None:
         """With `verify = after`: audit this committed entry when there is time, while the next round goes on."""
+        self._owners[summary.entry_hash] = summary.owners
+        while len(self._owners) > OWNERS_KEPT:
+            self._owners.popitem(last=False)
+        self.disproofs.entry_came(summary.round + 1)
         if self.is_before_vote:
             return
         if self._queue.full():
@@ -81,17 +95,68 @@ class Auditor:
         self._queue.put_nowait(summary)
 
     async def run(self) -> None:
-        """Audits what `later` was told, one entry after the other, until cancelled."""
+        """Audits what `later` was told, and what others tell (`hear`), one after the other each, until cancelled."""
         await asyncio.to_thread(self._from.folders.clear)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_claims(), name="false results that others tell of")
+            while True:
+                summary = await self._queue.get()
+                audited = await self._stored(summary.round, summary.entry_hash)
+                if audited is None:  # a fork took it away meanwhile
+                    self._count(undecided=1)
+                else:
+                    await self.audit(audited, AFTER_S)
+
+    async def _stored(self, number: RoundIndex, digest: Digest) -> AuditedEntry | None:
+        """This entry of our log, if it is there."""
+        try:
+            signed = await asyncio.to_thread(self._from.ledger.log.entry, number)
+        except StoreError:
+            return None
+        if entry_hash(signed.entry) != digest:
+            return None
+        voters = tuple(vote.peer for vote in signed.votes)
+        return AuditedEntry(signed.entry, signed.offers, self._owners.get(digest, ()), voters)
+
+    # --- what others tell (X14)
+
+    def hear(self, peer: PeerId, message: FalseSum) -> None:
+        """Another site says that it can show a result false."""
+        owners = self._owners.get(Digest(message.entry_hash), ())
+        owner = owners[message.segment] if message.segment < len(owners) else ""
+        if self.disproofs.hear(peer, message, owner, self._from.ledger.log.height):
+            self._claimed.set()
+
+    async def _follow_claims(self) -> None:
         while True:
-            summary = await self._queue.get()
-            try:
-                signed = await asyncio.to_thread(self._from.ledger.log.entry, summary.round)
-            except StoreError:  # a fork took it away meanwhile
-                self._count(undecided=1)
-                continue
-            if entry_hash(signed.entry) == summary.entry_hash:
-                await self.audit(AuditedEntry(signed.entry, signed.offers, summary.owners), AFTER_S)
+            await self._claimed.wait()
+            claim = self.disproofs.claims.next()
+            if claim is None:
+                self._claimed.clear()
+            elif (audited := await self._stored(claim.round, claim.entry_hash)) is not None:
+                await self._look_at(claim, audited)
+
+    async def _look_at(self, claim: Accusation, audited: AuditedEntry) -> None:
+        """Sum what is shown; what the teller says of it beside that counts for nothing."""
+        disproofs, log = self.disproofs, self._from.ledger.log
+        if claim.segment >= len(audited.entry.result_hashes):
+            return disproofs.in_vain(claim, log.height, "the entry has no such segment")
+        if disproofs.claims.is_proved(claim.entry_hash, audited.owner(claim.segment)):
+            return None
+        until = asyncio.get_running_loop().time() + AFTER_S
+        try:
+            inputs = RoundInputs(self._from, audited, until)
+            finding = await self._check(inputs, claim.segment, until, claim.teller)
+        except Unanswered:
+            return disproofs.in_vain(claim, log.height)
+        except WireError as error:
+            return disproofs.in_vain(claim, log.height, error.detail)
+        except (StoreError, WorkerError, OSError):
+            return None  # a fault of our own: the claim is repeated
+        self._count(shown=1, bytes_received=inputs.bytes_received)
+        if finding.verdict == "sound":
+            disproofs.in_vain(claim, log.height, "the shares give the very result that the entry has")
+        return None
 
     async def before_vote(self, audited: AuditedEntry) -> tuple[tuple[PeerId, ...], str]:
         """Owners of results that are proved false, and one sentence. Returns within a bounded time."""
@@ -137,7 +202,7 @@ class Auditor:
     def _draw(self, audited: AuditedEntry) -> tuple[int, ...]:
         num_segments = len(audited.entry.result_hashes)
         others = others_segments(audited.owners, self._from.me, num_segments)
-        return drawn(self._draw_seed(), self._rules.fraction, others)
+        return drawn(os.urandom(SEED_BYTES), self._rules.fraction, others)
 
     async def _bounded(self, inputs: RoundInputs, segment: int, until: float) -> AuditFinding:
         if _left_s(until) <= 0:
@@ -149,8 +214,10 @@ class Auditor:
         except (StoreError, WireError, WorkerError, OSError) as error:
             return AuditFinding("unproved", segment, str(error))
 
-    async def _check(self, inputs: RoundInputs, segment: int, until: float) -> AuditFinding:
-        folder, case = await inputs.collect(segment)
+    async def _check(
+        self, inputs: RoundInputs, segment: int, until: float, teller: PeerId | None = None
+    ) -> AuditFinding:
+        folder, case = await inputs.collect(segment, teller)
         folders = self._from.folders
         try:
             if (left_s := _left_s(until)) <= 0:  # collecting took all of it
@@ -176,11 +243,14 @@ class Auditor:
         return Summed(done.sha256)
 
     async def _accuse(self, inputs: RoundInputs, case: AuditCase, folder: Path, finding: AuditFinding) -> None:
-        """Keep the evidence, raise the alarm. The alarm does not depend on the disk."""
+        """Keep the evidence, raise the alarm, tell the others. The alarm does not depend on the disk."""
+        if self.disproofs.claims.is_proved(entry_hash(case.entry), case.owner):
+            return  # one proof against an owner is enough, and there is room for few
         kept: Path | None = None
         try:
-            if (result := await asyncio.to_thread(inputs.result, finding.segment)) is not None:
-                await asyncio.to_thread((folder / RESULT_NAME).write_bytes, result)
+            with contextlib.suppress(StoreError):  # who came later has the entry without its payload
+                if (result := await asyncio.to_thread(inputs.result, finding.segment)) is not None:
+                    await asyncio.to_thread((folder / RESULT_NAME).write_bytes, result)
             kept = await asyncio.to_thread(self._from.folders.keep, folder)
         except (StoreError, OSError) as error:
             self._texts.append(f"evidence of entry {case.entry.round} could not be kept: {error}")
@@ -189,7 +259,8 @@ class Auditor:
             ResultFalse(peer=case.owner, round=place[0], segment=place[1], reason=finding.why, evidence=str(kept or ""))
         )
         owner = case.owner or "an owner that this site does not remember"
-        self._texts.append(f"{owner}: segment {place[1]} of round {place[0]} is false ({finding.why})")
+        follows = self.disproofs.found(inputs.audited, finding.segment, kept, case.proofs)
+        self._texts.append(f"{owner}: segment {place[1]} of round {place[0]} is false ({finding.why}; {follows})")
         del self._texts[:-NAMED_MAX]
         self._alerts.alert("false_result", "; ".join(reversed(self._texts)))
 

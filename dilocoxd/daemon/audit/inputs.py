@@ -19,10 +19,10 @@ from dilocoxd.store.audits import BEFORE_NAME, AuditFolders, share_name, write_c
 from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.wire.audit import AuditCase, ShareProof
+from dilocoxd.wire.audit import AuditCase, ShareProof, decode_sum_proof, sum_proof_bytes_max
 from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
-from dilocoxd.wire.entry import Contribution, Entry, Signature, missing_contributors
-from dilocoxd.wire.merkle import MerkleTree
+from dilocoxd.wire.entry import Contribution, Entry, Signature, entry_hash, missing_contributors
+from dilocoxd.wire.merkle import MerkleTree, is_under
 
 T = TypeVar("T")
 
@@ -33,11 +33,13 @@ RETRY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class AuditedEntry:
-    """An entry under audit: formed, and perhaps committed. `owners`: by segment; empty if nobody remembers."""
+    """An entry under audit: formed, and perhaps committed. `owners`: by segment; empty if nobody remembers. `voters`:
+    whose votes for it lie in our log."""
 
     entry: Entry
     offers: tuple[Signature, ...]
     owners: tuple[PeerId, ...]
+    voters: tuple[PeerId, ...] = ()
 
     def owner(self, segment: int) -> str:
         """Who reduced it; empty if nobody remembers."""
@@ -70,7 +72,7 @@ class RoundInputs:
     def __init__(self, sources: AuditSources, audited: AuditedEntry, until: float) -> None:
         """`until`: loop time after which nobody is waited for."""
         self._from = sources
-        self._audited = audited
+        self.audited = self._audited = audited
         self._until = until
         self._trees: dict[PeerId, tuple[MerkleTree, bytes]] = {}
         self.bytes_received = 0
@@ -80,13 +82,17 @@ class RoundInputs:
     def num_segments(self) -> int:
         return len(self._lengths)
 
-    async def collect(self, segment: int) -> tuple[Path, AuditCase]:
-        """A folder with all that is needed. Raises Unanswered, StoreError (then the folder is gone)."""
+    async def collect(self, segment: int, teller: PeerId | None = None) -> tuple[Path, AuditCase]:
+        """A folder with all that is needed. `teller`: who shows the shares of all contributors (X14); None: each shows
+        its own. Raises Unanswered, StoreError, and WireError if the teller shows anything else (then the folder is
+        gone)."""
         entry, folders = self._audited.entry, self._from.folders
         folder = await asyncio.to_thread(folders.begin, int(entry.round), segment)
         is_whole = False
         try:
-            proofs = await self._shares(entry, segment, folder)
+            proofs = await (
+                self._shares(entry, segment, folder) if teller is None else self._shown(teller, segment, folder)
+            )
             case = AuditCase(
                 entry=entry,
                 offers=self._audited.offers,
@@ -121,6 +127,27 @@ class RoundInputs:
         if silent:
             raise Unanswered(tuple(silent))
         return [share for share in found if isinstance(share, ShareProof)]
+
+    async def _shown(self, teller: PeerId, segment: int, folder: Path) -> tuple[ShareProof, ...]:
+        """One after the other: all of them come from this one site."""
+        entry = self._audited.entry
+        number, resource = len(entry.contributions), f"proof/{entry_hash(entry).hex()}/{segment}"
+        try:
+            async with asyncio.timeout_at(self._until):
+                limit = sum_proof_bytes_max(number)
+                data = await self._from.client.fetch_bytes(teller, resource, bytes_max=limit)
+                self.bytes_received += len(data)
+                shares = decode_sum_proof(data, number).shares
+                for place, (named, share) in enumerate(zip(entry.contributions, shares, strict=True)):
+                    if not is_under(named.payload_root, share.sha256, segment, self.num_segments, share.proof):
+                        raise WireError("bad_root", f"the share of {named.peer} is not under its root")
+                    path = folder / share_name(place)
+                    await self._fetch_file(teller, f"{resource}/{place}", segment, path)
+                    if await asyncio.to_thread(file_sha256, path) != share.sha256:
+                        raise WireError("bad_hash", f"the share of {named.peer} is another one than was announced")
+        except (PeerError, TimeoutError) as error:
+            raise Unanswered((teller,)) from error
+        return shares
 
     async def _answer(self, named: Contribution, segment: int, path: Path) -> ShareProof | StoreError | None:
         """None: this other site did not give it. StoreError: a fault of our own."""
@@ -186,11 +213,14 @@ class RoundInputs:
             raise StoreError(f"our share of segment {segment}: {error}") from error
 
     async def _fetch(self, named: Contribution, segment: int, path: Path) -> None:
+        resource = f"share/{named.phase}/{segment}"
+        await self._patiently(lambda: self._fetch_file(named.peer, resource, segment, path))
+
+    async def _fetch_file(self, peer: PeerId, resource: str, segment: int, path: Path) -> None:
         length = self._lengths[segment]
         fd = await asyncio.to_thread(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            target, resource = Region(fd, 0, length, is_on_disk=True), f"share/{named.phase}/{segment}"
-            await self._patiently(lambda: self._from.client.fetch_region(named.peer, resource, target))
+            await self._from.client.fetch_region(peer, resource, Region(fd, 0, length, is_on_disk=True))
             self.bytes_received += length
         finally:
             os.close(fd)

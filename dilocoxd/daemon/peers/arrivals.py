@@ -17,7 +17,7 @@ from dilocoxd.machines.round.inputs import RoundMessage
 from dilocoxd.swarm.interface import SelfDescription
 from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.wire.messages import SegmentHeader
+from dilocoxd.wire.messages import FalseSum, SegmentHeader
 from dilocoxd.wire.records import PeerRecord
 
 ROUND_MESSAGES = get_args(RoundMessage)
@@ -32,6 +32,8 @@ class Arrivals:
         self._dial_back = dial_back
         self.membership: MembershipDriver | None = None
         self.rounds: RoundDriver | None = None
+        self.on_false_sum: Callable[[PeerId, FalseSum], None] = lambda peer, message: None
+        """Runs without audits have no ear for it."""
 
     def on_record(self, record: PeerRecord, is_own_word: bool) -> None:
         """News of a peer."""
@@ -50,6 +52,9 @@ class Arrivals:
 
     async def on_message(self, peer: PeerId, message: Any) -> None:
         """A peer's message, in its order. Raises WireError for one that is none of a round."""
+        if isinstance(message, FalseSum):
+            self.on_false_sum(peer, message)
+            return
         if not isinstance(message, ROUND_MESSAGES):
             raise WireError("unexpected_message", type(message).__name__)
         if self.rounds is not None:

@@ -17,6 +17,7 @@ from dilocoxd.machines.admission.eviction import (
     electors_at,
     height_to_vote_at,
 )
+from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.service import Swarm
@@ -111,8 +112,26 @@ class Members:
         height = height_to_vote_at(self.chain, me, peer, SETTLED_ENTRIES)
         if height is None:
             raise CommandRefused(self._why_no_vote(peer))
-        terms = RevocationTerms(admissions.book.manifest.run, peer, proof.certificate.terms.serial)
-        before = admissions.book.undecided.votes.get((peer, terms.serial), {}).get(me)
+        return self._vote(admissions.book, proof, height)
+
+    def vote_against(self, peer: PeerId, before: RoundIndex) -> str:
+        """Our vote against the member that made a false result in the entry of round `before` (X14). It stands where
+        that entry is not yet: once that is taken back, a vote that names what follows it counts nothing. Raises
+        CommandRefused."""
+        admissions, me = self.swarm.admissions, self.identity.peer_id
+        if admissions is None:
+            raise CommandRefused("this run asks for no invites, so nobody can be evicted from it")
+        if (proof := admissions.book.members.get(peer)) is None:
+            raise CommandRefused(f"{self.name_of(peer)} is no member of the run any more")
+        for height in (min(before, self.chain.height - SETTLED_ENTRIES), before):
+            if height > 0 and me in electors_at(self.chain, height, peer):
+                return self._vote(admissions.book, proof, height)
+        raise CommandRefused("before that entry this site, or that one, had no part in the run that would let it vote")
+
+    def _vote(self, book: AdmissionBook, proof: MembershipProof, height: int) -> str:
+        peer, me = proof.peer, self.identity.peer_id
+        terms = RevocationTerms(book.manifest.run, peer, proof.certificate.terms.serial)
+        before = book.undecided.votes.get((peer, terms.serial), {}).get(me)
         if before is not None and self._is_good(before, height):
             return self._voted(terms, "had voted already")
         vote = signed_vote(self.identity, self.chain, height, functools.partial(eviction_text, terms))

@@ -17,8 +17,9 @@ from typing import Final
 
 from dilocoxd.config.origin import TOKENIZER_FILES
 from dilocoxd.daemon.audit.kept_shares import KeptShares
+from dilocoxd.daemon.audit.shelf import ProofShelf
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import Digest, PeerId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import list_rounds
 from dilocoxd.swarm.streams.budget import Budget, Rate
@@ -52,9 +53,11 @@ _RESOURCE: Final = re.compile(
     r"|shares/(?P<shares>\d{1,19})|share/(?P<phase>\d{1,19})/(?P<segment>\d{1,5})"
     r"|snapshot/(?P<snapshot>\d{1,18})/(?P<file>[a-z]{1,32}\.(?:json|safetensors))"
     r"|corpus/(?P<corpus>index\.json|tokenizer\.json|tokens\.bin)"
+    r"|proof/(?P<entry>[0-9a-f]{64})/(?P<of>\d{1,5})(?:/(?P<place>\d{1,4}))?"
     rf"|tokenizer/(?P<tokenizer>{'|'.join(map(re.escape, TOKENIZER_FILES))}))",
     re.ASCII,
 )
+EMPTY: Final = ProofShelf()
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -100,9 +103,11 @@ class Library:
         snapshots: Path,
         find_corpus: Callable[[], Path | None] = lambda: None,
         shares: KeptShares | None = None,
+        proofs: ProofShelf = EMPTY,
     ) -> None:
         """`find_corpus`: folder of the run's prepared text, if it is here. `shares`: None in runs without audits."""
         self._shares = shares
+        self._proofs = proofs
         self._find_corpus = find_corpus
         self._manifest = manifest
         self._log = log
@@ -147,6 +152,9 @@ class Library:
         if match["shares"] is not None or match["phase"] is not None:
             await self._charge(self._share_reads, peer, 1.0)
             return await self._share(peer, int(match["shares"] or match["phase"]), match["segment"])
+        if match["entry"] is not None:
+            await self._charge(self._share_reads, peer, 1.0)
+            return await self._proof(peer, Digest(bytes.fromhex(match["entry"])), int(match["of"]), match["place"])
         if match["corpus"] is not None:
             return await self._corpus(peer, match["corpus"])
         if match["tokenizer"] is not None:
@@ -179,6 +187,12 @@ class Library:
         unread = await asyncio.to_thread(self._shares.unread_bytes, phase)
         await self._charge(self._hash_work, peer, min(HASH_UNITS_MAX, unread / HASH_BYTES))
         return serve_bytes(await asyncio.to_thread(self._shares.hashes, phase))
+
+    async def _proof(self, peer: PeerId, entry_hash: Digest, segment: int, place: str | None) -> Served:
+        """Of a result that we found false: a share, or the proofs of all (`place` None)."""
+        if place is None:
+            return serve_bytes(self._proofs.proof(entry_hash, segment))
+        return await self._file(peer, self._proofs.share(entry_hash, segment, int(place)))
 
     async def _payload(self, peer: PeerId, index: int) -> Served:
         payload = await asyncio.to_thread(self._log.payload, index)

@@ -126,6 +126,15 @@ class RoundDriver:
         elif isinstance(event, LeaveRequested):
             self.left.set()  # what it has promised is on disk, as after a crash
 
+    def broadcast(self, message: Any) -> None:
+        """To all live peers."""
+        for peer in self._live:
+            self._parts.post.send(peer, message)
+
+    def count_bad(self, peer: PeerId, rule: str, detail: str) -> None:
+        """What a peer did against the rules."""
+        self._parts.count_bad(peer, rule, detail)
+
     def halt(self, is_out: bool) -> None:
         """Nobody takes what we would commit: the machine stands still, which harms no rule, until somebody does."""
         (self._goes_on.clear if is_out else self._goes_on.set)()
@@ -168,6 +177,7 @@ class RoundDriver:
         async with asyncio.TaskGroup() as group:
             self._group = group
             if self._parts.auditor is not None:
+                self._parts.auditor.disproofs.outside = self
                 self._spawn(self._parts.auditor.run(), "audits")
             event: Event = Started(await self._parts.promises.load_reverts())
             now = Monotonic(clock())
@@ -218,8 +228,7 @@ class RoundDriver:
             case Send():
                 self._parts.post.send(command.peer, command.message)
             case Broadcast():
-                for peer in self._live:
-                    self._parts.post.send(peer, command.message)
+                self.broadcast(command.message)
             case PersistPromise():
                 await self._keep_promise(command.promise)
             case PersistReverts():

@@ -11,7 +11,7 @@ import pytest
 from dilocoxd.daemon.chain.contributors import ContributorRoll
 from dilocoxd.daemon.peers.members import Members
 from dilocoxd.errors import CommandRefused
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import PeerId, RoundIndex
 from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.admissions import Admissions
@@ -58,3 +58,32 @@ def test_vote_that_is_not_taken_up_is_refused_with_the_reason(me: Identity) -> N
     members, _ = made(me, [(me.peer_id, X)] * 30, may_vote=False)
     with pytest.raises(CommandRefused, match=f"not taken up: this site has votes on {VOTES_OF_ONE_MAX} undecided"):
         members.vote_eviction(X)
+
+
+def test_vote_for_a_false_result_stands_when_that_entry_is_taken_back(me: Identity) -> None:
+    members, chain = made(me, [(me.peer_id, X)] * 30)
+    assert "1 of 2 needed votes" in members.vote_against(X, RoundIndex(27))
+    (found,) = members.swarm.admissions.book.votes()  # type: ignore[union-attr]
+    assert [vote.height for vote in found.votes] == [22], "where a fork of a few entries leaves it standing"
+    chain.groups = chain.groups[:12]
+    assert "1 of 2 needed votes" in members.vote_against(X, RoundIndex(11))
+    (found,) = members.swarm.admissions.book.votes()  # type: ignore[union-attr]
+    assert [vote.height for vote in found.votes] == [4]
+
+
+def test_vote_for_a_false_result_in_a_young_run_names_the_state_before_it(me: Identity) -> None:
+    members, _ = made(me, [(me.peer_id, X)] * 6)
+    members.vote_against(X, RoundIndex(3))
+    (found,) = members.swarm.admissions.book.votes()  # type: ignore[union-attr]
+    assert [vote.height for vote in found.votes] == [3]
+
+
+def test_vote_for_a_false_result_that_would_count_nowhere_is_refused(me: Identity) -> None:
+    members, _ = made(me, [(me.peer_id,)] * 6 + [(me.peer_id, X)])
+    with pytest.raises(CommandRefused, match="had no part in the run"):
+        members.vote_against(X, RoundIndex(6))
+    with pytest.raises(CommandRefused, match="is no member of the run any more"):
+        members.vote_against(PeerId("gone"), RoundIndex(6))
+    members.swarm.admissions = None
+    with pytest.raises(CommandRefused, match="asks for no invites"):
+        members.vote_against(X, RoundIndex(6))

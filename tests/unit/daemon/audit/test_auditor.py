@@ -12,11 +12,13 @@ from typing import Any, cast
 import pytest
 
 from dilocoxd.daemon.audit.auditor import QUEUE_MAX, Auditor, AuditRules
+from dilocoxd.daemon.audit.disproofs import Disproofs
 from dilocoxd.daemon.audit.inputs import AuditedEntry, AuditSources
 from dilocoxd.daemon.audit.kept_shares import KeptShares
+from dilocoxd.daemon.audit.shelf import ProofShelf
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.daemon.site.interface import BadShare
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import CommandRefused, PeerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.store.audits import AuditFolders, evidence_directory, read_case, share_name
 from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece
@@ -115,7 +117,13 @@ class World:
             ME, cast(Any, ledger), cast(Any, self), self.shown[ME], AuditFolders(self.folder / ME), 8
         )  # fmt: skip
         book = SimpleNamespace(alert=lambda code, text: self.alerts.append(f"{code}: {text}"))
-        return Auditor(AuditRules(1.0, limit_s), sources, cast(Any, self.site), cast(Any, book), self.events.append)
+        disproofs = Disproofs(ME, self.evict, ledger.log, ProofShelf())
+        return Auditor(
+            AuditRules(1.0, limit_s), sources, cast(Any, self.site), cast(Any, book), self.events.append, disproofs
+        )
+
+    def evict(self, peer: PeerId, before: RoundIndex) -> str:
+        raise CommandRefused("nobody is evicted here")
 
     def evidence(self) -> list[Path]:
         return AuditFolders(self.folder / ME).kept()

@@ -1,0 +1,137 @@
+"""What follows when a result was found false here: it is told and shown to the others, voted against, its owner named.
+
+What others tell is worth nothing until this site has summed what they show itself. Rules: protocol/07-exchange.md, X14;
+protocol/06-rounds.md, R29. Whether it was found by our own audit or shown by another site makes no difference.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from dilocoxd.daemon.audit.inputs import AuditedEntry
+from dilocoxd.daemon.audit.shelf import ProofShelf
+from dilocoxd.errors import CommandRefused
+from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.machines.audit.claims import Accusation, Claims
+from dilocoxd.machines.chain import RECENT_ENTRIES
+from dilocoxd.machines.round.inputs import EntryFalse
+from dilocoxd.store.log import EntryLog
+from dilocoxd.wire.audit import ShareProof
+from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.messages import FalseSum
+
+
+class Outside(Protocol):
+    """Who hears of what is found."""
+
+    def tell(self, event: Any) -> None:
+        """The round machine."""
+
+    def broadcast(self, message: Any) -> None:
+        """All live peers."""
+
+    def count_bad(self, peer: PeerId, rule: str, detail: str) -> None:
+        """The book of offences."""
+
+
+class Nobody:
+    """While nothing runs."""
+
+    def tell(self, event: Any) -> None:
+        """Forgotten."""
+
+    def broadcast(self, message: Any) -> None:
+        """Forgotten."""
+
+    def count_bad(self, peer: PeerId, rule: str, detail: str) -> None:
+        """Forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disproof:
+    """A result that is false."""
+
+    round: RoundIndex
+    entry_hash: Digest
+    segment: int
+
+
+class Disproofs:
+    """Of one daemon in a run that audits."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        evict: Callable[[PeerId, RoundIndex], str],
+        log: EntryLog,
+        shelf: ProofShelf,
+    ) -> None:
+        """`evict`: votes against a member, as one of those who contributed before this round; returns what came of it,
+        or raises CommandRefused."""
+        self.claims = Claims()
+        self.outside: Outside = Nobody()
+        self._me = me
+        self._evict = evict
+        self._log = log
+        self._shelf = shelf
+        self._found: list[Disproof] = []
+
+    def certain_owner(self, audited: AuditedEntry, segment: int) -> str:
+        """Who reduced it by the proposal that we took up, and signed with its vote that this is what it returned. Who
+        did not vote may have been proposed another group by the same coordinator, and have summed that."""
+        owner = audited.owner(segment)
+        return owner if owner in audited.voters else ""
+
+    def found(self, audited: AuditedEntry, segment: int, kept: Path | None, shares: tuple[ShareProof, ...]) -> str:
+        """A result of an entry of our chain is false; `kept`: folder of its evidence. What follows for the owner, one
+        sentence for people."""
+        digest, number = entry_hash(audited.entry), audited.entry.round
+        certain = self.certain_owner(audited, segment)
+        one = Disproof(number, digest, segment)
+        if not self.holds(one):
+            return "the entry is not in our chain any more"
+        self.claims.proved(digest, audited.owner(segment))
+        if kept is not None:
+            self._shelf.put(digest, segment, kept, shares)
+            self._found = [*self._found[-RECENT_ENTRIES:], one]
+        self.outside.tell(EntryFalse(number, digest, (PeerId(certain),) if certain else ()))
+        if kept is not None:
+            self._say(one)
+        return self._vote_out(certain, number)
+
+    def _vote_out(self, certain: str, number: RoundIndex) -> str:
+        if not certain:
+            return "its owner did not vote for the entry, or is not known here, so nobody is accused of it"
+        if certain == self._me:
+            return "that is this site: its memory, its build or its daemon errs"
+        try:
+            return self._evict(PeerId(certain), number)
+        except CommandRefused as refused:
+            return f"no vote to evict it: {refused}"
+
+    def entry_came(self, height: int) -> None:
+        """Our chain has `height` entries: say again what others may not have heard, of entries that it still has and
+        that can still be taken back."""
+        self._found = [one for one in self._found if height - RECENT_ENTRIES <= one.round and self.holds(one)]
+        for one in self._found:
+            self._say(one)
+
+    def holds(self, one: Disproof | Accusation) -> bool:
+        """Whether our chain has its entry."""
+        return one.round < self._log.height and self._log.hash_at(one.round + 1) == one.entry_hash
+
+    def _say(self, one: Disproof) -> None:
+        self.outside.broadcast(FalseSum(one.round, one.entry_hash, one.segment))
+
+    def hear(self, peer: PeerId, message: FalseSum, owner: str, height: int) -> bool:
+        """Another site tells of one; whether it is to be looked at."""
+        claim = Accusation(peer, message.round, Digest(message.entry_hash), message.segment)
+        return self.holds(claim) and self.claims.hear(claim, owner, height)
+
+    def in_vain(self, claim: Accusation, height: int, refuted: str = "") -> None:
+        """A claim led to nothing. `refuted`: why what was shown proves nothing; empty: nothing was shown in time."""
+        self.claims.in_vain(claim.teller, height, is_refuted=bool(refuted))
+        if refuted:
+            what = f"segment {claim.segment} of entry {claim.round}: {refuted}"
+            self.outside.count_bad(claim.teller, "bad_evidence", what)
