@@ -83,6 +83,18 @@ def local_words(host: str) -> str:
     return next((words for network, words in _LOCAL.items() if ip in ipaddress.ip_network(network)), "")
 
 
+def leads_here(address: str) -> bool:
+    """Whether a multiaddr may lead to the same machine from everywhere, and without a relay.
+
+    >>> leads_here("/ip4/203.0.113.7/tcp/31337"), leads_here("/ip4/192.168.1.5/tcp/31337")
+    (True, False)
+    """
+    try:
+        return not local_words(read_address(address).host)
+    except ValueError:  # a way through a relay among them
+        return False
+
+
 def read_address(text: str) -> TypedAddress:
     """`text`, taken apart. Raises ValueError with the problem and how to write it."""
     kind, host, port, peer = _split_multiaddr(text) if text.startswith("/") else _split_short(text)

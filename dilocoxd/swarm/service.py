@@ -26,7 +26,7 @@ from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.discovery.peers_file import PeersFile
 from dilocoxd.swarm.discovery.records import RecordBook, sign_record
 from dilocoxd.swarm.interface import Listener, SwarmSettings
-from dilocoxd.swarm.p2pd.addresses import can_reach_others, parse_address
+from dilocoxd.swarm.p2pd.addresses import by_reach, parse_address
 from dilocoxd.swarm.p2pd.node import Node
 from dilocoxd.swarm.p2pd.relays import keep_places
 from dilocoxd.swarm.p2pd.supervisor import keep_p2pd
@@ -367,7 +367,7 @@ class Swarm:
 
     def addresses(self) -> tuple[str, ...]:
         """Our multiaddrs with /p2p/, those that other machines can use first."""
-        return tuple(sorted(self._addresses, key=lambda address: not can_reach_others(address)))
+        return by_reach(self._addresses)
 
     def join_address(self) -> str:
         """The one to paste behind `dilocoxd join`."""

@@ -56,6 +56,11 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "A peer can connect to the addresses that this site announces (asked of a running daemon).",
         "Open network.port in firewall and router, set network.announce, or use network.relays and nat_port_map.",
     ),
+    "port_map": (
+        "With network.nat_port_map: the router opened a port (asked of a running daemon).",
+        "Turn on UPnP or NAT-PMP in the router and start the daemon again, or forward TCP network.port there and set"
+        " network.announce.",
+    ),
     "ways": (
         "Live sites are connected directly, not through a relay (asked of a running daemon).",
         "Forward TCP network.port to one of the two sites, or set network.nat_port_map there; rounds go on without, at"

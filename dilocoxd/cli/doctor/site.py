@@ -13,7 +13,7 @@ from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.screens.status import outside
-from dilocoxd.config.addresses import listen_ip, listened_on
+from dilocoxd.config.addresses import leads_here, listen_ip, listened_on
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.store.rundir import RunDir
@@ -39,6 +39,8 @@ def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterato
         yield bootstrap_finding(site.network.bootstrap)
     if status is not None:
         yield peers_clock_finding(status)
+        if site.network.nat_port_map and not site.network.announce:
+            yield port_map_finding(status.addresses)
         yield reach_finding(client, status)
         peers = client.ask("/v1/peers", list[Peer])
         yield ways_finding(peers)
@@ -101,6 +103,17 @@ def announce_finding(site: SiteConfig, status: Status | None) -> Finding:
     is_local = site.network.host in ("127.0.0.1", "::1", "localhost")
     text = f"network.host = '{site.network.host}', nothing in network.announce"
     return Finding("announce", "warning" if is_local else "info", text)
+
+
+def port_map_finding(addresses: Sequence[str]) -> Finding:
+    """What p2pd knows of the outside it has from the router: an interface of a machine behind one is private.
+
+    Whether others get in there is what `reach` finds: p2pd also believes a router that says no by NAT-PMP.
+    """
+    opened = [address.partition("/p2p/")[0] for address in addresses if leads_here(address)]
+    if opened:
+        return Finding("port_map", "ok", f"others are told {', '.join(opened[:2])}")
+    return Finding("port_map", "warning", "no router opened a port, as if none spoke UPnP or NAT-PMP")
 
 
 def bootstrap_finding(addresses: tuple[str, ...]) -> Finding:

@@ -23,6 +23,7 @@ from dilocoxd.cli.run_dir.admission import (
 from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table, width
 from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
+from dilocoxd.config.addresses import leads_here
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.errors import ConfigError, PeerError, WireError
 from dilocoxd.machines.admission.certificates import check_certificate, check_revocation
@@ -128,19 +129,29 @@ def show_link(run_dir: RunDir, manifest: Manifest, token: InviteToken) -> None:
     site = load_site(run_dir.site_toml)
     peer = load(run_dir.identity(site)).peer_id
     link = replace(join_link(run_dir, manifest, site, peer), invite=token)
-    if not (site.network.announce or site.network.relays) and (outside := _confirmed_address(run_dir)):
+    network = site.network
+    if not (network.announce or network.relays) and (outside := _ask_outside(run_dir, is_mapped=network.nat_port_map)):
         link = replace(link, address=f"{outside}/p2p/{peer}")
     warn_of_address(link.address)
     click.echo(f"dilocoxd join {link.to_text()}")
 
 
-def _confirmed_address(run_dir: RunDir) -> str:
-    """A public address at which peers of two networks reached this site, as its daemon says; empty: none is known."""
+def _ask_outside(run_dir: RunDir, *, is_mapped: bool) -> str:
     try:
         status = client_for(str(run_dir.path)).ask("/v1/status", Status)
     except (PeerError, ConfigError):  # no daemon, or one without an API
         return ""
-    return next((one.address for one in status.public_addresses if one.is_announced), "")
+    return outside_address(status, is_mapped=is_mapped)
+
+
+def outside_address(status: Status, *, is_mapped: bool) -> str:
+    """A public address of the site without /p2p/; empty: its daemon knows none.
+
+    Peers of two networks reached the site there, or, with `is_mapped` (network.nat_port_map), the router opened it.
+    """
+    confirmed = [one.address for one in status.public_addresses if one.is_announced]
+    opened = [one.partition("/p2p/")[0] for one in status.addresses if is_mapped and leads_here(one)]
+    return next(iter((*confirmed, *opened)), "")
 
 
 @click.command()

@@ -2,12 +2,13 @@
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import base58
 
-from dilocoxd.config.addresses import DEFAULT_PORT, EXAMPLES, ip_version, read_address
+from dilocoxd.config.addresses import DEFAULT_PORT, EXAMPLES, ip_version, leads_here, read_address
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PeerId, is_peer_id
 
@@ -58,6 +59,11 @@ def can_reach_others(address: str) -> bool:
     except ValueError:
         return True
     return not (ip.is_loopback or ip.is_unspecified)
+
+
+def by_reach(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Multiaddrs, those first that others can use from everywhere, then those that other machines can use."""
+    return tuple(sorted(addresses, key=lambda one: (not can_reach_others(one), not leads_here(one))))
 
 
 def circuit_through(relay: str) -> str:

@@ -36,12 +36,14 @@ class NattedInternet(Namespaces):
         """The IP address that the others see of a hidden site."""
         return self._outside(len(self.public) + self.hidden.index(name))
 
-    def forward(self, name: str, port: int) -> None:
-        """Let a hidden site's router forward this TCP port to it, as its owner would set it there."""
-        router, there = f"nat{name}", self.address(name)
-        wanted = ("-i", "eth0", "-p", "tcp", "--dport", str(port))
-        self.inside(router, "iptables", "-w", "-t", "nat", "-A", "PREROUTING", *wanted, "-j", "DNAT", "--to", there)
-        self.inside(router, "iptables", "-w", "-I", "FORWARD", *wanted, "-d", there, "-j", "ACCEPT")
+    def forward(self, name: str, port: int, inside: int | None = None) -> None:
+        """Let a hidden site's router forward this TCP port to it, to its port `inside` if that is another one."""
+        router, there, inside = f"nat{name}", self.address(name), inside or port
+        wanted, to = ("-i", "eth0", "-p", "tcp", "--dport"), f"{there}:{inside}"
+        self.inside(
+            router, "iptables", "-w", "-t", "nat", "-A", "PREROUTING", *wanted, str(port), "-j", "DNAT", "--to", to
+        )
+        self.inside(router, "iptables", "-w", "-I", "FORWARD", *wanted, str(inside), "-d", there, "-j", "ACCEPT")
 
     def _outside(self, place: int) -> str:
         return f"45.33.7.{1 + place}"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.doctor.findings import FINDINGS, Finding
-from dilocoxd.cli.doctor.site import ways_finding
+from dilocoxd.cli.doctor.site import port_map_finding, ways_finding
+from dilocoxd.config.addresses import leads_here
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.p2pd.addresses import circuit_through
 from dilocoxd.swarm.p2pd.connections import address_text, is_only_relayed, is_relayed
@@ -18,6 +19,7 @@ from dilocoxd.swarm.p2pd.relays import reserve
 from dilocoxd.swarm.p2pd.settings import NodeSettings
 from tests.harness.internet.namespaces import standing_in
 from tests.harness.internet.nat import NattedInternet, RouterKind
+from tests.harness.internet.port_maps import Way, router
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import FakeView
 
@@ -29,6 +31,8 @@ WITNESSES = ("relay", "w1", "w2", "w3")
 PUNCH_S = 30.0
 STAY_S = 4.0
 """p2pd punches within one round trip of the relayed connection, and tries three times."""
+MAP_S = 12.0
+"""p2pd asks a router for 10 s at its start."""
 ECHO = "/test/echo"
 
 
@@ -36,7 +40,7 @@ class Swarm:
     """p2pd at each site, one relay among them."""
 
     def __init__(self, internet: NattedInternet, folder: Path, stack: contextlib.AsyncExitStack) -> None:
-        self._internet = internet
+        self.internet = internet
         self._folder = folder
         self._stack = stack
         self.nodes: dict[str, Node] = {}
@@ -50,7 +54,7 @@ class Swarm:
             **changes,  # type: ignore[arg-type]
         )
         node = Node(settings, lambda data, expiration: key.peer_id, lambda code: None)
-        with standing_in(self._internet.namespace(name)):
+        with standing_in(self.internet.namespace(name)):
             await node.start()
         self._stack.push_async_callback(node.shutdown)
         self.nodes[name] = node
@@ -144,6 +148,53 @@ async def test_a_forwarded_port_takes_the_place_of_the_relay_as_told(tmp_path: P
         assert (await finding(swarm)).level == "ok"
         await swarm.nodes["relay"].shutdown()
         assert await echo(swarm) == b"hello"
+
+
+@contextlib.asynccontextmanager
+async def behind_a_router(folder: Path) -> AsyncIterator[Swarm]:
+    """One site with a public address, and "a" behind a router, not started yet."""
+    async with contextlib.AsyncExitStack() as stack:
+        internet = stack.enter_context(NattedInternet(f"nm{os.getpid() % 10000}", ("w1",), "a", "keeps ports"))
+        swarm = Swarm(internet, folder, stack)
+        own = internet.address("w1")
+        await swarm.start("w1", own, announce=(f"/ip4/{own}/tcp/{PORT}",), reachability="public")
+        yield swarm
+
+
+async def opened(node: Node) -> list[str]:
+    """Addresses of a node that lead to it from everywhere, once it has some."""
+    async with asyncio.timeout(MAP_S):
+        while not (found := [address for address in await node.addresses() if leads_here(address)]):
+            await asyncio.sleep(0.2)
+        return found
+
+
+@pytest.mark.remedy("finding:port_map")
+@pytest.mark.parametrize("way", ["NAT-PMP", "UPnP"])
+async def test_port_is_opened_by_the_router_that_is_asked_and_others_get_in_there(tmp_path: Path, way: Way) -> None:
+    for word in ("Turn on UPnP or NAT-PMP in the router", "start the daemon again", "forward TCP network.port there"):
+        assert word in FINDINGS["port_map"][1]
+    async with behind_a_router(tmp_path) as swarm:
+        a = await swarm.start("a", "0.0.0.0", map_port=True)
+        await asyncio.sleep(STAY_S)
+        assert port_map_finding(await a.addresses()).level == "warning"
+        async with router(swarm.internet, "a", way) as granting:
+            with standing_in(swarm.internet.namespace("a")):
+                await a.start()
+            (address,) = await opened(a)
+            assert port_map_finding(await a.addresses()).level == "ok"
+            ((outside, inside),) = granting.opened.items()
+            assert address == f"/ip4/{granting.outside}/tcp/{outside}/p2p/{a.peer_id}" and inside == PORT
+            w1 = swarm.nodes["w1"]
+            await w1.connect(a.peer_id, [address])
+            assert await swarm.ways("w1", "a") == [address.partition("/p2p/")[0]]
+
+
+async def test_no_router_is_asked_where_nobody_said_so(tmp_path: Path) -> None:
+    async with behind_a_router(tmp_path) as swarm, router(swarm.internet, "a", "UPnP") as idle:
+        a = await swarm.start("a", "0.0.0.0")
+        await asyncio.sleep(STAY_S)  # one that is to ask does so within a second
+        assert idle.asked == [] and not [address for address in await a.addresses() if leads_here(address)]
 
 
 async def finding(swarm: Swarm) -> Finding:

@@ -175,5 +175,8 @@ async def test_address_to_join_by_is_the_public_one_that_peers_confirmed(tmp_pat
     swarm = Member(tmp_path / "a", a_manifest()).swarm
     swarm._addresses = (f"/ip4/192.168.1.5/tcp/31337/p2p/{swarm.peer_id}",)
     assert swarm.join_address() == swarm.addresses()[0]
+    opened = f"/ip4/45.33.7.2/tcp/50175/p2p/{swarm.peer_id}"
+    swarm._addresses = (*swarm._addresses, opened)
+    assert swarm.join_address() == opened, "the router's, which leads here from everywhere"
     swarm.public = (f"/ip4/45.33.7.1/tcp/31337/p2p/{swarm.peer_id}",)
     assert swarm.join_address() == swarm.public[0]

@@ -23,6 +23,7 @@ from dilocoxd.cli.doctor.findings import FINDINGS
 from dilocoxd.cli.doctor.machine import FoundTorch
 from dilocoxd.cli.exit_codes import EXIT_CODES, epilog
 from dilocoxd.cli.main import cli
+from dilocoxd.cli.run_dir.members import outside_address
 from dilocoxd.config.api import ApiSection
 from dilocoxd.config.site import NetworkSection, ParallelSection, SiteConfig
 from dilocoxd.errors import PeerError
@@ -293,6 +294,28 @@ def test_addresses_that_others_cannot_use_are_warned_of() -> None:
     status = FakeView().status()
     assert checks_site.announce_finding(site, changed(status, addresses=("/ip4/127.0.0.1/tcp/1",))).level == "warning"
     assert checks_site.announce_finding(site, changed(status, addresses=("/ip4/203.0.113.7/tcp/1",))).level == "ok"
+
+
+MAPPED = "/ip4/203.0.113.7/tcp/50175"
+
+
+def test_port_that_the_router_opened_is_told_and_stands_in_links() -> None:
+    own, relayed = "/ip4/192.168.1.2/tcp/31337", f"{MAPPED}/p2p/{FakeView().peers()[0].peer_id}/p2p-circuit"
+    assert checks_site.port_map_finding((own, relayed)).level == "warning"
+    found = checks_site.port_map_finding((own, f"{MAPPED}/p2p/{FakeView().status().peer_id}"))
+    assert (found.level, found.text) == ("ok", f"others are told {MAPPED}")
+    status = changed(FakeView().status(), addresses=(own, MAPPED), public_addresses=())
+    assert outside_address(status, is_mapped=True) == MAPPED
+    assert outside_address(status, is_mapped=False) == "", "an address that nobody reached may be anything"
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_doctor_looks_for_a_port_of_the_router_only_where_it_was_asked_for(
+    api: Served, tmp_path: Path, is_asked: bool
+) -> None:
+    site = SiteConfig(network=NetworkSection(nat_port_map=is_asked))
+    found = {one.check for one in checks_site.site_findings(tmp_path, site, ApiClient(api.url, TOKEN))}
+    assert ("port_map" in found) == is_asked
 
 
 def test_key_that_others_can_read_is_an_error(tmp_path: Path) -> None:
