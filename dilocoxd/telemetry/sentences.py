@@ -24,7 +24,13 @@ def _caught_up(event: c.RecoveryEnded) -> str:
     return f"caught up: outer step {event.height} ({took})"
 
 
+def _stopped(event: c.DaemonStopped) -> str:
+    failed = f", exit code {event.exit_code}" if event.exit_code else ""
+    return f"the daemon has ended ({event.reason}{failed})"
+
+
 _SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
+    c.DaemonStopped: _stopped,
     c.SwarmJoined: _joined,
     c.PeerFound: lambda e: f"{e.peer} is a site of this run",
     c.PeerLost: lambda e: f"{e.peer} does not answer any more, for {in_time(e.silent_s)}: {e.reason}",

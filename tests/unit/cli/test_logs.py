@@ -45,7 +45,7 @@ def test_events_are_told_as_on_the_terminal_and_details_only_when_asked(run_dire
         file.write('{"time": 1790000000.0, "event": "moon.risen", "level": "warning", "phase": 3}\n{"time": 17')
     assert run(str(run_directory)) == [
         "INFO ~aLiCe1 said goodbye",
-        "INFO daemon.stopped reason=SIGINT exit_code=0",
+        "INFO the daemon has ended (SIGINT)",
         "WARNING moon.risen phase=3",
     ]
     assert run(str(run_directory), "--level", "debug", "-n", "4")[0].startswith("DEBUG round.committed round=1 ")

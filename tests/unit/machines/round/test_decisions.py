@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from dilocoxd.daemon.observe.ticker import NOBODY_READY
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.owners import assign_owners
@@ -79,7 +80,7 @@ def test_group_waits_longer_for_live_peers_that_may_be_in_another_attempt() -> N
 
 
 def test_nobody_ready_is_a_reason_and_no_group() -> None:
-    assert peers_of(gathered(), 99.0) == (None, "a site to finish its phase")
+    assert peers_of(gathered(), 99.0) == (None, NOBODY_READY), "the terminal knows these words"
 
 
 def test_who_complains_about_everybody_goes_alone() -> None:
