@@ -6,6 +6,7 @@ import click
 import pytest
 
 from dilocoxd.cli.main import cli
+from dilocoxd.cli.shell.default_command import SHOW, DefaultCommand
 from tests.remedies.messages import FOREIGN, OPTION, VALUE, Message, messages
 
 FEWEST = 150
@@ -32,7 +33,11 @@ def problem_of(told: str) -> str:
     """Why what follows `dilocoxd` cannot be typed; empty if it can."""
     words = told.split()
     command: click.Command = cli
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+    while isinstance(command, click.Group) and words:
+        if isinstance(command, DefaultCommand) and words[0] not in command.commands:
+            words = [SHOW, *words]
+        if words[0].startswith("-"):
+            break
         word = words[0]
         found = command.get_command(click.Context(command), word)
         if found is None:
