@@ -43,6 +43,8 @@ def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
     for line in found:
         click.echo(line)
     if follow:
+        if level == "info":
+            click.echo("(what happens from now on; each round too: --level debug)", err=True)
         for line in shown(coming(path), level, label):
             click.echo(line)
             sys.stdout.flush()

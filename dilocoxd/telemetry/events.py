@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -65,6 +66,25 @@ def as_line(text: str, level: Level, *, unix_s: float, is_dated: bool) -> str:
         return f"{time.strftime('%Y-%m-%d %H:%M:%S', when)} {level.upper()} {text}"
     mark = {"warning": "WARNING ", "error": "ERROR "}.get(level, "")
     return f"{time.strftime('%H:%M:%S', when)} {mark}{text}"
+
+
+def fitted(text: str, columns: int) -> str:
+    """As many parts of a line as are shown in `columns`, the first one whole; two spaces stand between parts.
+
+    >>> fitted("round 7  3/3 sites  next in ~2 s", 20)
+    'round 7  3/3 sites'
+    """
+    while len(text) > columns and "  " in text:
+        text = text.rpartition("  ")[0]
+    return text
+
+
+def _columns(stream: TextIO) -> int:
+    """Width of a terminal; more than any line's where there is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or sys.maxsize
+    except (OSError, ValueError):
+        return sys.maxsize
 
 
 def _short(value: object) -> str:
@@ -139,14 +159,15 @@ class EventLog:
             listener(record)
 
     def say(self, text: str) -> None:
-        """How it goes, for who reads along: not an event, and not in the file."""
+        """How it goes, for who reads along: not an event, and not in the file. On a terminal one line, if it can be."""
         if SEVERITY["info"] < SEVERITY[self._level]:
             return
         now = self._clock()
         if self._journal is not None:
             self._journal.send({"time": round(now, 3)}, text, "info")
         else:
-            self._print(text, "info", now)
+            room = _columns(self._stream) - len(as_line("", "info", unix_s=now, is_dated=self._is_dated))
+            self._print(fitted(text, room), "info", now)
 
     def _print(self, text: str, level: Level, unix_s: float) -> None:
         line = as_line(text, level, unix_s=unix_s, is_dated=self._is_dated)

@@ -121,7 +121,7 @@ def step_line(status: Status) -> str:
     left_s = max(0, phase.inner_steps - phase.inner_step) * phase.step_seconds
     parts = [f"round {status.height}", f"step {phase.inner_step}/{phase.inner_steps}", losses(status)]
     parts += [speed(status), f"exchange in ~{in_time(left_s)}" if left_s else ""]
-    parts += [time_left(status.progress), f"waits for {_wait(status)}" if _wait(status) else ""]
+    parts += [f"waits for {_wait(status)}" if _wait(status) else "", time_left(status.progress)]
     return "  ".join(filter(None, parts))
 
 

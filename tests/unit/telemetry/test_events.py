@@ -1,9 +1,14 @@
 """Events: names, JSON lines, lines for people, rotation, a disk that refuses."""
 
 import dataclasses
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
+import termios
 from pathlib import Path
 
 import pytest
@@ -137,6 +142,18 @@ def test_a_terminal_gets_the_time_and_a_journal_date_and_level() -> None:
     assert re.fullmatch(rf"\d\d:\d\d:\d\d WARNING {said}\n\d\d:\d\d:\d\d round 1  2/2 sites\n", screen.getvalue())
     day = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"
     assert re.fullmatch(rf"{day} WARNING {said}\n{day} INFO round 1  2/2 sites\n", file.getvalue())
+
+
+@pytest.mark.parametrize(("columns", "shown"), [
+    (80, "round 7  3/3 sites  loss 3.41 (val 3.40)  next in ~2 s"), (62, "round 7  3/3 sites  loss 3.41 (val 3.40)"),
+    (30, "round 7  3/3 sites"), (5, "round 7"),
+])  # fmt: skip
+def test_a_line_of_how_it_goes_is_one_line_of_the_terminal(columns: int, shown: str) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(master, "rb", buffering=0) as screen, os.fdopen(slave, "w") as stream:
+        EventLog(None, stream=stream).say("round 7  3/3 sites  loss 3.41 (val 3.40)  next in ~2 s")
+        assert screen.read(1000).decode()[len("12:34:56 ") :] == f"{shown}\r\n"
 
 
 def test_lines_of_how_it_goes_are_info() -> None:

@@ -68,13 +68,13 @@ def test_a_round_is_one_line_with_all_that_people_ask() -> None:
         ),
         (
             {"waiting_for": NOBODY_READY, "phase__inner_step": 34, "progress__eta_s": 0.0},
-            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s  learning rate at its lowest"
-            f"  waits for {NOBODY_READY}",
+            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s"
+            f"  waits for {NOBODY_READY}  learning rate at its lowest",
         ),
         (
             {"waiting_for": "segments of attic", "phase__inner_step": 34, "progress__eta_s": 0.0},
-            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s  learning rate at its lowest"
-            "  waits for segments of attic",
+            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s"
+            "  waits for segments of attic  learning rate at its lowest",
         ),
         ({"phase__inner_step": 0, "waiting_for": "the validation loss (evaluate 42 %)"},
          "training: waits for the validation loss (evaluate 42 %)"),
