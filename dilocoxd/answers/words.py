@@ -7,6 +7,8 @@ from dilocoxd.answers.progress import RunProgress
 MINUTE_S = 60
 HOUR_S = 3600
 DAY_S = 86_400
+SHORT_S = 0.05
+"""Less would be shown as 0.0 s."""
 
 
 def in_bytes(count: float) -> str:
@@ -25,11 +27,13 @@ def in_bytes(count: float) -> str:
 def in_time(seconds: float | None) -> str:
     """A duration, to two units; a dash while it is not known.
 
-    >>> [in_time(s) for s in (0.42, 9.6, 75, 3700, 90_000, 200_000, None)]
-    ['0.4 s', '10 s', '1 min 15 s', '1 h 1 min', '25 h', '2 d 7 h', '-']
+    >>> [in_time(s) for s in (0.008, 0.42, 9.6, 75, 3700, 90_000, 200_000, None)]
+    ['8 ms', '0.4 s', '10 s', '1 min 15 s', '1 h 1 min', '25 h', '2 d 7 h', '-']
     """
     if seconds is None:
         return "-"
+    if 0.0005 < seconds < SHORT_S:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < MINUTE_S:
         return f"{seconds:.1f} s" if seconds < 9.5 else f"{seconds:.0f} s"
     if seconds < HOUR_S:
