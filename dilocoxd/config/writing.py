@@ -1,5 +1,6 @@
 """Decides how a configuration is written for people: each field with its effect, unit and range or choices above it."""
 
+import functools
 import inspect
 import textwrap
 from typing import Any, Final, Literal, get_args, get_origin
@@ -61,4 +62,11 @@ def _value_text(section: str, field: str, value: Any) -> str:
 
 
 def comment_lines(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)]
+    """`text` as comments of at most WIDTH columns."""
+    return [*_wrapped(text)]
+
+
+@functools.cache
+def _wrapped(text: str) -> tuple[str, ...]:
+    """Kept: these are the texts of fields, and to wrap them takes most of the time of writing."""
+    return tuple(f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
