@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 from aiohttp import ClientSession, TCPConnector
 
-from tests.bench.paced import Pair, Setting, limit_for, run_pair
+from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, run_pair
 from tests.bench.slowdown import Block, arrange, pin
 from tests.harness.running.sites import SiteProcess
 
@@ -145,9 +145,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="inner steps of a phase")
     parser.add_argument("--phase-s", type=float, default=6.0, help="about what a phase takes on this machine")
     parser.add_argument("--payload", type=int, default=10_689_536, help="bytes a site sends per round")
+    add_hidden_size(parser)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
-    setting = Setting("phase", options.steps, limit_for(0.8, options.phase_s, options.payload))
+    limit = limit_for(0.8, options.phase_s, options.payload)
+    setting = Setting("phase", options.steps, limit, hidden_size=options.hidden_size)
     with tempfile.TemporaryDirectory() as folder:
         figures = run_pair(Path(folder), setting, lambda pair: measure(pair, options.blocks, options.block_s))
     for one in figures:

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.bench.paced import Pair, Setting, limit_for, run_pair
+from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, run_pair
 
 
 def measured(pair: Pair, rounds: int, limit_s: float) -> list[dict[str, Any]]:
@@ -40,12 +40,13 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=90.0)
     parser.add_argument("--inner-steps", type=int, default=40)
     parser.add_argument("--dir", type=Path, default=None)
+    add_hidden_size(parser)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         folder = Path(name)
-        free = Setting("arrival", arguments.inner_steps)
-        base = run_pair(folder / "free", free, lambda pair: measured(pair, 3, arguments.limit_s))
+        free = Setting("arrival", arguments.inner_steps, hidden_size=arguments.hidden_size)
+        base = run_pair(folder / "free", free, lambda pair: measured(pair, min(3, arguments.rounds), arguments.limit_s))
         for row in base:
             show({"delay": "arrival", "asked": 0.0, "upload_bytes_per_s": 0} | row)
         phase_s = statistics.mean(row["phase_s"] for row in base)
@@ -53,7 +54,7 @@ def main() -> None:
         for delay in arguments.delays.split(","):
             for text in arguments.ratios.split(","):
                 limit = limit_for(float(text), phase_s, payload)
-                setting = Setting(delay, arguments.inner_steps, limit)
+                setting = Setting(delay, arguments.inner_steps, limit, hidden_size=arguments.hidden_size)
                 found = run_pair(
                     folder / f"{delay}-{text}",
                     setting,

@@ -5,6 +5,7 @@ For tests.bench.overlap and tests.bench.slowdown. The phase time comes from an u
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -19,10 +20,20 @@ from tests.harness.running.twin_run_directories import make_pair
 PATIENCE_S = 180.0
 BURST_BYTES = 1 << 20
 """What dilocoxd/swarm/streams/throttle.py lets through at once."""
-MODEL = {
-    "vocab_size": 512, "hidden_size": 256, "num_layers": 3, "num_heads": 4, "num_kv_heads": 4,
-    "intermediate_size": 704, "seq_len": 32,
-}  # fmt: skip
+HIDDEN_SIZE = 256
+
+
+def model_of(hidden_size: int) -> dict[str, int]:
+    """2.6 million parameters at HIDDEN_SIZE, and about a fourth of them for half of it."""
+    return {
+        "vocab_size": 512, "hidden_size": hidden_size, "num_layers": 3, "num_heads": 4, "num_kv_heads": 4,
+        "intermediate_size": hidden_size * 11 // 4, "seq_len": 32,
+    }  # fmt: skip
+
+
+def add_hidden_size(parser: argparse.ArgumentParser) -> None:
+    """The option that makes the model smaller."""
+    parser.add_argument("--hidden-size", type=int, default=HIDDEN_SIZE, help="Of the model.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,7 @@ class Setting:
     upload_bytes_per_s: int = 0
     command: Callable[[SiteProcess], list[str]] | None = None
     """How to start a site; None: `dilocoxd run`."""
+    hidden_size: int = HIDDEN_SIZE
 
 
 def options_of(folder: Path, setting: Setting) -> tuple[list[str], list[str]]:
@@ -55,7 +67,7 @@ def options_of(folder: Path, setting: Setting) -> tuple[list[str], list[str]]:
         "round.progress_timeout_s": 10.0,
         "snapshot.every_rounds": 4,
     }
-    settings |= {f"model.{name}": value for name, value in MODEL.items()}
+    settings |= {f"model.{name}": value for name, value in model_of(setting.hidden_size).items()}
     manifest = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     limit = ["--set", f"network.upload_bytes_per_s_max={setting.upload_bytes_per_s}"]
     return manifest, ["--cache", str(folder / "cache"), *limit]

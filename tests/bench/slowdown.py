@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.bench.paced import Pair, Setting, limit_for, pid_of, run_pair
+from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, pid_of, run_pair
 from tests.harness.running.sites import SiteProcess
 
 CONDITIONS = ("pinned", "free")
@@ -124,10 +124,11 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=60.0, help="Per block.")
     parser.add_argument("--inner-steps", type=int, default=40)
     parser.add_argument("--dir", type=Path, default=None)
+    add_hidden_size(parser)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
     limit = limit_for(arguments.ratio, arguments.phase_s, arguments.payload)
-    setting = Setting(arguments.delay, arguments.inner_steps, limit)
+    setting = Setting(arguments.delay, arguments.inner_steps, limit, hidden_size=arguments.hidden_size)
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         rows = run_pair(
             Path(name), setting, lambda pair: alternate(pair, arguments.blocks, arguments.rounds, arguments.limit_s)

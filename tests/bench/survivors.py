@@ -24,7 +24,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
-from tests.bench.paced import MODEL, limit_for
+from tests.bench.paced import HIDDEN_SIZE, limit_for, model_of
 from tests.chaos.judge import read_events
 from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
 from tests.harness.running.run_directories import printed_address, share_authority
@@ -34,7 +34,7 @@ from tests.harness.synthetic.trainer import STEP_S_VARIABLE
 NAMES = "abc"
 PATIENCE_S = 240.0
 PAYLOAD_BYTES = 10_700_000
-"""fp32 contribution of paced.MODEL; each site sends about as much in a round of three (own shares and results)."""
+"""fp32 contribution of the model; each site sends about as much in a round of three (own shares and results)."""
 EXCHANGE_SHARE = 0.3
 
 
@@ -50,7 +50,7 @@ def make_sites(folder: Path, network: Network, steps: int, phase_s: float) -> li
         "round.progress_timeout_s": 5.0,
         "snapshot.every_rounds": 4,
     }
-    settings |= {f"model.{name}": value for name, value in MODEL.items()}
+    settings |= {f"model.{name}": value for name, value in model_of(HIDDEN_SIZE).items()}
     manifest = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     limit = limit_for(EXCHANGE_SHARE, phase_s, PAYLOAD_BYTES)
     common = ["--cache", str(folder / "cache"), "--set", f"network.upload_bytes_per_s_max={limit}"]

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dilocoxd.daemon.workers.forked import ForkLaunch
 from dilocoxd.daemon.workers.ranks import listen, with_ranks
@@ -73,10 +73,34 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+class Server(Protocol):
+    """The process of a fork server."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait_for(self, timeout_s: float) -> int: ...
+
+
+Launch = Callable[[Sequence[str], Mapping[str, str], socket.socket], Server]
+"""Starts a fork server with this command and environment; the socket is its standard input."""
+
+
+class _Program(subprocess.Popen[bytes]):
+    def wait_for(self, timeout_s: float) -> int:
+        return self.wait(timeout_s)
+
+
+def _start_program(command: Sequence[str], environment: Mapping[str, str], control: socket.socket) -> Server:
+    return _Program(command, stdin=control, env=environment, start_new_session=True)
+
+
 class Forks:
     """One fork server that has loaded `modules`. Use as a context manager; at its end all its workers are gone."""
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *modules: str, launch: Launch | None = None) -> None:
+        """`launch`: what starts the fork server, if that is no program as always (spare.py)."""
+        self._launch = launch or _start_program
         self.exits: dict[int, int] = {}
         self._modules = modules
         self._forked: dict[int, int] = {}
@@ -88,11 +112,9 @@ class Forks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._mark = f"forks-{os.getpid()}-{id(self)}"
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dilocoxd.ipc.fork_server", LABEL], stdin=theirs,
-                env={**os.environ, TREE_VARIABLE: padded(self._mark), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )  # fmt: skip
+            environment = {**os.environ, TREE_VARIABLE: padded(self._mark), "OMP_NUM_THREADS": "1"}
+            command = (sys.executable, "-m", "dilocoxd.ipc.fork_server", LABEL)
+            self._process = self._launch(command, environment, theirs)
         self._control = ours
         self.load(*self._modules)
         return self
@@ -108,7 +130,7 @@ class Forks:
 
     def __exit__(self, *_: object) -> None:
         self._control.close()
-        self._process.wait(WAIT_S)
+        self._process.wait_for(WAIT_S)
 
     @property
     def pid(self) -> int:
@@ -161,7 +183,7 @@ class Forks:
         """The next thing that the fork server says."""
         assert select.select([self._control], [], [], timeout_s)[0], f"the fork server is silent for {timeout_s:g} s"
         data = self._control.recv(FORK_MESSAGE_BYTES_MAX)
-        assert data, f"the fork server ended with status {self._process.wait(WAIT_S)}"
+        assert data, f"the fork server ended with status {self._process.wait_for(WAIT_S)}"
         message = FORK_MESSAGES.decode(data)
         assert not isinstance(message, ForkFailed), message.reason
         if isinstance(message, Forked):

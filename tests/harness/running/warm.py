@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.daemon.settings import FAMILY_MODULES
-from tests.harness.outer_worker.forks import ForkedProcess, Forks
+from tests.harness.outer_worker.forks import ForkedProcess, Forks, Launch
 from tests.harness.paced.sitecustomize import STEP_VARIABLE as STEP_VARIABLE
 
 WARM_VARIABLE: Final = "DILOCOXD_TESTS_FORK"
@@ -28,18 +28,38 @@ MODULES: Final = (
 )
 
 _forks: Forks | None = None
+_launches: list[Launch] = []
+
+
+def keep_launch(launch: Launch) -> None:
+    """What the next fork server of this process is started by."""
+    _launches.append(launch)
 
 
 def fork_daemon(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, namespace: str
 ) -> ForkedProcess:
     """What `python -m ARGUMENTS` would be, in a session of its own; `namespace`: of the network; none if empty."""
+    return fork_ordered(DAEMON, arguments, folder, environment, {}, output=output, namespace=namespace)
+
+
+def fork_ordered(
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    passed: Mapping[str, int],
+    *,
+    output: int,
+    namespace: str = "",
+) -> ForkedProcess:
+    """A fork that runs `main()` of `module`, which becomes `python -m ARGUMENTS` (warm_daemon.be_command)."""
     order = {"arguments": [*arguments], "folder": str(folder), "environment": {**environment}, "namespace": namespace}
     place = os.memfd_create("order")
     try:
         os.write(place, json.dumps(order).encode())
         os.lseek(place, 0, os.SEEK_SET)
-        return fork(DAEMON, {ORDER_VARIABLE: place}, output=output)
+        return fork(module, {ORDER_VARIABLE: place, **passed}, output=output)
     finally:
         os.close(place)
 
@@ -57,7 +77,7 @@ def load_families() -> None:
 def _running_forks() -> Forks:
     global _forks
     if _forks is None or not _forks.is_alive:  # one that died is the fault of the test that ran then
-        _forks = Forks(*MODULES).__enter__()
+        _forks = Forks(*MODULES, launch=_launches.pop() if _launches else None).__enter__()
         atexit.register(_forks.__exit__)
         assert _forks.num_threads == 1, "a fork would take one thread along, and not the others"
     return _forks

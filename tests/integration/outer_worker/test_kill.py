@@ -31,7 +31,7 @@ from dilocoxd.wire.local.outer_worker import (
     Share,
 )
 from tests.harness.outer_worker.daemon_end import OuterDaemon, WorkerDied, tiny_manifest
-from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.forks import Forks
 from tests.harness.outer_worker.swarm import foreign_payload
 from tests.reference.state_digest import anchor_hash
 
@@ -43,12 +43,6 @@ KILLS = 25
 JOURNAL_WRITES_MIN = 50
 """Of one undisturbed scenario: fewer would mean that something is not journalled."""
 FINAL_BUFFERS = (local_buffers.ANCHOR, local_buffers.MOMENTUM, local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK)
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks(OUTER) as started:
-        yield started
 
 
 class Persistent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from dilocoxd.wire.local.outer_worker import (
     WriteSnapshot,
 )
 from tests.harness.outer_worker.daemon_end import tiny_manifest
-from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.forks import Forks
 from tests.harness.outer_worker.parts_end import PartsDaemon
 from tests.harness.outer_worker.swarm import foreign_payload
 
@@ -42,12 +41,6 @@ SHARES = (Share(0, 300), Share(-1, 500))
 JOURNAL_WRITES_MIN = 20
 """Of one part in an undisturbed scenario; fewer would mean that something is not journalled."""
 FINAL_BUFFERS = (local_buffers.ANCHOR, local_buffers.MOMENTUM, local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK)
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks(OUTER) as started:
-        yield started
 
 
 class Persistent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from dilocoxd.outerworker.plan import make_plan
 from tests.bench.outer_memory import Bench, bench_manifest, report
 from tests.harness.outer_worker.daemon_end import OuterDaemon
-from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.forks import Forks
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -21,12 +20,6 @@ SHARED_X_MAX = 4.75
 """Three sites: anchor, momentum, phase, feedback, a third of owner feedback, an int4 result and UNDO."""
 PRIVATE_MIB_MAX = 260.0
 """Interpreter and torch take 150; the rest is scratch of one segment. Independent of the model."""
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks(OUTER) as started:
-        yield started
 
 
 @pytest.mark.parametrize(("model", "rounds"), [("tiny", 200), ("10m", 16)])

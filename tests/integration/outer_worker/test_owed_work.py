@@ -19,17 +19,11 @@ from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import LoadState, OpenState, ReturnWork, Settle, WorkReturned
 from dilocoxd.wire.local.worker import WorkerFailed
 from tests.harness.outer_worker.daemon_end import OuterDaemon, WorkerDied, tiny_manifest
-from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.forks import Forks
 from tests.harness.outer_worker.swarm import Site, commit, exchange, form
 
 pytestmark = pytest.mark.processes
 PHASE = PhaseId(3)
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks(OUTER) as started:
-        yield started
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
 from dilocoxd.wire.local.outer_worker import CopyBase, FormContribution, LoadState, OpenState, Settle
 from dilocoxd.wire.local.worker import WorkerFailed
 from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
-from tests.harness.outer_worker.forks import OUTER, Forks
+from tests.harness.outer_worker.forks import Forks
 from tests.harness.outer_worker.swarm import Site, commit, exchange, form, gather, take_anchor, write_state
 
 pytestmark = pytest.mark.processes
@@ -30,12 +30,11 @@ TELESCOPE_TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forks() -> Iterator[None]:
-    """One process forks all workers of this file."""
-    with Forks(OUTER) as started:
-        LAUNCHERS.append(started)
-        yield
-        LAUNCHERS.clear()
+def launcher(forks: Forks) -> Iterator[None]:
+    """What forks all workers of this file."""
+    LAUNCHERS.append(forks)
+    yield
+    LAUNCHERS.clear()
 
 
 LAUNCHERS: list[Forks] = []

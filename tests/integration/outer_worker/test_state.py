@@ -41,12 +41,6 @@ pytestmark = pytest.mark.processes
 GONE_TIMEOUT_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks(OUTER) as started:
-        yield started
-
-
 @pytest.fixture
 def site(tmp_path: Path, forks: Forks) -> Iterator[Site]:
     """A site that has committed two rounds."""
