@@ -34,7 +34,7 @@ from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords
 from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id, id_bytes
 from dilocoxd.swarm.p2pd.process import P2pdChanges, fenced, hear_failures, p2pd_class, p2pd_log
 from dilocoxd.swarm.p2pd.relays import HOP_PROTOCOL, deny
-from dilocoxd.swarm.p2pd.settings import NodeSettings, fix_ports
+from dilocoxd.swarm.p2pd.settings import NodeSettings, with_ports
 from dilocoxd.swarm.p2pd.slim_import import import_slim
 from dilocoxd.swarm.streams.room import network_of
 
@@ -95,14 +95,17 @@ class Node:
     async def start(self) -> None:
         """Start p2pd and the DHT node, register the handlers. Raises ConfigError (port), WorkerError (p2pd)."""
         await self._tear_down(is_graceful=False)
-        self._listen = fix_ports(self._listen or self._settings.listen)
         await asyncio.to_thread(check_binary, Path(hivemind_cli.__file__).parent / "p2pd")
         os.environ["GOMEMLIMIT"] = f"{self._settings.p2pd_memory_mib}MiB"  # p2pd inherits our environment
+        self._listen = await with_ports(self._listen or self._settings.listen, self._create_in_time)
+        self.num_starts += 1
+
+    async def _create_in_time(self, listen: tuple[str, ...]) -> None:
         begun: list[Any] = []
         limit_s = self._settings.startup_timeout_s + START_SLACK_S
         try:
             async with asyncio.timeout(limit_s):
-                await self._create(begun)
+                await self._create(listen, begun)
                 begun.clear()
         except TimeoutError as error:
             raise WorkerError(f"p2pd did not start: no answer within {limit_s:g} s; read logs/p2pd.log") from error
@@ -112,11 +115,10 @@ class Node:
         finally:
             for p2p in begun:
                 self._drop(p2p)
-        self.num_starts += 1
 
-    async def _create(self, begun: list[Any]) -> None:
+    async def _create(self, listen: tuple[str, ...], begun: list[Any]) -> None:
         self._p2p = await self._p2p_class(begun).create(
-            host_maddrs=list(self._listen),
+            host_maddrs=list(listen),
             announce_maddrs=list(self._settings.announce) or None,
             identity_path=str(self._settings.identity_path),
             check_if_identity_free=False,

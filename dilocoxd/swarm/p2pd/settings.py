@@ -1,13 +1,17 @@
 """How p2pd is to be run, and the check that its ports are really free before it starts."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ids import PeerId
+
+PORT_TRIES: Final = 5
+PORT_TAKEN: Final = "address already in use"
+"""What p2pd says of a port that is not free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +69,21 @@ def fix_ports(listen: tuple[str, ...]) -> tuple[str, ...]:
             parts[4] = str(probe.getsockname()[1])
         fixed.append("/".join(parts))
     return tuple(fixed)
+
+
+async def with_ports(listen: tuple[str, ...], start: Callable[[tuple[str, ...]], Awaitable[None]]) -> tuple[str, ...]:
+    """Start with free ports in place of 0; returns where it listens. Raises ConfigError, and what `start` raises.
+
+    A port that was free may be the end of somebody's connection by the time that p2pd listens: then another is tried.
+    """
+    tries = 0
+    while True:
+        fixed = fix_ports(listen)
+        tries += 1
+        try:
+            await start(fixed)
+        except WorkerError as error:
+            if fixed == listen or tries == PORT_TRIES or PORT_TAKEN not in str(error):
+                raise
+        else:
+            return fixed

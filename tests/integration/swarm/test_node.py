@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 from hivemind.proto import dht_pb2
 
 from dilocoxd.errors import ConfigError, PeerError, WorkerError
+from dilocoxd.swarm.p2pd import settings
 from dilocoxd.swarm.p2pd.connections import ip_of
 from dilocoxd.swarm.p2pd.node import DHTID, P2PHandlerError, PeerID
+from dilocoxd.swarm.p2pd.settings import fix_ports
 from dilocoxd.swarm.streams.streams import unix_ms
 from tests.integration.swarm.sites import Site, dht_size, sites, start_site, until
 
@@ -175,6 +178,20 @@ async def test_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
         taken = (await a.node.addresses())[0].split("/p2p/")[0]
         with pytest.raises(ConfigError, match="cannot listen on"):
             await start_site(tmp_path / "second", listen=taken)
+
+
+async def test_free_port_that_is_taken_meanwhile_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"
+        found = iter([(taken,), (taken,)])
+        monkeypatch.setattr(settings, "fix_ports", lambda listen: next(found, None) or fix_ports(listen))
+        async with sites(tmp_path, 1) as (a,):
+            assert not (await a.node.addresses())[0].startswith(taken + "/")
+            assert next(found, None) is None, "it was tried"
 
 
 async def test_shutdown_leaves_no_process_and_no_socket() -> None:
