@@ -79,11 +79,8 @@ def make_directory(path: Path) -> None:
         fsync_directory(path.parent)
 
 
-def write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace `path` by `data`, atomically and durably. Raises StoreError (DiskFull); the old file then stays.
-
-    `mode`: permissions, from the first byte on, less what the umask takes away.
-    """
+def stage_file(path: Path, data: bytes, *, mode: int = 0o666) -> Path:
+    """Write what shall replace `path` beside it, synced; returns where. Raises StoreError (DiskFull)."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         temporary.unlink(missing_ok=True)  # what a crash has left may have other permissions
@@ -92,6 +89,19 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise store_error(f"writing {path.name}", path, error) from error
+    return temporary
+
+
+def write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace `path` by `data`, atomically and durably. Raises StoreError (DiskFull); the old file then stays.
+
+    `mode`: permissions, from the first byte on, less what the umask takes away.
+    """
+    temporary = stage_file(path, data, mode=mode)
+    try:
         temporary.replace(path)
         fsync_directory(path.parent)
     except OSError as error:

@@ -19,7 +19,7 @@ from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.machines.peers.reverts import DECIDED_MAX
 from dilocoxd.machines.round.outputs import KeptPromise, Promise
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, store_error, write_file
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, fsync_directory, stage_file, store_error, write_file
 from dilocoxd.wire.codec import Length, decode_struct, encode_struct
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX
 from dilocoxd.wire.messages import TakeBack
@@ -49,8 +49,9 @@ class PromiseFile:
     ) -> None:
         """Durable when this returns. Raises StoreError; the promise before it then stands, with its payload.
 
-        `beside`: what must be done before the promise stands, and is done while the payload is written: everybody
-        waits for our vote, and two syncs at a time take little longer than one. Its StoreError is ours.
+        `beside`: what must be done before the promise stands, and is done while it and the payload are written under
+        other names: everybody waits for our vote, and three syncs at a time take little longer than one. Its
+        StoreError is ours.
         """
         failures: list[StoreError] = []
 
@@ -60,37 +61,48 @@ class PromiseFile:
             except StoreError as error:
                 failures.append(error)
 
-        # Neither is cancelled when the other fails: no thread reads RESULT, or writes, once this has returned.
+        # None is cancelled when another fails: no thread reads RESULT, or writes, once this has returned.
         async with asyncio.TaskGroup() as group:
             copied = asyncio.to_thread(self._keep_payload, promise, result_fd, payloads)
             group.create_task(to_its_end(copied), name="payload of a vote")
+            group.create_task(to_its_end(asyncio.to_thread(self._stage, promise)), name="promise")
             if beside is not None:
                 group.create_task(to_its_end(beside), name="beside a promise")
         if failures:
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(self._temporary.unlink, missing_ok=True)
+            await asyncio.to_thread(self._forget_temporaries)
             raise failures[0]
-        await asyncio.to_thread(self._write, promise)
-
-    def _save(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
-        self._keep_payload(promise, result_fd, payloads)
-        self._write(promise)
+        await asyncio.to_thread(self._publish, promise)
 
     @property
-    def _temporary(self) -> Path:
-        return self._payload_path.with_name(self._payload_path.name + TEMPORARY_SUFFIX)
+    def _temporaries(self) -> tuple[Path, Path]:
+        """Of the payload and of the promise."""
+        payload, promise = (
+            path.with_name(path.name + TEMPORARY_SUFFIX) for path in (self._payload_path, self._path)
+        )
+        return payload, promise
+
+    def _forget_temporaries(self) -> None:
+        for temporary in self._temporaries:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def _keep_payload(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
         if promise.entry is not None:
             self._copy(result_fd, payloads.at(promise.entry.lowrank_r).total_bytes)
 
-    def _write(self, promise: Promise) -> None:
-        if promise.entry is not None:
-            try:
-                self._temporary.replace(self._payload_path)  # the promise's own sync of the folder is behind it
-            except OSError as error:
-                raise store_error("keeping the payload we vote for", self._payload_path, error) from error
-        write_file(self._path, encode_struct(promise))
+    def _stage(self, promise: Promise) -> None:
+        stage_file(self._path, encode_struct(promise))
+
+    def _publish(self, promise: Promise) -> None:
+        payload, temporary = self._temporaries
+        try:
+            if promise.entry is not None:
+                payload.replace(self._payload_path)  # first: no promise stands without its payload
+            temporary.replace(self._path)
+            fsync_directory(self._path.parent)
+        except OSError as error:
+            self._forget_temporaries()
+            raise store_error("keeping what we promise", self._path, error) from error
 
     async def save_reverts(self, taken_back: tuple[TakeBack, ...]) -> None:
         """Durable when this returns, in the place of those before. Raises StoreError."""
@@ -111,13 +123,14 @@ class PromiseFile:
             ) from error
 
     def _copy(self, source: int, length: int) -> None:
+        temporary, _ = self._temporaries
         try:
-            with self._temporary.open("wb", buffering=0) as file:
+            with temporary.open("wb", buffering=0) as file:
                 for start in range(0, length, _COPY_BYTES):
                     file.write(os.pread(source, min(_COPY_BYTES, length - start), start))
                 os.fsync(file.fileno())
         except OSError as error:
-            self._temporary.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise store_error("keeping the payload we vote for", self._payload_path, error) from error
 
     async def load(self, result_fd: int, payloads: PayloadMaps) -> KeptPromise | None:

@@ -1,15 +1,18 @@
 """site.json: what the phase machine must not forget (machines/phase/settings.py); replaced atomically, durably."""
 
 import dataclasses
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dilocoxd.errors import StoreError
-from dilocoxd.machines.phase.outputs import ForgetWork, PersistRecord
+from dilocoxd.machines.phase.outputs import ForgetWork, PersistRecord, PhaseCommand, RunOuter
 from dilocoxd.machines.phase.settings import SiteRecord
 from dilocoxd.store.durable import write_file
 from dilocoxd.store.kept_work import KeptWorkStore, work_directory
+from dilocoxd.wire.local.outer_worker import ApplyResult
 
 FILE_NAME = "site.json"
 
@@ -44,6 +47,20 @@ def note_durably(run_directory: Path, command: PersistRecord | ForgetWork) -> No
         save_record(run_directory, command.record)
     else:
         KeptWorkStore(work_directory(run_directory)).forget(command.phase)
+
+
+def overlapped(commands: Sequence[PhaseCommand]) -> list[PhaseCommand]:
+    """In the order in which they are carried out: an entry that waits only for the record is applied meanwhile.
+
+    Everybody waits for it, and it changes shared memory alone, which a crash before the record is durable forgets
+    too. Its answer is taken in once all of these are done.
+    """
+    found = list(commands)
+    for at, (first, then) in enumerate(itertools.pairwise(commands)):
+        is_applied = isinstance(then, RunOuter) and isinstance(then.request, ApplyResult)
+        if is_applied and isinstance(first, PersistRecord):
+            found[at : at + 2] = then, first
+    return found
 
 
 def save_record(run_directory: Path, record: SiteRecord) -> None:

@@ -28,7 +28,7 @@ from dilocoxd.daemon.site.launch import (
     socket_place,
 )
 from dilocoxd.daemon.site.progress import SiteProgress
-from dilocoxd.daemon.site.record import load_record, note_durably
+from dilocoxd.daemon.site.record import load_record, note_durably, overlapped
 from dilocoxd.daemon.site.refusals import result_or_other, share_or_other
 from dilocoxd.daemon.site.saved_feedback import read_saved
 from dilocoxd.daemon.site.status import site_status, worker_changed
@@ -143,7 +143,7 @@ class LocalSite:
                 late_s = clock() - deadline if deadline is not None else 0.0
                 event = ev.TimeLost(late_s) if late_s > LATE_MAX_S else ev.PhaseDeadlineReached()
             self._num_handled += 1
-            for command in machine.handle(event, now=Monotonic(clock())):
+            for command in overlapped(machine.handle(event, now=Monotonic(clock()))):
                 await self._execute(command, group)
             started = self.progress.phase_started(machine.state)
             if started is not None:

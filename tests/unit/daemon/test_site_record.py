@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.site.record import FILE_NAME, load_record, note_durably, save_record
+from dilocoxd.daemon.site.record import FILE_NAME, load_record, note_durably, overlapped, save_record
 from dilocoxd.daemon.site.saved_feedback import read_saved
 from dilocoxd.errors import StoreError
-from dilocoxd.ids import Digest, PhaseId
-from dilocoxd.machines.phase.outputs import ForgetWork, PersistRecord
+from dilocoxd.ids import Digest, PhaseId, RoundIndex
+from dilocoxd.machines.phase.outputs import FinishOrder, ForgetWork, PersistRecord, RunOuter
 from dilocoxd.machines.phase.settings import SavedFeedback, SiteRecord
 from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, work_directory
 from dilocoxd.store.tensor_header import encode_header
+from dilocoxd.wire.local.outer_worker import ApplyResult, FormContribution, SaveSite
 
 RECORD = SiteRecord(7, PhaseId(3))
 
@@ -75,3 +76,22 @@ def test_feedback_file_says_what_it_holds(tmp_path: Path, content: str) -> None:
     assert read_saved(path) == SavedFeedback(PhaseId(7), None, expected)
     path.write_bytes(path.read_bytes()[:-9])
     assert read_saved(path) is None
+
+
+def test_an_entry_is_applied_while_the_record_reaches_the_disk() -> None:
+    note, apply = PersistRecord(RECORD), RunOuter(1, ApplyResult(1, RoundIndex(4), "", 0, 0))
+    assert overlapped([note, apply]) == [apply, note]
+    assert overlapped([note, note, apply]) == [note, apply, note]
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        FinishOrder(1, None),
+        RunOuter(1, FormContribution(1, PhaseId(8), 0)),
+        RunOuter(1, SaveSite(1, "feedback", PhaseId(3))),
+    ],
+)
+def test_all_else_waits_for_the_record(then: FinishOrder | RunOuter) -> None:
+    apply = RunOuter(2, ApplyResult(2, RoundIndex(4), "", 0, 0))
+    assert overlapped([PersistRecord(RECORD), then, apply]) == [PersistRecord(RECORD), then, apply]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -37,19 +38,41 @@ async def test_promise_without_a_vote_comes_back(tmp_path: Path) -> None:
     assert not kept.results_held
 
 
-async def test_payload_is_written_beside_what_must_be_kept_too_and_the_promise_after_both(tmp_path: Path) -> None:
+async def test_payload_and_promise_are_written_beside_what_must_be_kept_too_and_the_promise_stands_after_all(
+    tmp_path: Path,
+) -> None:
     entry = chain(1)[0].entry
     promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")), OFFERS)
     seen = []
 
     async def keep_work() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not (tmp_path / "promise.payload.tmp").exists():
+            while not all((tmp_path / name).exists() for name in ("promise.payload.tmp", "promise.tmp")):
                 await asyncio.sleep(0.001)
         seen.append((tmp_path / "promise").exists())
 
     await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP, keep_work())
     assert seen == [False]
+
+
+async def test_a_vote_waits_for_one_sync_after_those_that_go_on_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = chain(1)[0].entry
+    promise = Promise(RoundIndex(0), GENESIS, Attempt(1), Attempt(1), entry, (PeerId("A"), PeerId("B")), OFFERS)
+    first_two, fsync = threading.Barrier(2, timeout=PATIENCE_S), os.fsync
+    num_synced = 0
+
+    def counted(descriptor: int) -> None:
+        nonlocal num_synced
+        num_synced += 1
+        if num_synced <= 2:
+            first_two.wait()  # each begins before the other ends, or the test does
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    await PromiseFile(tmp_path).save(promise, memfd(payload_of(0)), MAP)
+    assert num_synced == 3
 
 
 async def test_promise_does_not_stand_when_the_work_could_not_be_kept(tmp_path: Path) -> None:
