@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EVAL := .venv-eval/.installed
+PEERS := .venv-peers/.installed
 ARGS ?=
 
 # Two cores are enough for everything here only if no library starts a thread per core in every process.
@@ -85,7 +86,7 @@ test-fast: $(STAMP)
 
 # Measures what docs/benchmarks.md says, half an hour on a quiet machine, and writes it there; as root. One row alone, or
 # the pages again from what was measured: make bench ARGS=headline, make bench ARGS=--pages.
-bench: $(STAMP)
+bench: $(STAMP) $(PEERS)
 	$(BIN)/python -m tests.bench.page $(ARGS)
 
 # The documentation as a site in build/site; a link that leads nowhere fails.
@@ -129,6 +130,15 @@ $(EVAL): constraints-eval.txt $(STAMP)
 	.venv-eval/bin/python -m pip check
 	touch $@
 
+# What tests/bench/peers measures beside ours and is no package of dilocoxd: in a place of its own, as the harness.
+$(PEERS): constraints-peers.txt $(STAMP)
+	test -x .venv-peers/bin/python || "$(PYTHON)" -m venv --without-pip .venv-peers
+	for python in .venv-peers/bin/python $(BIN)/python; do $$python -c 'import site; print(site.getsitepackages()[0])'; done | \
+	  { read -r own && read -r other && echo "$$other" > "$$own/beside.pth"; }
+	.venv-peers/bin/python -m pip install --quiet --no-compile --no-deps -r constraints-peers.txt
+	.venv-peers/bin/python -m pip check
+	touch $@
+
 # What is installed, as CycloneDX JSON; the tool has a place of its own, so that it is not part of the list.
 sbom: $(STAMP)
 	test -x .venv-sbom/bin/cyclonedx-py || { "$(PYTHON)" -m venv .venv-sbom && \
@@ -136,7 +146,7 @@ sbom: $(STAMP)
 	.venv-sbom/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.cdx.json $(BIN)/python
 
 clean:
-	rm -rf $(VENV) .venv-eval .venv-sbom sbom.cdx.json build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-eval .venv-peers .venv-sbom sbom.cdx.json build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # The sha256 of each package that runs, for this kind of machine; nothing is installed (SECURITY.md).
 .PHONY: hashes install-hashed

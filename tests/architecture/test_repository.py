@@ -15,7 +15,9 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 
 
-IGNORED = {".git", ".venv", ".venv-eval", ".hypothesis", ".cache", "build", "dist", "demo-out", "node_modules"}
+IGNORED = {
+    ".git", ".venv", ".venv-eval", ".venv-peers", ".hypothesis", ".cache", "build", "dist", "demo-out", "node_modules",
+}  # fmt: skip
 
 
 def repository_files() -> list[Path]:

@@ -29,6 +29,7 @@ SHORTEST = {
     "convergence.liars": "--once --rounds 2 --task toy --json {folder}/liars.json",
     "data": "--mib 1 --gib 0.1 --samples 64",
     "links.fixed_cost": "--sites 2 --rtts-ms 20 --connections 8 --rounds 1",
+    "links.whole_rounds": "--sites 2 --rtts-ms 20 --rounds 1 --inner-steps 5 --step-s 0.05",
     "links.data_plane": "--mbits 200 --rtts-ms 20 --mib 8 --repetitions 1",
     "headline": "--sites 2 --ratios 2 --legs default --hidden-size 32 --batch-sequences 1 --step-s 0.05 --rounds 1"
     " --own-inner-steps 10 --leg-s 5 --ddp-steps 2 --ddp-s 1 --json {folder}/headline.json --plot {folder}/h.png",
@@ -54,7 +55,7 @@ SHORTEST = {
     "trust": "--garbage 20 --keys 1 --frames 4 --phase-s 0.5 --quiet-s 1",
 }
 """Benchmark -> options of its shortest run."""
-PARTS = {"headline.rank", "headline.site", "peers.peer", "restarts.elastic", "restarts.rank"}
+PARTS = {"headline.rank", "headline.site", "links.watched_site", "peers.peer", "restarts.elastic", "restarts.rank"}
 """Programs that another benchmark starts."""
 
 

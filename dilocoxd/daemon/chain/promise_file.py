@@ -76,9 +76,7 @@ class PromiseFile:
     @property
     def _temporaries(self) -> tuple[Path, Path]:
         """Of the payload and of the promise."""
-        payload, promise = (
-            path.with_name(path.name + TEMPORARY_SUFFIX) for path in (self._payload_path, self._path)
-        )
+        payload, promise = (path.with_name(path.name + TEMPORARY_SUFFIX) for path in (self._payload_path, self._path))
         return payload, promise
 
     def _forget_temporaries(self) -> None:

@@ -72,7 +72,7 @@ ROWS = (
         "headline.png",
     ),
     Row(
-        "codecs", "compression", "--elements 16777216 --repetitions 8", 90,
+        "codecs", "compression", "--elements 16777216 --repetitions 8", 80,
         (
             Figure("int4, encode and decode, copies", "both_memcpys", where={"codec": "int4"}, at_most=4),
             Figure("int2, the same", "both_memcpys", where={"codec": "int2"}, at_most=8),
@@ -85,7 +85,7 @@ ROWS = (
         (Figure("scratch of a reduction, the worst codec, segments", "reduce", of=max, at_most=1.3),),
     ),
     Row(
-        "data", "data", "--mib 16 --gib 1", 120,
+        "data", "data", "--mib 16 --gib 1", 100,
         (
             Figure("packing as GPT-2 splits: MB/s", pattern=r"as GPT-2 splits: ([\d.]+) MB/s", at_least=10),
             Figure("packing as Qwen splits: MB/s", pattern=r"as Qwen splits: ([\d.]+) MB/s", at_least=10),
@@ -107,12 +107,16 @@ ROWS = (
         ),
     ),
     Row(
-        "fixed-cost", "links.fixed_cost", "--sites 2 --rtts-ms 0,100 --rounds 8", 120,
+        "fixed-cost", "links.fixed_cost", "--sites 2 --rtts-ms 0,100 --connections 8 --rounds 8", 70,
         (Figure("last contribution to last applied entry, 2 sites, 100 ms: s", "cost",
                 where={"round trip": "100 ms", "connections": 8}, at_most=0.45),),
     ),
     Row(
-        "catch-up", "catch_up", "--mib 100 --repetitions 1", 90,
+        "whole-rounds", "links.whole_rounds", "--sites 2,4 --rtts-ms 50 --rounds 5", 120,
+        (Figure("with real outer workers, 50 ms, the worse of 2 and 4 sites: s", "cost", of=max, at_most=0.3),),
+    ),
+    Row(
+        "catch-up", "catch_up", "--mib 100 --repetitions 1", 70,
         (Figure("three donors of 100 Mbit/s: share of links", "share_of_links", where={"sources": 3}, at_least=0.85),),
     ),
     Row(
@@ -123,22 +127,22 @@ ROWS = (
         ),
     ),
     Row(
-        "generations", "restarts.generations", "5", 70,
+        "generations", "restarts.generations", "5", 60,
         (Figure("generation of two ranks to gloo's first sum: s", "start s", where={"way": "ours"}, at_most=2),),
     ),
     Row(
-        "survivors", "survivors", "--kills 1 --steps 40 --step-s 0.1", 150,
+        "survivors", "survivors", "--kills 1 --steps 40 --step-s 0.1", 130,
         (Figure("a peer killed or vanished: given up after, s", "detection_s", of=max),),
     ),
     Row(
-        "others", "peers", "--mib 10 --mbit 100 --rounds 3", 150,
+        "others", "peers", "--ways gloo,hivemind,torchft --mib 10 --mbit 100 --rounds 3", 180,
         (
             Figure("gloo's ring, kill -9 to its next exchange: s", "next_s", where={"way": "gloo"}),
             Figure("hivemind's averager, the same", "next_s", where={"way": "hivemind"}),
         ),
     ),
     Row(
-        "trust", "trust.cost", "--sites 2 --rounds 8 --repetitions 3", 90,
+        "trust", "trust.cost", "--sites 2 --rounds 8 --repetitions 3", 70,
         (
             Figure("an owner's sum with defences, times the CPU of a mean", "sum.ratio.cpu"),
             Figure("a round with defences, times one without", "swarm.ratio.round_s", at_most=1.05),

@@ -1,6 +1,7 @@
 """What others take for an exchange on shaped links, and to go on without a dead peer: `python -m tests.bench.peers`.
 
-A ring of gloo (torch.distributed) and hivemind's averager, with the same bytes, sites and links. `exchange_s`: median
+A ring of gloo (torch.distributed), hivemind's averager and, with `--ways gloo,hivemind,torchft`, torchft's manager over
+gloo (`make .venv-peers/.installed`), with the same bytes, sites and links. `exchange_s`: median
 time of an exchange; for hivemind with finding a group, which it does each time. `line`: bytes of a ring / time / rate.
 `next_s`: kill -9 of a peer in the middle of an exchange to the end of the survivors' next one that began behind it.
 What ours take: tests.bench.survivors, tests.bench.links. Prints a JSON object for each. Needs root, ip and tc.
@@ -25,6 +26,8 @@ from tests.harness.running.network_namespaces import Network
 from tests.harness.running.sites import ROOT, wait_until
 
 WAYS = ("gloo", "hivemind")
+OWN_PLACE = {"torchft": ROOT / ".venv-peers" / "bin" / "python"}
+"""Interpreters of those that are no packages of dilocoxd; Makefile makes them."""
 PATIENCE_S = 300.0
 WARM_UP = 1
 
@@ -34,8 +37,9 @@ class Peer:
 
     def __init__(self, network: Network, name: str, log: IO[str], words: list[str]) -> None:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+        python = str(OWN_PLACE.get(words[0], sys.executable))
         self.process = subprocess.Popen(
-            ["ip", "netns", "exec", network.namespace(name), sys.executable, "-m", "tests.bench.peers.peer", *words],
+            ["ip", "netns", "exec", network.namespace(name), python, "-m", "tests.bench.peers.peer", *words],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
             start_new_session=True,
         )  # fmt: skip
@@ -122,6 +126,9 @@ def main() -> None:
     options = parser.parse_args()
     if not 3 <= options.sites <= len(NAMES):
         parser.error(f"--sites {options.sites}: use 3 to {len(NAMES)}; one is killed, and the others go on")
+    for way in options.ways.split(","):
+        if way in OWN_PLACE and not OWN_PLACE[way].exists():
+            parser.error(f"--ways {way}: it is not installed; make .venv-peers/.installed")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or peers would outlive a time-out
     for way in options.ways.split(","):
         with (

@@ -2,10 +2,12 @@
 
 WAY `gloo`: a ring of torch.distributed, made anew without the dead when it breaks: by a store that stays alive, told
 that one is missing, which is the least that anybody needs. WAY `hivemind`: its averager, which finds groups by itself,
-with the time-outs that hivemind's Optimizer gives it: without them it waited for a dead peer for ever. Says where it
-can be reached, waits for a line, then prints a line for each exchange that is done.
+with the time-outs that hivemind's Optimizer gives it: without them it waited for a dead peer for ever. WAY `torchft`:
+its manager over gloo, with a lighthouse at the first peer, which stays alive; settings of its documentation. Says where
+it can be reached, waits for a line, then prints a line for each exchange that is done.
 """
 
+import importlib
 import json
 import sys
 import time
@@ -15,8 +17,11 @@ import torch
 
 PORT = 29600
 PATIENCE_S = 300.0
+LIGHTHOUSE_PORT = 29510
 STEP_S, CHUNK_S = 60.0, 15.0
 """Defaults of hivemind.Optimizer: averaging_timeout, and next_chunk_timeout, which is its matchmaking_time."""
+TICK_MS, JOIN_MS = 100, 10_000
+"""Of torchft's lighthouse, as its README starts one."""
 
 
 def say(**what: object) -> None:
@@ -78,12 +83,49 @@ def hivemind(address: str, first: str, num_peers: int, vector: torch.Tensor) -> 
             say(at=time.time(), seconds=time.time() - began, group=len(found))
 
 
+def torchft(address: str, first: str, number: int, num_peers: int, vector: torch.Tensor) -> None:
+    """For ever."""
+    # Not installed where the checks of types are made, but in a place of its own (Makefile).
+    coordination = importlib.import_module("torchft.coordination")
+    library = importlib.import_module("torchft")
+    lighthouse = None  # it ends with the last name that it has
+    if number == 0:
+        lighthouse = coordination.LighthouseServer(
+            f"0.0.0.0:{LIGHTHOUSE_PORT}", min_replicas=num_peers - 1, quorum_tick_ms=TICK_MS, join_timeout_ms=JOIN_MS
+        )
+    store = torch.distributed.TCPStore(address, PORT, is_master=True, wait_for_workers=False)
+    patience = timedelta(seconds=STEP_S)
+    manager = library.Manager(
+        pg=library.ProcessGroupGloo(timeout=patience),
+        load_state_dict=lambda found: vector.copy_(found["vector"]),
+        state_dict=lambda: {"vector": vector},
+        min_replica_size=num_peers - 1, timeout=patience, quorum_timeout=patience, connect_timeout=patience,
+        rank=0, world_size=1, store_addr=address, store_port=store.port, hostname=address,
+        lighthouse_addr=f"http://{first or address}:{LIGHTHOUSE_PORT}", replica_id=f"peer{number}", init_sync=False,
+    )  # fmt: skip
+    say(reached_at="")  # its heart beats: the first quorum waits for it
+    sys.stdin.readline()
+    while lighthouse is not None or number:
+        began = time.time()
+        try:
+            manager.start_quorum()
+            manager.allreduce(vector).wait()
+            is_committed = manager.should_commit()
+        except (RuntimeError, TimeoutError) as error:
+            sys.stderr.write(f"{error}\n")
+            continue
+        if is_committed:
+            say(at=time.time(), seconds=time.time() - began, group=manager.num_participants())
+
+
 def main() -> None:
     way, address, first, number, num_peers, elements = sys.argv[1:]
     torch.set_num_threads(1)
     vector = torch.randn(int(elements))
     if way == "gloo":
         gloo(first, int(number), int(num_peers), vector)
+    elif way == "torchft":
+        torchft(address, first, int(number), int(num_peers), vector)
     else:
         hivemind(address, first, int(num_peers), vector)
 
