@@ -198,6 +198,24 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     assert "no token '<end>'" in refused(folder, [lines], eos="<end>")
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_tables_without_a_text_are_refused_in_one_sentence(name: str, folder: Path) -> None:
+    def write(table: pyarrow.Table) -> list[Path]:
+        path = folder / name
+        if name == "a.parquet":
+            pyarrow.parquet.write_table(table, path, row_group_size=2)
+        else:
+            with pyarrow.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=2)
+        return [path]
+
+    paths = write(pyarrow.table({"content": ["a"], "title": ["b"]}))
+    assert f"{name}: no column 'text'; columns: content, title; choose with --field" in refused(folder, paths)
+    paths = write(pyarrow.table({"text": ["a", "b", "c", None]}))
+    assert f"{name}: row 4 has no text in 'text'; fill or remove it" in refused(folder, paths)
+    assert not (folder / "out").exists()
+
+
 def test_unfinished_packing_of_other_inputs_is_kept(folder: Path) -> None:
     (folder / "out" / WORK).mkdir(parents=True)
     (folder / "out" / WORK / "plan.json").write_text("{}")
