@@ -1,4 +1,5 @@
-"""Three sites read a token store while one is killed, one comes late and one leaves: counted sample by sample.
+"""Three sites read a token store while one is killed, two go on apart, one comes late and one leaves: counted sample by
+sample.
 
 Real daemons, outer workers, network and logs; trainers have no model and note what they are told to read.
 """
@@ -6,6 +7,7 @@ Real daemons, outer workers, network and logs; trainers have no model and note w
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ from tests.harness.synthetic.trainer import READ_LOG_VARIABLE, STEP_S_VARIABLE, 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
 PATIENCE_S = 120
 NUM_TOKENS = 1 << 22
+AHEAD, ALONE = 12, 2
+"""Entries that each of two branches has when they meet."""
 OPTIONS = [
     "--set", "strategy.inner_steps=5", "--set", "strategy.extend_steps_max=40", "--set", "strategy.codec=\"fp16\"",
     "--set", "data.evaluate_every_rounds=0", "--set", f"model.seq_len={TOKENS_PER_STEP}",
@@ -63,6 +67,18 @@ def told(site: SiteProcess) -> dict[int, list[int]]:
     }
 
 
+def phases_of_lost_branches(members: Iterable[SiteProcess]) -> set[tuple[str, int]]:
+    """(site, phase) of what a site had contributed on a branch that it left."""
+    found = set()
+    for site in members:
+        path = site.run_dir / "logs" / "events.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if any(one["event"] == "fork.resolved" and one["is_rolled_back"] for one in records):
+            returned = [one for one in records if one["event"] == "contribution.returned" and not one["is_withdrawn"]]
+            found |= {(site.name, one["phase"]) for one in returned}
+    return found
+
+
 def held(leases: Leases) -> set[int]:
     queues = [queue for lanes in (*leases.doors, *leases.sites.values()) for queue in lanes.queues]
     return {sample for queue in (*queues, leases.returned) for part in queue for sample in range(part.start, part.stop)}
@@ -81,7 +97,18 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
         with sites(killed, late):
             start(killed, 0.08)
             ids = {peer_id(site): site for site in (first, killed)}
-            first.wait_height(6, PATIENCE_S)
+            killed.wait_height(6, PATIENCE_S)
+            killed.kill_tree()
+            first.wait_height(first.status()["height"] + AHEAD, PATIENCE_S)
+            first.kill_tree()
+            # A branch of its own, on the newest state that it had.
+            start(killed, 0.3)
+            height = wait_until(lambda: killed.status().get("height"), "a state", PATIENCE_S, killed.describe)
+            killed.wait_height(height + ALONE, PATIENCE_S)
+            start(first, 0.05)
+            wait_until(
+                lambda: phases_of_lost_branches(members), "one of two branches to be left", PATIENCE_S, killed.describe
+            )
             killed.kill_tree()
             start(late, 0.06)
             ids[peer_id(late)] = late
@@ -106,6 +133,10 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
     assert leases.num_twice == sum(counted.values()) - leases.num_taken
     # Dead phases were told to read what the model has from a later one.
     in_chain = {(c.peer, c.phase) for c in contributions}
-    dead = [phase for peer, site in ids.items() for phase in plans[site.name] if (peer, phase) not in in_chain]
-    assert dead
+    dead = {
+        (site.name, phase) for peer, site in ids.items() for phase in plans[site.name] if (peer, phase) not in in_chain
+    }
+    lost = phases_of_lost_branches(members)
+    assert len(lost) >= ALONE
+    assert lost <= dead, "on the branch that was left, and in the model"
     assert all(count == 1 for count in counted.values()) or leases.num_twice
