@@ -81,6 +81,10 @@ class _ShardWriter:
         if is_end:
             self._ends.append(self._num_tokens)
 
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._file.close()
+
     def finish(self) -> ShardInfo | None:
         """Move the shard to its place, durably; None if there is nothing in it."""
         work, ends = self._directory / WORK, np.asarray(self._ends, dtype="<i8").tobytes()
@@ -107,8 +111,12 @@ def pack_piece(directory: Path, piece: TextPiece, settings: PackSettings) -> Pac
         part: _ShardWriter(directory, f"{part}-{piece.number:05d}", settings.dtype, is_masked=settings.is_chat)
         for part in (TRAIN, HELD)
     }
-    empty = _write_chats(piece, settings, writers) if settings.is_chat else _write_texts(piece, settings, writers)
-    shards = tuple(info for writer in writers.values() if (info := writer.finish()) is not None)
+    try:
+        empty = _write_chats(piece, settings, writers) if settings.is_chat else _write_texts(piece, settings, writers)
+        shards = tuple(info for writer in writers.values() if (info := writer.finish()) is not None)
+    finally:
+        for writer in writers.values():
+            writer.close()
     packed = PackedPiece(piece.number, piece.num_bytes, shards, empty)
     write_file(_note(directory, piece.number), json.dumps(asdict(packed)).encode())
     return packed

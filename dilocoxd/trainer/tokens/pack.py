@@ -120,7 +120,7 @@ def _check_chat(files: Sequence[TextFile], options: PackOptions) -> None:
         raise ConfigError(
             f"--tokenizer {options.tokenizer}: --chat needs the tokenizer's folder, for its chat template"
         )
-    ChatEncoder(options.tokenizer)  # raises, before processes are started
+    ChatEncoder(options.tokenizer)  # raises, before anything is packed
 
 
 @contextmanager
@@ -182,28 +182,37 @@ def _pack_pieces(
     num_bytes = sum(packed.num_bytes for packed in done)
     total = sum(piece.num_bytes for piece in pieces)
     progress(num_bytes, total)
-    for packed in _in_processes(rest, out, settings, num_processes):
+    for packed in _packing(rest, out, settings, num_processes):
         done.append(packed)
         num_bytes += packed.num_bytes
         progress(num_bytes, total)
     return sorted(done, key=lambda packed: packed.number)
 
 
+def _packing(pieces: list[TextPiece], out: Path, settings: PackSettings, num: int) -> Iterator[PackedPiece]:
+    """As they are done. One process that would do all of it is this one: to start another takes longer than to pack a
+    small text. Raises StoreError."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process packs on one core
+    num = min(num, len(pieces))
+    try:
+        if num > 1:
+            yield from _in_processes(pieces, out, settings, num)
+        else:
+            yield from (pack_piece(out, piece, settings) for piece in pieces)
+    except OSError as error:
+        raise StoreError(f"cannot write to {out}: {error}; free space, then repeat the command, it goes on") from error
+
+
 def _in_processes(pieces: list[TextPiece], out: Path, settings: PackSettings, num: int) -> Iterator[PackedPiece]:
-    # Forked children of a process with threads can hang; each loads its own tokenizer, on one core.
+    # Forked children of a process with threads can hang; each loads its own tokenizer.
     context = multiprocessing.get_context("spawn")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    with ProcessPoolExecutor(max(1, min(num, len(pieces))), context, die_with_parent, (os.getpid(),)) as pool:
+    with ProcessPoolExecutor(num, context, die_with_parent, (os.getpid(),)) as pool:
         waiting: list[Future[PackedPiece]] = [pool.submit(pack_piece, out, piece, settings) for piece in pieces]
         try:
             for future in as_completed(waiting):
                 yield future.result()
         except BrokenProcessPool as error:
             raise StoreError("a process that packs was killed (no memory?); repeat the command, it goes on") from error
-        except OSError as error:
-            raise StoreError(
-                f"cannot write to {out}: {error}; free space, then repeat the command, it goes on"
-            ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

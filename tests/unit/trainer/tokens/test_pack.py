@@ -16,7 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dilocoxd.errors import ConfigError, StoreError
-from dilocoxd.trainer.tokens import inputs
+from dilocoxd.trainer.tokens import inputs, pack as packing
 from dilocoxd.trainer.tokens.encode import WORK, PackSettings, is_held_out, pack_piece
 from dilocoxd.trainer.tokens.inputs import TextPiece, cut, documents, list_inputs
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
@@ -105,6 +105,29 @@ def test_pieces_of_a_long_text_are_the_text(folder: Path, text: str) -> None:
 def command(folder: Path, source: Path, out: str) -> list[str]:
     tool = [sys.executable, "-m", "dilocoxd.trainer.tokens", "pack", "--tokenizer", str(folder / "tokenizer")]
     return [*tool, "--processes", "2", str(source), str(folder / out)]
+
+
+def test_no_process_is_started_where_one_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "ProcessPoolExecutor", None)  # whoever needs it fails
+    lines = write_lines(folder / "a.jsonl")
+    one_piece = packed(folder, [lines], processes=4)
+    monkeypatch.setattr(inputs, "PIECE_BYTES", 3000)
+    one_process = packed(folder, [lines], name="pieces")
+    assert len(one_process.index.of_part(TRAIN)) > 5
+    assert texts_of(one_process, TRAIN) == texts_of(one_piece, TRAIN)
+
+
+def num_open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_piece_that_cannot_be_packed_leaves_no_file_open(folder: Path) -> None:
+    lines = folder / "a.jsonl"
+    lines.write_text('{"text": "x"}\nno JSON\n')
+    before = num_open_files()
+    with pytest.raises(ConfigError) as failed:
+        packed(folder, [lines])
+    assert num_open_files() == before, failed.value  # the frames that it holds are still there
 
 
 @pytest.mark.slow
