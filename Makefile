@@ -17,7 +17,8 @@ export TOKENIZERS_PARALLELISM ?= false
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
 
-# All passes when nothing is asked for in particular: what starts no daemons, then what does.
+# All passes when nothing is asked for in particular: what starts no daemons, then what does. `make lint` has what is said
+# of the sources themselves (tests/architecture).
 APART := --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard --ignore tests/adversary
 test: $(STAMP)
 ifeq ($(strip $(ARGS)),)
@@ -27,7 +28,7 @@ else
 endif
 
 test-in-process: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "not processes" $(APART) --ignore tests/simulation
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "not processes" $(APART) --ignore tests/simulation --ignore tests/architecture
 
 # 2,000 schedules of the round machine, those that failed once, and planted bugs.
 test-simulation: $(STAMP)

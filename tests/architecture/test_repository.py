@@ -88,6 +88,17 @@ def test_every_test_with_processes_is_run_by_a_target_that_runs_processes() -> N
     assert not lost, f"no target runs {lost}"
 
 
+def test_what_no_target_of_tests_runs_is_run_by_lint() -> None:
+    """tests/architecture, once in a run of CI."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lint = re.search(r"^lint: .+\n(?:\t.+\n)*\t.+ -m pytest -q (\S+)$", makefile, re.M)
+    assert lint and lint[1] == "tests/architecture"
+    left_out = set(re.findall(r"--ignore (tests/\w+)(?= |$)", makefile, re.M)) - {lint[1]}
+    run = re.findall(r"-m pytest .*(?<!--ignore )\b(tests/\w+)", makefile)
+    assert left_out <= set(run), f"no target runs {left_out - set(run)}"
+    assert "stage lint make lint" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
 def test_every_make_target_of_the_documents_exists() -> None:
     targets = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.M))
     used = {t for p in MARKDOWN for t in re.findall(r"(?:^|`)make ([a-z-]+)", p.read_text(encoding="utf-8"), re.M)}
