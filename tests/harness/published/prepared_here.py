@@ -1,7 +1,8 @@
-"""Weights are read in this process, where torch is loaded already, and not in the one that `dilocoxd start` starts.
+"""Weights are read and texts prepared in this process, where torch is loaded already, and not in those that `dilocoxd
+start` starts.
 
-The same program with the same arguments; to load torch and transformers once more takes several times as long as the
-rest of a test. Who tests that process itself leaves this out.
+The same programs with the same arguments; to load torch and transformers once more takes several times as long as the
+rest of a test. Who tests those processes themselves leaves this out.
 """
 
 import io
@@ -12,18 +13,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from dilocoxd.cli import corpus
 from dilocoxd.cli.model import first_state as command_line
-from dilocoxd.trained.incoming import first_state as program
+from dilocoxd.trained.incoming import first_state
+from dilocoxd.trainer import prepare
+
+PROGRAMS = {program.__name__: program.main for program in (first_state, prepare)}
 
 
 class _Ended:
     """What there is of a process that has ended."""
 
     def __init__(self, command: Sequence[str], **_: Any) -> None:
-        assert command[1:3] == ["-m", program.__name__]
+        assert command[1] == "-m"
         self.stdout, self.stderr = io.StringIO(), io.StringIO()
         with redirect_stdout(self.stdout), redirect_stderr(self.stderr):
-            self.returncode = program.main(command[3:])
+            self.returncode = PROGRAMS[command[2]](command[3:])
         self.stdout.seek(0)
         self.stderr.seek(0)
 
@@ -38,5 +43,5 @@ class _Ended:
 def prepared_here() -> Iterator[None]:
     """As long as it lasts."""
     library = SimpleNamespace(Popen=_Ended, PIPE=subprocess.PIPE)
-    with mock.patch.object(command_line, "subprocess", library):
+    with mock.patch.object(command_line, "subprocess", library), mock.patch.object(corpus, "subprocess", library):
         yield

@@ -1,5 +1,6 @@
 """`start --from RUN_DIR@ROUND`: state 0 of the new run is that state to the bit, and what else it takes over."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import LoadState
 from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.outer_worker.run_on_disk import TEXT, RunOnDisk, make_run
+from tests.harness.published.prepared_here import prepared_here
 
 ROUNDS = 3
 
@@ -29,13 +31,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
     return make_run(tmp_path_factory.mktemp("parent"), rounds=ROUNDS, snapshots_at=(2,))
 
 
-def start(parent: object, folder: Path, *options: str) -> Result:
+def start(parent: object, folder: Path, *options: str, is_apart: bool = False) -> Result:
+    """`is_apart`: state and text are read as they are for an operator, in processes of their own."""
     text = folder / "text.txt"
     text.write_text("".join(TEXT))
     arguments = ["start", "--from", str(parent), "--no-run", "--dir", str(folder / "new"), *options]
     if "--data" not in options:
         arguments += ["--data", f"numbers={text}"]
-    return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+    with nullcontext() if is_apart else prepared_here():
+        return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
 
 
 def first_parameters(folder: Path, manifest: Manifest) -> torch.Tensor:
@@ -64,7 +68,7 @@ def test_any_state_of_the_other_run_is_the_first_one_to_the_bit(
 
 
 def test_a_snapshot_directory_is_a_parent_too(run: RunOnDisk, tmp_path: Path) -> None:
-    start(run.run_dir.snapshots / "2", tmp_path)
+    start(run.run_dir.snapshots / "2", tmp_path, is_apart=True)
     manifest, _ = open_run_dir(tmp_path / "new").load()
     assert torch.equal(first_parameters(tmp_path, manifest), run.anchors[2])
 

@@ -18,6 +18,8 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.rundir import create_run_dir, open_run_dir
+from tests.harness.published.directory import LINES
+from tests.harness.published.prepared_here import prepared_here
 
 PORT = "DILOCOXD_NETWORK__PORT"
 BOOTSTRAP = "/ip4/127.0.0.1/tcp/2/p2p/QmNobody"
@@ -144,7 +146,11 @@ def test_variables_hold_for_start_but_are_not_written(tmp_path: Path, monkeypatc
     path = tmp_path / "run"
     monkeypatch.setenv(PORT, "31400")
     monkeypatch.setenv("DILOCOXD_PATHS__IDENTITY", "keys.key")
-    done = invoke("start", "tiny", "--no-run", "--dir", str(path), "--host", "127.0.0.1")
+    text = tmp_path / "text.txt"
+    text.write_text("".join(LINES), encoding="utf-8")
+    where = ("--dir", str(path), "--cache", str(tmp_path / "cache"), "--data", f"numbers={text}")
+    with prepared_here():
+        done = invoke("start", "tiny", "--no-run", "--host", "127.0.0.1", *where)
     assert "/tcp/31400/p2p/" in done.output
     tables = tomllib.loads((path / "site.toml").read_text())
     assert (tables["network"]["port"], tables["network"]["host"]) == (31337, "127.0.0.1")
