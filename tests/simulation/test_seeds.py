@@ -56,7 +56,7 @@ def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("depth", [1, 4])
 def test_nobody_leaves_a_final_entry_in_many_schedules(depth: int) -> None:
     failed, _ = run_many(0, 150, jobs=min(2, os.cpu_count() or 1), final_depth=depth)
@@ -64,7 +64,7 @@ def test_nobody_leaves_a_final_entry_in_many_schedules(depth: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seeds", CI_SEEDS, ids=str)
 def test_invariants_hold_in_many_schedules(seeds: range) -> None:
     failed, done = run_many(seeds.start, len(seeds), jobs=min(2, os.cpu_count() or 1))

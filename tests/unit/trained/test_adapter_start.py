@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapter")
     publish(folder / "model", LLAMA)
     options = ("--init", str(folder / "model"), "--lora", "4", "--set", "model.seq_len=24")
-    assert start(folder, *options, is_apart=True).exit_code == 0
+    assert start(folder, *options).exit_code == 0
     return folder
 
 
