@@ -1,8 +1,10 @@
-"""The command itself, as a process: exit codes, one sentence per problem, no traceback."""
+"""The command itself, as a process where that costs little: exit codes, one sentence per problem, no traceback."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 
 from dilocoxd.cli import check
 from dilocoxd.cli.check import check_config
+from dilocoxd.cli.main import main
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
@@ -20,6 +23,17 @@ from dilocoxd.store.rundir import create_run_dir
 
 def dilocoxd(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "dilocoxd", *arguments], capture_output=True, text=True, check=False)
+
+
+def checked_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`dilocoxd check-config` in this process, which has torch: to load it takes most of the command's two seconds."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["dilocoxd", "check-config", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert isinstance(ended.value.code, int | None)
+    return subprocess.CompletedProcess(arguments, ended.value.code or 0, out.getvalue(), err.getvalue())
 
 
 def run_toml(folder: Path, **outer: object) -> Path:
@@ -42,7 +56,7 @@ def tables_value(name: str) -> object:
 
 
 def test_good_file_exits_0_and_names_the_run(tmp_path: Path) -> None:
-    done = dilocoxd("check-config", str(run_toml(tmp_path)))
+    done = checked_here(str(run_toml(tmp_path)))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("ok  run tiny-")
 
@@ -83,7 +97,7 @@ def test_run_directory_is_checked_whole_and_answers_in_json(tmp_path: Path) -> N
     manifest = manifest_from_tables(preset_tables("tiny"), source="tiny")
     run_dir = create_run_dir(tmp_path / "run", manifest, SiteConfig())
     run_dir.site_toml.write_text("[network]\nport = 99999\n")
-    done = dilocoxd("check-config", "--json", str(run_dir.path))
+    done = checked_here("--json", str(run_dir.path))
     assert done.returncode == 78
     found = json.loads(done.stdout)
     assert found["ok"] is False
@@ -92,7 +106,7 @@ def test_run_directory_is_checked_whole_and_answers_in_json(tmp_path: Path) -> N
 
 
 def test_warning_does_not_fail(tmp_path: Path) -> None:
-    done = dilocoxd("check-config", str(run_toml(tmp_path, lr=3.5)))
+    done = checked_here(str(run_toml(tmp_path, lr=3.5)))
     assert done.returncode == 0
     assert "warning: " in done.stderr
     assert "diverges" in done.stderr
@@ -126,7 +140,7 @@ def test_what_would_fail_in_the_first_round_is_refused_with_numbers(tmp_path: Pa
     tables["strategy"] |= {"transform": "lowrank", "lowrank_r": 256, "segment_elements_max": 65536}
     path = tmp_path / "run.toml"
     path.write_text(manifest_from_tables(tables, source="small").to_toml())
-    done = dilocoxd("check-config", str(path))
+    done = checked_here(str(path))
     assert done.returncode == 78
     assert "strategy.lowrank_r = 256 factors only" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -136,7 +150,7 @@ def test_more_stages_than_layers_are_refused_with_the_run_directory(tmp_path: Pa
     manifest = manifest_from_tables(preset_tables("tiny"), source="tiny")
     site = SiteConfig.model_validate({"parallel": {"stages": 3}})
     run_dir = create_run_dir(tmp_path / "run", manifest, site)
-    done = dilocoxd("check-config", str(run_dir.path))
+    done = checked_here(str(run_dir.path))
     assert done.returncode == 78
     assert "3 pipeline stages do not fit a model of 2 layers" in done.stderr
 
