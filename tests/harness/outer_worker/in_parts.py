@@ -144,6 +144,10 @@ class InnerParts(OuterDaemon):
     def floats(self, name: str) -> torch.Tensor:
         return torch.frombuffer(bytearray(self.read(name)), dtype=torch.float32)
 
+    def __del__(self) -> None:
+        if hasattr(self, "buffers"):
+            self.close()  # a process of the tests makes hundreds of them, and may have 1,024 files open
+
     def close(self) -> None:
         self.buffers.close()
 

@@ -67,6 +67,9 @@ class FakeSite:
         self.moved_work: list[tuple[PhaseId, bool]] = []
         self.snapshots: dict[str, tuple[RoundIndex, Digest]] = {}
 
+    def __del__(self) -> None:
+        self.buffers.close()  # a process makes hundreds of sites, and may have 1,024 files open
+
     async def run(self) -> None:
         await self._is_over.wait()
 
