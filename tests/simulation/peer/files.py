@@ -107,7 +107,9 @@ class FileDisk(Disk):
     def save_promise(self, promise: Promise, payload: Payload) -> None:
         os.pwrite(self._fd, self._to_bytes(payload).ljust(self._map.total_bytes, b"\0"), 0)
         with _full(os, self.is_full, "fsync"):
-            self._promises._save(promise, self._fd, self._maps)
+            self._promises._keep_payload(promise, self._fd, self._maps)
+            self._promises._stage(promise)
+            self._promises._publish(promise)
         self.promise, self.promise_payload = promise, payload
 
     def _read(self, index: int) -> Payload:
