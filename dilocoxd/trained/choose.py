@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.trained.again.held import HeldFiles
 from dilocoxd.trained.anchor import AnchorFile, anchor_of_snapshot
 from dilocoxd.trained.chain import ChainLink, read_chain
 from dilocoxd.trained.found import StoredRun
@@ -23,12 +24,12 @@ def averaged_rounds(newest: int, count: int) -> list[int]:
 def found_anchor(run: StoredRun, rounds: Sequence[int], path: Path, tell: Tell) -> tuple[AnchorFile, list[ChainLink]]:
     """The anchor of a round, or the mean of several (ascending), and the chain up to the entry after it.
 
-    What is in no snapshot is written to `path`. Raises ConfigError if nothing here leads there, and StoreError.
+    What is in no snapshot is written to `path`. Raises WayGoneError if nothing here leads there, ConfigError
+    and StoreError.
     """
     number = rounds[-1]
-    chain = _chain(run, number)
-    if len(rounds) == 1 and number in run.rounds():
-        anchor = anchor_of_snapshot(run.snapshot(number), run.manifest.run_id)
+    if len(rounds) == 1 and (anchor := _of_snapshot(run, number)) is not None:
+        chain = _chain(run, number)
         _require_on_chain(anchor, chain)
         return anchor, chain
     if run.run_dir is None or not run.run_dir.log.is_dir():
@@ -36,12 +37,28 @@ def found_anchor(run: StoredRun, rounds: Sequence[int], path: Path, tell: Tell) 
             f"{run.snapshots}: has no snapshot of round {number}, and without a log there is no other way to it;"
             f" choose one of rounds {', '.join(map(str, run.rounds()))}"
         )
-    # Only here: everything else does without torch.
-    from dilocoxd.trained.rebuild import Replayer, mean_anchor, rebuilt_anchor
+    chain = _chain(run, number)
+    with HeldFiles(run, chain) as held:
+        legs = held.ways(rounds)
+        # Only here: everything else does without torch.
+        from dilocoxd.trained.again.rebuild import Replayer, mean_anchor, rebuilt_anchor
 
-    replayer = Replayer(run, chain, tell)
-    anchor = mean_anchor(replayer, rounds, path) if len(rounds) > 1 else rebuilt_anchor(replayer, number, path)
-    return anchor, chain
+        replayer = Replayer(run.manifest, chain, tell)
+        if len(rounds) > 1:
+            return mean_anchor(replayer, legs, path), chain
+        return rebuilt_anchor(replayer, legs[0], path), chain
+
+
+def _of_snapshot(run: StoredRun, number: int) -> AnchorFile | None:
+    """The anchor of a snapshot, opened; None if there is no snapshot of this round, or no longer."""
+    if number not in run.rounds():
+        return None
+    try:
+        return anchor_of_snapshot(run.snapshot(number), run.manifest.run_id)
+    except StoreError:
+        if number in run.rounds():
+            raise
+        return None
 
 
 def _chain(run: StoredRun, number: int) -> list[ChainLink]:

@@ -19,6 +19,7 @@ from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained import curve
 from dilocoxd.trained.adapter import ADAPTER_CONFIG_NAME, adapter_config, write_adapter_weights
+from dilocoxd.trained.again.held import WayGoneError
 from dilocoxd.trained.anchor import AnchorFile
 from dilocoxd.trained.card import Facts, card
 from dilocoxd.trained.chain import ChainLink, shares
@@ -32,6 +33,7 @@ from dilocoxd.trained.tokenizer import TokenizerFiles
 CARD_NAME = "README.md"
 CURVE_NAME = "loss.svg"
 SUMS_NAME = "SHA256SUMS"
+TRIES = 8
 SHARD_BYTES_MAX = 5_000_000_000
 
 
@@ -63,13 +65,12 @@ def export(run: StoredRun, wanted: Wanted, tokenizer: TokenizerFiles, out: Path,
     there is nothing at `out`.
     """
     require_free(out)
-    number = newest_round(run) if wanted.round is None else wanted.round
-    rounds = averaged_rounds(number, wanted.average)
+    averaged_rounds(newest_round(run) if wanted.round is None else wanted.round, wanted.average)
     temporary = out.absolute().with_name(f".{out.absolute().name}{TEMPORARY_SUFFIX}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        anchor, chain = found_anchor(run, rounds, temporary / ".rebuilt", tell)
+        anchor, chain = _chosen(run, wanted, temporary / ".rebuilt", tell)
         files = _write_all(run, wanted, tokenizer, (anchor, chain), temporary)
         (temporary / ".rebuilt").unlink(missing_ok=True)
         total = sum((temporary / name).stat().st_size for name in files)
@@ -82,7 +83,19 @@ def export(run: StoredRun, wanted: Wanted, tokenizer: TokenizerFiles, out: Path,
         raise store_error("exporting the model", out, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Exported(out, number, anchor.num_parameters, total, tuple(files))
+    return Exported(out, anchor.round, anchor.num_parameters, total, tuple(files))
+
+
+def _chosen(run: StoredRun, wanted: Wanted, path: Path, tell: Tell) -> tuple[AnchorFile, list[ChainLink]]:
+    """As `found_anchor`; a newer round if a daemon dropped what led to the newest before it could be held."""
+    for left in reversed(range(TRIES)):
+        number = newest_round(run) if wanted.round is None else wanted.round
+        try:
+            return found_anchor(run, averaged_rounds(number, wanted.average), path, tell)
+        except WayGoneError:
+            if not left or wanted.round is not None or newest_round(run) == number:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def require_free(out: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.errors import StoreError
 from dilocoxd.ids import RoundIndex
 from dilocoxd.outerworker.buffers import MappedBuffers, tensor_bytes
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
@@ -23,9 +24,9 @@ from dilocoxd.outerworker.requests import Worker
 from dilocoxd.outerworker.tensor_file import anchor_entries
 from dilocoxd.store.durable import write_all
 from dilocoxd.store.tensor_header import encode_header
+from dilocoxd.trained.again.held import Leg
 from dilocoxd.trained.anchor import PIECE_BYTES, AnchorFile
 from dilocoxd.trained.chain import ChainLink, check_results
-from dilocoxd.trained.found import StoredRun
 from dilocoxd.wire.local.outer_worker import ApplyResult, LoadState, StateReady
 from dilocoxd.wire.local.worker import WorkerAlive, WorkerFailed
 from dilocoxd.wire.state_digest import AnchorStream
@@ -47,12 +48,11 @@ class _Answers:
 class Replayer:
     """One shared state in memory, moved forward along the log."""
 
-    def __init__(self, run: StoredRun, chain: Sequence[ChainLink], tell: Tell) -> None:
+    def __init__(self, manifest: Manifest, chain: Sequence[ChainLink], tell: Tell) -> None:
         """`chain`: from entry 0 on."""
-        self._run = run
         self._chain = chain
         self._tell = tell
-        self.plan: OuterPlan = make_plan(run.manifest)
+        self.plan: OuterPlan = make_plan(manifest)
         self._answers = _Answers()
         maps = {buffer.name: mmap.mmap(-1, buffer.size) for buffer in self.plan.described().buffers}
         self._buffers = MappedBuffers(self.plan, maps, {})
@@ -64,38 +64,20 @@ class Replayer:
         """The parameters of the state, float32 in canonical order; a view."""
         return self._buffers.anchor
 
-    def go_to(self, number: int) -> StateReady:
-        """State `number`, checked against the chain. Raises ConfigError if nothing on this disk leads to it."""
-        start = self._start_for(number)
-        if start is not None:
-            directory = str(self._run.snapshot(start)) if start in self._run.rounds() else ""
-            self.state = self._ask(LoadState(0, directory))
+    def go_to(self, leg: Leg) -> StateReady:
+        """State `leg.number`, checked against the chain. Raises StoreError for files that are damaged."""
+        if leg.start is not None:
+            self.state = self._ask(LoadState(0, leg.directory))
         assert self.state is not None
-        while self.state.round < number:
-            link = self._chain[self.state.round]
-            self._tell(f"entry {link.entry.round} of {number}")
+        for link in leg.links:
+            self._tell(f"entry {link.entry.round} of {leg.number}")
             self._require(self.state, link)
             check_results(link)
             place = (str(link.path), link.record.payload_offset, link.entry.lowrank_r)
             self.state = self._ask(ApplyResult(0, RoundIndex(link.entry.round), *place))
-        if number < len(self._chain):
-            self._require(self.state, self._chain[number])
+        if leg.number < len(self._chain):
+            self._require(self.state, self._chain[leg.number])
         return self.state
-
-    def _start_for(self, number: int) -> int | None:
-        """Round to load first; None: what is loaded leads there."""
-        if number > len(self._chain):
-            raise ConfigError(f"round {number} is not there yet: the log ends with round {len(self._chain)}")
-        present = -1 if self.state is None else int(self.state.round)
-        loaded = [present] if 0 <= present <= number else []
-        starts = sorted({0, *self._run.rounds(), *loaded}, reverse=True)
-        for start in starts:
-            if start <= number and all(link.record.has_payload for link in self._chain[start:number]):
-                return None if start == present else start
-        raise ConfigError(
-            f"round {number} cannot be made again here: its snapshot is gone, and so are payloads of the log before it;"
-            f" choose one of rounds {', '.join(map(str, self._run.rounds())) or '(none)'}, or ask another site"
-        )
 
     def _require(self, state: StateReady, link: ChainLink) -> None:
         if state.state_digest != link.entry.state_digest:
@@ -113,24 +95,24 @@ class Replayer:
         return answer
 
 
-def rebuilt_anchor(replayer: Replayer, number: int, path: Path) -> AnchorFile:
-    """State `number` as a file. Raises ConfigError, StoreError and OSError."""
-    state = replayer.go_to(number)
+def rebuilt_anchor(replayer: Replayer, leg: Leg, path: Path) -> AnchorFile:
+    """The state at its end as a file. Raises StoreError and OSError."""
+    state = replayer.go_to(leg)
     return _write(path, replayer.plan, replayer.anchor, int(state.round), state.state_digest.hex())
 
 
-def mean_anchor(replayer: Replayer, numbers: Sequence[int], path: Path) -> AnchorFile:
-    """The mean of the parameters of these states (ascending), in float32, as a file.
+def mean_anchor(replayer: Replayer, legs: Sequence[Leg], path: Path) -> AnchorFile:
+    """The mean of the parameters of the states at their ends, in float32, as a file.
 
     A running mean, element by element in this order, so that every site gets the same bits.
     """
     mean = torch.zeros_like(replayer.anchor)
-    for count, number in enumerate(numbers, 1):
-        replayer.go_to(number)
+    for count, leg in enumerate(legs, 1):
+        replayer.go_to(leg)
         for start in range(0, mean.numel(), PIECE_BYTES // 4):
             piece = slice(start, start + PIECE_BYTES // 4)
             mean[piece] += (replayer.anchor[piece] - mean[piece]) / count
-    return _write(path, replayer.plan, mean, numbers[-1], "")
+    return _write(path, replayer.plan, mean, legs[-1].number, "")
 
 
 def _write(path: Path, plan: OuterPlan, values: Tensor, number: int, state_digest: str) -> AnchorFile:
