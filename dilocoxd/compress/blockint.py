@@ -188,7 +188,7 @@ def multiply_blocks_(values: Tensor, scales: Tensor, block: int) -> None:
 def pack_nibbles(values: Tensor, out: Tensor) -> None:
     """float32 values in [-8, 7] -> split-half nibbles of the nearest integers, ties to even. Overwrites `values`."""
     full = values.numel() // GROUP
-    for part, target, half in _nibble_parts(values.add_(ROUNDER), out, full):
+    for part, target, half in nibble_parts(values.add_(ROUNDER), out, full):
         bits = part.view(torch.int32)
         low, high = bits[:, :half], bits[:, half:]
         low[:, : high.shape[1]].add_(high, alpha=16)
@@ -200,13 +200,13 @@ def pack_nibbles(values: Tensor, out: Tensor) -> None:
 def unpack_nibbles(packed: Tensor, numel: int) -> Tensor:
     """Split-half nibbles -> int8 codes in [-8, 7]."""
     codes = torch.empty(numel, dtype=torch.int8)
-    for part, source, half in _nibble_parts(codes.view(torch.uint8), packed, numel // GROUP):
+    for part, source, half in nibble_parts(codes.view(torch.uint8), packed, numel // GROUP):
         torch.bitwise_and(source, 15, out=part[:, :half])
         torch.bitwise_right_shift(source[:, : part.shape[1] - half], 4, out=part[:, half:])
     return codes.sub_(8)
 
 
-def _nibble_parts(values: Tensor, packed: Tensor, full: int) -> list[tuple[Tensor, Tensor, int]]:
+def nibble_parts(values: Tensor, packed: Tensor, full: int) -> list[tuple[Tensor, Tensor, int]]:
     """(values as rows, their bytes as rows, values in the low half) of the full groups and of the rest."""
     half = GROUP // 2
     parts = []

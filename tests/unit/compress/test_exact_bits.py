@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import Codec
+from dilocoxd.compress.codec import Codec, NotEncodableError
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.twobit import Int2
+from tests.reference.powers_and_bins import bins_payload, e3m0_payload, e3m0_values
 from tests.reference.top_k import topk_payload, topk_values
 from tests.reference.two_bits import int2_payload, int2_values
 
@@ -78,6 +79,53 @@ def test_what_a_codec_kept_from_other_lengths_does_not_show() -> None:
         codec = codec_from_name("int2", block=block)
         for values in (first, second, first):
             assert payload_of(codec, values) == int2_payload(values, block)
+
+
+@pytest.mark.parametrize("block", [16, 128, 4096])
+def test_e3m0_writes_and_reads_the_bits_of_the_plain_reference(block: int) -> None:
+    codec = codec_from_name("e3m0", block=block)
+    for numel in LENGTHS if block == 128 else (1, 17, 4097, 9001):
+        for index, values in enumerate([*vectors(numel, seed=numel), between_powers(numel)]):
+            before = values.clone()
+            payload = payload_of(codec, values)
+            assert payload == e3m0_payload(values, block), (numel, index)
+            assert torch.equal(values.view(torch.int32), before.view(torch.int32)), "the values are not written to"
+            expected = e3m0_values(payload, numel, block).view(torch.int32)
+            assert torch.equal(decoded(codec, payload, numel), expected), (numel, index)
+
+
+def between_powers(numel: int) -> Tensor:
+    """Numbers on both sides of every bound between two levels, of both signs."""
+    rng = torch.Generator().manual_seed(numel)
+    mantissas = torch.tensor([1.0, 1.0 + 2.0**-23, 1.5 - 2.0**-23, 1.5, 1.5 + 2.0**-23, 2.0 - 2.0**-23])
+    exponents = torch.randint(-10, 1, (numel,), generator=rng).float()
+    signs = torch.randint(0, 2, (numel,), generator=rng).float() * 2.0 - 1.0
+    return signs * 2.0**exponents * mantissas[torch.randint(len(mantissas), (numel,), generator=rng)]
+
+
+def test_all_codes_of_e3m0_are_read_as_the_plain_reference_reads_them() -> None:
+    codes = bytes(range(256))
+    payload = bytes([3, 192, 129, 64]) + codes
+    expected = e3m0_values(payload, 512, 128).view(torch.int32)
+    assert torch.equal(decoded(codec_from_name("e3m0"), payload, 512), expected)
+
+
+def test_int8bins_writes_the_bytes_of_the_plain_reference() -> None:
+    codec = codec_from_name("int8bins")
+    for numel in (1, 2, 17, 4097, 131_075):
+        for index, values in enumerate(vectors(numel, seed=numel)[:: 1 if numel < 5000 else 4]):
+            before = values.clone()
+            assert payload_of(codec, values) == bins_payload(values), (numel, index)
+            assert torch.equal(values.view(torch.int32), before.view(torch.int32)), "the values are not written to"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 2.0**65, -(2.0**65)])
+@pytest.mark.parametrize("name", ["e3m0", "int8bins"])
+def test_one_bad_value_is_not_encodable(name: str, bad: float) -> None:
+    values = torch.linspace(-1.0, 1.0, 301)
+    values[150] = bad
+    with pytest.raises(NotEncodableError):
+        payload_of(codec_from_name(name), values)
 
 
 @pytest.mark.parametrize("form", ["2bit", "fp32"])
