@@ -252,7 +252,9 @@ def _considered_commit(
         return Violation(peer, "bad_proposal", problem)
     height.attempt.coordinator = peer
     height.times.gathered_at = height.times.exchanged_at = now
-    return VoteOn(replace(lock, attempt=height.attempt.index, voters=message.voters, coordinator=None, observers=()))
+    # Votes are of this attempt, results of another: who voted did not sign that it had returned these (X14).
+    finished = replace(lock, attempt=height.attempt.index, voters=message.voters, owners=())
+    return VoteOn(replace(finished, coordinator=None, observers=()))
 
 
 def _problem(height: Height, propose: Propose) -> str:

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
 from dilocoxd.machines.chain import RECENT_ENTRIES
 from dilocoxd.machines.peers.false_results import ENTRIES_MAX, LEFT_OUT_ROUNDS, LIARS_MAX, FalseResults
 from dilocoxd.machines.peers.reverts import FALSE_IN_ROUNDS_MAX, Reverts
 from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.machines.round.gathering import gathered_at
 from dilocoxd.machines.round.machine import RoundMachine
-from dilocoxd.wire.messages import TakeBack
-from tests.unit.machines.round_world import HEAD, ME, START, B, C, D, chain_at, height_of, ready, terms, view
+from dilocoxd.machines.round.outcomes import VoteOn
+from dilocoxd.machines.round.proposals import _considered_commit
+from dilocoxd.wire.messages import ProposeCommit, TakeBack
+from tests.unit.machines.round_world import HEAD, ME, START, B, C, D, chain_at, height_of, held_of, ready, terms, view
 from tests.unit.machines.test_reverts import SITE, chain_of, told
 
 
@@ -95,3 +97,15 @@ def test_liar_is_in_the_group_where_there_would_be_no_majority_without_it() -> N
     for recent, left_out in (({ME, B}, set()), ({ME, C}, set()), ({ME}, {B})):
         height.chain = replace(height.chain, recent=(frozenset(recent),))
         assert height.left_out_here(()) == left_out, "C is not there"
+
+
+def test_owners_of_an_earlier_attempt_are_not_named_for_an_entry_that_is_finished_in_another() -> None:
+    # The coordinator may have proposed other terms to the owner in that attempt, and have its vote for this one only
+    # because somebody else returned the same result to it: two votes of different attempts say different things.
+    height = height_of(B)
+    held = replace(held_of(ME, B), owners=(B, B))
+    height.lock = held
+    height.attempt = type(height.attempt)(Attempt(1), START)
+    found = _considered_commit(height, B, ProposeCommit(height.round, Attempt(1), held.on_wire, held.voters), START)
+    assert isinstance(found, VoteOn) and found.voted_on.entry_hash == held.entry_hash
+    assert found.voted_on.owners == ()
