@@ -19,6 +19,7 @@ from dilocoxd.store.rundir import open_run_dir
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
+CONFLICT = 409
 ANSWER_BYTES_MAX = 64 << 20
 Answer = TypeVar("Answer")
 Body = Mapping[str, str | int] | None
@@ -95,6 +96,8 @@ def refusal(where: str, error: urllib.error.HTTPError) -> str:
         detail = json.loads(error.read(1 << 16))["detail"]
     except (ValueError, KeyError, TypeError, OSError):
         detail = ""
+    if error.code == CONFLICT and detail:
+        return str(detail)  # the daemon understood, and says why it does not do it
     return f"{where} answers {error.code} {error.reason}: {detail or 'this may not be a dilocoxd daemon'}"
 
 

@@ -19,6 +19,10 @@ class SiteNames:
         self._names: OrderedDict[str, str] = OrderedDict({me: own})
         self._labels = labels_of(self._names)
 
+    def is_own(self, site: str) -> bool:
+        """This site is called so, by name, short id or peer id."""
+        return site in (self._me, short_id(self._me), self.of(self._me), self._names[self._me])
+
     def learn(self, peer: str, name: str) -> None:
         """A verified record of `peer` says so."""
         if peer == self._me or self._names.get(peer) == name:

@@ -101,6 +101,8 @@ class Visits:
         found = found or [peer for peer in known if self.names.of(peer).partition("~")[0] == site]
         if len(found) == 1:
             return found[0]
+        if not found and self.names.is_own(site):
+            raise CommandRefused(f"{site!r} is this site itself; name another one: `dilocoxd peers` lists them")
         called = ", ".join(sorted(self.names.of(peer) for peer in found or known)[:8])
         if found:
             raise CommandRefused(f"{plural(len(found), 'site')} are called {site!r}: say which of {called}")

@@ -37,6 +37,16 @@ def test_who_is_not_one_site_is_told_the_choices() -> None:
         visits().peer_called("attic")
 
 
+@pytest.mark.parametrize("site", ["home", "QmMe"])
+def test_ones_own_site_is_named_as_such(site: str) -> None:
+    with pytest.raises(CommandRefused, match=rf"^'{site}' is this site itself; name another one"):
+        visits(alice="attic").peer_called(site)
+
+
+def test_another_site_may_have_our_name() -> None:
+    assert visits(alice="home").peer_called("home") == ALICE
+
+
 @pytest.mark.parametrize(
     ("address", "is_through_another"),
     [
