@@ -211,7 +211,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             table = json.loads(file.read(_JSON_BYTES_MAX))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = "there is no such file" if is_missing else f"cannot be read ({error.strerror})"
+        raise ConfigError(f"{path}: {reason}; give the path of a JSON file of that model on this machine") from error
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON ({error}); download it again") from error
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: is no JSON table; download it again")

@@ -207,6 +207,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_config_that_does_not_exist_is_called_so(tmp_path: Path, refused: Callable[..., str]) -> None:
+    said = refused(tmp_path, "--config", str(tmp_path / "none.json"))
+    assert f"{tmp_path / 'none.json'}: there is no such file; give the path" in said
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
