@@ -12,6 +12,10 @@ PROFILE_STEPS: Final = 5
 PROFILE_STEPS_MAX: Final = 50
 """Inner steps of one profile. A rank holds what it records in memory; more would not be looked at either."""
 
+SAMPLE_PROMPT: Final = "The "
+SAMPLE_PROMPT_MAX: Final = 200
+"""Characters."""
+
 PROFILE_UNDER_WAY: Final = ("waiting", "recording")
 """States of one that is not over."""
 
@@ -55,6 +59,21 @@ class ProfileStatus:
     folder: Annotated[str, told("Below the run directory, on the site's disk; empty: not begun.")] = ""
     files: Annotated[tuple[str, ...], told("One Chrome trace of each rank; empty until all are written.")] = ()
     total_bytes: Count = 0
+    text: Annotated[str, told("One sentence: how far it is, or what came of it.")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The newest text that the shared model wrote since the daemon started; kept in memory."""
+
+    state: Annotated[
+        Literal["none", "running", "done", "failed"],
+        told("Of the one asked for last; what else is here is of the last one that was written."),
+    ] = "none"
+    round: Annotated[Count, told("Its snapshot.")] = 0
+    prompt: Annotated[str, told("How the text begins; empty: none was written.")] = ""
+    written: Annotated[str, told("What the model adds.")] = ""
+    took_s: Annotated[float, Field(ge=0), told("From the request to its last word.")] = 0.0
     text: Annotated[str, told("One sentence: how far it is, or what came of it.")] = ""
 
 

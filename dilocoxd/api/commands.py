@@ -20,6 +20,7 @@ from dilocoxd.api.requests import (
     PeerRequest,
     ProfileRequest,
     RequestBody,
+    SampleRequest,
     SiteRequest,
     VoteAuthoritiesRequest,
 )
@@ -74,6 +75,10 @@ class Controlling:
     async def start_profile(self, request: web.Request) -> web.StreamResponse:
         asked = await body_of(request, ProfileRequest)
         return self._done(await self._control.profile(asked.steps))
+
+    async def start_sample(self, request: web.Request) -> web.StreamResponse:
+        asked = await body_of(request, SampleRequest)
+        return self._done(await self._control.sample(asked.prompt))
 
     async def reach(self, request: web.Request) -> web.StreamResponse:
         await body_of(request, EmptyRequest)

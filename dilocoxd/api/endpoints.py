@@ -16,7 +16,7 @@ from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import JoinLine, Peer, Ping, Reach
 from dilocoxd.answers.rounds import LogEntry, Participation, RoundColumns, RoundRow
-from dilocoxd.answers.site import CommandDone, Health, ProfileStatus, ResolvedConfig, Snapshot
+from dilocoxd.answers.site import CommandDone, Health, ProfileStatus, ResolvedConfig, Sample, Snapshot
 from dilocoxd.answers.status import Status
 from dilocoxd.api.requests import (
     AddressRequest,
@@ -28,6 +28,7 @@ from dilocoxd.api.requests import (
     PauseRequest,
     PeerRequest,
     ProfileRequest,
+    SampleRequest,
     SiteRequest,
     VoteAuthoritiesRequest,
 )
@@ -169,6 +170,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "GET", "/v1/profile", "profile", "What came of the newest profile of inner steps, or how far it is.",
         ProfileStatus,
     ),
+    Endpoint(
+        "GET", "/v1/sample", "sample", "The newest text that the shared model wrote for an operator.", Sample,
+    ),
     Endpoint("GET", "/v1/config", "config", "The configuration as it took effect, secrets masked.", ResolvedConfig),
     Endpoint(
         "GET", "/v1/events", "events", "Server-sent events: `event` (docs/events.md), `status`, `reset`.",
@@ -194,6 +198,11 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "POST", "/v1/control/profile", "start_profile",
         "Record the next inner steps of every trainer process as traces; see GET /v1/profile.", CommandDone,
         body=ProfileRequest, problems=(409,), is_cached=False,
+    ),
+    Endpoint(
+        "POST", "/v1/control/sample", "start_sample",
+        "Have the model of the newest snapshot continue a text, once a minute at most; see GET /v1/sample.",
+        CommandDone, body=SampleRequest, problems=(409,), is_cached=False,
     ),
     Endpoint(
         "POST", "/v1/control/reach", "reach", "Have a peer try to connect to the addresses that we announce.",

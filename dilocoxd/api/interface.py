@@ -13,7 +13,7 @@ from dilocoxd.answers.history import LossCurves, OwnSpan, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach
 from dilocoxd.answers.rounds import LogEntry, RoundRow
-from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Snapshot
+from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Sample, Snapshot
 from dilocoxd.answers.status import Status
 
 
@@ -70,6 +70,9 @@ class View(Protocol):
     def profile(self) -> ProfileStatus:
         """GET /v1/profile."""
 
+    def sample(self) -> Sample:
+        """GET /v1/sample."""
+
     def config(self) -> ResolvedConfig:
         """GET /v1/config, secrets masked."""
 
@@ -106,6 +109,9 @@ class Control(Protocol):
 
     async def profile(self, steps: int) -> str:
         """Record the next inner steps of all ranks; `View.profile` tells what comes of it."""
+
+    async def sample(self, prompt: str) -> str:
+        """Have the newest snapshot's model go on from `prompt`; `View.sample` tells what comes of it."""
 
     async def reach(self) -> Reach:
         """What a peer finds when it tries to connect to us."""

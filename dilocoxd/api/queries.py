@@ -152,6 +152,9 @@ class Reading:
     async def profile(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.profile))
 
+    async def sample(self, request: web.Request) -> web.StreamResponse:
+        return await self._cache.answer(request, self._made(self._view.sample))
+
     async def config(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.config))
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX
+from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, SAMPLE_PROMPT, SAMPLE_PROMPT_MAX
 
 
 def _whole(value: object) -> object:
@@ -28,6 +28,12 @@ class ProfileRequest(RequestBody):
     """How many inner steps to record."""
 
     steps: Annotated[int, Field(ge=1, le=PROFILE_STEPS_MAX), BeforeValidator(_whole)] = PROFILE_STEPS
+
+
+class SampleRequest(RequestBody):
+    """How the text begins."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=SAMPLE_PROMPT_MAX, pattern=r"^[^\x00]+$")] = SAMPLE_PROMPT
 
 
 class LogLevelRequest(RequestBody):

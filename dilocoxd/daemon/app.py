@@ -234,6 +234,7 @@ class App:
         helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
         if tells_lan(daemon.opened.config.network.lan_announce):
             helpers.append(self._aside(group, tell(local_run(daemon.opened, daemon.swarm)), "local network"))
+        helpers.append(group.create_task(daemon.sampler.run(), name="texts"))
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout

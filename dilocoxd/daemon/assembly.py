@@ -53,6 +53,7 @@ from dilocoxd.daemon.round.recorder import Recorder
 from dilocoxd.daemon.round.signing import offer_signer, vote_keys
 from dilocoxd.daemon.round.suspects import Suspects
 from dilocoxd.daemon.round.transfers import Transfers
+from dilocoxd.daemon.sampling import Sampler
 from dilocoxd.daemon.settings import (
     audit_rules,
     payload_shape,
@@ -144,8 +145,7 @@ class Daemon:
         self.membership = self._arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
         self._outside = OutsideView(opened.config.network.port)
-        self.promises = PromiseFile(run_dir.path)
-        self.recorder = _recorder(opened)
+        self.promises, self.recorder = PromiseFile(run_dir.path), _recorder(opened)
         self.rounds: RoundDriver | None = None
         self.machine: RoundMachine | None = None
         self.metrics = Metrics(self._status, self._peers)
@@ -157,6 +157,7 @@ class Daemon:
         self.adoption = Adoption(places)
         self.recovery = self._make_recovery(aside)
         self.auditor = self._make_auditor()
+        self.sampler = Sampler(opened.run_dir, has_own_loop=manifest.model.kind == "external")
         self.view = self._make_view()
         self.alert_driver = self._make_alert_driver()
 
@@ -238,7 +239,7 @@ class Daemon:
             audits=lambda: self.auditor.counts if self.auditor is not None else Audits(),
             public_addresses=self._public_addresses,
         )
-        return DaemonView(sources, self.metrics.exposition)
+        return DaemonView(sources, self.metrics.exposition, lambda: self.sampler.shown)
 
     def _make_alert_driver(self) -> AlertDriver:
         watched = Watched(
@@ -262,6 +263,7 @@ class Daemon:
             has_own_loop=self.opened.manifest.model.kind == "external",
             run_directory=self.opened.run_dir.path,
             loaded_height=lambda: self.ledger.chain.height if self.rounds is not None else None,
+            sampler=self.sampler,
             snapshots=self.snapshots,
             snapshot_directory=self.opened.run_dir.snapshots,
             live_peers=self.membership.live,
@@ -289,13 +291,8 @@ class Daemon:
 
     def ending(self) -> Ending:
         """What the end of the run looks at."""
-        return Ending(
-            self.opened.manifest.run.stop_after_tokens,
-            self.ledger,
-            self._peer_heights,
-            self.lifecycle,
-            self.opened.events,
-        )
+        limit, events = self.opened.manifest.run.stop_after_tokens, self.opened.events
+        return Ending(limit, self.ledger, self._peer_heights, self.lifecycle, events)
 
     def _status(self) -> Status:
         return self.view.status()

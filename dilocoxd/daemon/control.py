@@ -19,6 +19,7 @@ from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.recovery.adoption import Adoption
+from dilocoxd.daemon.sampling import Sampler
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.daemon.site.profiling import make_room
 from dilocoxd.errors import CommandRefused
@@ -42,6 +43,7 @@ class ControlParts:
     run_directory: Path
     loaded_height: Callable[[], int | None]
     """Which state is loaded and takes part in rounds; None: none yet."""
+    sampler: Sampler
     snapshots: SnapshotKeeper
     snapshot_directory: Path
     live_peers: Callable[[], list[PeerId]]
@@ -124,6 +126,12 @@ class DaemonControl:
         parts.site.profile(steps)
         await asyncio.to_thread(make_room, parts.run_directory)
         return "the next inner steps are recorded; see /v1/profile"
+
+    async def sample(self, prompt: str) -> str:
+        """The model of the newest snapshot continues a text, in a process of its own."""
+        if self._parts.lifecycle.state in ("leaving", "failed"):
+            raise CommandRefused(f"the daemon is {self._parts.lifecycle.state}; use `dilocoxd generate RUN_DIR`")
+        return await self._parts.sampler.ask(prompt)
 
     async def reach(self) -> Reach:
         """What a peer finds when it tries to connect to the addresses that we announce."""

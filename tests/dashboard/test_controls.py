@@ -8,6 +8,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from dilocoxd.answers.site import Sample
 from tests.dashboard.browser import FakeDaemon, Page, chromium
 
 pytestmark = pytest.mark.browser
@@ -59,6 +60,25 @@ def test_leave_is_asked_twice_and_can_be_taken_back(page: Page, daemon: FakeDaem
     page.click("leave-yes")
     page.until(lambda: page.text("done") == "done: leave", "the daemon is told")
     assert daemon.control.asked == [("leave",)]
+
+
+def test_a_text_of_the_model_is_asked_for_and_shown_on_a_phone(page: Page, daemon: FakeDaemon) -> None:
+    written = Sample(state="done", round=1200, prompt="A cat ", written="is a small animal.\n" + "w" * 300, took_s=4.0)
+    page.size(360, 800)
+    page.opened(daemon.url)
+    page.run(f"sessionStorage.setItem('dilocoxd-token', '{TOKEN}')")
+    assert page.run("return document.getElementById('sample-text').hidden") is True
+    running = Sample(state="running", text="the model of round 1200 writes")
+    daemon.view.samples = [running, written]
+    page.run("document.getElementById('sample-prompt').value = 'A cat '")
+    page.click("sample")
+    page.until(lambda: page.text("sample-state") == running.text, "it is said that the model writes")
+    page.until(lambda: page.run("return !document.getElementById('sample-text').hidden"), "the text is shown")
+    assert daemon.control.asked == [("sample", "A cat ")]
+    assert page.text("sample-words").startswith("A cat is a small animal.\nwww")
+    assert page.text("sample-round").startswith("Round 1,200, ")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out at 360 px"
+    page.size(1400, 1000)
 
 
 def test_paused_site_offers_to_resume_and_a_refusal_is_told(page: Page, daemon: FakeDaemon) -> None:

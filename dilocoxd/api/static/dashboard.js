@@ -10,6 +10,7 @@ import { showJoin, startJoin } from "./panels/join.js";
 import { showLosses, startLosses } from "./panels/losses.js";
 import { showNow } from "./panels/now.js";
 import { askRounds, showRounds, startRounds } from "./panels/rounds.js";
+import { askSample, startSample } from "./panels/sample.js";
 import { startSettings } from "./panels/settings.js";
 import { showSites, startSites } from "./panels/sites.js";
 import { showTimeline } from "./panels/timeline.js";
@@ -65,6 +66,7 @@ const ask = {
   },
   async alerts() { model.pastAlerts = await get("v1/alerts/history"); },
   async events() { await askEvents(); },
+  async sample() { await askSample(); },
 };
 
 const PANELS = {
@@ -77,6 +79,7 @@ const PANELS = {
   timeline: [showTimeline],
   alerts: [showAlerts],
   events: [showEvents],
+  sample: [],
   sites: [showSites, showHeat, showTimeline],
 };
 
@@ -114,7 +117,7 @@ async function askThese(parts) {
 async function askAll() {
   model.columns = { round: [] };
   if (!(await askThese(["status", "losses"]))) return;
-  if (await askThese(["columns", "peers", "participation", "rounds", "timeline", "alerts", "events"])) await drawn();
+  if (await askThese(["columns", "peers", "participation", "rounds", "timeline", "alerts", "events", "sample"])) await drawn();
 }
 
 async function drawn() {
@@ -180,6 +183,7 @@ function start() {
 
 startControls();
 startJoin();
+startSample();
 startSettings();
 startSites(() => render("sites"));
 startLosses(() => render("losses"));

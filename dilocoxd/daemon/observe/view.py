@@ -14,7 +14,7 @@ from dilocoxd.answers.history import LossCurves, OwnSpan, SiteTimeline, SwarmTim
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.rounds import LogEntry, RoundRow
-from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Snapshot
+from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Sample, Snapshot
 from dilocoxd.answers.status import Status
 from dilocoxd.daemon.observe.log_entries import log_entries
 from dilocoxd.daemon.observe.status import StatusReader, StatusSources
@@ -29,10 +29,12 @@ OWN_SPANS_SHOWN: Final = 2000
 class DaemonView:
     """The answers of one daemon; the status is put together in status.py."""
 
-    def __init__(self, sources: StatusSources, exposition: Callable[[], bytes]) -> None:
+    def __init__(self, sources: StatusSources, exposition: Callable[[], bytes], sample: Callable[[], Sample]) -> None:
         self._from = sources
         self._status = StatusReader(sources)
         self._exposition = exposition
+        self.sample = sample
+        """GET /v1/sample."""
 
     @property
     def is_healthy(self) -> bool:

@@ -51,7 +51,7 @@ class Child:
 
         Its mark is padded, so that it can fork processes with marks of their own (ipc/process_label.py).
         """
-        environment = {**os.environ, **launch.environment, TREE_VARIABLE: padded(launch.mark), **_import_path()}
+        environment = {**os.environ, **launch.environment, TREE_VARIABLE: padded(launch.mark), **import_path()}
         try:
             log = await asyncio.to_thread(open_log, launch.log_path, launch.header)
             try:
@@ -90,7 +90,7 @@ class Child:
             raise
 
 
-def _import_path() -> dict[str, str]:
+def import_path() -> dict[str, str]:
     """Children import the same package as we do, from whatever directory they run."""
     mine = str(Path(__file__).resolve().parents[2])
     others = os.environ.get("PYTHONPATH", "")
@@ -140,7 +140,7 @@ async def keep_reaper(mark: str) -> None:
                 mark,
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                env={**{k: v for k, v in os.environ.items() if k != TREE_VARIABLE}, **_import_path()},
+                env={**{k: v for k, v in os.environ.items() if k != TREE_VARIABLE}, **import_path()},
                 start_new_session=True,
             )
             os.close(read_end)

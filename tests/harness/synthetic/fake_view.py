@@ -19,7 +19,7 @@ from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach, TriedAddress
 from dilocoxd.answers.progress import RunProgress
 from dilocoxd.answers.rounds import Contributor, LogEntry, RoundRow, RoundTimes
-from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Snapshot
+from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Sample, Snapshot
 from dilocoxd.answers.status import (
     Audits,
     LifetimeTotals,
@@ -60,6 +60,7 @@ class FakeView:
     def __init__(self, num_rounds: int = 3) -> None:
         self.num_rounds = num_rounds
         self.profiles = [ProfileStatus()]
+        self.samples = [Sample()]
         """What is told next; the last one again and again."""
         self.is_healthy = True
         self.is_ready = False
@@ -259,6 +260,9 @@ class FakeView:
     def profile(self) -> ProfileStatus:
         return self.profiles.pop(0) if len(self.profiles) > 1 else self.profiles[0]
 
+    def sample(self) -> Sample:
+        return self.samples.pop(0) if len(self.samples) > 1 else self.samples[0]
+
     def config(self) -> ResolvedConfig:
         return ResolvedConfig(run_id="fake-0", run_directory="/run", run={}, site={"api": {}}, warnings=())
 
@@ -316,6 +320,9 @@ class FakeControl:
 
     async def profile(self, steps: int) -> str:
         return self._note("profile", str(steps))
+
+    async def sample(self, prompt: str) -> str:
+        return self._note("sample", prompt)
 
     async def reach(self) -> Reach:
         self._note("reach")

@@ -86,6 +86,14 @@ async def test_a_profile_has_1_to_50_steps(steps: Any) -> None:
         assert "steps" in answer.body["detail"]
 
 
+@pytest.mark.parametrize("prompt", ["", "x" * 201, "a\x00b", 3, None])
+async def test_a_prompt_is_a_short_text(prompt: Any) -> None:
+    async with served() as api:
+        answer = await api.ask("/v1/control/sample", "POST", token=TOKEN, json={"prompt": prompt})
+        assert (answer.status, api.control.asked) == (400, [])
+        assert "prompt" in answer.body["detail"]
+
+
 async def test_other_host_names_are_refused_and_own_ones_answered() -> None:
     async with served(names=("site-a.example.org",)) as api:
         port = api.url.rpartition(":")[2]

@@ -82,6 +82,7 @@ async def test_every_answer_has_its_documented_shape(world: Recorded) -> None:
         "snapshots": await view.snapshots(),
         "config": view.config(),
         "profile": view.profile(),
+        "sample": view.sample(),
         "past_alerts": view.past_alerts(),
         "recent_events": view.recent_events(10),
     }

@@ -13,17 +13,19 @@ export function askToken(then) {
   id("token").focus();
 }
 
-async function act(name, path, body) {
+/** Tell the daemon, and show at `place` what it says; `then` is called when it has agreed. */
+export async function act(name, path, body, { place = "done", then = () => {} } = {}) {
   try {
-    say(id("done"), `${name} ...`);
-    say(id("done"), await post(path, body));
+    say(id(place), `${name} ...`);
+    say(id(place), await post(path, body));
+    await then();
   } catch (error) {
     if (error instanceof NeedsToken) {
       forgetToken();
-      say(id("done"), "The daemon wants its token first.");
-      askToken(() => act(name, path, body));
+      say(id(place), "The daemon wants its token first.");
+      askToken(() => act(name, path, body, { place, then }));
     } else {
-      say(id("done"), `Not done: ${error.message}`);
+      say(id(place), `Not done: ${error.message}`);
     }
   }
 }
