@@ -158,6 +158,8 @@ def vote_again(height: Height) -> tuple[Send, ...]:
     attempt, own_vote = height.attempt, height.own.vote
     if own_vote is None or attempt.voted_on is None or own_vote.attempt != attempt.index:
         return ()
+    if (own_vote.round, own_vote.parent) != (height.round, height.chain.head):
+        return ()  # of an earlier round, or of a branch that we left: an observer has something to vote on, too
     return height.sends(sorted({*attempt.voted_on.voters, *attempt.observers}), own_vote)
 
 
