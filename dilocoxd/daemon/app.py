@@ -20,6 +20,7 @@ from dilocoxd.config.api import ApiSection
 from dilocoxd.daemon.assembly import Daemon, MakeSite
 from dilocoxd.daemon.chain.owed_work import tell_choice
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.daemon.chain.snapshots import usable_snapshots
 from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.ending import end_of_run
@@ -41,6 +42,7 @@ from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
+from dilocoxd.ids import Digest
 from dilocoxd.machines.round.inputs import LeaveRequested
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -87,7 +89,9 @@ async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite)
         )  # fmt: skip
         tell = partial(tell_choice, opened.identity.peer_id, KeptWorkStore(run_dir.own_work), opened.events)
         adopted = read_adopted(run_dir.adopted)
-        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, tell, adopted)
+        taken_back = await PromiseFile(run_dir.path).load_reverts()
+        reverted = frozenset(Digest(message.entry_hash) for message in taken_back)
+        await asyncio.to_thread(finish_turn_back, log, Aside(run_dir.aside), run_dir.snapshots, tell, adopted, reverted)
         await asyncio.to_thread(remove_leftovers, run_dir.snapshots)
         daemon = Daemon(opened, log, make_site)
         return await App(daemon, serve_api, mark).run()

@@ -5,7 +5,7 @@ in which order, is in machines/recovery/machine.py.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from dilocoxd.daemon.chain.snapshots import replayable_height, usable_snapshots
@@ -28,18 +28,25 @@ __all__ = ["RecoveryDriver", "RecoveryParts", "finish_turn_back"]
 
 
 def finish_turn_back(
-    log: EntryLog, aside: Aside, snapshots: Path, note: Callable[[Choice], None], adopted: Place | None = None
+    log: EntryLog,
+    aside: Aside,
+    snapshots: Path,
+    note: Callable[[Choice], None],
+    adopted: Place | None = None,
+    reverted: Set[Digest] = frozenset(),
 ) -> None:
     """At start: the last process died between two branches. The better one stays. Raises StoreError.
 
     Entries that a snapshot was to skip count only when the snapshot leads over all of them: else they are cut again.
-    `note` hears of it before anything changes, and again if the process dies before the end.
+    A branch with an entry of `reverted` is never the better one (R29). `note` hears of it before anything changes, and
+    again if the process dies before the end.
     """
     own = [signed.entry for signed in aside.entries()]
     fork = own[0].round if own else 0
     below = log.hash_at(fork) if fork <= log.height else None
     num_replayable = max(0, replayable_height(log, usable_snapshots(snapshots, log)) - fork)
-    choice = choose_at_start(own, below, list(log.entries(fork)) if own else [], num_replayable, adopted)
+    taken = list(log.entries(fork)) if own else []
+    choice = choose_at_start(own, below, taken, num_replayable, adopted, reverted)
     if choice is not None:
         note(choice)
     if choice is not None and choice.goes_back:

@@ -25,6 +25,8 @@ class Choice:
     """... for this, as far as the log has it."""
     goes_back: bool
     """`own` is the chain again, instead of `taken`."""
+    reverted: Set[Digest] = frozenset()
+    """Entries that were taken back (R29): work that we gave to one, and to what followed it, is owed to nobody."""
 
     @property
     def left(self) -> tuple[Entry, ...]:
@@ -36,7 +38,8 @@ class Choice:
         """Our contributions that only what is left has, each with its entry: owed again, as after turning back."""
         kept = self.own if self.goes_back else self.taken
         stays = {c.phase for entry in kept for c in entry.contributions if c.peer == me}
-        left = [(c.phase, entry) for entry in self.left for c in entry.contributions if c.peer == me]
+        sound = itertools.takewhile(lambda entry: entry_hash(entry) not in self.reverted, self.left)
+        left = [(c.phase, entry) for entry in sound for c in entry.contributions if c.peer == me]
         return tuple((phase, entry) for phase, entry in left if phase not in stays)
 
 
@@ -46,19 +49,24 @@ def choose_at_start(
     taken: Sequence[SignedEntry],
     num_replayable: int | None = None,
     adopted: Place | None = None,
+    reverted: Set[Digest] = frozenset(),
 ) -> Choice | None:
     """After a crash between two branches: whether `own`, which was set aside, is the chain again instead of `taken`.
 
     `below`: head of the log at the fork; None when the log ends below it (it was damaged or lost meanwhile). Of `taken`
     only the first `num_replayable` count. Where `adopted`, the place of the operator, is in them, they stay
-    whatever they weigh (R28). None: there is no choice, the log is what it is.
+    whatever they weigh (R28). A branch with one of `reverted` loses against one without (R29). None: there is no
+    choice, the log is what it is.
     """
     if not own or own[0].parent != below:
         return None
     usable = taken[:num_replayable]
-    is_adopted = adopted is not None and leads_to(usable, adopted)
-    goes_back = not is_adopted and not is_better(Branch(own[0].round, tuple(usable)), own)
-    return Choice(own[0].round, tuple(own), tuple(s.entry for s in (taken if goes_back else usable)), goes_back)
+    is_sound = reverted.isdisjoint(entry_hash(signed.entry) for signed in usable)
+    is_adopted = is_sound and adopted is not None and leads_to(usable, adopted)
+    goes_back = not is_adopted and not is_better(Branch(own[0].round, tuple(usable)), own, reverted)
+    return Choice(
+        own[0].round, tuple(own), tuple(s.entry for s in (taken if goes_back else usable)), goes_back, reverted
+    )
 
 
 def settlement(entry: Entry, in_flight: InFlight | None) -> Settlement | None:

@@ -81,7 +81,9 @@ class Disk:
         fork = own[0].round if own else 0
         heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in self.log)]
         below = heads[fork] if fork < len(heads) else None
-        choice = choose_at_start(own, below, [stored.signed for stored in self.log[fork:]], None, self.adopted)
+        reverted = frozenset(Digest(message.entry_hash) for message in self.taken_back)
+        taken = [stored.signed for stored in self.log[fork:]]
+        choice = choose_at_start(own, below, taken, None, self.adopted, reverted)
         if choice is not None and choice.goes_back:
             self.roll_back(fork)
             self.put_back()

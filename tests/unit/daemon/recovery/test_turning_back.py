@@ -280,6 +280,20 @@ def test_process_that_dies_between_two_branches_comes_back_on_the_better_one(tmp
     assert not log.verify() and not aside.entries()
 
 
+def test_process_that_dies_while_it_leaves_what_was_taken_back_does_not_come_back_to_it(tmp_path: Path) -> None:
+    log, aside, own = EntryLog(tmp_path / "log", RUN, GENESIS), Aside(tmp_path / "aside"), branch(3)
+    write(log, own, b"")
+    aside.keep(log, 1)
+    log.roll_back(1)
+    theirs = branch(2, b"fork", tokens=1)
+    write(log, theirs[1:], b"fork")
+    told: list[Choice] = []
+    reverted = frozenset([entry_hash(own[1].entry)])
+    finish_turn_back(log, aside, tmp_path / "snapshots", told.append, None, reverted)
+    assert log.head == entry_hash(theirs[-1].entry) and not log.verify() and not aside.entries()
+    assert not told[0].goes_back and not told[0].dropped(PeerId(own[1].entry.contributions[0].peer))
+
+
 def test_entries_that_no_snapshot_skips_yet_are_not_a_better_branch(tmp_path: Path) -> None:
     log, aside, own = EntryLog(tmp_path / "log", RUN, GENESIS), Aside(tmp_path / "aside"), branch(3)
     write(log, own, b"")

@@ -3,7 +3,7 @@
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, is_better
-from dilocoxd.machines.recovery.rollback import dropped_phases, forgotten_phases
+from dilocoxd.machines.recovery.rollback import choose_at_start, dropped_phases, forgotten_phases
 from dilocoxd.machines.round.outputs import InFlight
 from dilocoxd.wire.entry import Contribution, SignedEntry, entry_hash
 from tests.unit.machines.recovery.recovery_world import Donor, World, grown
@@ -64,3 +64,15 @@ def test_work_in_it_and_after_it_is_forgotten_and_work_before_it_is_owed() -> No
     own, branch = [signed.entry for signed in SPOILED[2:]], Branch(2, ())
     assert dropped_phases(ME, own, branch, BAD) == (2,) and forgotten_phases(ME, own, BAD) == (3, 4)
     assert dropped_phases(ME, own, branch) == (2, 3, 4) and forgotten_phases(ME, own, frozenset()) == ()
+
+
+def test_crash_between_two_branches_does_not_bring_it_back_nor_the_work_that_it_had() -> None:
+    own, below = [signed.entry for signed in SPOILED[2:]], entry_hash(SHARED[1].entry)
+    taken = [*SHARED[2:3], *SOUND[3:]]
+    found = choose_at_start(own, below, taken, None, None, BAD)
+    assert found is not None and not found.goes_back, "a chain with it loses to any branch without it, also at a start"
+    assert [phase for phase, _ in found.dropped(ME)] == [], "the shared entry stays, the rest is owed to nobody"
+    back = choose_at_start(
+        [SOUND[3].entry], entry_hash(SHARED[2].entry), SPOILED[3:], None, (5, entry_hash(SPOILED[4].entry)), BAD
+    )
+    assert back is not None and back.goes_back, "nor does the operator's word"
