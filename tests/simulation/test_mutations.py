@@ -1,5 +1,7 @@
 """The simulator still sees: bugs that directed schedules find; all with `python -m tests.simulation.mutations`."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.mutations import BUGS, caught_by
@@ -10,6 +12,11 @@ from tests.simulation.schedules.directed import SCENARIOS
 def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
     with BUGS[name]():
         pass  # AttributeError if its name is gone
+
+
+def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
+    page = Path(__file__).parents[2] / "docs" / "simulation.md"
+    assert f"\n{len(BUGS)} bugs, none survives" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -32,6 +39,11 @@ def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
         ("a lock on an entry that was taken back is finished", "spoiling_entry_is_taken_back"),
         ("work in an entry that was taken back is owed", "spoiling_entry_is_taken_back"),
         ("attempts begin anew after an entry was taken back", "spoiling_entry_is_taken_back"),
+        (
+            "those who voted twice count nowhere, even if nobody else does",
+            "majority_of_those_who_voted_twice_is_still_needed",
+        ),
+        ("who hangs keeps those who voted twice waiting", "who_voted_twice_goes_on_where_the_others_hang"),
         ("a false result is voted against by nobody", "false_result_is_taken_back"),
         ("an old false result is taken back", "what_is_found_too_late_stays"),
         ("who made a false result is proposed", "who_lies_always_is_left_out"),
