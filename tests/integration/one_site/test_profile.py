@@ -46,7 +46,7 @@ def test_two_steps_of_every_rank_are_recorded_while_the_site_trains(tmp_path: Pa
         site.wait_height(before["height"] + 1, PATIENCE_S)
         assert not events_of(site, "worker.died", "profile.failed")
         run("pause", str(site.run_dir))
-        with pytest.raises(PeerError, match=r"409 .*paused"):
+        with pytest.raises(PeerError, match="paused"):
             run("profile", str(site.run_dir))
         run("resume", str(site.run_dir))
         wait_until(lambda: site.get("/readyz"), "training again", PATIENCE_S, site.describe)
