@@ -72,7 +72,7 @@ class RoundInputs:
     def __init__(self, sources: AuditSources, audited: AuditedEntry, until: float) -> None:
         """`until`: loop time after which nobody is waited for."""
         self._from = sources
-        self.audited = self._audited = audited
+        self.audited = audited
         self._until = until
         self._trees: dict[PeerId, tuple[MerkleTree, bytes]] = {}
         self.bytes_received = 0
@@ -86,7 +86,7 @@ class RoundInputs:
         """A folder with all that is needed. `teller`: who shows the shares of all contributors (X14); None: each shows
         its own. Raises Unanswered, StoreError, and WireError if the teller shows anything else (then the folder is
         gone)."""
-        entry, folders = self._audited.entry, self._from.folders
+        entry, folders = self.audited.entry, self._from.folders
         folder = await asyncio.to_thread(folders.begin, int(entry.round), segment)
         is_whole = False
         try:
@@ -95,9 +95,9 @@ class RoundInputs:
             )
             case = AuditCase(
                 entry=entry,
-                offers=self._audited.offers,
+                offers=self.audited.offers,
                 segment=segment,
-                owner=self._audited.owner(segment),
+                owner=self.audited.owner(segment),
                 missing=await asyncio.to_thread(self._missing),
                 recent=await asyncio.to_thread(self._recent, segment),
                 proofs=tuple(proofs),
@@ -130,7 +130,7 @@ class RoundInputs:
 
     async def _shown(self, teller: PeerId, segment: int, folder: Path) -> tuple[ShareProof, ...]:
         """One after the other: all of them come from this one site."""
-        entry = self._audited.entry
+        entry = self.audited.entry
         number, resource = len(entry.contributions), f"proof/{entry_hash(entry).hex()}/{segment}"
         try:
             async with asyncio.timeout_at(self._until):
@@ -239,14 +239,14 @@ class RoundInputs:
     # --- the chain
 
     def _missing(self) -> int:
-        entry = self._audited.entry
+        entry = self.audited.entry
         first = max(0, entry.round - self._from.participation_rounds)
         before = self._from.ledger.log.entries(first, entry.round)
         return missing_contributors([len(signed.entry.counted) for signed in before], len(entry.counted))
 
     def _recent(self, segment: int) -> bytes:
         """What the results before this entry recorded of the segment. Raises StoreError if they are dropped."""
-        entry, size = self._audited.entry, self._from.ledger.payloads.record_bytes
+        entry, size = self.audited.entry, self._from.ledger.payloads.record_bytes
         if len(entry.contributions) != 2 or not size:
             return b""
         rounds = range(max(0, entry.round - NORMS_KEPT), entry.round)
@@ -254,13 +254,13 @@ class RoundInputs:
         return b"".join(log.result(index, segment)[-size:][:NUMBER_BYTES] for index in rounds)
 
     def _write_before(self, segment: int, folder: Path) -> None:
-        entry = self._audited.entry
+        entry = self.audited.entry
         if self._from.ledger.payloads.center_start and entry.round:
             (folder / BEFORE_NAME).write_bytes(self._from.ledger.log.result(entry.round - 1, segment))
 
     def result(self, segment: int) -> bytes | None:
         """What the owner returned, from our log; None if the entry is not there."""
-        entry, log = self._audited.entry, self._from.ledger.log
+        entry, log = self.audited.entry, self._from.ledger.log
         if entry.round >= log.height or log.entry(entry.round).entry != entry:
             return None
         return log.result(entry.round, segment)
