@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from dilocoxd.ids import Digest
+from dilocoxd.wire.entry import entry_hash
 from dilocoxd.wire.messages import Accept
 from tests.simulation.ledger import Broken
 from tests.simulation.peer.node import Node
@@ -59,3 +61,18 @@ def _result(swarm: Swarm) -> str:
     except (Broken, AssertionError) as error:
         return str(error)
     return _checked(swarm)
+
+
+def _holds(node: Node, digests: list[Digest]) -> bool:
+    return any(entry_hash(stored.signed.entry) in digests for stored in node.disk.log)
+
+
+def _undone(swarm: Swarm, nodes: list[Node], digests: list[Digest], what: str, rounds: int) -> str:
+    """What is wrong once there was time to take these entries back, and to go on for so many rounds."""
+    height = max(len(node.disk.log) for node in nodes)
+    swarm.world.run(swarm.world.now + 60.0)
+    if kept := [node.name for node in nodes if node.is_up and _holds(node, digests)]:
+        return f"{kept} hold {what}"
+    if min(len(node.disk.log) for node in nodes if node.is_up) < height + rounds:
+        return f"heights {[len(node.disk.log) for node in nodes]} 60 s after height {height}"
+    return _result(swarm)

@@ -10,7 +10,7 @@ from dilocoxd.machines.round import outputs as c
 from dilocoxd.wire.entry import Entry, entry_hash
 from dilocoxd.wire.messages import Propose
 from tests.simulation.peer.node import Node
-from tests.simulation.schedules.scenario_tools import _cut, _result, _swarm, _until
+from tests.simulation.schedules.scenario_tools import _cut, _holds, _result, _swarm, _undone, _until
 from tests.simulation.swarm import Swarm
 
 
@@ -55,20 +55,10 @@ def _begin(
     return swarm, nodes, Liar(swarm, nodes[0], delays, lies)
 
 
-def _holds(node: Node, digests: list[Digest]) -> bool:
-    return any(entry_hash(stored.signed.entry) in digests for stored in node.disk.log)
-
-
 def _went_on(swarm: Swarm, nodes: list[Node], liar: Liar, rounds: int = 3) -> str:
     if not liar.false:
         return "nobody lied"
-    height = max(len(node.disk.log) for node in nodes)
-    swarm.world.run(swarm.world.now + 60.0)
-    if kept := [node.name for node in nodes if node.is_up and _holds(node, list(liar.false))]:
-        return f"{kept} hold an entry with a false result"
-    if min(len(node.disk.log) for node in nodes if node.is_up) < height + rounds:
-        return f"heights {[len(node.disk.log) for node in nodes]} 60 s after height {height}"
-    return _result(swarm)
+    return _undone(swarm, nodes, list(liar.false), "an entry with a false result", rounds)
 
 
 def false_result_is_taken_back() -> str:

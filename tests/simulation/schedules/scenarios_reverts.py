@@ -11,7 +11,7 @@ from dilocoxd.wire.entry import Entry, entry_hash
 from dilocoxd.wire.messages import Committed, TakeBack, Vote
 from tests.simulation.ledger import LOST
 from tests.simulation.peer.node import Node
-from tests.simulation.schedules.scenario_tools import _cut, _result, _swarm, _until
+from tests.simulation.schedules.scenario_tools import _cut, _holds, _result, _swarm, _undone, _until
 from tests.simulation.swarm import Swarm
 
 
@@ -43,21 +43,11 @@ def _begin(
     return swarm, nodes, Poison(swarm, spoiled, nodes[: count - blind])
 
 
-def _holds(node: Node, digests: list[Digest]) -> bool:
-    return any(entry_hash(stored.signed.entry) in digests for stored in node.disk.log)
-
-
 def _went_on(swarm: Swarm, nodes: list[Node], poison: Poison, rounds: int = 3) -> str:
     """What is wrong once there was time to take it back and go on."""
     if not poison.found:
         return "nothing was spoiled"
-    height = max(len(node.disk.log) for node in nodes)
-    swarm.world.run(swarm.world.now + 60.0)
-    if kept := [node.name for node in nodes if node.is_up and _holds(node, poison.found)]:
-        return f"{kept} hold an entry that spoiled the model"
-    if min(len(node.disk.log) for node in nodes if node.is_up) < height + rounds:
-        return f"heights {[len(node.disk.log) for node in nodes]} 60 s after height {height}"
-    return _result(swarm)
+    return _undone(swarm, nodes, poison.found, "an entry that spoiled the model", rounds)
 
 
 def spoiling_entry_is_taken_back() -> str:
