@@ -184,7 +184,7 @@ def test_a_profile_that_fails_says_why(api: Served, end: ProfileStatus, says: st
 
 def test_refused_and_impossible_profiles(api: Served) -> None:
     api.control.refusal = "a profile is being recorded already"
-    with pytest.raises(PeerError, match="^a profile is being recorded already$"):
+    with pytest.raises(PeerError, match=r"^a profile is being recorded already$"):
         run("profile", api.url)
     with pytest.raises(UsageError, match="51 is not in the range 1<=x<=50"):
         run("profile", "--steps", "51", api.url)
