@@ -20,7 +20,7 @@ from dilocoxd.machines.round.grouping import (
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.locks import LockDecision
 from dilocoxd.machines.round.outcomes import GiveUp, Join, Outcome, Waiting
-from dilocoxd.machines.round.proposals import promise_only, propose, quorum_problem, take_up
+from dilocoxd.machines.round.proposals import finish_problem, promise_only, propose, take_up
 from dilocoxd.machines.round.timers import (
     COORDINATOR,
     HEARD,
@@ -184,10 +184,7 @@ def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Time
     """Why a locked entry must not be finished now; None if it may, or if there is none that could be."""
     if locks.commit is None or height.attempt.is_left_out:
         return None
-    own = height.lock
-    is_ours = own is not None and own.entry_hash == locks.commit.entry_hash
-    evidence = own.entry.evidence if own is not None and is_ours else height.evidence()
-    if problem := quorum_problem(height, frozenset(locks.voters), evidence):
+    if problem := finish_problem(height, frozenset(locks.voters), locks.commit):
         return Waiting(problem)
     # A live peer that has not joined this attempt may still take part in another group of an earlier one.
     missing = [p for p in gathered.unready if not height.book.records[p].has_missed_join]

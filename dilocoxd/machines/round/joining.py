@@ -111,7 +111,8 @@ def on_abandon(height: Height, peer: PeerId, abandon: Abandon, state: str) -> Gi
         return Violation(peer, "attempt_jump", problem)
     # Names of nobody would fill the table, and nobody else's complaints would count.
     known = {height.me, *height.book.views()}
-    height.book.conflicts.blame(peer, sorted(known.intersection(abandon.blames)), height.round)
+    blamed = sorted(known.intersection(abandon.blames))
+    height.book.conflicts.blame(peer, blamed, height.round, abandon.attempt)
     height.words.gave_up(peer, abandon.attempt)
     is_ours = abandon.attempt == own and peer in height.attempt.parties
     if is_ours and state in AT_WORK:

@@ -204,7 +204,7 @@ class RoundLife:
         blamed = tuple(sorted(set(failed.blames) - {height.me}))[:BLAMES_MAX]
         height.failures.append(failed.reason)
         self.emit(AttemptFailed(height.round, index, failed.reason))
-        self.book.conflicts.blame(height.me, blamed, height.round)
+        self.book.conflicts.blame(height.me, blamed, height.round, index)
         if failed.is_told:
             self.broadcast(Abandon(height.round, index, one_line(failed.reason)[:REASON_MAX], blamed))
         self.enter(height.latest_attempt(Attempt(index + 1)))

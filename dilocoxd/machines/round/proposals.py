@@ -13,14 +13,20 @@ from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.orders import CancelTransfers
 from dilocoxd.machines.exchange.owners import assign_owners, lasting_owners
 from dilocoxd.machines.round.attempt import Proposal
-from dilocoxd.machines.round.grouping import members, missing_majority, proposal_problem, unseconded
+from dilocoxd.machines.round.grouping import (
+    members,
+    missing_majority,
+    proposal_problem,
+    unseconded,
+    without_conflicts,
+)
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.locks import LockDecision, is_disproved
 from dilocoxd.machines.round.outcomes import GATHERING, GiveUp, Join, Outcome, TakeUp, Told, Violation, VoteOn, Waiting
 from dilocoxd.machines.round.outputs import Command, ReportPeer, Send
 from dilocoxd.machines.round.timers import OTHER_CANDIDATE, Mark, earliest
 from dilocoxd.wire.entry import Contribution, Evidence
-from dilocoxd.wire.messages import Accept, Propose, ProposeCommit
+from dilocoxd.wire.messages import Accept, Lock, Propose, ProposeCommit
 
 AT_ONCE: Final = Monotonic(0.0)
 
@@ -92,10 +98,9 @@ def propose(height: Height, locks: LockDecision, group: tuple[Contribution, ...]
     attempt = height.attempt
     message: Proposal
     if locks.commit is not None:
-        message = attempt.finishing = ProposeCommit(
-            height.round, attempt.index, locks.commit, tuple(sorted(locks.voters))
-        )
-        targets = set(locks.voters)
+        voters = named_voters(height, locks, locks.commit)
+        message = attempt.finishing = ProposeCommit(height.round, attempt.index, locks.commit, tuple(sorted(voters)))
+        targets = set(voters)
     else:
         message = group_proposal(height, group)
         targets = members(message)
@@ -107,6 +112,33 @@ def propose(height: Height, locks: LockDecision, group: tuple[Contribution, ...]
     attempt.coordinator = height.me
     attempt.timers.restart(Mark.LEFT_OUT, now)
     return Waiting("the others, who finish a locked entry", None, sends)
+
+
+def named_voters(height: Height, locks: LockDecision, lock: Lock) -> frozenset[PeerId]:
+    """Whom of the voters that are ready we ask to finish the entry: those of whom we would make a group (R13.6). All
+    are locked on it, so none is needed to know that it stands; one that never votes would stop the round for ever."""
+    everybody, said = frozenset(locks.voters), height.locks_here()
+    pairs = height.book.conflicts.repeated(height.round)
+    ours = {about for complains, about in pairs if complains == height.me}
+    fresh = frozenset(filter(height.chain.is_on_probation, everybody))
+    at_peace = without_conflicts(everybody - ours, pairs, fresh)
+    steady = frozenset(peer for peer in at_peace if not height.is_left_out(peer))
+
+    def have_it(peers: frozenset[PeerId]) -> bool:
+        return any(one is not None and one.results_held for one in map(said.get, peers))
+
+    for chosen in (steady, at_peace):
+        if chosen and not finish_problem(height, chosen, lock) and have_it(chosen) >= have_it(everybody):
+            return chosen
+    return everybody
+
+
+def finish_problem(height: Height, voters: frozenset[PeerId], lock: Lock) -> str:
+    """Why these voters cannot finish this locked entry; empty if they can."""
+    own = height.lock
+    is_ours = own is not None and own.entry_hash == lock.entry_hash
+    evidence = own.entry.evidence if own is not None and is_ours else height.evidence()
+    return quorum_problem(height, voters, evidence)
 
 
 def group_proposal(height: Height, group: tuple[Contribution, ...]) -> Propose:

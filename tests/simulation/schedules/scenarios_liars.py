@@ -7,7 +7,7 @@ from typing import Any
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
 from dilocoxd.machines.round.inputs import MessageReceived, RoundMessage
 from dilocoxd.wire.entry import RAMP_WHOLE
-from dilocoxd.wire.messages import Abandon, Accept, Committed, Ready
+from dilocoxd.wire.messages import Abandon, Accept, Committed, Ready, Vote
 from tests.simulation.peer.arithmetic import encode, weighted_mean
 from tests.simulation.peer.disk import sha
 from tests.simulation.peer.node import Node
@@ -94,6 +94,23 @@ def who_catches_up_in_vain_is_not_proposed_meanwhile() -> str:
     return _result(swarm)
 
 
+def who_is_locked_and_never_votes_stops_no_round() -> str:
+    """A contributor keeps its vote, and says for ever that it is locked like the others, in every attempt."""
+    swarm, liar, honest = _begin(3)
+
+    def lie(node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
+        here = honest[0].machine.height.ready_message()
+        if isinstance(message, Ready) and (here.lock is not None or message.round != here.round):
+            return [replace(here, contribution=None, offer=None)]
+        return [] if isinstance(message, Vote | Committed | Abandon) else [message]
+
+    assert liar.mischief is not None
+    liar.mischief.messages = lie  # type: ignore[method-assign]
+    liar.mischief.chain = lambda own: honest[0].machine.chain  # type: ignore[method-assign]
+    rounds = _rounds_since(swarm, honest)
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
 def result_that_does_not_decode_is_committed_by_no_observer() -> str:
     """The only contributor votes for bytes that are no payload and gives them to all: nobody else commits that."""
     swarm, (liar, *observers) = _swarm(3, sums_kind=("real", "int2", 2), may_fork=True, has_liar=True)
@@ -144,4 +161,5 @@ LIARS = (
     who_raises_attempts_alone_is_not_followed,
     who_gives_attempts_up_and_goes_on_stops_no_round,
     who_catches_up_in_vain_is_not_proposed_meanwhile,
+    who_is_locked_and_never_votes_stops_no_round,
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId
+from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.gathering import gathered_at, look
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.outcomes import GiveUp, Join, Outcome, TakeUp, VoteOn, Waiting
@@ -162,3 +163,65 @@ def test_locked_entry_waits_for_who_was_not_heard_since_we_started() -> None:
     found = look(height, timers, START)
     assert isinstance(found, Waiting) and absent in found.reason
     assert isinstance(look(height, timers, Monotonic(START + LIMITS.progress_timeout_s)), VoteOn)
+
+
+def locked_with(*others: PeerId, has_majority_quorum: bool = False, held_by: tuple[PeerId, ...] = (ME, B, C)) -> Height:
+    """We coordinate; these and we, the recent contributors, are locked on an entry. Its payload lies with `held_by`."""
+    limits = replace(LIMITS, has_majority_quorum=has_majority_quorum)
+    height = height_of(*others, limits=limits)
+    height.chain = replace(height.chain, recent=(frozenset([ME, *others]),))
+    height.attempt = RunningAttempt(Attempt(5), START)
+    while height.candidates()[0] != ME:
+        height.attempt = RunningAttempt(Attempt(height.attempt.index + 1), START)
+    held = held_of(ME, *others)
+    height.lock = replace(held, results_held=ME in held_by)
+    offer(height)
+    for peer in others:
+        lock = replace(held.on_wire, results_held=peer in held_by)
+        height.say(peer, ready(peer, height.attempt.index, lock=lock), START)
+    return height
+
+
+def blames(height: Height, complains: PeerId, about: PeerId, num_attempts: int) -> None:
+    for attempt in range(num_attempts):
+        height.book.conflicts.blame(complains, [about], height.round, Attempt(attempt))
+
+
+def voters_named(height: Height) -> set[PeerId]:
+    found = looked(height, START)
+    assert isinstance(found, VoteOn)
+    return set(found.voted_on.voters)
+
+
+def test_voter_that_never_votes_is_not_asked_to_finish_a_locked_entry() -> None:
+    """R13.6: blamed for a vote that did not come, or gone from three attempts."""
+    assert voters_named(locked_with(B, C)) == {ME, B, C}
+    height = locked_with(B, C)
+    for complains in (ME, B):
+        blames(height, complains, C, 1)
+    assert voters_named(height) == {ME, B, C}, "it may have crashed, and is back"
+    height = locked_with(B, C)
+    for complains in (ME, B):
+        blames(height, complains, C, 2)
+    assert voters_named(height) == {ME, B}
+    height = locked_with(B, C)
+    for attempt in range(3):
+        height.words.gave_up(C, Attempt(attempt))
+    assert voters_named(height) == {ME, B}
+    height = locked_with(B)
+    for complains, about in ((ME, B), (B, ME)):
+        blames(height, complains, about, 2)
+    assert voters_named(height) == {ME}, "who blames us back cannot stop us"
+
+
+def test_all_voters_are_named_where_the_others_could_not_finish_the_entry() -> None:
+    """R13.6: no majority, or no payload, without whom somebody blames."""
+    height = locked_with(B, has_majority_quorum=True)
+    blames(height, ME, B, 2)
+    assert voters_named(height) == {ME, B}
+    height = locked_with(B, C, has_majority_quorum=True)
+    blames(height, ME, C, 2)
+    assert voters_named(height) == {ME, B}
+    height = locked_with(B, C, held_by=(C,))
+    blames(height, ME, C, 2)
+    assert voters_named(height) == {ME, B, C}
