@@ -311,6 +311,8 @@ BUGS: dict[str, Bug] = {
     "an exchange begins while the worker is busy": replaced(RoundLife, "emit", forgets_orders),
     "a late contribution is given up": replaced(life, "contribution_problem", late_is_over),
     "a contribution is offered in the first attempt only": replaced(Height, "ready_message", offers_at_first),
+    "who never votes is asked again": replaced(proposals, "named_voters", lambda height, locks, _: {*locks.voters}),
+    "strangers are not believed": replaced(PeerBook, "_is_there", lambda self, peer, *given: self.is_live(peer)),
     "nobody shows its results": replaced(voting, "_opened", lambda *given: ()),
     "votes beside who is ahead": replaced(Tips, "pressing", lambda self: []),
     "commits beside another entry": replaced(Tips, "contrary", lambda self, entry, height: []),

@@ -47,6 +47,8 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
         ("a false result is voted against by nobody", "false_result_is_taken_back"),
         ("an old false result is taken back", "what_is_found_too_late_stays"),
         ("who made a false result is proposed", "who_lies_always_is_left_out"),
+        ("who never votes is asked again", "who_is_locked_and_never_votes_stops_no_round"),
+        ("strangers are not believed", "run_is_joined_although_its_records_are_lost"),
         (
             "who was silent once is never waited for again",
             "who_gives_attempts_up_and_goes_on_stops_no_round",

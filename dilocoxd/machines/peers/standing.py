@@ -1,7 +1,7 @@
 """Decides who is waited for and who is believed: the one book about all other peers, kept as long as the process lives.
 
 Tips and phase times lie in the same records (tips.py, pace.py); what counts at one height only is in readiness.py.
-Source: protocol/06-rounds.md (peer standing; R5, R6, R10, R12, R17).
+Source: protocol/06-rounds.md (peer standing; R5, R6, R10, R12, R17, R19).
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -14,7 +14,7 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.pace import Pace
-from dilocoxd.machines.peers.record import PeerRecords, Standing
+from dilocoxd.machines.peers.record import Claim, PeerRecords, Standing
 from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.peers.view import PeerView
@@ -30,6 +30,7 @@ class PeerBook:
 
     def __init__(self, me: PeerId, limits: RoundLimits) -> None:
         self.me: Final = me
+        self._limits: Final = limits
         self.records: Final = PeerRecords()
         self.tips: Final = Tips(limits, self.records)
         self.pace: Final = Pace(self.records)
@@ -64,8 +65,15 @@ class PeerBook:
             # One that was known when the peer claimed something else does not take that back.
             if view.peer not in late or not self.tips.is_contradicted(chain, view):
                 self.tips.hear(chain, view.peer, view.height, view.head, now, is_late=True)
-        for peer in [one for one in self.tips.claims if not self.is_live(one)]:
+        for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim, now)]:
             self.tips.withdraw(peer)
+
+    def _is_there(self, peer: PeerId, claim: Claim, now: Monotonic) -> bool:
+        """Whether a claim of this peer counts. Who talks to us is there although its record was lost or is on its way:
+        two that start beside a run would else begin one of their own (R19.6)."""
+        record = self.records[peer]
+        is_stranger = record.view is None and not record.has_departed
+        return record.is_live or (is_stranger and now - claim.said_at < self._limits.progress_timeout_s)
 
     @staticmethod
     def _corrected(record: Standing, view: PeerView | None) -> PeerView | None:

@@ -91,7 +91,7 @@ class Duties:
             for peer, word in heard.word.items()
             if place is not None
             and (word.height > place[0] or (word.height == place[0] and word.head != place[1]))
-            and heard.is_live(peer)
+            and heard.is_there(peer)
             and peer not in self.doubtful
             and self.watch.node.swarm.nodes[peer].mischief is None
             and (word.said_at >= heard.arrived_at or peer in self.elsewhere)

@@ -176,6 +176,13 @@ class Heard:
         departed = self.departed
         return [peer for peer, view in self.views.items() if view.is_live and peer not in departed]
 
+    def is_there(self, peer: PeerId) -> bool:
+        """Live, or unknown to membership and talking to us lately (R19.6)."""
+        word = self.word.get(peer)
+        is_stranger = peer not in self.views and peer not in self.departed and word is not None
+        is_lately = word is not None and self.now - word.said_at < self.limits.progress_timeout_s - SLACK_S
+        return self.is_live(peer) or (is_stranger and is_lately)
+
     def known_attempt(self, without: PeerId) -> int:
         """The latest that anybody else claims (R5)."""
         return max([self.attempt, *(attempt for other, attempt in self.claims.items() if other != without)])

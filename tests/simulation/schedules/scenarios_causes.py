@@ -74,6 +74,23 @@ def entry_that_a_leaver_handed_over_may_be_lost() -> str:
     return problem or ("" if swarm.ledger.num_unexcused_forks() else "a crash excuses what was handed over to others")
 
 
+def run_is_joined_although_its_records_are_lost() -> str:
+    """Two start beside a run, hear what its sites say in it, but nothing of them by membership: they begin no other."""
+    swarm, nodes = _swarm(2)
+    late = [swarm.add(f"p{index}", 4.0) for index in (2, 3)]
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 1 for node in nodes))
+    for node in late:
+        node.start()
+        presence = node.presence
+        known, names = presence.on_record, {other.name for other in late}
+        presence.on_record = lambda by, record, known=known, names=names: (  # type: ignore[method-assign,misc]
+            known(by, record) if record.peer in names else None
+        )
+    swarm.world.run(swarm.world.now + 30.0)
+    lost = [node.name for node in late if node.disk.log[:1] != nodes[0].disk.log[:1]]
+    return _result(swarm) or (f"{lost} began another run" if lost or swarm.ledger.num_forks() else "")
+
+
 def _contributes(node: Node, group: tuple[Node, ...]) -> bool:
     """Its newest entry is of all of these."""
     names = {c.peer for c in node.disk.log[-1].signed.entry.contributions}
@@ -84,4 +101,5 @@ CAUSES = (
     site_that_stands_still_with_its_entry_is_not_waited_for,
     site_that_stands_still_unheard_is_not_waited_for,
     entry_that_a_leaver_handed_over_may_be_lost,
+    run_is_joined_although_its_records_are_lost,
 )

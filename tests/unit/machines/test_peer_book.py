@@ -2,7 +2,7 @@
 
 import pytest
 
-from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.readiness import Readiness, merged
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
@@ -129,6 +129,26 @@ def test_reading_an_unknown_peer_keeps_nothing_and_strangers_have_a_limit() -> N
     assert len(records) == PEERS_MAX
     records.put(B)
     assert B in records, "whom membership knows always has a record"
+
+
+def test_claim_of_a_peer_that_membership_has_not_heard_of_counts_while_it_talks_to_us() -> None:
+    """R19.6: its record was lost or is on its way; two beside a run would else begin one of their own."""
+    book, ahead = book_of(C), RoundIndex(9)
+
+    def pressing_after(seconds: float) -> list[PeerId]:
+        book.see([view(C)], CHAIN, Monotonic(START + seconds))
+        return book.tips.pressing()
+
+    book.tips.hear(CHAIN, B, ahead, view(B).head, START)
+    assert pressing_after(1.0) == [B]
+    assert pressing_after(LIMITS.progress_timeout_s) == []
+    book.tips.hear(CHAIN, B, ahead, view(B).head, Monotonic(START + 60.0))
+    assert pressing_after(61.0) == [B]
+    book.goodbye(B, has_departed=True)
+    assert pressing_after(61.0) == []
+    book.tips.hear(CHAIN, C, ahead, view(C).head, Monotonic(START + 60.0))
+    book.see([view(C, is_live=False)], CHAIN, Monotonic(START + 61.0))
+    assert not book.tips.pressing(), "membership knows that it is gone"
 
 
 @pytest.mark.parametrize("seconds", [60.0])
