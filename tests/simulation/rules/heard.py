@@ -91,10 +91,19 @@ class Heard:
     def _see(self, event: e.PeersChanged) -> bool:
         before, self.views = self.views, {view.peer: view for view in event.peers}
         self.departed -= {p for p, view in self.views.items() if view.is_live and p in before and not before[p].is_live}
-        self.word = {
-            peer: word for peer, word in self.word.items() if peer not in self.views or self.views[peer].is_live
-        }
+        self.word = {peer: word for peer, word in self.word.items() if self._still_counts(peer, word)}
         return before != self.views
+
+    def _still_counts(self, peer: PeerId, word: Word) -> bool:
+        """Of who is not live nothing does. Whom membership does not know claims nothing for long (R19.6), but it may be
+        told that it has what we have (R17)."""
+        if peer in self.views:
+            return self.views[peer].is_live
+        is_claim = self.place is not None and word.height >= self.place[0] and (word.height, word.head) != self.place
+        return not is_claim or self._is_recent(word)
+
+    def _is_recent(self, word: Word) -> bool:
+        return self.now - word.said_at < self.limits.progress_timeout_s - SLACK_S
 
     def _listen(self, peer: PeerId, message: e.RoundMessage) -> bool:
         here = self.place
@@ -104,7 +113,7 @@ class Heard:
             if here != (message.round, message.parent):
                 self.ready.pop(peer, None)
                 if here is not None and message.round == here[0] + 1:
-                    self.early[peer] = message
+                    self._keep_early(peer, message)
                 return True
             return self._listen_ready(peer, message)
         if isinstance(message, m.Committed):
@@ -117,6 +126,12 @@ class Heard:
         elif here is not None and message.round == here[0]:
             self._listen_at_work(peer, message)
         return True
+
+    def _keep_early(self, peer: PeerId, ready: m.Ready) -> None:
+        """Of those whom membership does not know, only as many + 1 (peer standing, `buffered`)."""
+        num_unknown = len(self.early.keys() - self.views.keys())
+        if peer in self.views or peer in self.early or num_unknown <= len(self.views):
+            self.early[peer] = ready
 
     def _stands(self, peer: PeerId, height: int, head: bytes) -> None:
         """An older message that was overtaken takes back nothing (R22)."""
@@ -151,11 +166,11 @@ class Heard:
         self._answered(peer, ready.attempt)
         if not is_believed:
             return True
-        self.left.pop(peer, None)
+        is_back = self.left.pop(peer, None) == self.attempt  # it had left, and may be proposed again (R12.6)
         is_newer = known is None or ready.attempt > known.attempt
         if known is None or is_newer or (ready.attempt == known.attempt and (ready.lock or not known.lock)):
             self.ready[peer] = ready  # a message that was overtaken takes nothing back
-        return ready != known
+        return is_back or ready != known
 
     def _claims_attempt(self, peer: PeerId, attempt: int) -> None:
         """Alone in a later attempt (R5), or not."""
@@ -179,9 +194,8 @@ class Heard:
     def is_there(self, peer: PeerId) -> bool:
         """Live, or unknown to membership and talking to us lately (R19.6)."""
         word = self.word.get(peer)
-        is_stranger = peer not in self.views and peer not in self.departed and word is not None
-        is_lately = word is not None and self.now - word.said_at < self.limits.progress_timeout_s - SLACK_S
-        return self.is_live(peer) or (is_stranger and is_lately)
+        is_stranger = peer not in self.views and peer not in self.departed
+        return self.is_live(peer) or (is_stranger and word is not None and self._is_recent(word))
 
     def known_attempt(self, without: PeerId) -> int:
         """The latest that anybody else claims (R5)."""

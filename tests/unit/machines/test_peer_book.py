@@ -7,6 +7,7 @@ from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.readiness import Readiness, merged
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
 from dilocoxd.machines.peers.standing import SUSPICION_KEPT, SUSPICION_MAX, PeerBook
+from dilocoxd.machines.peers.view import PeerView
 from tests.unit.machines.round_world import BITS, LIMITS, ME, START, B, C, chain_at, ready, view
 
 CHAIN = chain_at()
@@ -86,12 +87,18 @@ def test_who_is_alone_in_later_attempts_too_often_is_not_followed_and_half_is_fo
     assert not book.is_suspected(B)
 
 
-def test_claim_of_a_peer_that_is_no_longer_live_is_dropped() -> None:
+@pytest.mark.parametrize("told", [[], [view(B, is_live=False)]], ids=["of a stranger", "of one that is dead"])
+def test_r19_claim_of_a_peer_that_is_not_live_ends_and_what_it_says_then_counts_anew(told: list[PeerView]) -> None:
     book = book_of(B)
     book.tips.hear(CHAIN, B, RoundIndex(9), view(B).head, START)
     assert book.tips.pressing() == [B]
-    book.see([view(B, is_live=False)], CHAIN, START)
+    later = Monotonic(START + LIMITS.progress_timeout_s)
+    book.see(told, CHAIN, later)
     assert not book.tips.pressing()
+    book.see([view(B)], CHAIN, later)
+    assert not book.tips.pressing(), "it came back at our head"
+    book.tips.hear(CHAIN, B, RoundIndex(9), view(B).head, later)
+    assert book.tips.pressing() == [B]
 
 
 def test_who_claims_what_could_not_be_confirmed_is_not_present() -> None:

@@ -1,0 +1,75 @@
+"""What the watch takes for news, for a claim and for an early word: as the rules say it, no more and no less."""
+
+import pytest
+
+from dilocoxd.ids import PeerId, RoundIndex
+from dilocoxd.machines.round.inputs import MessageReceived, PeersChanged, RoundMessage
+from dilocoxd.wire.messages import Abandon, Ready
+from tests.simulation.rules.heard import Heard
+from tests.unit.machines.round_world import HEAD, LIMITS, ME, B, C, ready, view
+
+HERE = RoundIndex(3)
+
+
+def heard_of(*known: PeerId, dead: tuple[PeerId, ...] = ()) -> Heard:
+    """We stand at round 3; membership knows these."""
+    heard = Heard(ME, LIMITS)
+    heard.at_new_place((HERE, HEAD))
+    see(heard, *known, dead=dead)
+    return heard
+
+
+def see(heard: Heard, *known: PeerId, dead: tuple[PeerId, ...] = ()) -> None:
+    heard.hear(PeersChanged((*map(view, known), *(view(peer, is_live=False) for peer in dead)), is_training=True))
+
+
+def says(heard: Heard, peer: PeerId, message: RoundMessage) -> bool:
+    """Whether that is news."""
+    return heard.hear(MessageReceived(peer, message))
+
+
+def at(round_index: int) -> Ready:
+    """On our head, or on what only its peer has there."""
+    return Ready(RoundIndex(round_index), 0, HEAD if round_index == HERE else b"x" * 32, bytes(32), None, None, None, 0)
+
+
+def test_ready_of_who_had_left_our_attempt_is_news_though_it_says_the_same() -> None:
+    """Seed 982132: on waking a peer proposed at once because of such a Ready, not because of a time-out (R18)."""
+    heard, said = heard_of(B), ready(B)
+    assert says(heard, B, said) and not says(heard, B, said)
+    says(heard, B, Abandon(HERE, heard.attempt, "catching up", ()))
+    assert says(heard, B, said), "it is back"
+    assert not says(heard, B, said), "it was here"
+
+
+@pytest.mark.parametrize(("known", "dead"), [((), ()), ((), (B,))], ids=["a stranger", "dead"])
+def test_claim_of_who_is_not_live_ends(known: tuple[PeerId, ...], dead: tuple[PeerId, ...]) -> None:
+    """Seeds 984664 and 988658: before membership knew a peer, it said it was ahead; it came back with less."""
+    heard = heard_of(B)
+    says(heard, B, at(4))
+    see(heard, B)
+    assert heard.word[B].height == 4, "a heartbeat takes nothing back (R19.5)"
+    see(heard, *known, dead=dead)
+    assert (B in heard.word) is (not dead), "a stranger may be one whose heartbeats were lost"
+    heard.now += LIMITS.progress_timeout_s
+    see(heard, *known, dead=dead)
+    see(heard, B)
+    assert B not in heard.word
+
+
+def test_stranger_that_stands_where_we_stand_is_remembered() -> None:
+    """Whoever has our last entry lets us leave (R17), whether membership knew it then or not."""
+    heard = heard_of()
+    says(heard, B, at(HERE))
+    see(heard)
+    assert heard.word[B].height == HERE
+
+
+def test_of_strangers_only_so_many_early_words_are_kept_as_membership_knows_and_one() -> None:
+    """Seed 987343: the watch held against a peer a lock of which it had kept nothing (R13)."""
+    heard, strangers = heard_of(B), [PeerId(f"x{index}") for index in range(4)]
+    for peer in (*strangers, B):
+        says(heard, peer, at(4))
+    assert heard.early.keys() == {*strangers[:2], B}
+    says(heard, C, at(5))
+    assert C not in heard.early
