@@ -2,11 +2,11 @@
 
 import pytest
 
-from dilocoxd.ids import PeerId, RoundIndex
+from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.machines.round.inputs import MessageReceived, PeersChanged, RoundMessage
 from dilocoxd.wire.messages import Abandon, Ready
 from tests.simulation.rules.heard import Heard
-from tests.unit.machines.round_world import HEAD, LIMITS, ME, B, C, ready, view
+from tests.unit.machines.round_world import BITS, HEAD, LIMITS, ME, B, C, ready, view
 
 HERE = RoundIndex(3)
 
@@ -30,7 +30,8 @@ def says(heard: Heard, peer: PeerId, message: RoundMessage) -> bool:
 
 def at(round_index: int) -> Ready:
     """On our head, or on what only its peer has there."""
-    return Ready(RoundIndex(round_index), 0, HEAD if round_index == HERE else b"x" * 32, bytes(32), None, None, None, 0)
+    head = HEAD if round_index == HERE else b"x" * 32
+    return Ready(RoundIndex(round_index), Attempt(0), head, BITS, None, None, None, 0)
 
 
 def test_ready_of_who_had_left_our_attempt_is_news_though_it_says_the_same() -> None:
