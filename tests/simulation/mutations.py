@@ -324,7 +324,7 @@ BUGS: dict[str, Bug] = {
     "evidence is believed unchecked": replaced(double_votes, "is_proved", lambda evidence, keys: True),
     "who voted twice is named": replaced(ChainView, "left_out_by", lambda self, evidence: frozenset()),
     "those who voted twice count nowhere, even if nobody else does": replaced(ChainView, "left_out_by", leaves_all_out),
-    "who hangs keeps those who voted twice waiting": replaced(Height, "_is_at_work", trains_for_ever),
+    "who hangs keeps those who voted twice waiting": replaced(Height, "is_at_work", trains_for_ever),
     "evidence is told to nobody": replaced(RoundLife, "accuse", lambda self: None),
     "a promise is forgotten on the way back": replaced(RoundLife, "_remember", lambda self, promise: None),
     "a final entry is left": replaced(recovering, "num_final", lambda *given: 0),

@@ -110,7 +110,7 @@ class PromiseFile:
         """What was saved last. Raises StoreError when the file is damaged: we could take again what we must not."""
         try:
             data = await asyncio.to_thread(self._reverts_path.read_bytes)
-            return decode_struct(_Reverts, data, size_max=ENTRY_BYTES_MAX).taken_back
+            return decode_struct(_Reverts, data, size_max=DECIDED_MAX * ENTRY_BYTES_MAX).taken_back
         except FileNotFoundError:
             return ()
         except OSError as error:

@@ -6,7 +6,7 @@ holds it leaves the entry, and never takes it again. A minority never has one, w
 Source: protocol/06-rounds.md, R29; docs/adr/0031.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
@@ -19,11 +19,15 @@ VOTE_DEPTH: Final = 4
 """Only for the newest entries of its chain a site votes that they be taken back; older ones are the operator's."""
 ROUNDS_COUNTED: Final = 64
 IN_ROUNDS_MAX: Final = 3
-"""So many are taken back in so many rounds; then the run waits for its operator."""
+"""So many that spoiled the model are taken back in so many rounds; then the run waits for its operator. Of an entry that
+others took back and of which we found nothing false, we believe that it did."""
 FALSE_IN_ROUNDS_MAX: Final = 6
-"""As IN_ROUNDS_MAX, for those with a false result: the run goes on without who made it. Below DECIDED_MAX, so that no
-certificate is forgotten that may still be needed."""
-DECIDED_MAX: Final = 8
+"""As IN_ROUNDS_MAX, for those in which we found a result false: the run goes on without who made it."""
+DECIDED_IN_ROUNDS_MAX: Final = IN_ROUNDS_MAX + FALSE_IN_ROUNDS_MAX
+"""Of both together, whatever who found: a bound that all who count the same certificates have in common."""
+DECIDED_MAX: Final = 16
+"""Certificates kept: of those in so many rounds but one, and of each of the last RECENT_ENTRIES entries, for there may be
+votes against all of them when the last one is decided."""
 DEAD_MAX: Final = 64
 ATTEMPTS_EACH: Final = 1 << 16
 """Attempts of a round begin so much later for each of its entries that was taken back: nobody votes where it may have
@@ -75,10 +79,15 @@ class Reverts:
         return ""
 
     def vote(
-        self, suspected: tuple[RoundIndex | None, RoundIndex], chain: ChainView, site: Ourselves
+        self,
+        suspected: tuple[RoundIndex | None, RoundIndex],
+        chain: ChainView,
+        site: Ourselves,
+        false: Container[Digest] = (),
     ) -> list[TakeBack]:
         """Our state is spoiled by an entry of rounds [first, end): vote for the oldest, and for those that another
-        member votes for, who trained on the state before. `first` None: we do not know. What is new of it."""
+        member votes for, who trained on the state before. `first` None: we do not know. `false`: entries in which we
+        found a result false. What is new of it."""
         oldest, end = suspected
         first = max(chain.height - VOTE_DEPTH, oldest if oldest is not None else 0)
         found = []
@@ -87,20 +96,29 @@ class Reverts:
             if digest is None or electorate is None or site.me not in electorate or digest in self.decided:
                 continue
             known = self.votes.get(digest, {})
-            if site.me in known or not (number == oldest or known) or not self._may_be_another(number, IN_ROUNDS_MAX):
+            if site.me in known or not (number == oldest or known):
+                continue
+            recent = self._decided_around(number)
+            if len(recent) >= DECIDED_IN_ROUNDS_MAX or len([one for one in recent if one not in false]) >= IN_ROUNDS_MAX:
                 continue
             found.append(self._cast(RoundIndex(number), digest, electorate, site))
         return found
 
     def vote_against(self, false: Mapping[Digest, RoundIndex], chain: ChainView, site: Ourselves) -> list[TakeBack]:
         """Of these entries we have found a result false: vote against each that our chain has, if we could vote below
-        it. What is new of it."""
+        it. After one was taken back, against the newest alone: all rounds after an entry are lost with it, and an
+        accomplice of who made the result may have shown it as late as it liked. What is new of it."""
         found = []
         for digest, number in false.items():
             electorate = chain.electorate_at(number) if chain.hash_at(number) == digest else None
             if electorate is None or site.me not in electorate or digest in self.decided:
                 continue
-            if site.me not in self.votes.get(digest, {}) and self._may_be_another(number, FALSE_IN_ROUNDS_MAX):
+            if site.me in self.votes.get(digest, {}):
+                continue
+            recent = self._decided_around(number)
+            if len(recent) >= DECIDED_IN_ROUNDS_MAX or len([one for one in recent if one in false]) >= FALSE_IN_ROUNDS_MAX:
+                continue
+            if not recent or chain.height - number <= VOTE_DEPTH:
                 found.append(self._cast(number, digest, electorate, site))
         return found
 
@@ -110,9 +128,9 @@ class Reverts:
         self._count(number, digest, votes, electorate, is_ours=True)
         return self._told(number, digest)
 
-    def _may_be_another(self, number: int, limit: int) -> bool:
-        recent = [message for message in self.decided.values() if abs(message.round - number) < ROUNDS_COUNTED]
-        return len(recent) < limit
+    def _decided_around(self, number: int) -> list[Digest]:
+        """What was taken back of the rounds around this one."""
+        return [digest for digest, told in self.decided.items() if abs(told.round - number) < ROUNDS_COUNTED]
 
     def _count(
         self,

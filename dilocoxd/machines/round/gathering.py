@@ -16,6 +16,7 @@ from dilocoxd.machines.round.grouping import (
     contribution_problem,
     decide_group,
     grace_end,
+    missing_majority,
 )
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.locks import LockDecision
@@ -80,27 +81,38 @@ def _make(
 
 
 def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic | None]:
-    """What `decide_group` gets, and when to look again. Where only those left out have something to offer, who keeps
-    them waiting has its time like everybody else: to join, and to offer something from when it is due (R27.9)."""
+    """What `decide_group` gets, and when to look again. Where nothing can be done without what those left out offer,
+    who keeps them waiting has its time like everybody else: to join, and to offer something from when it is due (R27.9,
+    R29.12)."""
     gathered, attempt, limits = gathered_at(height), height.attempt, height.limits
-    if gathered.contributions:
-        return gathered, None
-    left_out = height.left_out_here(height.evidence())
+    left_out = _needed(height, gathered)
     if not any(height.words.has_offered(peer) for peer in left_out):
         return gathered, None
     ends = dict.fromkeys(gathered.unready, attempt.timers.end(JOINING, limits))
     joining = [peer for peer, end in ends.items() if end <= now]
+    due = {peer: gathered.awaited.get(peer) for peer, view in height.present_views().items() if height.is_at_work(view)}
     offers = {
-        peer: Monotonic(
-            attempt.since + limits.grace_max_s if due is None else max(attempt.since, due) + gathered.grace_s
-        )
-        for peer, due in gathered.awaited.items()
-        if peer != height.me and not height.words.has_offered(peer)
+        peer: Monotonic(attempt.since + limits.grace_max_s if at is None else max(attempt.since, at) + gathered.grace_s)
+        for peer, at in due.items()
+        if peer != height.me and peer not in left_out and not height.words.has_offered(peer)
     }
     offering = [peer for peer, end in offers.items() if end <= now]
     height.book.waited_in_vain(joining=joining, offering=offering)
     until = earliest(*(end for end in (*ends.values(), *offers.values()) if end > now))
     return (gathered_at(height) if joining or offering else gathered), until
+
+
+def _needed(height: Height, gathered: Gathered) -> frozenset[PeerId]:
+    """Those left out without whom no group can form of what others offer now. Who voted twice does not count for a
+    majority, so nothing that it offers brings one about."""
+    if not gathered.contributions:
+        return height.left_out_here(height.evidence())
+    if not height.limits.has_majority_quorum or not missing_majority(
+        gathered.contributions.keys(), gathered.recent_contributors
+    ):
+        return frozenset()
+    evidence = height.evidence()
+    return height.left_out_here(evidence) & gathered.recent_contributors
 
 
 def gathered_at(height: Height) -> Gathered:

@@ -17,7 +17,7 @@ from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.attempt import Proposal, RunningAttempt
-from dilocoxd.machines.round.grouping import contribution_problem, coordinator_order
+from dilocoxd.machines.round.grouping import contribution_problem, coordinator_order, missing_majority
 from dilocoxd.machines.round.inputs import PhaseOffered, RoundMessage
 from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, VoteBox, resolve_locks
 from dilocoxd.machines.round.outcomes import Violation
@@ -179,21 +179,22 @@ class Height:
 
     def left_out_here(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
         """The same for a group that we propose ourselves: without those either of whom we have found a result false
-        (R29.12), unless there would be no majority then."""
+        (R29.12), unless there would be no majority then of those at work."""
         left_out, liars = self.chain.left_out_by(evidence), frozenset(self.own.false.liars(self.round))
         if liars and self.limits.has_majority_quorum:
-            electorate = self.chain.electorate(evidence)
-            others = electorate.intersection(self.present_views()) - liars
-            liars = liars if 2 * len(others) > len(electorate) else frozenset()
+            electorate, views = self.chain.electorate(evidence), self.present_views()
+            others = [p for p in electorate & views.keys() - liars if self.is_at_work(views[p])]
+            steady = {peer for peer in others if not self.words.gives_up_often(peer)}
+            liars = frozenset() if missing_majority(steady, electorate) else liars
         return self._unless_alone(left_out | liars)
 
     def _unless_alone(self, left_out: frozenset[PeerId]) -> frozenset[PeerId]:
         if not left_out:
             return left_out  # as a rule: who is there need not be asked
         views = self.present_views()
-        return left_out if any(self._is_at_work(views[p]) for p in views.keys() - left_out) else frozenset()
+        return left_out if any(self.is_at_work(views[p]) for p in views.keys() - left_out) else frozenset()
 
-    def _is_at_work(self, view: PeerView) -> bool:
+    def is_at_work(self, view: PeerView) -> bool:
         """Whether the peer offers what the next entry may name, or is waited for until it does. One that hangs, or
         offers nothing that counts, would else stop those left out for ever (R27.9)."""
         peer, record = view.peer, self.book.records[view.peer]

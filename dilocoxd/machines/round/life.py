@@ -142,9 +142,9 @@ class RoundLife:
 
     def take_back(self) -> None:
         """Vote against what spoiled our state, and tell what a majority has decided: that is on disk first (R29)."""
-        reverts, spoiled = self.book.reverts, self.own.spoiled
-        said = reverts.vote(spoiled, self.height.chain, self.terms.site) if spoiled is not None else []
-        said += reverts.vote_against(self.own.false.entries, self.height.chain, self.terms.site)
+        reverts, spoiled, false = self.book.reverts, self.own.spoiled, self.own.false.entries
+        said = reverts.vote(spoiled, self.height.chain, self.terms.site, false) if spoiled is not None else []
+        said += reverts.vote_against(false, self.height.chain, self.terms.site)
         if news := reverts.take_news():
             self.emit(PersistReverts(tuple(reverts.decided.values())))
         for message in dict.fromkeys((*said, *news)):
