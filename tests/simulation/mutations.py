@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId
-from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.chain import RECENT_ENTRIES, ChainView
 from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.segments import Destination, Refusal
@@ -263,6 +263,13 @@ def any_electorate(self: ChainView, round_index: int) -> frozenset[Any]:
     return self.electorate(())
 
 
+def counts_all_as_spoiled(self: Reverts, suspected: Any, chain: ChainView, site: Any, false: Any) -> Any:
+    return _vote(self, suspected, chain, site)
+
+
+_vote = Reverts.vote
+
+
 def no_problem(*given: Any) -> str:
     return ""
 
@@ -342,6 +349,8 @@ BUGS: dict[str, Bug] = {
     "a false result is voted against by nobody": replaced(Reverts, "vote_against", lambda self, *given: []),
     "an old false result is taken back": replaced(ChainView, "electorate_at", any_electorate),
     "who made a false result is proposed": replaced(FalseResults, "liars", lambda self, round_index: []),
+    "false results use up what is for entries that spoil": replaced(Reverts, "vote", counts_all_as_spoiled),
+    "what is shown late is taken back again and again": replaced(reverts, "VOTE_DEPTH", RECENT_ENTRIES),
     "the operator's word is forgotten in a crash": replaced(disk.Disk, "open", forgets_the_operator),
     "probation is ignored when peers are counted": replaced(ChainView, "is_on_probation", lambda self, peer: False),
     "the ramp is ignored": replaced(ChainView, "ramps", lambda self, peers: ()),

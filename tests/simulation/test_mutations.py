@@ -50,6 +50,11 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
         ("who never votes is asked again", "who_is_locked_and_never_votes_stops_no_round"),
         ("strangers are not believed", "run_is_joined_although_its_records_are_lost"),
         (
+            "false results use up what is for entries that spoil",
+            "entry_that_spoils_is_taken_back_after_three_false_ones",
+        ),
+        ("what is shown late is taken back again and again", "lies_that_are_shown_late_undo_few_rounds"),
+        (
             "who was silent once is never waited for again",
             "who_gives_attempts_up_and_goes_on_stops_no_round",
         ),

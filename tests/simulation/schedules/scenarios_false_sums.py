@@ -11,6 +11,7 @@ from dilocoxd.wire.entry import Entry, entry_hash
 from dilocoxd.wire.messages import Propose
 from tests.simulation.peer.node import Node
 from tests.simulation.schedules.scenario_tools import _cut, _holds, _result, _swarm, _undone, _until
+from tests.simulation.schedules.scenarios_reverts import Poison
 from tests.simulation.swarm import Swarm
 
 
@@ -24,17 +25,28 @@ class Liar:
         self.delays = delays
         """After how long each of those that find it does."""
         self.owners: tuple[PeerId, ...] = (liar.name,)
-        self._swarm, self._name, self._count = swarm, liar.name, count
-        self._known = {entry_hash(stored.signed.entry) for node in swarm.nodes.values() for stored in node.disk.log}
+        self.depth = 0
+        """So many entries follow before an accomplice shows it: nobody finds it by itself."""
+        self._swarm, self._name = swarm, liar.name
+        self._known: set[Digest] = set()
+        self.lie_from_now_on(count)
         swarm.proves = self.proves
+
+    def lie_from_now_on(self, count: int) -> None:
+        """Until so many entries have a false result."""
+        self.count = count
+        nodes = self._swarm.nodes.values()
+        self._known.update(entry_hash(stored.signed.entry) for node in nodes for stored in node.disk.log)
 
     def proves(self, node: Node, entry: Entry) -> tuple[PeerId, ...] | None:
         digest, now = entry_hash(entry), self._swarm.world.now
         if digest not in self.false:
             is_part = any(named.peer == self._name for named in entry.contributions)
-            if digest in self._known or not is_part or len(self.false) >= self._count:
+            if digest in self._known or not is_part or len(self.false) >= self.count:
                 return None
             self.false[digest] = now
+        if len(node.disk.log) <= entry.round + self.depth:
+            return None
         place = node.name, node.epoch, digest
         delay = self.delays.get(node.name)
         if delay is None or now < self.false[digest] + delay or place in self.told:
@@ -149,6 +161,34 @@ def who_was_cut_off_meanwhile_follows() -> str:
     return _went_on(swarm, nodes, liar)
 
 
+def entry_that_spoils_is_taken_back_after_three_false_ones() -> str:
+    """What was taken back because it was false does not count where an entry is to go that spoiled the model."""
+    swarm, nodes, liar = _begin(4, lies=3, slowest_s=0.0)
+    liar.owners = ()
+    _until(swarm, lambda: len(liar.false) == 3 and not any(_holds(node, list(liar.false)) for node in nodes), 300.0)
+    poison = Poison(swarm, 1, nodes)
+    _until(swarm, lambda: bool(poison.found) and all(_holds(node, poison.found) for node in nodes), 400.0)
+    return _undone(swarm, nodes, poison.found, "an entry that spoiled the model", 3)
+
+
+def lies_that_are_shown_late_undo_few_rounds() -> str:
+    """Nobody can name the liar, and nobody finds what it makes before an accomplice shows it 7 entries later. That
+    undoes 8 rounds once: the next such entry stays, and one that is shown sooner goes."""
+    swarm, nodes, liar = _begin(4, lies=0, slowest_s=0.0)
+    liar.owners = ()
+    for depth, is_undone in ((7, True), (7, False), (2, True)):
+        liar.depth, known = depth, set(liar.false)
+        liar.lie_from_now_on(liar.count + 1)
+        _until(swarm, lambda known=known: len(liar.false) > len(known), swarm.world.now + 100.0)  # type: ignore[misc]
+        swarm.world.run(swarm.world.now + 60.0)
+        (newest,) = liar.false.keys() - known
+        if not any(name == nodes[1].name and digest == newest for name, _, digest in liar.told):
+            return "it was not shown"
+        if is_undone == any(_holds(node, [newest]) for node in nodes):
+            return f"one that was shown {depth} entries later: is it undone? {not is_undone}"
+    return _result(swarm)
+
+
 FALSE_SUMS: tuple[Callable[[], str], ...] = (
     false_result_is_taken_back,
     minority_that_finds_it_takes_nothing_back,
@@ -156,4 +196,6 @@ FALSE_SUMS: tuple[Callable[[], str], ...] = (
     who_lies_always_is_left_out,
     who_restarts_before_it_votes_follows_the_others,
     who_was_cut_off_meanwhile_follows,
+    entry_that_spoils_is_taken_back_after_three_false_ones,
+    lies_that_are_shown_late_undo_few_rounds,
 )
