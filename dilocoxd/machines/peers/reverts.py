@@ -6,7 +6,7 @@ holds it leaves the entry, and never takes it again. A minority never has one, w
 Source: protocol/06-rounds.md, R29; docs/adr/0031.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final
 
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
@@ -19,15 +19,15 @@ VOTE_DEPTH: Final = 4
 """Only for the newest entries of its chain a site votes that they be taken back; older ones are the operator's."""
 ROUNDS_COUNTED: Final = 64
 IN_ROUNDS_MAX: Final = 3
-"""So many that spoiled the model are taken back in so many rounds; then the run waits for its operator. Of an entry that
-others took back and of which we found nothing false, we believe that it did."""
+"""So many that spoiled the model are taken back in so many rounds; then the run waits for its operator. An entry that
+others took back is one of them unless we found a result of it false."""
 FALSE_IN_ROUNDS_MAX: Final = 6
 """As IN_ROUNDS_MAX, for those in which we found a result false: the run goes on without who made it."""
 DECIDED_IN_ROUNDS_MAX: Final = IN_ROUNDS_MAX + FALSE_IN_ROUNDS_MAX
 """Of both together, whatever who found: a bound that all who count the same certificates have in common."""
 DECIDED_MAX: Final = 16
-"""Certificates kept: of those in so many rounds but one, and of each of the last RECENT_ENTRIES entries, for there may be
-votes against all of them when the last one is decided."""
+"""Certificates kept: so many in ROUNDS_COUNTED but one, and one for each of the last RECENT_ENTRIES entries, for there
+may be votes against all of these by then."""
 DEAD_MAX: Final = 64
 ATTEMPTS_EACH: Final = 1 << 16
 """Attempts of a round begin so much later for each of its entries that was taken back: nobody votes where it may have
@@ -37,6 +37,12 @@ voted before, whatever a restart has forgotten."""
 def is_decided(voters: Iterable[PeerId], electorate: frozenset[PeerId]) -> bool:
     """Whether these voters are enough. Nobody is, where nobody could vote: entry 0 cannot be taken back."""
     return 2 * len(electorate.intersection(voters)) > len(electorate)
+
+
+def _are_enough(recent: Collection[Digest], false: Container[Digest], *, of_false: bool) -> bool:
+    """Whether no other is taken back beside these: of those with a false result, or of those that spoiled the model."""
+    alike = [digest for digest in recent if (digest in false) == of_false]
+    return len(recent) >= DECIDED_IN_ROUNDS_MAX or len(alike) >= (FALSE_IN_ROUNDS_MAX if of_false else IN_ROUNDS_MAX)
 
 
 class Reverts:
@@ -98,10 +104,8 @@ class Reverts:
             known = self.votes.get(digest, {})
             if site.me in known or not (number == oldest or known):
                 continue
-            recent = self._decided_around(number)
-            if len(recent) >= DECIDED_IN_ROUNDS_MAX or len([one for one in recent if one not in false]) >= IN_ROUNDS_MAX:
-                continue
-            found.append(self._cast(RoundIndex(number), digest, electorate, site))
+            if not _are_enough(self._decided_around(number), false, of_false=False):
+                found.append(self._cast(RoundIndex(number), digest, electorate, site))
         return found
 
     def vote_against(self, false: Mapping[Digest, RoundIndex], chain: ChainView, site: Ourselves) -> list[TakeBack]:
@@ -116,9 +120,8 @@ class Reverts:
             if site.me in self.votes.get(digest, {}):
                 continue
             recent = self._decided_around(number)
-            if len(recent) >= DECIDED_IN_ROUNDS_MAX or len([one for one in recent if one in false]) >= FALSE_IN_ROUNDS_MAX:
-                continue
-            if not recent or chain.height - number <= VOTE_DEPTH:
+            is_late = bool(recent) and chain.height - number > VOTE_DEPTH
+            if not is_late and not _are_enough(recent, false, of_false=True):
                 found.append(self._cast(number, digest, electorate, site))
         return found
 
