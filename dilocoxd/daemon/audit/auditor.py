@@ -39,6 +39,10 @@ SUM_TIMEOUT_S: Final = 60.0
 SUMS_TO_ACCUSE: Final = 2
 OWNERS_KEPT: Final = 16
 """Entries of which it is remembered who reduced which segment."""
+LOOK_ALONE_S: Final = 15.0
+"""Beside a look at what another site shows that takes longer the next one begins."""
+LOOKS_MAX: Final = 4
+"""So many at once."""
 NAMED_MAX: Final = 4
 """False results that the text of the alert names."""
 
@@ -73,6 +77,7 @@ class Auditor:
         self._owners: OrderedDict[Digest, tuple[PeerId, ...]] = OrderedDict()
         """Of the newest entries that this site took part in."""
         self._claimed = asyncio.Event()
+        self._looks: set[asyncio.Task[None]] = set()
         self._queue: asyncio.Queue[RoundSummary] = asyncio.Queue(QUEUE_MAX)
         self._texts: list[str] = []
 
@@ -128,32 +133,47 @@ class Auditor:
             self._claimed.set()
 
     async def _follow_claims(self) -> None:
-        while True:
-            await self._claimed.wait()
-            claim = self.disproofs.claims.next()
-            if claim is None:
-                self._claimed.clear()
-            elif (audited := await self._stored(claim.round, claim.entry_hash)) is not None:
-                await self._look_at(claim, audited)
+        """One look at a time, as a rule. Beside one that takes long others begin, so that nobody keeps those who wait
+        by showing slowly."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._claimed.wait()
+                claim = self.disproofs.claims.next(self._from.ledger.log.height, is_beside=bool(self._looks))
+                if claim is None:
+                    self._claimed.clear()
+                    continue
+                look = group.create_task(self._look_at(claim), name="a look at shares that are shown")
+                self._looks.add(look)
+                look.add_done_callback(self._looked)
+                await asyncio.wait([look], timeout=LOOK_ALONE_S)
+                if len(self._looks) >= LOOKS_MAX:
+                    await asyncio.wait(self._looks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _look_at(self, claim: Accusation, audited: AuditedEntry) -> None:
+    def _looked(self, look: asyncio.Task[None]) -> None:
+        self._looks.discard(look)
+        self._claimed.set()  # a stranger may wait for that
+
+    async def _look_at(self, claim: Accusation) -> None:
         """Sum what is shown; what the teller says of it beside that counts for nothing."""
         disproofs, log = self.disproofs, self._from.ledger.log
+        if (audited := await self._stored(claim.round, claim.entry_hash)) is None:
+            return None
         if claim.segment >= len(audited.entry.result_hashes):
             return disproofs.in_vain(claim, log.height, "the entry has no such segment")
         if disproofs.claims.is_proved(claim.entry_hash, audited.owner(claim.segment)):
             return None
-        until = asyncio.get_running_loop().time() + AFTER_S
+        inputs = RoundInputs(self._from, audited, 0.0)
         try:
-            inputs = RoundInputs(self._from, audited, until)
-            finding = await self._check(inputs, claim.segment, until, claim.teller)
+            finding = await self._check(inputs, claim.segment, teller=claim.teller)
         except Unanswered:
             return disproofs.in_vain(claim, log.height)
         except WireError as error:
             return disproofs.in_vain(claim, log.height, error.detail)
         except (StoreError, WorkerError, OSError):
             return None  # a fault of our own: the claim is repeated
-        self._count(shown=1, bytes_received=inputs.bytes_received)
+        finally:
+            self._count(bytes_received=inputs.bytes_received)
+        self._count(shown=1)
         if finding.verdict == "sound":
             disproofs.in_vain(claim, log.height, "the shares give the very result that the entry has")
         return None
@@ -208,19 +228,20 @@ class Auditor:
         if _left_s(until) <= 0:
             return _no_time(segment)
         try:
-            return await self._check(inputs, segment, until)
+            return await self._check(inputs, segment, until=until)
         except Unanswered as silent:
             return AuditFinding("unanswered", segment, str(silent), silent.peers)
         except (StoreError, WireError, WorkerError, OSError) as error:
             return AuditFinding("unproved", segment, str(error))
 
     async def _check(
-        self, inputs: RoundInputs, segment: int, until: float, teller: PeerId | None = None
+        self, inputs: RoundInputs, segment: int, *, until: float | None = None, teller: PeerId | None = None
     ) -> AuditFinding:
         folder, case = await inputs.collect(segment, teller)
         folders = self._from.folders
         try:
-            if (left_s := _left_s(until)) <= 0:  # collecting took all of it
+            left_s = SUM_TIMEOUT_S if until is None else _left_s(until)
+            if left_s <= 0:  # collecting took all of it
                 return _no_time(segment)
             sums = [await self._sum(folder, left_s)]
             if is_sound(case, sums[0]):

@@ -4,14 +4,15 @@ What others tell is worth nothing until this site has summed what they show itse
 protocol/06-rounds.md, R29. Whether it was found by our own audit or shown by another site makes no difference.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from dilocoxd.daemon.audit.inputs import AuditedEntry
 from dilocoxd.daemon.audit.shelf import ProofShelf
-from dilocoxd.errors import CommandRefused
+from dilocoxd.errors import CommandRefused, StoreError
 from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.machines.audit.claims import Accusation, Claims
 from dilocoxd.machines.chain import RECENT_ENTRIES
@@ -76,6 +77,8 @@ class Disproofs:
         self._log = log
         self._shelf = shelf
         self._found: list[Disproof] = []
+        self._contributors: OrderedDict[Digest, frozenset[str]] = OrderedDict()
+        """Of the newest entries that somebody told of."""
 
     def certain_owner(self, audited: AuditedEntry, segment: int) -> str:
         """Who reduced it by the proposal that we took up, and signed with its vote that this is what it returned. Who
@@ -127,11 +130,25 @@ class Disproofs:
     def hear(self, peer: PeerId, message: FalseSum, owner: str, height: int) -> bool:
         """Another site tells of one; whether it is to be looked at."""
         claim = Accusation(peer, message.round, Digest(message.entry_hash), message.segment)
-        return self.holds(claim) and self.claims.hear(claim, owner, height)
+        if not self.holds(claim):
+            return False
+        return self.claims.hear(replace(claim, is_known=peer in self._counted(claim)), owner, height)
+
+    def _counted(self, claim: Accusation) -> frozenset[str]:
+        """Who contributed to this entry of our log and was not on probation."""
+        if claim.entry_hash not in self._contributors:
+            try:
+                entry = self._log.entry(claim.round).entry
+            except StoreError:
+                return frozenset()
+            self._contributors[claim.entry_hash] = frozenset(named.peer for named in entry.counted)
+            while len(self._contributors) > RECENT_ENTRIES:
+                self._contributors.popitem(last=False)
+        return self._contributors[claim.entry_hash]
 
     def in_vain(self, claim: Accusation, height: int, refuted: str = "") -> None:
         """A claim led to nothing. `refuted`: why what was shown proves nothing; empty: nothing was shown in time."""
-        self.claims.in_vain(claim.teller, height, is_refuted=bool(refuted))
+        self.claims.in_vain(claim, height, is_refuted=bool(refuted))
         if refuted:
             what = f"segment {claim.segment} of entry {claim.round}: {refuted}"
             self.outside.count_bad(claim.teller, "bad_evidence", what)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dilocoxd.daemon.audit.kept_shares import KeptShares
+from dilocoxd.daemon.audit.shown import ShownShares
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
@@ -19,10 +20,10 @@ from dilocoxd.store.audits import BEFORE_NAME, AuditFolders, share_name, write_c
 from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.wire.audit import AuditCase, ShareProof, decode_sum_proof, sum_proof_bytes_max
+from dilocoxd.wire.audit import AuditCase, ShareProof
 from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
-from dilocoxd.wire.entry import Contribution, Entry, Signature, entry_hash, missing_contributors
-from dilocoxd.wire.merkle import MerkleTree, is_under
+from dilocoxd.wire.entry import Contribution, Entry, Signature, missing_contributors
+from dilocoxd.wire.merkle import MerkleTree
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class RoundInputs:
     """The inputs of one entry; remembers what all its segments share."""
 
     def __init__(self, sources: AuditSources, audited: AuditedEntry, until: float) -> None:
-        """`until`: loop time after which nobody is waited for."""
+        """`until`: loop time after which no contributor is waited for; who shows what others offered has its own."""
         self._from = sources
         self.audited = audited
         self._until = until
@@ -90,6 +91,10 @@ class RoundInputs:
         folder = await asyncio.to_thread(folders.begin, int(entry.round), segment)
         is_whole = False
         try:
+            # First what our own disk has: nobody sends megabytes for what it lacks.
+            missing = await asyncio.to_thread(self._missing)
+            recent = await asyncio.to_thread(self._recent, segment)
+            await asyncio.to_thread(self._write_before, segment, folder)
             proofs = await (
                 self._shares(entry, segment, folder) if teller is None else self._shown(teller, segment, folder)
             )
@@ -98,11 +103,10 @@ class RoundInputs:
                 offers=self.audited.offers,
                 segment=segment,
                 owner=self.audited.owner(segment),
-                missing=await asyncio.to_thread(self._missing),
-                recent=await asyncio.to_thread(self._recent, segment),
+                missing=missing,
+                recent=recent,
                 proofs=tuple(proofs),
             )
-            await asyncio.to_thread(self._write_before, segment, folder)
             await asyncio.to_thread(write_case, folder, case)
             is_whole = True
         finally:
@@ -129,25 +133,14 @@ class RoundInputs:
         return [share for share in found if isinstance(share, ShareProof)]
 
     async def _shown(self, teller: PeerId, segment: int, folder: Path) -> tuple[ShareProof, ...]:
-        """One after the other: all of them come from this one site."""
-        entry = self.audited.entry
-        number, resource = len(entry.contributions), f"proof/{entry_hash(entry).hex()}/{segment}"
+        """Raises Unanswered, WireError."""
+        shown = ShownShares(self._from.client, teller, self.audited.entry, segment, self._lengths)
         try:
-            async with asyncio.timeout_at(self._until):
-                limit = sum_proof_bytes_max(number)
-                data = await self._from.client.fetch_bytes(teller, resource, bytes_max=limit)
-                self.bytes_received += len(data)
-                shares = decode_sum_proof(data, number).shares
-                for place, (named, share) in enumerate(zip(entry.contributions, shares, strict=True)):
-                    if not is_under(named.payload_root, share.sha256, segment, self.num_segments, share.proof):
-                        raise WireError("bad_root", f"the share of {named.peer} is not under its root")
-                    path = folder / share_name(place)
-                    await self._fetch_file(teller, f"{resource}/{place}", segment, path)
-                    if await asyncio.to_thread(file_sha256, path) != share.sha256:
-                        raise WireError("bad_hash", f"the share of {named.peer} is another one than was announced")
+            return await shown.fetch(folder)
         except (PeerError, TimeoutError) as error:
             raise Unanswered((teller,)) from error
-        return shares
+        finally:
+            self.bytes_received += shown.bytes_received
 
     async def _answer(self, named: Contribution, segment: int, path: Path) -> ShareProof | StoreError | None:
         """None: this other site did not give it. StoreError: a fault of our own."""

@@ -68,12 +68,14 @@ class Claims:
     def _are_strangers_heard(self, height: int) -> bool:
         return len(self._strangers) < STRANGERS_IN_VAIN_MAX or self._strangers[0] <= height - RECENT_ENTRIES
 
-    def next(self, height: int) -> Accusation | None:
-        """The one that waits longest, of strangers last; it waits no more."""
+    def next(self, height: int, *, is_beside: bool = False) -> Accusation | None:
+        """The one that waits longest, of strangers last; it waits no more. `is_beside`: another look goes on, so
+        of those who are known alone."""
         if not self._are_strangers_heard(height):
             self._waiting = OrderedDict((teller, one) for teller, one in self._waiting.items() if one.is_known)
-        teller = next((peer for peer, one in self._waiting.items() if one.is_known), next(iter(self._waiting), None))
-        return None if teller is None else self._waiting.pop(teller)
+        known = [teller for teller, one in self._waiting.items() if one.is_known]
+        found = known or ([] if is_beside else list(self._waiting))
+        return self._waiting.pop(found[0]) if found else None
 
     def is_proved(self, entry_hash: Digest, owner: str) -> bool:
         """Whether a result of this owner in this entry was found false here. One is enough."""

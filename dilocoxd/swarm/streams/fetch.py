@@ -33,6 +33,14 @@ class Served:
     close: Callable[[], None]
 
 
+OnBytes = Callable[[int], None]
+"""Told of each piece that was written, with its length."""
+
+
+def _nobody(num_bytes: int) -> None:
+    """Nobody wants to know."""
+
+
 OpenResource = Callable[[PeerId, str], Awaitable[Served]]
 """The resource by name. Raises WireError(code, reason) to refuse it (`not_found`, `stale`, `busy`)."""
 
@@ -132,7 +140,9 @@ class FetchClient:
             yield len(data)
         await stream.read(FrameKind.FINISHED)
 
-    async def fetch_range(self, peer: PeerId, resource: str, target: Region, *, offset: int) -> int:
+    async def fetch_range(
+        self, peer: PeerId, resource: str, target: Region, *, offset: int, on_bytes: OnBytes = _nobody
+    ) -> int:
         """Bytes written at the start of `target`, which is to hold the resource from `offset` on.
 
         Returns target.length, or less if the stream broke (go on from there). Raises PeerError if nothing came,
@@ -145,6 +155,7 @@ class FetchClient:
                 raise WireError("out_of_range", f"{resource} ends before byte {offset + target.length}")
             async for num_bytes in self._take_pieces(stream, target):
                 received += num_bytes
+                on_bytes(num_bytes)
             await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
             stream.done()
         except (PeerError, WireError) as error:
@@ -155,12 +166,14 @@ class FetchClient:
             stream.close()
         return received
 
-    async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
+    async def fetch_region(
+        self, peer: PeerId, resource: str, target: Region, *, offset: int = 0, on_bytes: OnBytes = _nobody
+    ) -> None:
         """Fill `target` from one peer, going on after breaks while there is progress. Raises PeerError, WireError."""
         done = 0
         while done < target.length:
             rest = Region(target.fd, target.offset + done, target.length - done, target.is_on_disk)
-            received = await self.fetch_range(peer, resource, rest, offset=offset + done)
+            received = await self.fetch_range(peer, resource, rest, offset=offset + done, on_bytes=on_bytes)
             done += received if received == rest.length else received - received % PIECE_BYTES
 
     async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:

@@ -102,7 +102,9 @@ class World:
             raise PeerError(f"{peer} is silent")
         return self.shown[peer].hashes(int(resource.removeprefix("shares/")))[:bytes_max]
 
-    async def fetch_region(self, peer: PeerId, resource: str, target: Any) -> None:
+    async def fetch_region(
+        self, peer: PeerId, resource: str, target: Any, on_bytes: Callable[[int], None] = lambda _: None
+    ) -> None:
         _, phase, segment = resource.split("/")
         place = self.shown[peer].place(int(phase), int(segment))
         data = place.path.read_bytes()[place.offset : place.offset + place.length]

@@ -73,7 +73,8 @@ def test_who_has_a_part_in_the_entry_comes_before_strangers_whatever_their_numbe
     assert all(claims.hear(stranger(number), OWNER, 10) for number in range(TELLERS_MAX))
     assert claims.hear(claim(A), OWNER, 10), "it takes the place of one of them"
     assert not claims.hear(stranger(TELLERS_MAX), OWNER, 10)
-    assert claims.next(10) == claim(A)
+    assert claims.next(10, is_beside=True) == claim(A)
+    assert claims.next(10, is_beside=True) is None, "strangers wait until nobody else is looked at"
     found = [claims.next(10) for _ in range(TELLERS_MAX)]
     assert found[0] == stranger(0) and found[-2] == stranger(TELLERS_MAX - 2) and found[-1] is None
 
