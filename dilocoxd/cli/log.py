@@ -21,7 +21,7 @@ from dilocoxd.ids import Digest
 from dilocoxd.store import snapshots
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, open_run_dir
-from dilocoxd.wire.entry import genesis_hash, offer_text
+from dilocoxd.wire.entry import entry_hash, genesis_hash, offer_text, vote_text, voted_for
 
 EXIT_UNSOUND = 1
 PAGE_MAX = 200
@@ -160,11 +160,15 @@ def evidence(run_directory: Path, folder: Path | None, as_json: bool) -> int:
         found = check_evidence(manifest, run_dir.log, path)
         offers = zip(found.entry.contributions, found.offers, strict=True)
         is_signed = all(is_signed_by(named.peer, offer, offer_text(run, named)) for named, offer in offers)
+        digest = entry_hash(found.entry)
+        texts = [vote_text(run, voted_for(found.entry, digest, vote.attempt), vote.unix_ms) for vote in found.votes]
+        votes = zip(found.votes, texts, strict=True)
+        is_voted = all(is_signed_by(vote.peer, vote.signature, text) for vote, text in votes)
         rows.append(
             {
                 "folder": found.folder, "round": found.round, "segment": found.segment, "owner": found.owner,
-                "is_proved": found.is_proved and is_signed,
-                "why": found.why if is_signed else "an offer is not signed by its contributor",
+                "is_proved": found.is_proved and is_signed and is_voted,
+                "why": _said(found.why, is_signed=is_signed, is_voted=is_voted),
             }
         )  # fmt: skip
     if as_json:
@@ -176,6 +180,12 @@ def evidence(run_directory: Path, folder: Path | None, as_json: bool) -> int:
     if not rows and not as_json:
         click.echo("ok  no evidence is kept")
     return EXIT_UNSOUND if any(row["is_proved"] for row in rows) else 0
+
+
+def _said(why: str, *, is_signed: bool, is_voted: bool) -> str:
+    if is_signed and is_voted:
+        return why
+    return "a vote is not signed by its voter" if is_signed else "an offer is not signed by its contributor"
 
 
 def snapshot_problems(run_dir: RunDir) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 from dilocoxd.errors import WireError
 from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
 from dilocoxd.wire.codec import Length, Sha256, Uint, decode_struct, encode_struct
-from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Entry, Signature
+from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Entry, Signature, SignedVote
 from dilocoxd.wire.merkle import PROOF_MAX, is_under
 
 CASE_BYTES_MAX = 16 << 20
@@ -55,6 +55,24 @@ class AuditCase:
             for place, (offer, share) in enumerate(named)
             if not is_under(offer.payload_root, share.sha256, self.segment, num_segments, share.proof)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitVotes:
+    """Beside a case that is kept: the votes with which the site's log had the entry. They show that there was such an
+    entry once it was taken back, and no log has it any more."""
+
+    votes: Annotated[tuple[SignedVote, ...], Length(1, CONTRIBUTORS_MAX)]
+
+
+def encode_commit_votes(votes: CommitVotes) -> bytes:
+    """Canonical bytes."""
+    return encode_struct(votes)
+
+
+def decode_commit_votes(data: bytes) -> CommitVotes:
+    """The votes in `data`. Raises WireError; checks form, not signatures."""
+    return decode_struct(CommitVotes, data, size_max=CASE_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dilocoxd.machines.audit.claims import Accusation
 from dilocoxd.machines.audit.draw import SEED_BYTES, drawn, others_segments
 from dilocoxd.machines.audit.verdict import AuditFinding, Summed, is_sound, judge
 from dilocoxd.machines.round.outputs import RoundSummary
-from dilocoxd.store.audits import RESULT_NAME
+from dilocoxd.store.audits import RESULT_NAME, write_votes
 from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.telemetry.suspicions import AuditFinished, ResultFalse
 from dilocoxd.wire.audit import AuditCase
@@ -120,8 +120,7 @@ class Auditor:
             return None
         if entry_hash(signed.entry) != digest:
             return None
-        voters = tuple(vote.peer for vote in signed.votes)
-        return AuditedEntry(signed.entry, signed.offers, self._owners.get(digest, ()), voters)
+        return AuditedEntry(signed.entry, signed.offers, self._owners.get(digest, ()), signed.votes)
 
     # --- what others tell (X14)
 
@@ -272,6 +271,8 @@ class Auditor:
             with contextlib.suppress(StoreError):  # who came later has the entry without its payload
                 if (result := await asyncio.to_thread(inputs.result, finding.segment)) is not None:
                     await asyncio.to_thread((folder / RESULT_NAME).write_bytes, result)
+            if votes := inputs.audited.votes:  # who has the folder alone may have a log without the entry by then
+                await asyncio.to_thread(write_votes, folder, votes)
             kept = await asyncio.to_thread(self._from.folders.keep, folder)
         except (StoreError, OSError) as error:
             self._texts.append(f"evidence of entry {case.entry.round} could not be kept: {error}")

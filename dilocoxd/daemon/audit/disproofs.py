@@ -84,7 +84,7 @@ class Disproofs:
         """Who reduced it by the proposal that we took up, and signed with its vote that this is what it returned. Who
         did not vote may have been proposed another group by the same coordinator, and have summed that."""
         owner = audited.owner(segment)
-        return owner if owner in audited.voters else ""
+        return owner if audited.voted(owner) else ""
 
     def found(self, audited: AuditedEntry, segment: int, kept: Path | None, shares: tuple[ShareProof, ...]) -> str:
         """A result of an entry of our chain is false; `kept`: folder of its evidence. What follows for the owner, one

@@ -22,7 +22,7 @@ from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.audit import AuditCase, ShareProof
 from dilocoxd.wire.clip_record import NORMS_KEPT, NUMBER_BYTES
-from dilocoxd.wire.entry import Contribution, Entry, Signature, missing_contributors
+from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedVote, missing_contributors
 from dilocoxd.wire.merkle import MerkleTree
 
 T = TypeVar("T")
@@ -34,13 +34,17 @@ RETRY_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class AuditedEntry:
-    """An entry under audit: formed, and perhaps committed. `owners`: by segment; empty if nobody remembers. `voters`:
-    whose votes for it lie in our log."""
+    """An entry under audit: formed, and perhaps committed. `owners`: by segment; empty if nobody remembers. `votes`:
+    those for it in our log."""
 
     entry: Entry
     offers: tuple[Signature, ...]
     owners: tuple[PeerId, ...]
-    voters: tuple[PeerId, ...] = ()
+    votes: tuple[SignedVote, ...] = ()
+
+    def voted(self, peer: str) -> bool:
+        """Whether our log has its vote."""
+        return any(vote.peer == peer for vote in self.votes)
 
     def owner(self, segment: int) -> str:
         """Who reduced it; empty if nobody remembers."""

@@ -13,13 +13,14 @@ from hypothesis import given, settings, strategies as st
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.chain import RECENT_ENTRIES
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.results.again import sum_again
-from dilocoxd.store.audits import share_name, write_case
+from dilocoxd.store.audits import share_name, write_case, write_votes
 from dilocoxd.store.log import EntryLog
-from dilocoxd.trained.proof.evidence import EvidenceCheck, check_evidence
+from dilocoxd.trained.proof.evidence import VOTED_BELOW, EvidenceCheck, check_evidence
 from dilocoxd.wire.audit import AuditCase, ShareProof
-from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry, SignedVote, genesis_hash
+from dilocoxd.wire.entry import Contribution, Entry, Signature, SignedEntry, SignedVote, entry_hash, genesis_hash
 from dilocoxd.wire.merkle import MerkleTree
 
 PEERS = (PeerId("Qma"), PeerId("Qmb"), PeerId("Qmc"))
@@ -107,7 +108,7 @@ def test_an_honest_sum_proves_nothing_and_another_one_does(num_sites: int, tmp_p
     assert len(false.offers) == num_sites
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), place=st.integers(0, 1), position=st.integers(0, 1 << 30), bit=st.integers(0, 7))
 def test_no_bit_of_a_share_can_be_other_than_its_contributor_signed(
     seed: int, place: int, position: int, bit: int, tmp_path_factory: pytest.TempPathFactory
@@ -141,6 +142,48 @@ def test_entry_that_is_not_in_the_log_proves_nothing(tmp_path: Path) -> None:
     assert not later.is_proved and "entry 7 of this log is another one" in later.why
     nowhere = made(tmp_path / "nowhere").check()
     assert not nowhere.is_proved, "there is no log"
+
+
+def taken_back(tmp_path: Path, voters: tuple[PeerId, ...], attempts: tuple[int, ...] = (0, 0, 0)) -> Case:
+    """A false entry 1 that the log does not have, above an entry 0 that it has, with votes beside it."""
+    case = made(tmp_path, num_sites=3).commit()
+    below = case.case.entry
+    results = (*below.result_hashes[:SEGMENT], b"l" * 32, *below.result_hashes[SEGMENT + 1 :])
+    case.write(entry=replace(below, round=RoundIndex(1), parent=entry_hash(below), result_hashes=results))
+    votes = [SignedVote(peer, Attempt(number), 0, SIGNED) for peer, number in zip(voters, attempts, strict=False)]
+    if votes:
+        write_votes(case.folder, tuple(votes))
+    return case
+
+
+def test_entry_that_was_taken_back_is_proved_false_by_the_votes_for_it(tmp_path: Path) -> None:
+    found = taken_back(tmp_path, PEERS).check()
+    assert found.is_proved and "the shares give" in found.why
+    assert [vote.peer for vote in found.votes] == list(PEERS), "for whoever checks signatures"
+    assert taken_back(tmp_path / "two", PEERS[:2]).check().is_proved, "more than half of those who could vote"
+    assert VOTED_BELOW == RECENT_ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("voters", "attempts", "why"),
+    [
+        ((), (), "nothing was committed"),
+        (PEERS[:1], (0,), "1 of 3 who could vote"),
+        ((PeerId("Qmx"), PeerId("Qmy"), PEERS[0]), (0, 0, 0), "1 of 3 who could vote"),
+        (PEERS, (0, 1, 2), "1 of 3 who could vote"),
+    ],
+)
+def test_entry_that_no_majority_voted_for_proves_nothing(
+    voters: tuple[PeerId, ...], attempts: tuple[int, ...], why: str, tmp_path: Path
+) -> None:
+    found = taken_back(tmp_path, voters, attempts).check()
+    assert not found.is_proved and why in found.why
+
+
+def test_entry_whose_parent_is_not_in_the_log_proves_nothing_whoever_voted(tmp_path: Path) -> None:
+    case = taken_back(tmp_path, PEERS)
+    found = case.write(entry=replace(case.case.entry, parent=b"p" * 32)).check()
+    assert not found.is_proved and "so is the one below" in found.why
 
 
 def test_what_the_folder_says_of_the_chain_must_be_the_logs(tmp_path: Path) -> None:

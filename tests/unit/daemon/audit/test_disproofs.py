@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from dilocoxd.errors import CommandRefused, PeerError, StoreError, WireError
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
 from dilocoxd.machines.audit.claims import STRANGERS_IN_VAIN_MAX
 from dilocoxd.machines.round.inputs import EntryFalse
-from dilocoxd.store.audits import AuditFolders, share_name
+from dilocoxd.store.audits import AuditFolders, read_votes, share_name
 from dilocoxd.store.log import EntryLog
 from dilocoxd.wire.audit import ShareProof, decode_sum_proof
 from dilocoxd.wire.entry import Signature, SignedEntry, SignedVote, entry_hash
@@ -55,7 +55,7 @@ class Site(World):
         votes = tuple(SignedVote(peer, Attempt(0), 0, Signature(b"k", b"s")) for peer in voters)
         self.log = EntryLog(self.folder / ME / "log", RUN, GENESIS)
         self.log.append_bare(SignedEntry(audited.entry, audited.offers, votes), LENGTHS)
-        self.audited = AuditedEntry(audited.entry, audited.offers, audited.owners, voters)
+        self.audited = AuditedEntry(audited.entry, audited.offers, audited.owners, votes)
 
     def evict(self, peer: PeerId, before: RoundIndex) -> str:
         self.votes.append((peer, before))
@@ -169,6 +169,8 @@ def test_who_hears_of_it_sums_it_itself_and_shows_it_too(tmp_path: Path) -> None
     auditor = hears(second, claim, claim)
     assert second.told == [EntryFalse(RoundIndex(0), Digest(claim.entry_hash), (OWNER,))]
     assert second.votes == [(OWNER, 0)] and second.said == [claim]
+    (folder,) = second.evidence()
+    assert read_votes(folder) == second.audited.votes, "who has the folder alone may have a log without the entry"
     assert OWNER in second.alerts[0] and not second.bad
     assert (auditor.counts.shown, auditor.counts.proofs) == (1, 0), "proofs are what it found by itself"
     assert second.site.num_sums == 2, "a claim that is known is not looked at again"
@@ -256,7 +258,7 @@ def test_own_result_that_is_false_is_said_to_be_our_own(tmp_path: Path) -> None:
     first = finder(tmp_path)
     claim = finds(first)
     second = hearer(tmp_path, first)
-    second.audited = AuditedEntry(second.audited.entry, second.audited.offers, (ME,) * 3, (ME, OTHER, OWNER))
+    second.audited = replace(second.audited, owners=(ME,) * 3)
     hears(second, claim)
     assert not second.votes and "that is this site" in second.alerts[0]
 
@@ -362,18 +364,18 @@ def test_who_shows_slowly_does_not_keep_the_others_waiting(tmp_path: Path, monke
 
     second.pace = pace
 
-    async def run() -> Auditor:
+    async def run() -> None:
         auditor = second.auditor()
         task = asyncio.create_task(auditor._follow_claims())
         auditor.hear(OWNER, claim)
         auditor.hear(TELLER, claim)
         async with asyncio.timeout(60.0):
-            while not second.told:
+            while not auditor.counts.shown:
                 await asyncio.sleep(0.01)
         task.cancel()
-        return auditor
 
-    assert asyncio.run(run()).counts.shown == 1
+    asyncio.run(run())
+    assert second.told
 
 
 def test_new_ids_together_have_few_looks_and_others_are_looked_at_all_the_same(tmp_path: Path) -> None:
