@@ -257,8 +257,6 @@ def takes_fresh_ids_alone(gathered: Any, limits: Any, *, now: Monotonic) -> Any:
 
 
 _decide_group = gathering.decide_group
-
-
 _vote = Reverts.vote
 
 
