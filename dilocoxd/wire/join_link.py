@@ -14,7 +14,7 @@ import base58
 
 from dilocoxd.config.addresses import read_address
 from dilocoxd.errors import WireError
-from dilocoxd.ids import BASE58, Digest
+from dilocoxd.ids import BASE58, Digest, is_peer_id
 from dilocoxd.wire.admission import (
     AUTHORITIES_MAX,
     MEMBERSHIP_BYTES_MAX,
@@ -28,7 +28,7 @@ from dilocoxd.wire.codec import Bounds, Length, Name, Uint, decode_struct, encod
 
 LINK_CHARS_MAX: Final = 4096
 _LINK: Final = re.compile(
-    r"(?P<address>\S+?)/run/(?P<run>[0-9a-f]{64})/at/(?P<height>0|[1-9][0-9]{0,17})/(?P<head>[0-9a-f]{64})"
+    r"(?P<address>[!-~]+?)/run/(?P<run>[0-9a-f]{64})/at/(?P<height>0|[1-9][0-9]{0,17})/(?P<head>[0-9a-f]{64})"
     rf"(?:/key/(?P<key>[{BASE58}]+))?"
 )
 
@@ -96,11 +96,11 @@ def is_link(text: str) -> bool:
 def read_link(text: str) -> JoinLink:
     """The parts of a link. Raises ValueError with one sentence."""
     found = _LINK.fullmatch(text) if len(text) <= LINK_CHARS_MAX else None
-    if found is None:
+    peer = read_address(found["address"]).peer if found else ""
+    if found is None or (peer and not is_peer_id(peer)):
         raise ValueError(
             f"the link {text[:60]!r} is damaged; copy all of what `dilocoxd start` or `dilocoxd invite` printed"
         )
-    read_address(found["address"])
     invite = token_from_text(found["key"]) if found["key"] else None
     return JoinLink(
         found["address"],
