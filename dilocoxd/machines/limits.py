@@ -32,7 +32,7 @@ class RoundLimits:
     """Bounds of one run. Seconds unless the name says otherwise."""
 
     contributors_max: int = 64
-    """Largest group of one round; INBOX needs as many slots less one."""
+    """Largest group of one round, and slots of INBOX: an observer keeps what all of them send."""
     tokens_max: int = 2**40
     """Most tokens one contribution may claim (it is its weight)."""
     inner_steps_max: int = 2**31

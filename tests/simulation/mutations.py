@@ -351,6 +351,7 @@ BUGS: dict[str, Bug] = {
         both(replaced(grouping, "probation_problem", no_problem), replaced(proposals, "unseconded", no_problem)),
     ),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
+    "ids that sort first have the seats": replaced(grouping, "_seniors_first", lambda found, usable, _: sorted(usable)),
 }
 
 

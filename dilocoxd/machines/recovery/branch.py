@@ -72,6 +72,8 @@ def _check_checkpoint(view: ChainView, limits: RoundLimits) -> None:
 
 
 def _check_claims(entry: Entry, last_phases: Mapping[PeerId, PhaseId], limits: RoundLimits) -> None:
+    if (count := len(entry.contributions)) > limits.contributors_max:
+        raise WireError("out_of_range", f"entry {entry.round} names {count} sites, at most {limits.contributors_max}")
     for contribution in entry.contributions:
         is_bounded = contribution.tokens <= limits.tokens_max and contribution.inner_steps <= limits.inner_steps_max
         if not is_bounded or contribution.base_round > entry.round:

@@ -151,7 +151,7 @@ def gathered_at(height: Height) -> Gathered:
             absent.append(peer)
     steady = {peer: c for peer, c in contributions.items() if not height.is_left_out(peer)}
     return Gathered(
-        contributions=steady or contributions,
+        contributions={peer: contributions[peer] for peer in height.ordered(steady or contributions)},
         awaited=awaited,
         unready=frozenset(unready),
         absent=frozenset(absent),

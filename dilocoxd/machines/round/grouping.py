@@ -31,7 +31,7 @@ class Gathered:
     """What a peer knows when it decides about a group."""
 
     contributions: Mapping[PeerId, Contribution]
-    """Of live peers (and ourselves) that are ready in this attempt."""
+    """Of live peers (and ourselves) that are ready in this attempt, in its order (R4.2): no id comes early in all."""
     awaited: Mapping[PeerId, Monotonic | None]
     """Live training peers that are not ready, with the time they are expected (None = unknown)."""
     unready: frozenset[PeerId]
@@ -119,7 +119,7 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     recent = gathered.recent_contributors
     if limits.has_majority_quorum and missing_majority(usable, recent) and not missing_majority(everybody, recent):
         usable = everybody  # complaints must not make a majority impossible
-    chosen = _with_probation(usable, gathered.on_probation, limits.contributors_max)
+    chosen = _with_probation(_seniors_first(gathered, usable, limits), gathered.on_probation, limits.contributors_max)
     if not chosen:
         return Decision(None, "a site that is not on probation: nobody else may go on alone")
     group = [gathered.contributions[peer] for peer in chosen]
@@ -130,9 +130,21 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     return Decision(tuple(group), "group is complete" if not late else "grace for stragglers is over")
 
 
-def _with_probation(usable: Set[PeerId], on_probation: Sequence[PeerId], limit: int) -> list[PeerId]:
+def _seniors_first(gathered: Gathered, usable: Set[PeerId], limits: RoundLimits) -> list[PeerId]:
+    """Who takes a seat first where there are too few (R6.10): recent contributors, so that ids that are always ready
+    push nobody out, but for a quarter of the seats. Those go by lot, for who trains for more than the recent entries
+    lasted is none. With a majority to be kept it is all of them."""
+    waiting = [peer for peer in gathered.contributions if peer in usable]
+    open_to_all = 0 if limits.has_majority_quorum else max(1, limits.contributors_max // 4)
+    seniors = [peer for peer in waiting if peer in gathered.recent_contributors]
+    kept = seniors[: limits.contributors_max - open_to_all]
+    return [*kept, *(peer for peer in waiting if peer not in set(kept))]
+
+
+def _with_probation(usable: Sequence[PeerId], on_probation: Sequence[PeerId], limit: int) -> list[PeerId]:
     """Whom a group takes of those without conflicts, sorted: as many on probation as the others allow (M11)."""
-    counted = sorted(usable - set(on_probation))[:limit]
+    fresh = frozenset(on_probation)
+    counted = [peer for peer in usable if peer not in fresh][:limit]
     if not counted:
         return []
     room = min(probation_room(len(counted)), limit - len(counted))

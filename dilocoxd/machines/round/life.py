@@ -70,9 +70,7 @@ class RoundLife:
         limits = terms.limits
         self.terms: Final = terms
         self.book: Final = PeerBook(terms.site.me, limits)
-        # An observer of a gathered round has no contribution of its own in it, and sums all others.
-        num_slots = limits.contributors_max - (0 if terms.shape.is_gathered else 1)
-        self.own: Final = OwnSite(Inbox(max(0, num_slots)))
+        self.own: Final = OwnSite(Inbox(limits.contributors_max))  # an observer has no contribution among them
         self.timers: Final = Timers()
         """Of the process: since it started, since it leaves."""
         self.now = Monotonic(0.0)

@@ -18,6 +18,8 @@ from tests.simulation.swarm import Swarm
 
 CALM_S = 60.0
 """So long the liar is at work."""
+SEATED = 10
+"""Phases of `CALM_S` that are counted at least; a site makes up to 15."""
 
 
 def _begin(count: int) -> tuple[Swarm, Node, list[Node]]:
@@ -155,7 +157,25 @@ def sum_that_does_not_follow_is_committed_by_nobody() -> str:
     return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
 
 
+def ids_that_sort_first_take_nobodys_seat() -> str:
+    """Four ids made to come before all others, with something to offer at any time, where a group has three seats: each
+    phase of the sites that were there before is counted, and whoever has no seat observes."""
+    swarm, honest = _swarm(2)
+    swarm.limits = replace(swarm.limits, contributors_max=3)
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in honest))
+    for index in range(4):
+        swarm.add(f"a{index}", 0.5).start()
+    start = honest[0].machine.chain.height
+    swarm.world.run(swarm.world.now + CALM_S)
+    named = [{c.peer for c in stored.signed.entry.contributions} for stored in honest[0].disk.log[start:]]
+    for node in honest:
+        if (counted := sum(node.name in peers for peers in named)) < SEATED:
+            return f"{node.name} is in {counted} of {len(named)} entries"
+    return _result(swarm)
+
+
 LIARS = (
+    ids_that_sort_first_take_nobodys_seat,
     sum_that_does_not_follow_is_committed_by_nobody,
     result_that_does_not_decode_is_committed_by_no_observer,
     who_raises_attempts_alone_is_not_followed,

@@ -11,7 +11,7 @@ import pytest
 from dilocoxd.daemon.peers.serving import Library, parse_chain, write_chain
 from dilocoxd.daemon.recovery.chain_fetch import check_payload, fetch_entries
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery.branch import Branch, check_branch, is_better
 from dilocoxd.machines.recovery.branch_search import BranchSearch
@@ -79,6 +79,26 @@ def test_vote_of_an_outsider_is_refused() -> None:
 def test_claim_over_the_cap_is_refused() -> None:
     with pytest.raises(WireError, match="over the caps"):
         check_branch(Branch(0, tuple(chain(1, tokens=101))), base_view(), LIMITS, KEYS)
+
+
+def test_entry_that_names_more_than_a_group_holds_is_refused() -> None:
+    """TRUST C1: 1,024 invented contributors, each with an offer under a key of its own. R20.6."""
+    limits = replace(LIMITS, contributors_max=8)
+    check_branch(Branch(0, tuple(chain(1, peers=tuple("ABCDEFGH")))), base_view(), limits, KEYS)
+    with pytest.raises(WireError, match="names 9 sites, at most 8"):
+        check_branch(Branch(0, tuple(chain(1, peers=tuple("ABCDEFGHI")))), base_view(), limits, KEYS)
+
+
+def test_contributors_who_offered_nothing_are_refused() -> None:
+    """TRUST C1: a lone key names honest peers with as many tokens as it may, and phases up to the last number there is:
+    after that nothing of theirs would be counted any more. R25."""
+    (honest,) = chain(1, tokens=LIMITS.tokens_max)
+    for name in "AB":
+        named = tuple(replace(c, phase=PhaseId(2**63 - 1)) if c.peer == name else c for c in honest.entry.contributions)
+        entry = replace(honest.entry, contributions=named)
+        (vote,) = [vote for vote in signed_by_all(entry).votes if vote.peer != name]
+        with pytest.raises(WireError, match=f"names {name}, who did not offer that"):
+            check_branch(Branch(0, (SignedEntry(entry, honest.offers, (vote,)),)), base_view(), LIMITS, KEYS)
 
 
 @pytest.mark.parametrize(("age", "is_refused"), [(LIMITS.contribution_age_max, False), (9, True)])

@@ -1,6 +1,7 @@
 """Pure decisions of a round: coordinator order, groups with reasons, owners, locks, claims of other tips."""
 
 import dataclasses
+from dataclasses import replace
 
 from dilocoxd.daemon.observe.ticker import NOBODY_READY
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex, RunId
@@ -49,6 +50,21 @@ def gathered(*ready: PeerId, awaited: tuple[PeerId, ...] = (), unready: tuple[Pe
 def peers_of(reading: Gathered, now: float) -> tuple[list[PeerId] | None, str]:
     decision = decide_group(reading, LIMITS, now=Monotonic(now))
     return (None if decision.group is None else [c.peer for c in decision.group]), decision.reason
+
+
+def test_who_contributed_lately_has_a_seat_before_ids_that_sort_first() -> None:
+    """TRUST H3: ids made for it fill no group, but a quarter of the seats is open to those who are not known. R6.10."""
+    small = replace(LIMITS, contributors_max=4)
+    known, ground = [PeerId(f"q{i}") for i in range(6)], [PeerId(f"a{i}") for i in range(64)]
+    reading = replace(gathered(*ground, *known), recent_contributors=frozenset(known))
+
+    def seats(limits: RoundLimits) -> list[PeerId]:
+        group = decide_group(reading, limits, now=Monotonic(99.0)).group
+        return [c.peer for c in group or ()]
+
+    assert seats(small) == [ground[0], *known[:3]]
+    assert seats(replace(small, has_majority_quorum=True)) == known[:4], "else no group would be a majority"
+    assert seats(replace(LIMITS, contributors_max=70)) == sorted([*ground, *known])
 
 
 def test_coordinator_order_is_the_same_for_everybody_and_changes_with_the_attempt() -> None:
