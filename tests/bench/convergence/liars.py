@@ -3,7 +3,7 @@
 Every row is one run of the standard convergence task on the engine: f of M sites attack, one codec, one defence. The
 figure is the validation loss of the shared model against that of the run in which all M are honest and nothing is
 clipped. Rows that are in OUT are not repeated; the most telling ones come first. `--once`: one attack, two rounds, for
-CI. Source of attacks: ALIE arXiv 1902.06156; min-max NDSS 2021 (Shejwalkar and Houmansadr).
+CI. `--page`: write what RESULTS holds into docs/lab/benchmarks.md, and run nothing. Source of attacks: ALIE arXiv 1902.06156; min-max NDSS 2021 (Shejwalkar and Houmansadr).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import itertools
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -42,6 +43,9 @@ CODECS = {
 }
 DEFENCES = ("none", "clip", "drop", "centered", "both")
 """drop (the default of a run): clip, and contrary shares are left out; both: centered clipping and that."""
+RESULTS = Path(__file__).parent / "results" / "liars.json"
+PAGE = Path(__file__).parents[3] / "docs" / "lab" / "benchmarks.md"
+BLOCK = re.compile(r"(<!-- liars -->\n).*?(\n<!-- /liars -->)", re.DOTALL)
 Updates = Mapping[str, Tensor]
 Attack = Callable[["Liars", Updates, Tensor], Tensor]
 
@@ -121,6 +125,7 @@ def cases() -> list[Case]:
     """All of them, the most telling first: every attack on one codec, then the other codecs."""
     found = [Case(codec, "none", 0, m) for m in (4, 8) for codec in CODECS]
     found += [Case(codec, defence, 0, 4) for codec in CODECS for defence in DEFENCES[1:]]
+    found += [Case("int4", defence, 0, 8) for defence in DEFENCES[1:]]
     rows = list(itertools.product(((1, 4), (2, 8), (1, 8)), CODECS))
     for (f, m), codec in sorted(rows, key=lambda row: row[1] != "int4" and row[0] != (1, 4)):
         found += [Case(codec, defence, f, m, attack) for attack in ATTACKS for defence in DEFENCES]
@@ -167,12 +172,22 @@ def report(rows: list[dict[str, object]]) -> str:
     """Markdown: loss over the honest, unclipped run of as many sites, in per cent."""
     losses = {Case(**row["case"]): float(row["loss"]) for row in rows}  # type: ignore[arg-type]
     lines = ["| f of M | attack | codec | none | clip | drop | centered | both |", "|" + "---|" * 8]
-    keys = dict.fromkeys((c.liars, c.sites, c.attack, c.codec) for c in losses)
-    for f, m, attack, codec in keys:
+    keys = {(c.liars, c.sites, c.attack, c.codec) for c in losses}
+    for f, m, attack, codec in sorted(keys, key=_place):
         honest = losses.get(Case(codec, "none", 0, m))
         cells = [_percent(losses.get(Case(codec, d, f, m, attack)), honest) for d in DEFENCES]
         lines.append(f"| {f}/{m} | {attack or '-'} | {codec} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _place(key: tuple[int, int, str, str]) -> tuple[int, ...]:
+    f, m, attack, codec = key
+    return f, m, ["", *ATTACKS].index(attack), list(CODECS).index(codec)
+
+
+def rendered(page: str, rows: list[dict[str, object]]) -> str:
+    """The page with the table of these rows."""
+    return BLOCK.sub(lambda found: f"{found[1]}{report(rows)}{found[2]}", page)
 
 
 def _percent(loss: float | None, honest: float | None) -> str:
@@ -190,7 +205,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("liars.json"))
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after so long")
     parser.add_argument("--once", action="store_true", help="one attack against each defence, two rounds")
+    parser.add_argument("--page", action="store_true", help="only write the page of what was measured")
     arguments = parser.parse_args()
+    if arguments.page:
+        rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+        PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        return
     torch.set_num_threads(1)
     wanted, rounds = cases(), arguments.rounds
     if arguments.once:

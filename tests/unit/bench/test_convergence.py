@@ -14,7 +14,7 @@ import torch
 from dilocoxd.config.agreement import OuterSection, StrategySection
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.store.prepared import CACHE_VARIABLE
-from tests.bench.convergence.liars import Case, report, run_case
+from tests.bench.convergence.liars import PAGE, RESULTS, Case, rendered, report, run_case
 from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, table
 from tests.bench.convergence.sites import TASKS, Task
@@ -146,6 +146,12 @@ def test_the_table_of_bytes_has_a_line_per_preset(task: Task) -> None:
 
 
 @pytest.mark.slow
+def test_table_of_liars_is_what_was_measured() -> None:
+    page, rows = PAGE.read_text(encoding="utf-8"), json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert rendered(page, rows) == page, "python -m tests.bench.convergence.liars --page"
+    assert rendered(page, rows[1:]) != page
+
+
 def test_liars_break_a_plain_mean_and_are_held_back_by_clipping(task: Task) -> None:
     start = Start(task, task.data(), 0, task.genesis(0))
     loss = {(c.defence, c.attack): run_case(start, c, 2) for c in LIARS}
