@@ -15,6 +15,7 @@ from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.recovery.chain_fetch import check_payload, fetch_entries
 from dilocoxd.daemon.recovery.snapshot_fetch import SnapshotDownload, fetch_index, list_of
 from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.swarm.streams.fetch import FetchClient
@@ -33,6 +34,8 @@ class Questions:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._indexes: dict[bytes, SnapshotIndex] = {}
         self._payloads: dict[int, int] = {}
+        self._branch_of: PeerId | None = None
+        """Whom entries were asked of last: one peer's branch is looked at at a time."""
         self.answers: asyncio.Queue[r.RecoveryEvent] = asyncio.Queue()
         self.download: SnapshotDownload | None = None
 
@@ -40,6 +43,14 @@ class Questions:
         """Its answer comes to `answers`."""
         task = self._group.create_task(self._answer(question), name=f"recovery asks {question.peer}")
         self._tasks[question.request] = task
+
+        if isinstance(question, r.AskEntries):
+            self._branch_of = question.peer
+
+    def blame(self, error: WireError) -> None:
+        """The branch that is looked at is not what its peer said."""
+        assert self._branch_of is not None
+        self._client.on_bad(self._branch_of, error)
 
     def cancel(self, request: int) -> None:
         """No answer is wanted."""

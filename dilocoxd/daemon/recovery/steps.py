@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.daemon.chain.ledger import FinishedDownload, Ledger
 from dilocoxd.daemon.chain.owed_work import WorkKeeper, fork_left, taken_back
@@ -53,6 +54,10 @@ class RecoveryParts:
         return self.ledger.log
 
 
+FORGED: Final = frozenset({"bad_signature", "bad_offer", "bad_evidence"})
+"""Codes of a branch that nobody honest can have: another chain, or another view of who may vote, is no lie."""
+
+
 class OwnSteps:
     """Steps of one recovery. All raise StoreError or WorkerError when our own disk or worker fails."""
 
@@ -72,7 +77,7 @@ class OwnSteps:
             case r.ReadOwn():
                 return await asyncio.to_thread(self._read_own, step.fork)
             case r.CheckBranch():
-                return r.BranchChecked(await asyncio.to_thread(self._problem_of, step))
+                return r.BranchChecked(await self._check(step))
             case r.LeaveOwn():
                 await self._leave_own(step)
                 return r.OwnLeft()
@@ -108,15 +113,23 @@ class OwnSteps:
         start = next((number for number in rounds if number <= height), 0)
         return all(log.has_payload(index) for index in range(start, height))
 
-    def _problem_of(self, step: r.CheckBranch) -> str:
+    async def _check(self, step: r.CheckBranch) -> str:
+        """What is wrong with the branch. Who served it checked it as well, so what is forged is held against it."""
+        error = await asyncio.to_thread(self._problem_of, step)
+        if error is not None and error.code in FORGED:
+            self._questions.blame(error)
+        return str(error or "")
+
+    def _problem_of(self, step: r.CheckBranch) -> WireError | None:
+        """Blocks."""
         limits, adoption = self._parts.limits, self._parts.adoption
         if step.is_adopted or adoption.is_below(step.base.height):
             limits = replace(limits, checkpoint=None)
         try:
             check_branch(step.branch, step.base, limits, self._parts.keys)
         except WireError as error:
-            return str(error)
-        return ""
+            return error
+        return None
 
     async def _rebuild(self) -> Digest:
         """The state of our log from the newest usable snapshot, else from genesis."""

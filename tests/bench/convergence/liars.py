@@ -3,7 +3,8 @@
 Every row is one run of the standard convergence task on the engine: f of M sites attack, one codec, one defence. The
 figure is the validation loss of the shared model against that of the run in which all M are honest and nothing is
 clipped. Rows that are in OUT are not repeated; the most telling ones come first. `--once`: one attack, two rounds, for
-CI. `--page`: write what RESULTS holds into docs/lab/benchmarks.md, and run nothing. Source of attacks: ALIE arXiv 1902.06156; min-max NDSS 2021 (Shejwalkar and Houmansadr).
+CI. `--page`: write what RESULTS holds into docs/lab/benchmarks.md, and run nothing. Source of attacks: ALIE arXiv
+1902.06156; min-max NDSS 2021 (Shejwalkar and Houmansadr).
 """
 
 from __future__ import annotations

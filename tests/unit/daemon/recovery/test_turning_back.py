@@ -15,7 +15,7 @@ from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.daemon.recovery.adoption import read_adopted
 from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts, finish_turn_back
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery.rollback import Choice
@@ -88,6 +88,10 @@ class Client:
         self.libraries = libraries
         self.missing = missing
         self.counts = {"bytes_received": 0}
+        self.blamed: list[tuple[PeerId, str]] = []
+
+    def on_bad(self, peer: PeerId, error: WireError) -> None:
+        self.blamed.append((peer, error.code))
 
     async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
         if resource in self.missing:
@@ -121,6 +125,7 @@ class Bench:
         await self.ledger.rebuild("")
         log = EntryLog(self.folder / "theirs", RUN, GENESIS)
         write(log, theirs, b"fork")
+        self.client = Client({OTHER: Library(b"", log, self.folder / "none")}, missing)
         events = EventLog(None)
         self.told: list[dict[str, object]] = []
         events.listen(self.told.append)
@@ -129,7 +134,7 @@ class Bench:
             RecoveryParts(
                 work_keeper=WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "work"), events),
                 ledger=self.ledger,
-                client=Client({OTHER: Library(b"", log, self.folder / "none")}, missing),  # type: ignore[arg-type]
+                client=self.client,  # type: ignore[arg-type]
                 keys=KEYS,
                 limits=self.limits,
                 snapshots=self.folder / "snapshots",
@@ -236,6 +241,19 @@ async def test_branch_on_a_state_that_never_was_is_left_again(tmp_path: Path, li
     await bench.start(branch(4, b"fork", tokens=15, lies_at=lies_at))
     assert isinstance(await bench.recover(), RecoveryFailed)
     assert bench.is_own()
+
+
+async def test_forged_branch_is_held_against_who_serves_it(tmp_path: Path) -> None:
+    """TRUST C1: an entry names who did not offer. A branch that keeps other caps than ours is refused, and no lie."""
+    bench = Bench(tmp_path)
+    theirs = branch(4, b"fork", tokens=15)
+    offers = (replace(theirs[2].offers[0], value=b"x"),)
+    await bench.start([*theirs[:2], replace(theirs[2], offers=offers), theirs[3]])
+    assert isinstance(await bench.recover(), RecoveryFailed)
+    assert bench.is_own() and bench.client.blamed == [(OTHER, "bad_offer")]
+    bench.driver._parts = replace(bench.driver._parts, limits=replace(LIMITS, tokens_max=11))
+    assert isinstance(await bench.recover(), RecoveryFailed)
+    assert len(bench.client.blamed) == 1
 
 
 @pytest.mark.parametrize("steers_at", [1, 2])
