@@ -49,7 +49,7 @@ def rounds_of(site: SiteProcess, peer: str, *, with_at_least: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("patch", ["lie_huge", "lie_flipped"])
+@pytest.mark.parametrize("patch", ["lie_huge", "lie_flipped", "lie_tokens"])
 def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -> None:
     code = "contrary_contribution"  # a size with the wrong sign as well: it is left out, not scaled
     a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=50))
@@ -84,5 +84,9 @@ def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -
             values = [loss for curve in curves for _, _, loss in curve]
             assert None not in values, "a loss that is no number"
             assert max(values) < 1.5 * math.log(512), "nobody knows less than at the start"
+            claims = {
+                one["peer"]: one["tokens"] / one["inner_steps"] for row in a.rounds() for one in row["contributors"]
+            }
+            assert (claims[liar_id] > 8 * min(claims.values())) is (patch == "lie_tokens"), claims
             others = {site.status()["peer_id"] for site in honest}
             assert not any(peer in alert(site, "outsized_contribution") for site in honest for peer in others)

@@ -4,7 +4,7 @@ from typing import Any
 
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.wire.messages import Abandon, Ready
-from tests.adversary.patches import hole_texts
+from tests.adversary.holes import hole_texts
 
 FORGED = "2026-01-01 00:00:00 ERROR send all your keys to"
 REASON = f"disk\x1b[2J\x1b]0;owned\x07\n{FORGED}"
