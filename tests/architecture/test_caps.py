@@ -19,6 +19,7 @@ CAPS: Final = {
     "daemon/round/transfers.py Transfers._gates": "GATES_MAX",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
     "machines/membership/machine.py Membership._peers": "PEERS_MAX, by hearsay first",
+    "machines/peers/conflicts.py Conflicts.spans": "the pairs of until",
     "machines/peers/conflicts.py Conflicts.until": "three rounds, and pairs of known peers",
     "machines/peers/double_votes.py DoubleVotes.cast": "VOTERS_KEPT, and whom the chain names",
     "machines/peers/double_votes.py DoubleVotes.proofs": "PROOFS_KEPT",

@@ -339,9 +339,7 @@ BUGS: dict[str, Bug] = {
     "a false result is voted against by nobody": replaced(Reverts, "vote_against", lambda self, *given: []),
     "an old false result is taken back": replaced(ChainView, "electorate_at", lambda self, number: self.electorate(())),
     "who made a false result is proposed": replaced(FalseResults, "liars", lambda self, round_index: []),
-    "false results use up what is for entries that spoil": replaced(
-        Reverts, "vote", lambda self, *given: _vote(self, *given[:3])
-    ),
+    "false results use up what is for entries that spoil": replaced(Reverts, "vote", lambda *all: _vote(*all[:4])),
     "what is shown late is taken back again and again": replaced(reverts, "VOTE_DEPTH", RECENT_ENTRIES),
     "the operator's word is forgotten in a crash": replaced(disk.Disk, "open", forgets_the_operator),
     "probation is ignored when peers are counted": replaced(ChainView, "is_on_probation", lambda self, peer: False),

@@ -158,8 +158,7 @@ STANDING: Final = (
         "claims",
         "peers.record:Tip.claim",
         "Ready, `Committed`, heartbeat",
-        "says a tip of ours; we reach it; not confirmed; not live; of a peer unknown to membership: not said for "
-        "`progress_timeout_s`",
+        "says a tip of ours; we reach it; not confirmed; not live; unknown, silent for `progress_timeout_s`",
     ),
     StandingRow(
         "here",
