@@ -144,7 +144,8 @@ class SourceOrder:
 
     def _windows(self, places: Sequence[tuple[Part, int]]) -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(np.stack([part.sample(window, self._seq_len) for part, window in places]))
-        targets = rows[:, 1:].contiguous()
+        # A copy: of one row, contiguous() would be a view, and what is not trained would be gone from the ids, too.
+        targets = rows[:, 1:].clone()
         if any(part.has_mask for part, _ in places):
             answered = torch.from_numpy(np.stack([part.answered(window, self._seq_len) for part, window in places]))
             targets[answered[:, 1:] == 0] = NOT_TRAINED

@@ -112,6 +112,10 @@ def test_with_a_document_mask_no_document_is_predicted_from_the_one_before(store
     assert bool((ids == end).any())
     assert torch.equal(kept, torch.where(ids == end, torch.full_like(targets, NOT_TRAINED), targets))
     assert any(bool((batch[1] == NOT_TRAINED).any()) for batch in masked.validation_batches(8, 4))
+    masked.begin((0, 64))
+    one_by_one = [masked.batch(0, 1) for _ in range(64)]
+    assert torch.equal(torch.cat([own for own, _ in one_by_one]), ids)
+    assert torch.equal(torch.cat([own for _, own in one_by_one]), kept)
 
 
 def test_stores_without_an_end_token_cannot_have_a_document_mask(stores: list[TokenStore], tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, DataCollatorWithFlattening, PreTrainedTokenizerFast
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.store import installed_models
@@ -93,6 +94,37 @@ def test_a_store_of_conversations_trains_answers_only(tmp_path: Path) -> None:
     assert "What is" not in said
     assert "Be short" not in said
     assert order.validation_batches(4, 2)
+
+
+def test_targets_are_the_labels_of_the_librarys_collator(tmp_path: Path) -> None:
+    """Conversations one behind the other: its labels are shifted in the model, our targets in the store."""
+    library = AutoTokenizer.from_pretrained(save(tmp_path / "marked", MARKED))
+    features = []
+    for chat in CHATS:
+        found = library.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+        pairs = zip(found["input_ids"], found["assistant_masks"], strict=True)
+        features.append({"input_ids": found["input_ids"], "labels": [id_ if own else -100 for id_, own in pairs]})
+    # Without this the first token of a conversation is no label; here it is none because nobody answers with it.
+    batch = DataCollatorWithFlattening(return_position_ids=False, separator_id=-100)(features)
+    ids, labels = batch["input_ids"][0], batch["labels"][0]
+    options = PackOptions(save(tmp_path / "own", PLAIN), "messages", held_fraction=0.0, is_chat=True)
+    chats = write(tmp_path / "chats.jsonl", [{"messages": chat} for chat in CHATS])
+    pack([chats], tmp_path / "store", options, lambda _: None, lambda *_: None)
+    part = open_store(tmp_path / "store").train
+    assert part.num_tokens == len(ids)
+    row, answered = part.sample(0, len(ids) - 1), part.answered(0, len(ids) - 1)
+    assert torch.equal(torch.from_numpy(row), ids)
+    assert torch.equal(torch.from_numpy(answered) == 0, labels == -100)
+    source = TextSource("chats", 1.0, open_store(tmp_path / "store").index.sha256(), str(tmp_path / "store"))
+    order = SourceOrder([source], len(ids) - 1, 400, seed=1)
+    order.begin([0, 1])
+    (own_ids,), (targets,) = order.batch(0, 1)
+    assert torch.equal(own_ids, ids[:-1])
+    assert torch.equal(torch.where(targets == NOT_TRAINED, -100, targets), labels[1:])
+    # The library's own loss on its labels is ours on our targets.
+    logits = torch.randn(1, len(ids), 400, generator=torch.Generator().manual_seed(0))
+    theirs = ForCausalLMLoss(logits, labels[None], vocab_size=400)
+    assert torch.allclose(cross_entropy(logits[:, :-1], targets[None]), theirs, atol=1e-6)
 
 
 def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
