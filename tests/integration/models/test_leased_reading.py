@@ -1,5 +1,5 @@
 """Three sites read a token store while one is killed, two go on apart, one comes late and one leaves: counted sample by
-sample.
+sample, and document by document over several epochs.
 
 Real daemons, outer workers, network and logs; trainers have no model and note what they are told to read.
 """
@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dilocoxd.daemon.chain.reading_plan import lease_rules
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.reading.leases import Leases, leases_of
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.trainer.tokens.store import INDEX, ShardInfo, StoreIndex
+from dilocoxd.trainer.data.mixed import StoreReading, order_of
+from dilocoxd.trainer.data.sources import sources_of
+from tests.harness.documents_read import Document, WrittenStore, counts_by_document, write_documents
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import log_of
@@ -25,7 +26,8 @@ from tests.harness.synthetic.trainer import READ_LOG_VARIABLE, STEP_S_VARIABLE, 
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
 PATIENCE_S = 120
-NUM_TOKENS = 1 << 22
+NUM_SAMPLES = 400
+"""Of an epoch: three of them are begun by what is read here."""
 AHEAD, ALONE = 12, 2
 """Entries that each of two branches has when they meet."""
 OPTIONS = [
@@ -33,17 +35,6 @@ OPTIONS = [
     "--set", "data.evaluate_every_rounds=0", "--set", f"model.seq_len={TOKENS_PER_STEP}",
     "--set", "inner.batch_sequences=1", "--set", "inner.microbatches=1",
 ]  # fmt: skip
-
-
-def write_store(folder: Path) -> Path:
-    """Zeros: only sample numbers matter here."""
-    folder.mkdir()
-    with (folder / "train-00000.bin").open("wb") as file:
-        file.truncate(2 * NUM_TOKENS)
-    np.asarray([NUM_TOKENS], dtype="<i8").tofile(folder / "train-00000.ends")
-    shard = ShardInfo("train-00000", NUM_TOKENS, 1, "0" * 64, "0" * 64)
-    (folder / INDEX).write_bytes(StoreIndex("uint16", 300, None, "", (shard,)).canonical_bytes())
-    return folder
 
 
 def start(site: SiteProcess, step_s: float) -> None:
@@ -79,20 +70,55 @@ def phases_of_lost_branches(members: Iterable[SiteProcess]) -> set[tuple[str, in
     return found
 
 
+def documents(
+    site: SiteProcess, written: WrittenStore, counted: Counter[int], num_samples: int
+) -> dict[Document, set[int]]:
+    """How often the tokens of each document were read, by the order of this site's trainers."""
+    manifest, settings = open_run_dir(site.run_dir).load()
+    reading = StoreReading(manifest.model.seq_len, manifest.model.vocab_size, manifest.seeds.data)
+    order = order_of(sources_of(manifest, settings), reading, site.name, manifest.data.leased_share)
+    return counts_by_document({"texts": written}, order, counted, num_samples)
+
+
 def held(leases: Leases) -> set[int]:
     queues = [queue for lanes in (*leases.doors, *leases.sites.values()) for queue in lanes.queues]
     return {sample for queue in (*queues, leases.returned) for part in queue for sample in range(part.start, part.stop)}
 
 
+def check_documents(
+    readers: tuple[SiteProcess, SiteProcess],
+    written: WrittenStore,
+    leases: Leases,
+    counted: Counter[int],
+    by_dead: Counter[int],
+) -> None:
+    """Each is in the model once an epoch, but for what waits and what the leases count as read twice; those that phases
+    read that died are among them.
+
+    `counted` and `by_dead`: how often each sample was read by phases in the model, and by those that died.
+    """
+    first, other = readers
+    in_model = documents(first, written, counted, leases.fresh)
+    waiting = documents(first, written, Counter(held(leases)), leases.fresh)
+    assert max(document.epoch for document in in_model) >= 1
+    settled = [document for document in in_model if waiting[document] == {0}]
+    several = {document for document in settled if in_model[document] != {1}}
+    assert leases.num_twice or not several
+    died = documents(other, written, by_dead, leases.fresh)
+    assert died.keys() == in_model.keys()
+    assert {document for document in settled if max(died[document])} - several
+
+
 def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store")
-    first = found_run(tmp_path, "first", *OPTIONS, "--data", f"zeros={store}")
+    store = tmp_path / "store"
+    written = write_documents(store, NUM_SAMPLES, TOKENS_PER_STEP, seed=1)
+    first = found_run(tmp_path, "first", *OPTIONS, "--data", f"texts={store}")
     manifest, _ = open_run_dir(first.run_dir).load()
-    assert [(s.name, s.num_tokens) for s in manifest.data.sources] == [("zeros", NUM_TOKENS)]
+    assert [(s.name, s.num_tokens) for s in manifest.data.sources] == [("texts", NUM_SAMPLES * TOKENS_PER_STEP + 1)]
     with sites(first):
         start(first, 0.05)
-        killed = join_run(tmp_path, "killed", first, "--data", f"zeros={store}")
-        late = join_run(tmp_path, "late", first, "--data", f"zeros={store}")
+        killed = join_run(tmp_path, "killed", first, "--data", f"texts={store}")
+        late = join_run(tmp_path, "late", first, "--data", f"texts={store}")
         members = (first, killed, late)
         with sites(killed, late):
             start(killed, 0.08)
@@ -140,3 +166,5 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
     assert len(lost) >= ALONE
     assert lost <= dead, "on the branch that was left, and in the model"
     assert all(count == 1 for count in counted.values()) or leases.num_twice
+    by_dead = Counter(sample for name, phase in dead for sample in plans[name][phase])
+    check_documents((first, late), written, leases, counted, by_dead)

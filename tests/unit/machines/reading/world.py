@@ -60,6 +60,7 @@ class World:
     """Samples of the longest phase; 0 where all of them are leased."""
     num_dead: int = 0
     """Phases that never reached the chain."""
+    num_forks: int = 0
 
     def __post_init__(self) -> None:
         self.leases = [first_leases(self.rules)]
@@ -133,6 +134,7 @@ class World:
 
     def fork(self) -> None:
         """The chain of others wins: ours is cut, and what was begun on what is gone is gone, too."""
+        self.num_forks += 1
         height = max(0, len(self.entries) - self.rng.randint(1, 4))
         del self.entries[height:], self.read[height:], self.leases[height + 1 :]
         for site in self.sites:
