@@ -127,7 +127,8 @@ def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
     if not data:
         raise ConfigError(
             f"{run_dir.path}: this site is no member of the run; join it with a link that `dilocoxd invite` makes at a"
-            " site that has an authority's key"
+            " site that has an authority's key. Its founder gives that key with `dilocoxd authority import`; if its"
+            " run.toml is a copy of another run's, found it anew with --set admission.authorities=[]"
         )
     try:
         proof = decode_membership(data)

@@ -13,8 +13,10 @@ from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_cano
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.chain.reading_plan import lease_rules
+from dilocoxd.daemon.settings import membership_of
 from dilocoxd.errors import ConfigError
 from dilocoxd.swarm.discovery.bootstrap import Access
+from dilocoxd.swarm.discovery.identity import load
 from dilocoxd.trainer.data.sources import open_source, sources_of
 from dilocoxd.trainer.settings import make_settings
 from dilocoxd.trainer.tokens.store import TokenStore
@@ -164,3 +166,28 @@ def test_founder_gives_one_of_the_stores_that_run_toml_names(tmp_path: Path, sto
     assert [source.private for source in load_manifest(run_dir.run_toml).data.sources] == [True, True]
     with pytest.raises(ConfigError, match="names no store 'other'"):
         own_text(make_manifest(stores), {"data": (f"other={stores['north'].directory}",)})
+
+
+def test_run_toml_of_a_draft_founds_a_run_of_all_stores(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    """As docs/data.md says it: a draft with the own store, the others' tables, no authorities."""
+    given = {"data": (f"north={stores['north'].directory}",), "host": "127.0.0.1", "port": 0}
+    size = f"model.vocab_size={stores['north'].index.vocab_size}"
+    draft = created_from("tiny", str(tmp_path / "draft"), (size,), given, lambda made, site, tokenizer: made)
+    south = stores["south"].index
+    table = (
+        f'[[data.sources]]\nname = "south"\nsha256 = "{south.sha256()}"\nprivate = true\n'
+        f"num_tokens = {stores['south'].train.num_tokens}\nweight = 1000.0\n\n"
+    )
+    text = draft.run_toml.read_text()
+    own = next(line for line in text.splitlines() if line.startswith("weight = "))
+    text = text.replace(own, f"{own}\nprivate = true\n\n{table}")
+    keys = load_manifest(draft.run_toml).admission.authorities
+    copy = tmp_path / "run.toml"
+    copy.write_text(text.replace(f'authorities = [\n    "{keys[0]}",\n]', "authorities = []"))
+    founded = created_from(str(copy), str(tmp_path / "run"), (), given, lambda made, site, tokenizer: made)
+    manifest = load_manifest(founded.run_toml)
+    assert [(one.name, one.private) for one in manifest.data.sources] == [("north", True), ("south", True)]
+    assert len(manifest.admission.authorities) == 1
+    assert manifest.admission.authorities != keys
+    # No key of the draft's is needed: who founds it is a member.
+    assert membership_of(founded, manifest, load(founded.identity(SiteConfig())).peer_id)
