@@ -99,7 +99,7 @@ def read(folder: Path, gib: float, num_samples: int) -> None:
     needed = OPERATIONS_PER_S / (6 * PARAMETERS)
     print(f"reading: {rate / 1e6:.1f} million tokens/s in batches of {BATCH} x {SEQ_LEN},", end=" ")
     print(
-        f"{rate / needed:,.0f} times what {PARAMETERS / 1e6:.0f} M parameters at {OPERATIONS_PER_S:.0e}/s need;",
+        f"{rate / needed:.0f} times what {PARAMETERS / 1e6:.0f} M parameters at {OPERATIONS_PER_S:.0e}/s need;",
         end=" ",
     )
     print(f"memory grew by {growth} MiB over a store of {gib:g} GiB")

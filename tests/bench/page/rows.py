@@ -85,10 +85,12 @@ ROWS = (
         (Figure("scratch of a reduction, the worst codec, segments", "reduce", of=max, at_most=1.3),),
     ),
     Row(
-        "data", "data", "--mib 16 --gib 1", 100,
+        "data", "data", "--mib 16 --gib 2", 100,
         (
             Figure("packing as GPT-2 splits: MB/s", pattern=r"as GPT-2 splits: ([\d.]+) MB/s", at_least=10),
             Figure("packing as Qwen splits: MB/s", pattern=r"as Qwen splits: ([\d.]+) MB/s", at_least=10),
+            Figure("reading 2 GiB: times what a trainer needs", pattern=r" ([\d.]+) times what 125 M", at_least=50),
+            Figure("the same: MiB of memory more", pattern=r"memory grew by ([\d.]+) MiB", at_most=64),
         ),
     ),
     Row(
