@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "dilocoxd")
 EXTRA = "transformers"
 PATIENCE_S = 200.0
+WHEEL_BYTES_MAX = 2 << 20
+HELP_CPU_S_MAX = 0.3
 
 
 class Installed:
@@ -96,6 +98,14 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
             process.kill()
 
 
+def cpu_s_of_help(dilocoxd: Installed) -> float:
+    """CPU time of `dilocoxd --help`, which a busy machine hardly changes."""
+    before = os.times()
+    dilocoxd("--help")
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def wait_round(dilocoxd: Installed, name: str) -> None:
     """Until the site has brought something into the shared model."""
     deadline = time.monotonic() + PATIENCE_S
@@ -118,6 +128,8 @@ def test_the_wheel_is_whole_and_trains_outside_the_repository(installed: Install
     place = run(installed.python, "-c", "import dilocoxd; print(dilocoxd.__file__)", cwd=installed.folder)
     assert place.startswith(str(installed.folder / "env"))
     assert "dilocoxd.service" in installed("files").split()
+    assert installed.wheel.stat().st_size < WHEEL_BYTES_MAX
+    assert min(cpu_s_of_help(installed) for _ in range(3)) < HELP_CPU_S_MAX
 
     (installed.folder / "config.json").write_text(json.dumps(FAMILY_CONFIGS["llama"]))
     refused = installed.start("start", "tiny", "--config", "config.json", "--dir", "family")
