@@ -15,6 +15,8 @@ from dilocoxd.store.kept_work import KeptWorkStore, work_directory
 from dilocoxd.wire.local.outer_worker import ApplyResult
 
 FILE_NAME = "site.json"
+NUMBERS_AHEAD = 16
+"""Phase numbers that each writing reserves beyond those asked for. A restart skips those that were not used."""
 
 
 def _checked(value: Any, name: str) -> int | None:
@@ -41,12 +43,30 @@ def load_record(run_directory: Path) -> SiteRecord:
     return SiteRecord(**{name: _checked(value, name) for name, value in values.items() if name in names})  # type: ignore[arg-type]
 
 
-def note_durably(run_directory: Path, command: PersistRecord | ForgetWork) -> None:
-    """What the phase machine wants on disk before it goes on. Raises StoreError."""
-    if isinstance(command, PersistRecord):
-        save_record(run_directory, command.record)
-    else:
-        KeptWorkStore(work_directory(run_directory)).forget(command.phase)
+class SiteRecordFile:
+    """The record on disk: every writing reserves numbers for rounds to come, so that an offer waits for no disk.
+
+    The phase machine asks for one number at a time, and before each offer; only what it has settled must be written
+    every round, which nobody waits for.
+    """
+
+    def __init__(self, run_directory: Path) -> None:
+        """Reads it. Raises StoreError."""
+        self._run_directory = run_directory
+        self.durable = load_record(run_directory)
+        """What the file says, or would if there were one."""
+
+    def note(self, command: PersistRecord | ForgetWork) -> None:
+        """What the phase machine wants on disk before it goes on. Raises StoreError."""
+        if isinstance(command, ForgetWork):
+            KeptWorkStore(work_directory(self._run_directory)).forget(command.phase)
+            return
+        wanted, numbers = command.record, command.record.phases_reserved
+        if numbers <= self.durable.phases_reserved and wanted.last_settled == self.durable.last_settled:
+            return
+        ahead = dataclasses.replace(wanted, phases_reserved=max(self.durable.phases_reserved, numbers + NUMBERS_AHEAD))
+        save_record(self._run_directory, ahead)
+        self.durable = ahead
 
 
 def overlapped(commands: Sequence[PhaseCommand]) -> list[PhaseCommand]:

@@ -28,7 +28,7 @@ from dilocoxd.daemon.site.launch import (
     socket_place,
 )
 from dilocoxd.daemon.site.progress import SiteProgress
-from dilocoxd.daemon.site.record import load_record, note_durably, overlapped
+from dilocoxd.daemon.site.record import SiteRecordFile, overlapped
 from dilocoxd.daemon.site.refusals import result_or_other, share_or_other
 from dilocoxd.daemon.site.saved_feedback import read_saved
 from dilocoxd.daemon.site.status import site_status, worker_changed
@@ -68,7 +68,8 @@ class LocalSite:
         self.progress = SiteProgress()
         self._settings = settings
         self._emit = emit
-        self._machine = PhaseMachine(phase_settings(settings), load_record(settings.run_directory))
+        self._record = SiteRecordFile(settings.run_directory)
+        self._machine = PhaseMachine(phase_settings(settings), self._record.durable)
         self._inbox: asyncio.Queue[ev.PhaseEvent] = asyncio.Queue(INBOX_MAX)
         self._orders: dict[int, asyncio.Future[Any]] = {}
         self._order_number = 0
@@ -83,8 +84,6 @@ class LocalSite:
         self.outer = make_outer(settings, mark, socket_path, self.fork_server, self.buffers, self)
         self.trainer = make_trainer(settings, mark, socket_path, self.fork_server, self.buffers, self)
         self._server = LocalServer(socket_path, self._admit)
-
-    # --- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """See site_interface.Site. WorkerError and ConfigError come in an exception group."""
@@ -156,7 +155,7 @@ class LocalSite:
             case cmd.TellTrainer(message):
                 self._tell(message)
             case cmd.PersistRecord() | cmd.ForgetWork():
-                await asyncio.to_thread(note_durably, self._settings.run_directory, command)
+                await asyncio.to_thread(self._record.note, command)
             case cmd.OfferContribution() | cmd.TellSpoiled() | cmd.TellTrains():
                 self._emit(command)
             case cmd.DropContribution(phase, reason):

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.site.record import FILE_NAME, load_record, note_durably, overlapped, save_record
+from dilocoxd.daemon.site.record import (
+    FILE_NAME,
+    NUMBERS_AHEAD,
+    SiteRecordFile,
+    load_record,
+    overlapped,
+    save_record,
+)
 from dilocoxd.daemon.site.saved_feedback import read_saved
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
@@ -60,11 +67,48 @@ def test_work_that_is_not_owed_is_forgotten_durably(tmp_path: Path) -> None:
     kept = KeptWorkStore(work_directory(tmp_path))
     for phase in (1, 2):
         kept.keep(KeptWork(PhaseId(phase), 3, Digest(bytes(32)), content=((PhaseId(phase), 1),)), [])
-    note_durably(tmp_path, ForgetWork(PhaseId(1)))
-    note_durably(tmp_path, ForgetWork(PhaseId(7)))
+    file = SiteRecordFile(tmp_path)
+    file.note(ForgetWork(PhaseId(1)))
+    file.note(ForgetWork(PhaseId(7)))
     assert kept.contents() == {2: {2: 1}}
-    note_durably(tmp_path, PersistRecord(RECORD))
-    assert load_record(tmp_path) == RECORD
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_only_what_is_settled_is_written_every_round(tmp_path: Path) -> None:
+    """An offer waits for the numbers that it asks for, and must not wait for the disk."""
+    file, written = SiteRecordFile(tmp_path), set()
+    for phase in range(3 * NUMBERS_AHEAD):
+        settled = PhaseId(phase - 1) if phase else None
+        file.note(PersistRecord(SiteRecord(phase + 1, settled)))
+        before = (tmp_path / FILE_NAME).stat().st_ino
+        file.note(PersistRecord(SiteRecord(phase + 2, settled)))  # before the offer
+        written.add((tmp_path / FILE_NAME).stat().st_ino == before)
+        assert load_record(tmp_path).last_settled == settled
+    assert written == {True}
+
+
+def test_numbers_are_durable_before_they_are_used_and_none_comes_again(tmp_path: Path) -> None:
+    used = 0
+    for num_phases in (0, 1, 3, NUMBERS_AHEAD - 1, NUMBERS_AHEAD, 40, 1):
+        file = SiteRecordFile(tmp_path)  # a daemon that was killed
+        first = file.durable.phases_reserved
+        assert first >= used, "a number was used twice"
+        for number in range(first, first + num_phases):
+            file.note(PersistRecord(SiteRecord(number + 1)))
+            assert load_record(tmp_path).phases_reserved > number
+            used = number + 1
+        assert load_record(tmp_path).phases_reserved <= used + NUMBERS_AHEAD, "more is skipped than was reserved"
+
+
+def test_numbers_that_could_not_be_reserved_are_asked_for_again(tmp_path: Path) -> None:
+    file = SiteRecordFile(tmp_path)
+    (tmp_path / (FILE_NAME + ".tmp")).mkdir()
+    with pytest.raises((StoreError, OSError)):
+        file.note(PersistRecord(RECORD))
+    (tmp_path / (FILE_NAME + ".tmp")).rmdir()
+    file.note(PersistRecord(RECORD))
+    assert load_record(tmp_path).last_settled == RECORD.last_settled
+    assert load_record(tmp_path).phases_reserved >= RECORD.phases_reserved
 
 
 @pytest.mark.parametrize("content", ["", "3:1 5:-1"])
