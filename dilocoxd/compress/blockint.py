@@ -166,6 +166,10 @@ def load_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
 def decode_scales(raw: Tensor, scale_format: ScaleFormat) -> Tensor:
     """fp32 scales from their wire form. Raises WireError unless each is 0 or in [2**-64, 2**64]."""
     scales = load_scales(raw, scale_format)
+    if scale_format != "short" and scales.numel():
+        least, largest = scales.aminmax()
+        if float(least) >= SCALE_MIN and float(largest) <= SCALE_MAX:
+            return scales  # as nearly always
     is_valid = (scales == 0) | ((scales >= SCALE_MIN) & (scales <= SCALE_MAX))
     if scale_format == "short":
         is_valid &= (scales.view(torch.int32) & SHORT_MASK) == 0

@@ -75,5 +75,5 @@ def products(codec: Codec, shares: Sequence[Payload], norms: Sequence[float], nu
 
 
 def _codes_(values: Tensor, scale: float) -> Tensor:
-    """Whole numbers, as fp32; one fp32 product each. Overwrites `values`."""
-    return values.mul_(scale).clamp_(-CODE_MAX, CODE_MAX).trunc_()
+    """What becomes whole numbers as int8, which drops fractions; one fp32 product each. Overwrites `values`."""
+    return values.mul_(scale).clamp_(-CODE_MAX, CODE_MAX)

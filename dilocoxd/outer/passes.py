@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import MAGNITUDE_MAX, Payload
+from dilocoxd.compress.codec import MAGNITUDE_MAX, Payload, chunks
 from dilocoxd.compress.transform import NoTransform, Transform
 from dilocoxd.outer.clipping import ClipRecord, ClipRule, Weighing, clip_record, count_
 from dilocoxd.outer.contrary import contrary_shares
-from dilocoxd.outer.reduce import Weights, reduce_in_chunks, share_norms, weighted_mean_
+from dilocoxd.outer.reduce import Weights, reduce_in_chunks, settle_in_chunks_, share_norms, weighted_mean_
 from dilocoxd.wire.layout import Segment
+
+LOOKED_AT = 1 << 15
+"""Values at a time in search of one that is not zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,9 @@ def settle_residual_pass_(
     at: SegmentPass, shares: Sequence[Payload], weights: Weights, residual: Tensor, result: Payload
 ) -> None:
     """Owner, on commit: residual <- residual + mean of what was counted - Delta; `at` is the last pass."""
+    if isinstance(at.transform, NoTransform):
+        settle_in_chunks_(at.transform.codec(at.pass_index, at.segment), shares, weights, residual, result)
+        return
     mean = torch.empty(at.transform.vector_numel(at.pass_index, at.segment))
     weighted_mean_(at.transform.codec(at.pass_index, at.segment), shares, weights, mean)
     expanded = torch.empty_like(residual)
@@ -115,8 +121,13 @@ def settle_residual_pass_(
     at.transform.subtract_expanded_(at.segment, result, at.results, residual)
 
 
+def holds_any(values: Tensor) -> bool:
+    """Whether any of float32[n] is not zero; a look at the first piece says so as a rule."""
+    return any(bool(values[start:stop].any()) for start, stop in chunks(values.numel(), LOOKED_AT))
+
+
 def take_over_(e: Tensor, residual: Tensor, own_weight: float) -> None:
     """Former owner: what it owed the mean goes into its own feedback, which the mean takes with `own_weight`."""
-    if bool(residual.any().item()):
+    if holds_any(residual):
         e.add_(residual.mul_(1.0 / own_weight))
         residual.zero_()

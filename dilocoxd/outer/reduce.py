@@ -132,6 +132,22 @@ def reduce_in_chunks(
     codec.finish_payload(target, numel)
 
 
+def settle_in_chunks_(
+    codec: Codec, shares: Sequence[Payload], weights: Weights, residual: Tensor, result: Payload
+) -> None:
+    """`settle_residual_` without values of the whole segment. Raises BadShareError and, for `result`, WireError; the
+    residual is then undefined."""
+    numel = residual.numel()
+    sources = [_checked(codec, share, numel, position) for position, share in enumerate(shares)]
+    reduced = codec.checked_payload(result, numel)
+    for start, stop in codec.chunks(numel):
+        values, rest = torch.empty(stop - start), residual[start:stop]
+        _mean_of_chunk(codec, sources, weights, (start, numel), values)
+        rest.add_(values).clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
+        codec.decode_chunk(reduced, start, numel, values)
+        rest.sub_(values)
+
+
 def reduce_segment(
     codec: Codec,
     shares: Sequence[Payload],

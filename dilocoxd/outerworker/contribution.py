@@ -17,11 +17,12 @@ from torch import Tensor
 from dilocoxd.compress.codec import NotEncodableError, chunks
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
-from dilocoxd.outer.clipping import ClipRule
+from dilocoxd.outer.clipping import ClipRule, Weighing
 from dilocoxd.outer.passes import (
     SegmentPass,
     counted as counted_values,
     encode_pass,
+    holds_any,
     reduce_pass,
     settle_residual_pass_,
     subtract_counted_,
@@ -30,9 +31,10 @@ from dilocoxd.outer.passes import (
 )
 from dilocoxd.outer.reduce import BadShareError, share_sketches
 from dilocoxd.outerworker.failure import RequestFailed
-from dilocoxd.outerworker.figures import square_of
+from dilocoxd.outerworker.figures import square_of, square_of_difference
 from dilocoxd.outerworker.journal import NO_PHASE, Saved, Update
 from dilocoxd.outerworker.results.counted import Counted, counted_share
+from dilocoxd.outerworker.results.reading import record_of
 from dilocoxd.outerworker.results.reduced_here import ReducedHere
 from dilocoxd.outerworker.results.weights import share_weights
 from dilocoxd.outerworker.workspace import Workspace
@@ -145,8 +147,9 @@ class SiteContribution:
             e, u = workspace.feedback_of(segment), workspace.phase_of(segment)
             for start, stop in chunks(segment.numel):
                 d = torch.add(u[start:stop], e[start:stop], alpha=beta)
-                if not bool((d.abs_().amax() <= OFFER_MAGNITUDE_MAX).item()):
-                    return self._culprit(segment, start, d)
+                least, largest = d.aminmax()
+                if not max(-float(least), float(largest)) <= OFFER_MAGNITUDE_MAX:  # NaN is in both
+                    return self._culprit(segment, start, d.abs_())
             workspace.report.step(segment.index)
         return ""
 
@@ -174,9 +177,9 @@ class SiteContribution:
             payload = workspace.buffers.outbox(0, segment.index)
             encode_pass(self._at(0, segment), d, payload)
             if workspace.plan.num_passes == 1:
-                rest = workspace.scratch_of(segment).copy_(d)
-                workspace.plan.transform.subtract_expanded_(segment, payload, (), rest)
-                residual = square_of(rest)
+                own = workspace.scratch_of(segment)
+                workspace.plan.transform.expand(segment, payload, (), own)
+                residual = square_of_difference(d, own)
             workspace.figures.note_squares(segment, norm, residual)
             return {}
 
@@ -224,6 +227,15 @@ class SiteContribution:
         memory, number = self._workspace.memory, self._workspace.state.round
         rule = self._workspace.plan.clip_rule(memory.center(number, segment))
         return rule, memory.recent_norms(number, segment)
+
+    def _counted(self, segment: Segment, weights: list[float]) -> Weighing:
+        """How the entry whose results are in RESULT made a mean of shares: its record says what weighing them again
+        would find. Raises WireError."""
+        plan, memory, number = self._workspace.plan, self._workspace.memory, self._workspace.state.round
+        record = record_of(plan, self._workspace.buffers.whole_result(plan.num_passes - 1, segment.index))
+        factors = record.factors[: len(weights)]
+        is_whole = all(factor == 1.0 for factor in factors)
+        return Weighing(weights, () if is_whole else factors, memory.center(number, segment))
 
     def settle(self, request: Settle) -> Settled:
         """The fate of the contribution of `phase`. Repeated: no effect."""
@@ -314,9 +326,7 @@ class SiteContribution:
         result = workspace.buffers.result(last, segment.index)
         before = e.clone()
         try:
-            at = self._at(last, segment)
-            weighing, _ = weigh_pass(at, payloads, weights, *self._clipping(segment))
-            settle_residual_pass_(at, payloads, weighing, e, result)
+            settle_residual_pass_(self._at(last, segment), payloads, self._counted(segment, weights), e, result)
         except WireError:
             # INBOX or RESULT no longer hold that round (taken over from peers): it is lost.
             e.copy_(before)
@@ -339,22 +349,20 @@ class SiteContribution:
         workspace = self._workspace
         segment = workspace.plan.layout.segments[owned.segment]
         payloads, weights = self._shares(owned.shares, owned.pass_index, segment)
-        rule, recent = self._clipping(segment)
 
         def change() -> dict[str, object]:
             residual = workspace.owner_feedback_of(segment)
             result = workspace.buffers.result(owned.pass_index, segment.index)
             at = self._at(owned.pass_index, segment)
             try:
-                weighing, _ = weigh_pass(at, payloads, weights, rule, recent)
-                settle_residual_pass_(at, payloads, weighing, residual, result)
+                settle_residual_pass_(at, payloads, self._counted(segment, weights), residual, result)
             except WireError:
                 # INBOX or RESULT no longer hold that round (taken over from peers): what we owed the mean is lost.
                 residual.zero_()
             return {}
 
         workspace.transact(Saved.OWNER_FEEDBACK, segment, change)
-        if not bool(workspace.owner_feedback_of(segment).any().item()):
+        if not holds_any(workspace.owner_feedback_of(segment)):
             workspace.buffers.release_owner_feedback(segment)
 
     def _finish_settle(self) -> None:

@@ -12,6 +12,9 @@ from dilocoxd.wire.layout import Segment
 from dilocoxd.wire.local.figures import FIGURES_BYTES, SegmentFigures, decode_figures, encode_figures, norms_of
 from dilocoxd.wire.state_digest import Leaf
 
+PIECE = 1 << 16
+"""Values that are squared at a time: few enough for float32 sums, and for the cache."""
+
 
 class FiguresTable:
     """The buffer as a table. A record is written before the journal says that its step is done."""
@@ -46,9 +49,16 @@ class FiguresTable:
 
 
 def square_of(values: Tensor) -> float:
-    """Sum of squares in float64, in chunks of fixed size, so that the same values always give the same bits."""
-    total = 0.0
-    for start, stop in chunks(values.numel()):
-        piece = values[start:stop].double()
-        total += float(torch.dot(piece, piece).item())
-    return total
+    """Sum of squares of values up to 2**49 in magnitude: float32 sums of pieces of fixed length, added in float64, so
+    that the same values always give the same bits. For eyes and alarms, not for the state."""
+    return sum(_square(values[start:stop]) for start, stop in chunks(values.numel(), PIECE))
+
+
+def square_of_difference(left: Tensor, right: Tensor) -> float:
+    """`square_of` what float32 subtraction leaves, without room for all of it."""
+    pieces = chunks(left.numel(), PIECE)
+    return sum(_square(torch.sub(left[start:stop], right[start:stop])) for start, stop in pieces)
+
+
+def _square(piece: Tensor) -> float:
+    return float(torch.dot(piece, piece))

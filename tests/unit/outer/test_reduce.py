@@ -8,10 +8,12 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import CHUNK, Codec
 from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.outer.clipping import Weighing
 from dilocoxd.outer.reduce import (
     BadShareError,
     reduce_in_chunks,
     reduce_segment,
+    settle_in_chunks_,
     settle_residual_,
     weighted_mean_,
 )
@@ -77,6 +79,21 @@ def test_chunk_by_chunk_is_the_same(label: str, has_residual: bool) -> None:
     reduce_segment(codec, shares, weights, residual, torch.empty(numel), whole)
     reduce_in_chunks(codec, shares, weights, residual, numel, pieces)
     assert pieces == whole
+
+
+@ALL
+def test_settled_chunk_by_chunk_the_residual_is_the_same(label: str) -> None:
+    codec = make(label)
+    numel = CHUNK + 4100
+    shares = [bytes(encoded(codec, values)) for values in gaussians(3, numel)]
+    weighing = Weighing(mean_weights([3, 5, 9]), (1.0, 0.5, 0.0))
+    residual = gaussians(4, numel)[3] * 0.01
+    result = bytearray(codec.payload_bytes(numel))
+    reduce_in_chunks(codec, shares, weighing, residual, numel, result)
+    whole = residual.clone()
+    settle_residual_(codec, shares, weighing, whole, result)
+    settle_in_chunks_(codec, shares, weighing, residual, result)
+    assert torch.equal(residual, whole)
 
 
 @ALL
