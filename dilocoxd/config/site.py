@@ -96,7 +96,7 @@ class WorkersSection(Section):
             ge=0,
             le=19,
         ),
-    ] = 10
+    ] = 5
     restarts_max: Annotated[
         int,
         knob(

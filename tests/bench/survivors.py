@@ -2,8 +2,10 @@
 
 Three sites (real daemons, p2pd, outer workers, log; trainers without a model) in network namespaces, upload limited so
 that an exchange takes about a third of a phase. In the middle of an exchange one site loses all its processes: the
-coordinator or another one; *killed* (its kernel still answers: connections break at once) or *vanished* (its packets
-stop first: only time-outs tell). Prints one JSON object per kill: detection (kill to the first attempt given up by a
+coordinator or another one; *killed* (its kernel still answers: connections break at once), *vanished* (its packets
+stop first: only time-outs tell) or *frozen* (SIGSTOP: its kernel answers for ever). Prints one JSON object for each:
+`next_s`: from there to the first entry that the survivors make and apply, `rejoin_s`: from its start to the next
+entry that it is in; detection (kill to the first attempt given up by a
 survivor), retry (from there to the commit of that round), idle seconds of the survivors' trainers until then, steps by
 which their phases were extended. Target: idle 0 while detection + retry fits in a phase. Needs root and iptables.
 """
@@ -117,6 +119,29 @@ def wait_exchange(members: list[NamespacedSite]) -> dict[str, Any]:
     raise AssertionError(f"no exchange of all\n{members[0].describe()}")
 
 
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def next_applied(survivors: list[NamespacedSite], since: float) -> float:
+    """When all of them had an entry that was made after this moment."""
+    return max(min(r["applied_at"] for r in m.rounds() if (r["applied_at"] or 0) > since) for m in survivors)
+
+
+def wait_entry_with(site: NamespacedSite, peer: str, since: float) -> float:
+    """When this site had the first entry after this moment that has a contribution of the peer."""
+
+    def applied() -> list[float]:
+        rows = [r for r in site.rounds() if (r["applied_at"] or 0) > since]
+        return [r["applied_at"] for r in rows if peer in {c["peer"] for c in r["contributors"]}]
+
+    wait_until(applied, "an entry with it", PATIENCE_S, site.describe)
+    return min(applied())
+
+
 def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mode: str) -> dict[str, Any]:
     """One death and what it cost."""
     peers = {str(m.status().get("peer_id")): m for m in members}
@@ -131,11 +156,7 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
     if mode == "vanished":
         network.cut(victim.name)
     killed_at = time.time()
-    for pid in pids[victim.name]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    assert victim.process is not None
-    victim.process.wait(20)
+    signal_all(pids[victim.name], signal.SIGSTOP if mode == "frozen" else signal.SIGKILL)
     index = int(round_["round"])
     for m in survivors:
         m.wait_height(index + 1, PATIENCE_S)
@@ -146,7 +167,13 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
     lost = [at for at, kind, _ in found if kind == "peer.lost"]
     extended = sum(r["inner_steps"] for at, kind, r in found if kind == "phase.extended" and at <= committed_at)
     network.heal(victim.name)
+    if mode == "frozen":
+        signal_all(pids[victim.name], signal.SIGKILL)
+    assert victim.process is not None
+    victim.process.wait(20)
+    started_at = time.time()
     start(victim)
+    rejoined_at = wait_entry_with(survivors[0], next(peer for peer, m in peers.items() if m is victim), started_at)
     wait_joint(members)
     return {
         "role": role,
@@ -156,6 +183,8 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
         "was_in_time": not given_up,
         "detection_s": round(min(given_up) - killed_at, 2) if given_up else None,
         "peer_lost_after_s": round(min(lost) - killed_at, 2) if lost else None,
+        "next_s": round(next_applied(survivors, killed_at) - killed_at, 2),
+        "rejoin_s": round(rejoined_at - started_at, 2),
         "detection_and_retry_s": round(committed_at - killed_at, 2),
         "idle_s": idle,
         "extended_steps": extended,
@@ -167,7 +196,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=2, help="of each role and mode")
     parser.add_argument("--roles", default="coordinator,member")
-    parser.add_argument("--modes", default="killed,vanished")
+    parser.add_argument("--modes", default="killed,vanished,frozen")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--step-s", type=float, default=0.15)
     arguments = parser.parse_args()
