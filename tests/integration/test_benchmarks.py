@@ -40,6 +40,8 @@ SHORTEST = {
     "memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "models.layouts": "--steps 1 --blocks 1",
     "models.logits": "--once",
+    "outer.niceness": "--nices 5 --blocks 1 --rounds 2 --inner-steps 4 --hidden-size 128",
+    "outer.step": "--model tiny --rounds 2",
     "outer_parts": "--model tiny --rounds 1 --segment-elements-max 4096",
     "outer_memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4 --hidden-size 128",

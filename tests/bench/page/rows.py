@@ -85,7 +85,13 @@ ROWS = (
         (Figure("scratch of a reduction, the worst codec, segments", "reduce", of=max, at_most=1.3),),
     ),
     Row(
-        "data", "data", "--mib 16 --gib 2", 100,
+        "outer-step", "outer.step", "--rounds 5", 30,
+        (
+            Figure("outer worker, int4: CPU ns per parameter", "round ns", where={"codec": "int4"}, at_most=20),
+        ),
+    ),
+    Row(
+        "data", "data", "--mib 16 --gib 1", 70,
         (
             Figure("packing as GPT-2 splits: MB/s", pattern=r"as GPT-2 splits: ([\d.]+) MB/s", at_least=10),
             Figure("packing as Qwen splits: MB/s", pattern=r"as Qwen splits: ([\d.]+) MB/s", at_least=10),
@@ -133,8 +139,10 @@ ROWS = (
         (Figure("generation of two ranks to gloo's first sum: s", "start s", where={"way": "ours"}, at_most=2),),
     ),
     Row(
-        "survivors", "survivors", "--kills 1 --steps 40 --step-s 0.1", 130,
-        (Figure("a peer killed or vanished: given up after, s", "detection_s", of=max),),
+        "survivors", "survivors", "--kills 1 --roles member --steps 40 --step-s 0.1", 130,
+        (
+            Figure("a site frozen: the others' next entry, s", "next_s", where={"mode": "frozen"}),
+        ),
     ),
     Row(
         "others", "peers", "--ways gloo,hivemind,torchft --mib 10 --mbit 100 --rounds 3", 180,

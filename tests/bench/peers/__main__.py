@@ -3,7 +3,8 @@
 A ring of gloo (torch.distributed), hivemind's averager and, with `--ways gloo,hivemind,torchft`, torchft's manager over
 gloo (`make .venv-peers/.installed`), with the same bytes, sites and links. `exchange_s`: median
 time of an exchange; for hivemind with finding a group, which it does each time. `line`: bytes of a ring / time / rate.
-`next_s`: kill -9 of a peer in the middle of an exchange to the end of the survivors' next one that began behind it.
+`next_s`: kill -9 of a peer in the middle of an exchange (`--end frozen`: SIGSTOP) to the end of the survivors' next one
+that began behind it; null: none within `--patience-s`.
 What ours take: tests.bench.survivors, tests.bench.links. Prints a JSON object for each. Needs root, ip and tc.
 """
 
@@ -58,6 +59,10 @@ class Peer:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(10)
 
+    def freeze(self) -> None:
+        """All its processes; their kernel goes on answering."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -76,6 +81,16 @@ class Peer:
     def done(self, group: int, since: float = 0.0) -> list[dict[str, Any]]:
         """Exchanges of so many peers that began after this moment."""
         return [line for line in self.lines[1:] if line["group"] == group and line["at"] - line["seconds"] > since]
+
+
+def without_it(peers: list[Peer], since: float, patience_s: float) -> float | None:
+    """Seconds until all of them have made an exchange among themselves that began after this moment; None: too long."""
+    deadline = time.monotonic() + patience_s
+    while not all(peer.done(len(peers), since) for peer in peers):
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.05)
+    return round(max(peer.done(len(peers), since)[0]["at"] for peer in peers) - since, 2)
 
 
 def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str]) -> dict[str, Any]:
@@ -99,10 +114,8 @@ def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str
         wait_until(lambda: len(peers[0].done(count)) >= wanted, f"{wanted} exchanges of {way}", PATIENCE_S)
         seconds = statistics.median(line["seconds"] for line in peers[0].done(count)[WARM_UP:])
         time.sleep(seconds / 2)
-        peers[-1].kill()
-        killed_at = time.time()
-        wait_until(lambda: all(p.done(count - 1, killed_at) for p in peers[:-1]), "an exchange without it", PATIENCE_S)
-        next_s = max(peer.done(count - 1, killed_at)[0]["at"] for peer in peers[:-1]) - killed_at
+        (peers[-1].kill if options.end == "killed" else peers[-1].freeze)()
+        next_s = without_it(peers[:-1], time.time(), options.patience_s)
     ring_bits = 8 * 2 * (count - 1) / count * 4 * elements
     return {
         "way": way,
@@ -111,7 +124,8 @@ def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str
         "mib": options.mib,
         "exchange_s": round(seconds, 2),
         "line": round(ring_bits / seconds / (1e6 * options.mbit), 3),
-        "next_s": round(next_s, 2),
+        "end": options.end,
+        "next_s": next_s,
         "load_1min": round(os.getloadavg()[0], 1),
     }
 
@@ -123,6 +137,8 @@ def main() -> None:
     parser.add_argument("--mbit", type=float, default=100.0)
     parser.add_argument("--mib", type=int, default=10, help="of fp32 at each peer")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--end", choices=("killed", "frozen"), default="killed", help="what happens to one of them")
+    parser.add_argument("--patience-s", type=float, default=PATIENCE_S, help="for the exchange without it")
     options = parser.parse_args()
     if not 3 <= options.sites <= len(NAMES):
         parser.error(f"--sites {options.sites}: use 3 to {len(NAMES)}; one is killed, and the others go on")
