@@ -1,0 +1,142 @@
+"""Seals what a head and its nodes say to each other: AES-256-GCM with keys that follow from the node key.
+
+Both send a random salt first; of key and both salts follow two keys, one for each direction, so that nothing said in
+another connection or direction can be said again. Each message is sealed under its number: what is changed, doubled,
+left out or out of order does not open. There is no handshake beside that: who opens the first message has the key.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.wire.local.node import NODE_MESSAGE_BYTES_MAX, NODE_MESSAGES
+
+GREETING: Final = b"dilocoxd-node-1\n"
+SALT_BYTES: Final = 32
+FRONT_BYTES: Final = len(GREETING) + SALT_BYTES
+KEY_BYTES: Final = 32
+LENGTH: Final = struct.Struct("<I")
+_TAG_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_INFO: Final = b"dilocoxd node link 1"
+SILENCE_S: Final = 5
+"""Of the other machine, until the kernel ends a connection on which nothing was on its way."""
+STALL_S: Final = 20
+"""The same while bytes are on their way: a process that is not read for so long does not count as alive either."""
+
+
+def read_node_key(path: Path) -> bytes:
+    """The key that a head and its nodes share. Raises ConfigError if the file is none, or others could read it."""
+    try:
+        mode, text = path.stat().st_mode & 0o777, path.read_text("ascii").strip()
+        key = bytes.fromhex(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"node key {path} cannot be read ({error}); copy cluster.key_file of the head to this machine"
+        ) from error
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"node key {path} has {len(key)} bytes instead of {KEY_BYTES}; copy that of the head again")
+    if mode & 0o077:
+        raise ConfigError(f"node key {path} has mode {mode:04o}, others could read it; run: chmod 600 {path}")
+    return key
+
+
+def greeting(salt: bytes) -> bytes:
+    """First bytes of each side."""
+    return GREETING + salt
+
+
+def salt_of(front: bytes) -> bytes:
+    """The salt of the other side's first bytes. Raises WireError if it speaks something else."""
+    if front[: len(GREETING)] != GREETING or len(front) != FRONT_BYTES:
+        raise WireError("malformed", "no node link")
+    return front[len(GREETING) :]
+
+
+class Seal:
+    """One end of one connection."""
+
+    def __init__(self, key: bytes, salts: bytes, *, is_head: bool, sent: int = 0, received: int = 0) -> None:
+        """`salts`: the head's and then the node's. `sent`, `received`: messages that another process has moved."""
+        keys = HKDF(hashes.SHA256(), 2 * KEY_BYTES, salts, _INFO).derive(key)
+        ours, theirs = (keys[:KEY_BYTES], keys[KEY_BYTES:]) if is_head else (keys[KEY_BYTES:], keys[:KEY_BYTES])
+        self._ours, self._theirs = AESGCM(ours), AESGCM(theirs)
+        self._sent, self._received = sent, received
+
+    def frame(self, message: Any) -> bytes:
+        """Bytes of the next message, with their length in front."""
+        sealed = self._ours.encrypt(_nonce(self._sent), NODE_MESSAGES.encode(message), None)
+        self._sent += 1
+        return LENGTH.pack(len(sealed)) + sealed
+
+    def open(self, sealed: bytes) -> Any:
+        """The next message. Raises WireError; `unauthentic` when another key sealed it, or it is not the next one."""
+        try:
+            body = self._theirs.decrypt(_nonce(self._received), sealed, None)
+        except InvalidTag as error:
+            raise WireError("unauthentic", "a message of the node link does not open") from error
+        self._received += 1
+        return NODE_MESSAGES.decode(body)
+
+
+def length_of(front: bytes) -> int:
+    """Bytes of the sealed message behind these four. Raises WireError."""
+    (length,) = LENGTH.unpack(front)
+    if not _TAG_BYTES <= length <= NODE_MESSAGE_BYTES_MAX + _TAG_BYTES:
+        raise WireError("too_large", f"node message of {length} bytes")
+    return int(length)
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(_NONCE_BYTES, "big")
+
+
+def new_salt() -> bytes:
+    return os.urandom(SALT_BYTES)
+
+
+def end_when_silent(sock: socket.socket) -> None:
+    """Let the kernel end a connection whose other machine is gone: nobody needs to say so."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENCE_S - 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_S * 1000)
+
+
+class SealedSocket:
+    """A connection whose ends are sealed, blocking. One thread may send while another receives."""
+
+    def __init__(self, sock: socket.socket, seal: Seal) -> None:
+        self._socket = sock
+        self._seal = seal
+
+    def send(self, message: Any) -> None:
+        """Raises OSError. Of several threads one at a time."""
+        self._socket.sendall(self._seal.frame(message))
+
+    def receive(self) -> Any:
+        """The next message. Raises OSError, WireError; EOFError when the other side has closed."""
+        sealed = self._exactly(length_of(bytes(self._exactly(LENGTH.size))))
+        return self._seal.open(bytes(sealed))
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = self._socket.recv_into(view)
+            if not count:
+                raise EOFError("the node closed the connection")
+            view = view[count:]
+        return data

@@ -1,0 +1,162 @@
+"""Messages between a head and a node of its site (docs/adr/0035-a-site-on-several-machines.md).
+
+One connection carries one life of one outer part. The head's end is a process in the place of the part, which moves
+what the part reads and writes; every message is sealed with the site's node key (ipc/sealed.py).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from dilocoxd.wire.codec import Bounds, Length, Lines, Name, Registry, Uint
+from dilocoxd.wire.local.registry import LOCAL_MESSAGE_BYTES_MAX
+
+PIECE_BYTES: Final = 1 << 20
+"""Of a buffer or a file, in one message."""
+NODE_MESSAGE_BYTES_MAX: Final = LOCAL_MESSAGE_BYTES_MAX + 1024
+Piece = Annotated[bytes, Length(0, PIECE_BYTES)]
+Body = Annotated[bytes, Length(0, LOCAL_MESSAGE_BYTES_MAX)]
+"""A local message as it would go over a unix socket, without its length."""
+ConfigText = Annotated[bytes, Length(0, 4 << 20)]
+FileName = Annotated[str, Length(1, 512)]
+"""Below the folder of the part; never upwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadHello:
+    """First sealed message, of the head: who can read it has the same key."""
+
+    version: Name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHello:
+    """Second, of the node: it has room for one part."""
+
+    version: Name
+    served: Name
+    """Site and part that this place ran last, and has files of; empty: none."""
+    incarnation: Name
+    """Start of the head whose buffers of that part are still here; empty: none are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPart:
+    """Run this part, in buffers that are new or those of `incarnation`."""
+
+    served: Name
+    incarnation: Name
+    is_new: bool
+    part: Name
+    """As in wire/placement.py."""
+    run_toml: ConfigText
+    site_toml: ConfigText
+
+
+@dataclass(frozen=True, slots=True)
+class PartFolder:
+    """Answer to StartPart: where the part's files lie on the node."""
+
+    path: Lines
+
+
+@dataclass(frozen=True, slots=True)
+class ToPart:
+    """A message of the daemon. Attach comes without descriptors: the node gives the part buffers of its own."""
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class FromPart:
+    """A message of the part."""
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnded:
+    """The process is gone; nothing follows."""
+
+    reason: Lines
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBuffer:
+    """These bytes of a buffer are so at the head."""
+
+    name: Name
+    offset: Uint
+    data: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class PunchBuffer:
+    """All of it is zero."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class MakeFile:
+    """A file of this size, all holes, in the place of any other."""
+
+    name: FileName
+    size: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """Bytes of a file that was made."""
+
+    name: FileName
+    offset: Uint
+    data: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePath:
+    """A file or a folder with all that is in it; there need not be one."""
+
+    name: FileName
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBytes:
+    """Send bytes [first, stop) of a buffer or a file, as Fetched messages in order; the last one ends at `stop`."""
+
+    number: Uint
+    is_file: bool
+    name: FileName
+    first: Uint
+    stop: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Bytes from `offset` on. `problem`: they cannot be read, and no more of this number follow."""
+
+    number: Uint
+    offset: Annotated[int, Bounds(0, 2**62)]
+    data: Piece
+    problem: Lines = ""
+
+
+NODE_MESSAGES: Final = Registry(
+    {
+        2: HeadHello,
+        4: NodeHello,
+        6: StartPart,
+        8: PartFolder,
+        10: ToPart,
+        12: FromPart,
+        14: PartEnded,
+        16: WriteBuffer,
+        18: PunchBuffer,
+        20: MakeFile,
+        22: WriteFile,
+        24: RemovePath,
+        26: FetchBytes,
+        28: Fetched,
+    },
+    size_max=NODE_MESSAGE_BYTES_MAX,
+)
