@@ -14,6 +14,7 @@ from dilocoxd.config.environment import given_variable, renamed, with_environmen
 from dilocoxd.config.fields import Section, knob
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.cluster import ClusterSection
 from dilocoxd.config.sections.network import NetworkSection
 from dilocoxd.config.sections.parallel import ParallelSection
 from dilocoxd.config.sections.paths import PathsSection
@@ -187,6 +188,7 @@ class SiteConfig(Section):
     api: ApiSection = Field(default_factory=ApiSection)
     parallel: ParallelSection = Field(default_factory=ParallelSection)
     workers: WorkersSection = Field(default_factory=WorkersSection)
+    cluster: ClusterSection = Field(default_factory=ClusterSection)
     paths: PathsSection = Field(default_factory=PathsSection)
     storage: StorageSection = Field(default_factory=StorageSection)
     log: LogSection = Field(default_factory=LogSection)
@@ -213,8 +215,9 @@ _OF_THE_RUN: Final = {
 _NOT_BUILT: Final = {
     "parallel.tensor": "parallel.tensor: matrices are not cut among processes (tensor parallel); remove it, and divide"
     " a model that is too large by parallel.shard (within layers) and parallel.pipeline (between them)",
-    "nodes": "section nodes: a site is one machine; remove it, and let each machine join the run as a site of its own"
-    " (dilocoxd join)",
+    "nodes": "section nodes: the head does not list its machines; remove it, set cluster.outer_parts, and run"
+    " `dilocoxd node HEAD` on each (docs/cluster.md); trainers run on the head alone: to train on several machines let"
+    " each join the run as a site of its own (dilocoxd join)",
 }
 """What people look for who know other programs (docs/cluster.md, What does not)."""
 _REFUSED: Final = _OF_THE_RUN | _NOT_BUILT
@@ -252,6 +255,8 @@ def _with_own_ports(site: SiteConfig, where: str) -> SiteConfig:
     listened = [(api.host, api.port, "api", "port"), (network.host, network.port, "network", "port")]
     if network.data_connections:
         listened.insert(0, (network.host, network.data_port, "network", "data_port"))
+    if site.cluster.outer_parts:
+        listened.insert(0, (site.cluster.host, site.cluster.port, "cluster", "port"))
     for (host, port, *name), (other_host, other_port, *other_name) in combinations(listened, 2):
         if port and port == other_port and are_one(listened_on(host, name[0]), listened_on(other_host, other_name[0])):
             given = " and ".join(filter(None, (given_variable(*name), given_variable(*other_name))))

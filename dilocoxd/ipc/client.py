@@ -25,6 +25,15 @@ LISTENER_VARIABLE = "DILOCOXD_LISTENER"
 """Descriptor of the socket that listens on MASTER_PORT; stage rank 0 has it."""
 PART_VARIABLE = "DILOCOXD_OUTER_PART"
 """Which of the outer parts a process is (wire/placement.py); without it, it is the only one."""
+NODE_SOCKET_VARIABLE = "DILOCOXD_NODE_SOCKET"
+"""Descriptor of the connection to a node, of the process that stands for an outer part there."""
+NODE_KEY_VARIABLE = "DILOCOXD_NODE_KEY"
+"""Path of the key; likewise the salts of the connection (hex), the name of the part, and the start of the head."""
+NODE_SALTS_VARIABLE = "DILOCOXD_NODE_SALTS"
+NODE_SERVED_VARIABLE = "DILOCOXD_NODE_SERVED"
+NODE_INCARNATION_VARIABLE = "DILOCOXD_NODE_INCARNATION"
+NODE_NEW_VARIABLE = "DILOCOXD_NODE_NEW"
+"""Not empty: the part has no buffers yet."""
 _FDS_MAX = 32
 
 

@@ -69,7 +69,7 @@ class SnapshotWriter:
             for name in request.names:
                 path = temporary / name
                 size = path.stat().st_size
-                held.append(_held_here(self._workspace, path, size))
+                held.append(held_here(self._workspace, path, size))
                 numbers = part.turn(snapshots.chunks_within(size, *held[-1]))
                 hashes = snapshots.hash_some_chunks(path, numbers, lambda done: report.pulse("snapshot", 1, 2))
                 found.append(bytes.fromhex("".join(hashes)))
@@ -146,7 +146,7 @@ class _Job:
     def _reserve(self, fd: int, name: str, front: int, num_bytes: int) -> None:
         """Room for the front and our own segments; the file has its whole length, and the rest of it is somebody's."""
         os.ftruncate(fd, front + num_bytes)
-        first, stop = _stretch(self._workspace, name)
+        first, stop = stretch_in_file(self._workspace, name)
         for start, length in ((0, front), (front + first, stop - first)):
             if length:
                 os.posix_fallocate(fd, start, length)
@@ -255,7 +255,7 @@ def checked_snapshot(workspace: Workspace, directory: Path, *, is_known: bool = 
                 directory,
                 lambda done: workspace.report.step(0),
                 lambda file: workspace.plan.part.turn(
-                    snapshots.chunks_within(file.size, *_held_here(workspace, directory / file.name, file.size))
+                    snapshots.chunks_within(file.size, *held_here(workspace, directory / file.name, file.size))
                 ),
             )
         if index.run_id != workspace.plan.run_id:
@@ -275,7 +275,7 @@ def held_of_snapshot(
     workspace: Workspace, directory: Path, index: snapshots.SnapshotIndex
 ) -> tuple[tuple[int, int], ...]:
     """Of each file of a snapshot that was checked, the bytes [first, stop) that this machine has."""
-    return tuple(_held_here(workspace, directory / file.name, file.size) for file in index.files)
+    return tuple(held_here(workspace, directory / file.name, file.size) for file in index.files)
 
 
 def fill_from_snapshot(
@@ -291,7 +291,7 @@ def fill_from_snapshot(
         begin_replace()
         workspace.report.begin("load", len(files))
         for (name, _), offset in zip(files, offsets, strict=True):
-            first, stop = _stretch(workspace, name)
+            first, stop = stretch_in_file(workspace, name)
             if name == snapshots.MEMORY_NAME:
                 header = memory.header_bytes(index.round)
                 _read_into(directory / name, offset, header, workspace)
@@ -307,7 +307,7 @@ def fill_from_snapshot(
         raise RequestFailed("corrupt_snapshot", f"{directory}: {error}") from error
 
 
-def _stretch(workspace: Workspace, name: str, segments: Sequence[Segment] | None = None) -> tuple[int, int]:
+def stretch_in_file(workspace: Workspace, name: str, segments: Sequence[Segment] | None = None) -> tuple[int, int]:
     """Bytes [first, stop) that consecutive segments have behind the header of a file; None: those of this process."""
     segments = workspace.plan.segments if segments is None else segments
     if name == snapshots.MEMORY_NAME:
@@ -317,7 +317,7 @@ def _stretch(workspace: Workspace, name: str, segments: Sequence[Segment] | None
     return (size * segments[0].start, size * segments[-1].stop) if segments else (0, 0)
 
 
-def _held_here(workspace: Workspace, path: Path, size: int) -> tuple[int, int]:
+def held_here(workspace: Workspace, path: Path, size: int) -> tuple[int, int]:
     """Bytes [first, stop) of a file that the parts on this machine have. Raises StoreError."""
     plan, segments = workspace.plan, workspace.plan.segments_here
     if plan.part.has_all_here:
@@ -325,7 +325,7 @@ def _held_here(workspace: Workspace, path: Path, size: int) -> tuple[int, int]:
     if not segments:
         return 0, 0
     offset, _, _ = read_header(path)
-    first, stop = _stretch(workspace, path.name, segments)
+    first, stop = stretch_in_file(workspace, path.name, segments)
     is_last = segments[-1].index == plan.num_segments - 1
     return offset + first if segments[0].index else 0, size if is_last else offset + stop
 

@@ -97,9 +97,10 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "worker_outer_lost", "warning",
         "The outer worker died and is being started again. The shared state is safe in the daemon's buffers.",
-        "The process ended or went silent; goes when the next one runs.",
-        "Killed for memory (look for oom-kill in the kernel log), or by somebody.",
-        "Nothing, if it happens once. If again and again: more memory, or a smaller model per site.",
+        "The process ended or went silent, or one of its parts waits for a node; goes when the next one runs.",
+        "Killed for memory (look for oom-kill in the kernel log), or by somebody; a node that is off or not reached.",
+        "Nothing, if it happens once. If it waits for a node: run `dilocoxd node` there. If again and again: more"
+        " memory, or a smaller model per site.",
         for_s=120,
     ),
     AlertKind(

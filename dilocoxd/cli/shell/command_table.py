@@ -16,6 +16,11 @@ GROUPS: Final = (
                 f"{CLI}.joining.join:join",
                 "Fetch a run from a peer, verify it, and train along, in the foreground",
             ),
+            LazyCommand(
+                "node",
+                f"{CLI}.cluster.node:node",
+                "Run outer parts of a site whose daemon runs on another machine, in the foreground",
+            ),
             LazyCommand("run", f"{CLI}.commands:run", "Train an existing run directory, in the foreground"),
             LazyCommand(
                 "init",

@@ -138,3 +138,5 @@ class SiteHistory:
             if code in self._journal.alerts:
                 self._events.emit(catalogue.AlertCleared(code=code))
             self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=event.pid, generation=event.generation))
+        elif event.state == "starting" and event.reason:
+            self._events.emit(raised(code, f"the {event.role} cannot start: {event.reason}"))

@@ -68,6 +68,12 @@ class SiteSettings:
     """The trainers run `main()` of the first; all of them are loaded before the first fork."""
     outer_parts: int = 1
     """Processes that hold the outer state, each some of the segments."""
+    node_parts: int = 0
+    """Further ones that run on nodes."""
+    node_address: tuple[str, int] = ("127.0.0.1", 0)
+    """Where nodes come to; port 0: any."""
+    node_key_file: str = "node.key"
+    """In the run directory."""
     outer_module: str = "dilocoxd.outerworker.main"
     restarts_max: int = 5
     """Per worker in `restart_window_s`; one more and the site fails."""

@@ -6,12 +6,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from dilocoxd.daemon.head.place import AWAY_MODULE, BroughtFiles
 from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.daemon.site.nodes import make_door, parts_of, places_on_nodes
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
-from dilocoxd.daemon.workers.forked import ForkLaunch
+from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace
 from dilocoxd.daemon.workers.local_server import SOCKET_PATH_BYTES_MAX
-from dilocoxd.daemon.workers.outer_pool import OuterPool
+from dilocoxd.daemon.workers.machine_files import PartsMachine
+from dilocoxd.daemon.workers.outer_pool import Elsewhere, OuterPool
 from dilocoxd.daemon.workers.outer_worker import OuterListener, OuterSettings, OuterWorker
 from dilocoxd.daemon.workers.supervisor import Launch
 from dilocoxd.daemon.workers.trainers import Trainer, TrainerListener, TrainerSettings
@@ -101,7 +104,8 @@ def fork_server_settings(settings: SiteSettings, mark: str) -> ForkServerSetting
         header = _header(settings, "fork server", generation)
         return Launch(command, fork_server_environment(), log, f"{mark}/fork-server-{generation}", header)
 
-    modules = (settings.outer_module, *(settings.trainer_modules if settings.is_training else ()))
+    away = (AWAY_MODULE,) if settings.node_parts else ()
+    modules = (settings.outer_module, *away, *(settings.trainer_modules if settings.is_training else ()))
     return ForkServerSettings(launch, modules, _budget(settings), settings.trainer_start_timeout_s)
 
 
@@ -113,12 +117,20 @@ def make_outer(
     buffers: Buffers,
     listener: OuterListener,
 ) -> OuterWorker | OuterPool:
-    """The outer worker of this site: one process, or several that hold a part each."""
-    num_parts = settings.outer_parts
-    if num_parts == 1:
+    """The outer worker of this site: one process, or several that hold a part each, the last ones on nodes.
+
+    Raises ConfigError."""
+    here, away = settings.outer_parts, settings.node_parts
+    if here + away == 1:
         return OuterWorker(outer_settings(settings, mark, socket_path), fork_server, buffers, listener)
-    each = [outer_settings(settings, mark, socket_path, OuterPart(index, num_parts)) for index in range(num_parts)]
-    return OuterPool(each, fork_server, buffers, listener)
+    each = [outer_settings(settings, mark, socket_path, part) for part in parts_of(here, away)]
+    places: list[WorkerPlace] = [fork_server] * here
+    if not away:
+        return OuterPool(each, places, buffers, listener)
+    door = make_door(settings)
+    places += places_on_nodes(settings, door, fork_server, listener)
+    machines = [PartsMachine(here), *(PartsMachine(1, BroughtFiles()) for _ in range(away))]
+    return OuterPool(each, places, buffers, listener, Elsewhere(door, machines))
 
 
 def outer_settings(settings: SiteSettings, mark: str, socket_path: Path, part: OuterPart = WHOLE) -> OuterSettings:

@@ -20,13 +20,7 @@ from dilocoxd.daemon.site.interface import (
     WorkerRole,
     WorkerState,
 )
-from dilocoxd.daemon.site.launch import (
-    fork_server_settings,
-    make_outer,
-    make_trainer,
-    phase_settings,
-    socket_place,
-)
+from dilocoxd.daemon.site.launch import fork_server_settings, make_outer, make_trainer, phase_settings, socket_place
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.daemon.site.record import SiteRecordFile, overlapped
 from dilocoxd.daemon.site.refusals import result_or_other, share_or_other
@@ -226,6 +220,10 @@ class LocalSite:
         """Attached; its journal is in order."""
         self._tell_change("outer", "running", "")
         self._post(ev.OuterStarted(state))
+
+    def outer_waits(self, reason: str) -> None:
+        """A part that runs on a node has none."""
+        self._tell_change("outer", "starting", reason)
 
     def outer_lost(self, reason: str) -> None:
         """Dead and buried."""

@@ -74,6 +74,9 @@ class ForkServer:
             await self._changed.wait()
         raise WorkerError("the site stops")
 
+    def note_attached(self) -> None:
+        """Buffers are in memory of this machine, for whatever is forked next."""
+
     def stop(self) -> None:
         """No further worker is forked; those that run are left alone, and so is the fork server."""
         self._stopping.set()

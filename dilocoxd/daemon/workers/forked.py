@@ -5,9 +5,10 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from dilocoxd.daemon.workers.supervisor import describe_exit
+from dilocoxd.errors import WorkerError
 from dilocoxd.ipc.process_tree import find_tree, kill_tree
 
 FIRST_EXIT_S: Final = 0.2
@@ -95,3 +96,17 @@ class Workers:
             name = f"process {index}: " if len(self._exits) > 1 else ""
             told.append(name + describe_exit(self._exits[index].result()))
         return ", ".join(told)
+
+
+class PlaceLost(WorkerError):
+    """What a worker left there is gone: no restart of it alone helps."""
+
+
+class WorkerPlace(Protocol):
+    """Where a worker runs: this machine (fork_server.py), or a node of the site (daemon/head/place.py)."""
+
+    async def start(self, launch: ForkLaunch) -> Workers:
+        """The running processes of `launch`. Raises WorkerError; then none of them runs. PlaceLost: none ever will."""
+
+    def note_attached(self) -> None:
+        """The worker has its buffers: the next one is of use only where they are."""

@@ -178,8 +178,11 @@ class PartsTogether:
         return local.ContributionFormed(0, request.phase, True, "", _chained(answers), norm, residual_norm, seconds)
 
     async def _save(self, request: local.SaveSite) -> local.SiteDone:
-        """The first part of each machine saves what all parts there have."""
-        saved: list[local.SiteDone] = await self._some(dict.fromkeys(first_parts(self._machines), request))
+        """The first part of each machine saves what all parts there have. Ours comes last: with it the others count,
+        which keep what they saved before (outerworker/away/files.py)."""
+        ours, *others = first_parts(self._machines)
+        await self._some(dict.fromkeys(others, request))
+        saved: list[local.SiteDone] = await self._some({ours: request})
         return saved[FIRST]
 
     async def _restore(self, request: local.RestoreSite) -> local.SiteDone:
@@ -188,6 +191,8 @@ class PartsTogether:
         ours = answers[: self._machines[0].num_parts]
         problem = next((answer.detail for answer in ours if not answer.is_restored), "")
         if problem:
+            elsewhere = range(len(ours), self._num_parts)
+            await self._some(dict.fromkeys(elsewhere, dataclasses.replace(request, path="")))  # from no file: zeros
             for name in (local_buffers.FEEDBACK, local_buffers.OWNER_FEEDBACK):
                 await self._clear(name)
         missing = sum(self._lengths) if problem else sum(answer.missing for answer in answers)

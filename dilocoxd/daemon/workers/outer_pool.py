@@ -7,11 +7,13 @@ it is back when all are. What they do together is in outer_parts.py.
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.forked import WorkerPlace
 from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
+from dilocoxd.daemon.workers.machine_files import PartsMachine
 from dilocoxd.daemon.workers.outer_parts import PartsTogether
 from dilocoxd.daemon.workers.outer_worker import OuterListener, OuterSettings, OuterWorker
 from dilocoxd.errors import WorkerError
@@ -25,6 +27,7 @@ class _PartListener:
         self.outer_described = pool.part_described
         self.outer_started = functools.partial(pool.part_started, part)
         self.outer_lost = functools.partial(pool.part_lost, part)
+        self.outer_waits = pool.part_waits
 
 
 class PoolBudget:
@@ -44,25 +47,52 @@ class PoolBudget:
         return min(budget.left for budget in self._budgets)
 
 
+class Door(Protocol):
+    """Where nodes come in (daemon/head/door.py)."""
+
+    def listen(self) -> None: ...
+
+    async def serve(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Of a site whose last parts run on nodes."""
+
+    door: Door
+    machines: Sequence[PartsMachine]
+    """As in PartsTogether."""
+
+
 class OuterPool:
     """`run` keeps all parts alive; `ask` is for everybody."""
 
     def __init__(
-        self, settings: Sequence[OuterSettings], fork_server: ForkServer, buffers: Buffers, listener: OuterListener
+        self,
+        settings: Sequence[OuterSettings],
+        places: Sequence[WorkerPlace],
+        buffers: Buffers,
+        listener: OuterListener,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        """`settings`: of each part, with its own restart budget."""
+        """`settings`: of each part, with its own restart budget; `places`: where each runs."""
         self.pid = 0
         """Of the part that was started or lost last."""
         self.restarts = PoolBudget(settings)
         self.parts = [
-            OuterWorker(each, fork_server, buffers, _PartListener(self, part)) for part, each in enumerate(settings)
+            OuterWorker(each, place, buffers, _PartListener(self, part))
+            for part, (each, place) in enumerate(zip(settings, places, strict=True))
         ]
         self.ended = asyncio.Event()
         """Set when `run` is over."""
         self._listener = listener
+        self._door = elsewhere.door if elsewhere is not None else None
         self._up: set[int] = set()
         self._changed = asyncio.Event()
-        self._together = PartsTogether(len(settings), self._ask_part, buffers)
+        machines = elsewhere.machines if elsewhere is not None else ()
+        self._together = PartsTogether(len(settings), self._ask_part, buffers, machines)
 
     @property
     def is_up(self) -> bool:
@@ -114,13 +144,23 @@ class OuterPool:
         """Until `stop`. Raises, in a group, WorkerError when a restart budget is spent, and ConfigError."""
         try:
             async with asyncio.TaskGroup() as group:
-                for number, part in enumerate(self.parts):
-                    group.create_task(part.run(), name=f"outer part {number}")
+                door = group.create_task(self._serve_nodes(), name="door for nodes")
+                async with asyncio.TaskGroup() as parts:
+                    for number, part in enumerate(self.parts):
+                        parts.create_task(part.run(), name=f"outer part {number}")
+                door.cancel()
         finally:
             self.ended.set()
 
+    async def _serve_nodes(self) -> None:
+        if self._door is not None:
+            self._door.listen()
+            await self._door.serve()
+
     def stop(self) -> None:
         """Ask all to end by themselves; `run` returns when they have."""
+        if self._door is not None:
+            self._door.stop()
         for part in self.parts:
             part.stop()
 
@@ -145,3 +185,7 @@ class OuterPool:
         self.pid = self.parts[part].pid
         self._up.discard(part)
         self._listener.outer_lost(f"part {part}: {reason}")
+
+    def part_waits(self, reason: str) -> None:
+        """It cannot start yet."""
+        self._listener.outer_waits(reason)

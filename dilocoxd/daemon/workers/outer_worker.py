@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.daemon.workers.fork_server import ForkServer
-from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost, WorkerPlace, Workers
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
@@ -57,6 +56,8 @@ class OuterListener(Protocol):
     def outer_started(self, state: local.StateReady) -> None: ...
 
     def outer_lost(self, reason: str) -> None: ...
+
+    def outer_waits(self, reason: str) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,14 +137,12 @@ class _Session:
 class OuterWorker:
     """`run` keeps it alive; `ask` is for everybody."""
 
-    def __init__(
-        self, settings: OuterSettings, fork_server: ForkServer, buffers: Buffers, listener: OuterListener
-    ) -> None:
+    def __init__(self, settings: OuterSettings, place: WorkerPlace, buffers: Buffers, listener: OuterListener) -> None:
         self.pid = 0
         self.generation = 0
         self.restarts = settings.budget
         self._settings = settings
-        self._fork_server = fork_server
+        self._place = place
         self._buffers = buffers
         self._listener = listener
         self._joined: asyncio.Future[_Session] | None = None
@@ -215,7 +214,9 @@ class OuterWorker:
         self.generation += 1
         self._joined = asyncio.get_running_loop().create_future()
         try:
-            workers = await self._fork_server.start(self._settings.launch(self.generation))
+            workers = await self._place.start(self._settings.launch(self.generation))
+        except PlaceLost:
+            raise
         except WorkerError as error:
             return str(error)
         (self.pid,) = workers.pids
@@ -256,6 +257,7 @@ class OuterWorker:
         names = tuple(buffer.name for buffer in description.buffers)
         descriptors, sizes = self._buffers.descriptors(names)
         session.connection.send(local_worker.Attach(names, tuple(sizes)), descriptors)
+        self._place.note_attached()
         async with asyncio.TaskGroup() as group:
             silence = group.create_task(self._watch_silence(session), name="outer silence")
             try:

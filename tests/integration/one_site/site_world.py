@@ -106,7 +106,8 @@ class World:
 
     async def commit_for_ever(self) -> None:
         """The round machine of a run with one peer."""
-        layout = await self.site.ready()
+        layout, lowrank_r = await self.site.ready(), self.settings.lowrank_r
+        table = layout.payload_bytes[lowrank_r]
         round_index = self.state.round if self.state is not None else 0
         while True:
             self.is_committing = False
@@ -114,16 +115,17 @@ class World:
             offer = await self.offers.get()
             self.is_committing = True
             shares = (local.Share(-1, offer.tokens),)
-            for segment in range(len(layout.payload_bytes[0][0])):
-                await self.site.reduce(0, segment, shares, 0)
+            places = [(number, segment) for number, row in enumerate(table) for segment in range(len(row))]
+            for number, segment in places:
+                if number and not segment:
+                    await self.site.prepare_pass(number, lowrank_r)
+                await self.site.reduce(number, segment, shares, lowrank_r)
                 self.on_commit("reduce", round_index)
-            await self.site.prepare_pass(1, 0)
+            await self.site.prepare_pass(len(table), lowrank_r)
             payload = self.site.buffers.read(local_buffers.RESULT, 0, self.site.buffers.size(local_buffers.RESULT))
-            owned = tuple(
-                local.OwnedSegment(0, segment, shares) for segment in range(len(layout.payload_bytes[0][0]))
-            )  # fmt: skip
+            owned = tuple(local.OwnedSegment(number, segment, shares) for number, segment in places)
             entry = CommittedEntry(
-                RoundIndex(round_index), 0, self.settings.inner_steps, 0,
+                RoundIndex(round_index), lowrank_r, self.settings.inner_steps, lowrank_r,
                 settles=offer.phase, is_included=True, owned=owned,
             )  # fmt: skip
             self.on_commit("apply", round_index)

@@ -26,7 +26,7 @@ def one_worker(world: World) -> StateReady:
     for entry, payload in world.committed:
         path = folder / f"payload-{entry.round}"
         path.write_bytes(payload)
-        state = worker.do(ApplyResult, entry.round, str(path), 0, 0)
+        state = worker.do(ApplyResult, entry.round, str(path), 0, entry.lowrank_r)
     return state
 
 

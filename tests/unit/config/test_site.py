@@ -69,7 +69,10 @@ def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, obj
     ("text", "sentence"),
     [
         ("[parallel]\ntensor = 2\n", "matrices are not cut among processes .*divide a model .*by parallel.shard"),
-        ('[[nodes]]\nname = "n0"\n', "a site is one machine; .*join the run as a site of its own"),
+        (
+            '[[nodes]]\nname = "n0"\n',
+            "does not list its machines; .*cluster.outer_parts.*a site of its own",
+        ),
         ("[parallel]\ntensors = 2\n", "unknown field parallel.tensors; "),
     ],
 )

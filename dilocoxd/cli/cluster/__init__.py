@@ -1,0 +1,1 @@
+"""Commands for further machines of a site."""

@@ -1,0 +1,76 @@
+"""`dilocoxd node`: lends this machine to a head, for outer parts of its site (docs/cluster.md)."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dilocoxd.config.addresses import read_address
+from dilocoxd.config.sections.cluster import DEFAULT_NODE_PORT
+from dilocoxd.errors import ConfigError
+from dilocoxd.ipc.sealed import read_node_key
+from dilocoxd.store.rundir import RunDir
+
+
+@click.command()
+@click.argument("head", metavar="HEAD")
+@click.option(
+    "--key", required=True, type=click.Path(path_type=Path), help="The head's node.key, copied to this machine."
+)
+@click.option(
+    "--dir", "directory", default="dilocoxd-node", show_default=True, type=click.Path(path_type=Path),
+    help="Logs, and the parts' own files.",
+)  # fmt: skip
+@click.option(
+    "--parts", default=1, show_default=True, type=click.IntRange(1, 63), help="Outer parts that may run here."
+)
+def node(head: str, key: Path, directory: Path, parts: int) -> None:
+    """Run outer parts of a site whose daemon runs on another machine, in the foreground.
+
+    HEAD is an address of that machine, with :PORT unless it is the default of cluster.port. The head says what runs
+    here; nothing is configured on this machine. SIGTERM or Ctrl-C ends it.
+    """
+    # Only here: it loads the supervision of workers.
+    from dilocoxd.daemon.node.agent import LentMachine, run_node
+    from dilocoxd.daemon.workers.outer_worker import first_error
+
+    host, port = _head(head)
+    directory = directory.absolute()
+    settings = LentMachine(host, port, read_node_key(key), directory, parts)
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--dir {directory}: cannot be made ({error.strerror}); choose another folder") from error
+    with RunDir(directory).locked():
+        try:
+            asyncio.run(_until_told(run_node(settings, _tell)))
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from errors
+
+
+async def _until_told(work: Coroutine[Any, Any, None]) -> None:
+    """Until a signal, or an error of `work`."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(work, name="node")
+        await told.wait()
+        running.cancel()
+
+
+def _head(text: str) -> tuple[str, int]:
+    """Host and port. Raises ConfigError."""
+    try:
+        address = read_address(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return address.host, address.port or DEFAULT_NODE_PORT
+
+
+def _tell(text: str) -> None:
+    click.echo(f"node: {text}", err=True)

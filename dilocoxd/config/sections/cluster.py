@@ -1,0 +1,45 @@
+"""Section of site.toml about further machines of the site, which run outer parts (docs/cluster.md)."""
+
+from typing import Annotated, Final
+
+from dilocoxd.config.fields import Section, knob
+
+DEFAULT_NODE_PORT: Final = 31340
+
+
+class ClusterSection(Section):
+    """Further machines of this site, each with `dilocoxd node`."""
+
+    outer_parts: Annotated[
+        int,
+        knob(
+            "Parts of the outer worker that run on nodes, besides workers.outer_parts here; 0: there are no nodes.",
+            unit="processes",
+            cost="a round goes on only while the nodes are there; what the parts read and write crosses the network.",
+            ge=0,
+            le=63,
+        ),
+    ] = 0
+    host: Annotated[
+        str,
+        knob(
+            "Address of this machine that nodes come to, on a network that only they share.",
+            unit="IP address",
+            cost="whoever has the node key can run a part of this site.",
+            min_length=2,
+            max_length=64,
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, knob("TCP port that nodes come to.", unit="port", cost="none.", ge=1, le=65535)] = (
+        DEFAULT_NODE_PORT
+    )
+    key_file: Annotated[
+        str,
+        knob(
+            "Key that head and nodes share, relative to the run directory; made at the first start that needs it. Copy"
+            " it to every node.",
+            unit="path",
+            cost="none.",
+            min_length=1,
+        ),
+    ] = "node.key"

@@ -1,0 +1,195 @@
+"""The head's door for nodes (docs/adr/0035-a-site-on-several-machines.md): lets in who has the node key.
+
+A connection that was let in waits until an outer part needs it; then a process of that part takes it over. Nothing of
+the model passes through here.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dilocoxd import __version__
+from dilocoxd.daemon.workers.forked import PlaceLost
+from dilocoxd.errors import ConfigError, WireError, WorkerError
+from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
+from dilocoxd.wire.local.node import HeadHello, NodeHello
+
+GREET_TIMEOUT_S: Final = 10.0
+GREETED_MAX: Final = 32
+"""Connections that have not shown the key yet; more are closed."""
+WAITING_MAX: Final = 256
+ACCEPT_PAUSE_S: Final = 0.2
+CHOICE_S: Final = 5.0
+"""So long a part waits for the node that has files of it before any other will do."""
+COMEBACK_S: Final = 60.0
+"""So long a part waits for the node that has its buffers."""
+
+
+@dataclass(slots=True)
+class WaitingNode:
+    """A connection of a node that waits for a part."""
+
+    sock: socket.socket
+    salts: bytes
+    hello: NodeHello
+
+    def is_alive(self) -> bool:
+        """Nothing comes from a node that waits, but its end."""
+        try:
+            self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+class NodeDoor:
+    """`listen`, then `serve`; `take` is for parts."""
+
+    def __init__(self, host: str, port: int, key: bytes, incarnation: str) -> None:
+        """`incarnation`: names this start of the head."""
+        self.incarnation = incarnation
+        self.refused = 0
+        """Connections that did not show the key."""
+        self.address = (host, port)
+        self._key = key
+        self._socket: socket.socket | None = None
+        self._waiting: list[WaitingNode] = []
+        self._greeted = 0
+        self._changed = asyncio.Event()
+        self._is_stopping = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Connections that a part could take."""
+        return len(self._waiting)
+
+    def listen(self) -> None:
+        """Raises ConfigError if the address is taken or not ours."""
+        host, port = self.address
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=GREETED_MAX)
+        except OSError as error:
+            raise ConfigError(
+                f"cluster.host = {host}, cluster.port = {port}: cannot listen there for nodes ({error.strerror});"
+                " choose an address of this machine and a free port"
+            ) from error
+        self._socket.setblocking(False)
+        self.address = self._socket.getsockname()[:2]
+
+    async def serve(self) -> None:
+        """Accept until cancelled."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    try:
+                        sock, _ = await loop.sock_accept(self._socket)
+                    except OSError:
+                        await asyncio.sleep(ACCEPT_PAUSE_S)
+                        continue
+                    if self._greeted >= GREETED_MAX or len(self._waiting) >= WAITING_MAX:
+                        self.refused += 1
+                        sock.close()
+                        continue
+                    self._greeted += 1
+                    group.create_task(self._greet(sock), name="greeting of a node")
+        finally:
+            self._socket.close()
+            for node in self._waiting:
+                node.sock.close()
+            self._waiting.clear()
+
+    async def _greet(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        node: WaitingNode | None = None
+        try:
+            end_when_silent(sock)
+            async with asyncio.timeout(GREET_TIMEOUT_S):
+                node = await self._greeting(sock)
+        except (TimeoutError, OSError, WireError, EOFError):
+            self.refused += 1
+        finally:
+            self._greeted -= 1
+            if node is None:
+                sock.close()
+            else:
+                self._waiting.append(node)
+                self._changed.set()
+
+    async def _greeting(self, sock: socket.socket) -> WaitingNode:
+        """Raises WireError, OSError, EOFError."""
+        loop, salt = asyncio.get_running_loop(), new_salt()
+        theirs = salt_of(await _exactly(sock, FRONT_BYTES))
+        seal = Seal(self._key, salt + theirs, is_head=True)
+        await loop.sock_sendall(sock, greeting(salt) + seal.frame(HeadHello(__version__)))
+        hello: Any = seal.open(await _exactly(sock, length_of(await _exactly(sock, LENGTH.size))))
+        if not isinstance(hello, NodeHello) or hello.version != __version__:
+            raise WireError("unexpected_message", "no hello of a node of this version")
+        return WaitingNode(sock, salt + theirs, hello)
+
+    def stop(self) -> None:
+        """Nobody is given a connection any more."""
+        self._is_stopping = True
+        self._changed.set()
+
+    async def take(self, served: str, waits: Callable[[], None], *, must_hold: bool) -> WaitingNode:
+        """A connection for the part that is called `served`, for the caller to close.
+
+        `waits` is called when there is none yet. `must_hold`: its buffers are on a node, and only there it can go on.
+        Raises PlaceLost when they are gone, WorkerError when the site stops.
+        """
+        loop = asyncio.get_running_loop()
+        started, has_told = loop.time(), False
+        while not self._is_stopping:
+            waited = loop.time() - started
+            self._forget_dead()
+            node = self._chosen(served, must_hold=must_hold, is_patient=waited < CHOICE_S)
+            if node is not None:
+                self._waiting.remove(node)
+                return node
+            if not has_told:
+                has_told = True
+                waits()
+            if must_hold and waited >= COMEBACK_S:
+                raise PlaceLost(
+                    f"its node did not come back within {COMEBACK_S:g} s, and what it held in memory is gone"
+                )
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._changed.wait()
+        raise WorkerError("the site stops")
+
+    def _forget_dead(self) -> None:
+        for node in [each for each in self._waiting if not each.is_alive()]:
+            node.sock.close()
+            self._waiting.remove(node)
+
+    def _chosen(self, served: str, *, must_hold: bool, is_patient: bool) -> WaitingNode | None:
+        own = [each for each in self._waiting if each.hello.served == served]
+        holding = [each for each in own if each.hello.incarnation == self.incarnation]
+        if must_hold:
+            if own and not holding:
+                raise PlaceLost("its node was started anew, and what it held in memory is gone")
+            return next(iter(holding), None)
+        free = [each for each in self._waiting if not each.hello.served]
+        others = [] if is_patient else [each for each in self._waiting if each.hello.incarnation != self.incarnation]
+        return next(iter([*own, *free, *others]), None)
+
+
+async def _exactly(sock: socket.socket, size: int) -> bytes:
+    """Not a byte more: the process that takes over reads on."""
+    loop, data = asyncio.get_running_loop(), bytearray()
+    while len(data) < size:
+        more = await loop.sock_recv(sock, size - len(data))
+        if not more:
+            raise EOFError("the node closed the connection")
+        data += more
+    return bytes(data)

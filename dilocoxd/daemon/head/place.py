@@ -1,0 +1,72 @@
+"""A node as the place of an outer part: a process here takes over the node's connection and stands for the part."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.daemon.head.door import NodeDoor
+from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.machine_files import LocalFiles
+from dilocoxd.ipc.client import (
+    NODE_INCARNATION_VARIABLE,
+    NODE_KEY_VARIABLE,
+    NODE_NEW_VARIABLE,
+    NODE_SALTS_VARIABLE,
+    NODE_SERVED_VARIABLE,
+    NODE_SOCKET_VARIABLE,
+)
+from dilocoxd.store.snapshots import SnapshotIndex
+
+AWAY_MODULE: Final = "dilocoxd.outerworker.away.main"
+
+
+class NodePlace:
+    """Of one part. Implements WorkerPlace."""
+
+    def __init__(
+        self, door: NodeDoor, fork_server: ForkServer, served: str, key_path: Path, waits: Callable[[], None]
+    ) -> None:
+        """`waits` is called when a start needs a node that is not there yet, or any more."""
+        self._door = door
+        self._fork_server = fork_server
+        self._served = served
+        self._key_path = key_path
+        self._waits = waits
+        self._is_attached = False
+
+    async def start(self, launch: ForkLaunch) -> Workers:
+        """See WorkerPlace; waits for a node."""
+        visitor = await self._door.take(self._served, self._waits, must_hold=self._is_attached)
+        with visitor.sock:
+            (common,) = launch.environments
+            added = {
+                NODE_KEY_VARIABLE: str(self._key_path),
+                NODE_SALTS_VARIABLE: visitor.salts.hex(),
+                NODE_SERVED_VARIABLE: self._served,
+                NODE_INCARNATION_VARIABLE: self._door.incarnation,
+                NODE_NEW_VARIABLE: "" if self._is_attached else "1",
+            }
+            passed = {NODE_SOCKET_VARIABLE: visitor.sock.fileno()}
+            launch = dataclasses.replace(
+                launch, module=AWAY_MODULE, environments=({**common, **added},), passed=passed
+            )  # fmt: skip
+            return await self._fork_server.start(launch)
+
+    def note_attached(self) -> None:
+        """See WorkerPlace."""
+        self._is_attached = True
+
+
+class BroughtFiles(LocalFiles):
+    """Files of a part on a node: what it writes of a snapshot is brought into ours before it says so."""
+
+    async def prepare(self, directory: Path) -> None:
+        """Those of the first machine are the ones."""
+
+    async def publish(self, directory: Path, index: SnapshotIndex) -> None:
+        """Likewise."""
+
+    async def forget(self, directory: Path) -> None:
+        """Likewise."""

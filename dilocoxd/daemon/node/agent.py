@@ -1,0 +1,92 @@
+"""What `dilocoxd node` runs on a machine behind a head: places for outer parts, each with a connection to the head.
+
+Owns the fork server, the local socket and the parts' buffers of its machine. Decides nothing: a part starts when the
+head's end of a connection says so, and ends with that connection; its buffers stay for the next one (slot.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.daemon.node.slot import PartSlot
+from dilocoxd.daemon.node.slot_world import SlotWorld
+from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
+from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
+from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
+from dilocoxd.daemon.workers.supervisor import Launch, keep_reaper, mark_this_process
+from dilocoxd.ipc.keep_alive import RestartBudget
+from dilocoxd.wire.local.worker import WorkerHello
+
+OUTER_MODULE: Final = "dilocoxd.outerworker.main"
+RESTARTS_MAX: Final = 10
+RESTART_WINDOW_S: Final = 600.0
+WARM_TIMEOUT_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class LentMachine:
+    """What the operator of a node says."""
+
+    host: str
+    port: int
+    """Of the head."""
+    key: bytes
+    directory: Path
+    num_slots: int
+    """Outer parts that may run here at a time."""
+
+
+class _Listener:
+    """Of the fork server: parts that wait for it go on by themselves."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def fork_server_warm(self) -> None:
+        """Nothing to say."""
+
+    def fork_server_lost(self, reason: str) -> None:
+        self._tell(f"the fork server is lost: {reason}; see logs/fork-server.log")
+
+
+async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
+    """Until cancelled. Raises, in a group, ConfigError when the head cannot be ours, WorkerError when nothing can be
+    started here."""
+    mark = mark_this_process()
+    socket_path, private = socket_place(settings.directory)
+    fork_server = ForkServer(_fork_server_settings(settings, mark), _Listener(tell))
+    world = SlotWorld(
+        settings.host, settings.port, settings.key, settings.directory, fork_server, mark, socket_path, tell
+    )
+    slots = [PartSlot(world, number) for number in range(settings.num_slots)]
+
+    def admit(hello: WorkerHello, connection: Connection) -> WorkerHandler | None:
+        return next(filter(None, (slot.admit(hello, connection) for slot in slots)), None)
+
+    server = LocalServer(socket_path, admit)
+    server.listen()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keep_reaper(mark), name="reaper")
+            group.create_task(server.serve(), name="local server")
+            group.create_task(fork_server.run(), name="fork server")
+            for slot in slots:
+                group.create_task(slot.run(), name=f"slot {slot.number}")
+    finally:
+        for slot in slots:
+            slot.close()
+        if private is not None:
+            private.rmdir()
+
+
+def _fork_server_settings(settings: LentMachine, mark: str) -> ForkServerSettings:
+    def launch(generation: int) -> Launch:
+        log = settings.directory / "logs" / "fork-server.log"
+        header = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} fork server generation {generation} of a node"
+        command = (*FORK_SERVER_COMMAND, str(settings.directory))
+        return Launch(command, fork_server_environment(), log, f"{mark}/fork-server-{generation}", header)
+
+    return ForkServerSettings(launch, (OUTER_MODULE,), RestartBudget(RESTARTS_MAX, RESTART_WINDOW_S), WARM_TIMEOUT_S)

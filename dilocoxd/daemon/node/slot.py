@@ -1,0 +1,164 @@
+"""A place for one outer part on a node: a connection to the head, and behind it the part's life (part_life.py).
+
+Where a connection ends so does the part; its buffers wait for the next one. A place that no part has needed yet has a
+connection too, and waits at the head's door.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+from typing import Any, Final
+
+from dilocoxd import __version__
+from dilocoxd.daemon.node.part_life import PartLife
+from dilocoxd.daemon.node.slot_world import SlotWorld
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.local_server import Connection
+from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.ipc.process_tree import is_descendant
+from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
+from dilocoxd.store.durable import write_file
+from dilocoxd.wire.local.node import HeadHello, NodeHello, StartPart
+from dilocoxd.wire.local.worker import WorkerHello
+
+RETRY_S: Final = 1.0
+CONNECT_TIMEOUT_S: Final = 10.0
+_SERVED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+
+
+class SealedStream:
+    """A connection to the head; `send` from one task, `receive` from another."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seal: Seal) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._seal = seal
+
+    async def send(self, message: Any) -> None:
+        """Raises OSError."""
+        self._writer.write(self._seal.frame(message))
+        await self._writer.drain()
+
+    async def receive(self) -> Any:
+        """Raises OSError, EOFError, WireError."""
+        front = await self._reader.readexactly(LENGTH.size)
+        return self._seal.open(await self._reader.readexactly(length_of(front)))
+
+    async def receive_first(self, size: int) -> bytes:
+        """Bytes before the first message. Raises OSError, EOFError."""
+        return await self._reader.readexactly(size)
+
+
+class PartSlot:
+    """`run` until cancelled."""
+
+    def __init__(self, world: SlotWorld, number: int) -> None:
+        self.number = number
+        self._world = world
+        self._note = world.directory / f"slot-{number}"
+        self._served = self._note.read_text("utf-8").strip() if self._note.exists() else ""
+        self._incarnation = ""
+        self._buffers = Buffers()
+        self._generation = 0
+        self._life: PartLife | None = None
+        self._said = ""
+
+    def admit(self, hello: WorkerHello, connection: Connection) -> PartLife | None:
+        """The life that this process is the part of."""
+        life = self._life
+        if life is None or hello.role != "outer" or not is_descendant(connection.pid, os.getpid()):
+            return None
+        return life if life.admit(hello, connection) else None
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._buffers.close()
+
+    async def run(self) -> None:
+        """One connection after the other. Raises ConfigError when the head has another key, or another version."""
+        while True:
+            try:
+                await self._one_connection()
+            except (OSError, EOFError, TimeoutError, WireError) as error:
+                self._tell(f"no connection to the head at {self._world.host}:{self._world.port} ({_why(error)})")
+            await asyncio.sleep(RETRY_S)
+
+    def _tell(self, text: str) -> None:
+        """Each thing once, however often it is so."""
+        if text != self._said:
+            self._said = text
+            self._world.tell(f"place {self.number}: {text}")
+
+    async def _one_connection(self) -> None:
+        world = self._world
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(world.host, world.port)
+        try:
+            end_when_silent(_socket_of(writer))
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                stream = await self._greeted(reader, writer)
+            self._tell(f"waits at {world.host}:{world.port} for an outer part")
+            start = await stream.receive()
+            if not isinstance(start, StartPart) or not _SERVED.fullmatch(start.served):
+                raise WireError("unexpected_message", "the head did not say which part to run")
+            await self._live(start, stream)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> SealedStream:
+        """Raises ConfigError, OSError, EOFError, WireError."""
+        world, salt = self._world, new_salt()
+        writer.write(greeting(salt))
+        theirs = salt_of(await reader.readexactly(FRONT_BYTES))
+        stream = SealedStream(reader, writer, Seal(world.key, theirs + salt, is_head=False))
+        try:
+            hello = await stream.receive()
+        except WireError as error:
+            raise ConfigError(
+                f"the head at {world.host}:{world.port} has another node key; copy the file that its cluster.key_file"
+                " names to this machine"
+            ) from error
+        version = hello.version if isinstance(hello, HeadHello) else "something unknown"
+        if version != __version__:
+            raise ConfigError(
+                f"the head at {world.host}:{world.port} runs dilocoxd {version}, this node {__version__}; install the"
+                " same version on both"
+            )
+        await stream.send(NodeHello(__version__, self._served, self._incarnation))
+        return stream
+
+    async def _live(self, start: StartPart, stream: SealedStream) -> None:
+        if start.is_new:
+            self._buffers.close()
+            self._buffers = Buffers()
+        elif (start.served, start.incarnation) != (self._served, self._incarnation):
+            raise WireError("unexpected_message", "the head wants buffers that are not here")
+        self._served, self._incarnation = start.served, start.incarnation
+        await asyncio.to_thread(write_file, self._note, f"{start.served}\n".encode())
+        self._generation += 1
+        # Generations of all places differ, so that a part that comes too late finds no other one's life.
+        generation = self._generation * 1000 + self.number
+        folder = self._world.directory / "parts" / start.served
+        life = PartLife(self._world, start, stream, self._buffers, folder, generation)
+        self._life = life
+        self._tell(f"runs outer part {start.part}")
+        try:
+            ended = await life.run()
+        finally:
+            self._life = None
+        self._tell(f"outer part {start.part} ended: {ended}")
+
+
+def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
+    found: socket.socket = writer.get_extra_info("socket")
+    return found
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "it closed the connection"
+    return str(error) or type(error).__name__

@@ -1,0 +1,21 @@
+"""What all places of a node have in common."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dilocoxd.daemon.workers.fork_server import ForkServer
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWorld:
+    """Head, key, folder, and how a part is started; `tell` is for the operator."""
+
+    host: str
+    port: int
+    key: bytes
+    directory: Path
+    fork_server: ForkServer
+    mark: str
+    socket_path: Path
+    tell: Callable[[str], None]

@@ -1,0 +1,50 @@
+"""The outer parts of a site that run on nodes: how they are numbered, called, and let in."""
+
+import hashlib
+import secrets
+import uuid
+from functools import partial
+
+from dilocoxd.daemon.head.door import NodeDoor
+from dilocoxd.daemon.head.place import NodePlace
+from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.daemon.workers.fork_server import ForkServer
+from dilocoxd.daemon.workers.outer_worker import OuterListener
+from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.ipc.sealed import KEY_BYTES, read_node_key
+from dilocoxd.store.admission import write_secret
+from dilocoxd.wire.placement import OuterPart
+
+
+def parts_of(here: int, away: int) -> list[OuterPart]:
+    """All parts, where so many are on this machine and each further one has buffers and files of its own."""
+    total = here + away
+    ours = [OuterPart(index, total, 0, away) for index in range(here)]
+    return ours + [OuterPart(index, total, index, total - index - 1) for index in range(here, total)]
+
+
+def make_door(settings: SiteSettings) -> NodeDoor:
+    """Where nodes come in; the key is made if there is none. Raises ConfigError."""
+    path = settings.run_directory / settings.node_key_file
+    if not path.exists():
+        try:
+            write_secret(path, secrets.token_hex(KEY_BYTES))
+        except StoreError as error:
+            raise ConfigError(f"cluster.key_file = {settings.node_key_file}: {error}") from error
+    host, port = settings.node_address
+    return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex)
+
+
+def places_on_nodes(
+    settings: SiteSettings, door: NodeDoor, fork_server: ForkServer, listener: OuterListener
+) -> list[NodePlace]:
+    """Of the parts that run on nodes, in order."""
+    total = settings.outer_parts + settings.node_parts
+    # Nodes keep files of a part under this name: of the site, not of its folder.
+    site = hashlib.sha256(settings.peer_id.encode() + (settings.run_directory / "run.toml").read_bytes()).hexdigest()
+    places = []
+    for index in range(settings.outer_parts, total):
+        waits = partial(listener.outer_waits, f"part {index} waits for a machine that runs `dilocoxd node`")
+        key_path = settings.run_directory / settings.node_key_file
+        places.append(NodePlace(door, fork_server, f"{site[:16]}.part{index}of{total}", key_path, waits))
+    return places

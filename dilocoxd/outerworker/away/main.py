@@ -1,0 +1,68 @@
+"""Process on the head in the place of an outer part that runs on a node: `main`, forked like the part itself would be.
+
+Environment besides that of an outer part (outerworker/main.py): the node's connection and what opens its messages
+(ipc/client.py: NODE_*). Exit 1 at once when the daemon, the node or the part is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from dilocoxd.config.manifest import load_manifest
+from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.ipc import client
+from dilocoxd.ipc.client import DaemonConnection, DaemonGone
+from dilocoxd.ipc.sealed import Seal, SealedSocket, read_node_key
+from dilocoxd.outerworker.away.relay import NodeGone, Relay
+from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.wire.local.node import PartFolder, StartPart
+from dilocoxd.wire.placement import OuterPart
+
+_EXIT_GONE = 1
+
+
+def main() -> int:
+    """Stand for one part; returns the exit code."""
+    try:
+        run_directory = Path(os.environ[client.RUN_DIRECTORY_VARIABLE])
+        part = OuterPart.parse(os.environ[client.PART_VARIABLE])
+        plan = make_plan(load_manifest(run_directory / "run.toml"), part)
+        sealed = _connected()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    try:
+        sealed.send(_start(run_directory, part))
+        folder = sealed.receive()
+        if not isinstance(folder, PartFolder):
+            raise NodeGone(getattr(folder, "reason", f"the node said {type(folder).__name__}"))
+        Relay(DaemonConnection(), sealed, plan, Path(folder.path)).run()
+    except (DaemonGone, NodeGone, EOFError, OSError, WireError) as error:
+        sys.stderr.write(f"outer part {part.index}: {error}\n")
+        sys.stderr.flush()
+        os._exit(_EXIT_GONE)  # a thread may be waiting for the node
+    return 0
+
+
+def _connected() -> SealedSocket:
+    """The connection that the daemon let in: one message went each way. Raises ConfigError."""
+    key = read_node_key(Path(os.environ[client.NODE_KEY_VARIABLE]))
+    sock = socket.socket(fileno=int(os.environ[client.NODE_SOCKET_VARIABLE]))
+    sock.setblocking(True)
+    salts = bytes.fromhex(os.environ[client.NODE_SALTS_VARIABLE])
+    return SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
+
+
+def _start(run_directory: Path, part: OuterPart) -> StartPart:
+    site = run_directory / "site.toml"
+    return StartPart(
+        os.environ[client.NODE_SERVED_VARIABLE],
+        os.environ[client.NODE_INCARNATION_VARIABLE],
+        bool(os.environ[client.NODE_NEW_VARIABLE]),
+        str(part),
+        (run_directory / "run.toml").read_bytes(),
+        site.read_bytes() if site.exists() else b"",
+    )

@@ -1,0 +1,67 @@
+"""`dilocoxd node` as a process of its own on this machine, and what runs below it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dilocoxd.ipc.process_tree import TREE_VARIABLE, is_descendant
+
+END_S = 30.0
+
+
+def _is_part(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"outerworker.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+class NodeProcess:
+    """Running from the start; `end` when the test is done with it."""
+
+    def __init__(self, head: str, key: Path, directory: Path, num_parts: int = 1) -> None:
+        """`head`: address and port."""
+        self.log = directory.with_name(f"{directory.name}.log")
+        command = (sys.executable, "-m", "dilocoxd", "node", head)
+        options = ("--key", str(key), "--dir", str(directory), "--parts", str(num_parts))
+        environment = {name: value for name, value in os.environ.items() if name != TREE_VARIABLE}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen((*command, *options), stdout=log, stderr=log, env=environment)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def parts(self) -> list[int]:
+        """Pids of the outer parts that run on it."""
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+        return sorted(pid for pid in pids if _is_part(pid) and is_descendant(pid, self.pid))
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """As a power cut ends it: without a word."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """Exit status after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(END_S)
+
+
+@contextlib.contextmanager
+def node_process(
+    port: int, key: Path, directory: Path, num_parts: int = 1, *, host: str = "127.0.0.1"
+) -> Iterator[NodeProcess]:
+    """One that is gone afterwards, whatever happened."""
+    node = NodeProcess(f"{host}:{port}", key, directory, num_parts)
+    try:
+        yield node
+    finally:
+        if node.process.poll() is None:
+            node.kill()

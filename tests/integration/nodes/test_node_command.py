@@ -1,0 +1,153 @@
+"""`dilocoxd node` against a head's door: who has another key is told so and let nowhere; a stranger costs nothing."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dilocoxd import __version__
+from dilocoxd.daemon.head.door import GREETED_MAX, NodeDoor, WaitingNode
+from dilocoxd.daemon.workers.forked import PlaceLost
+from dilocoxd.errors import ConfigError, WorkerError
+from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, greeting, new_salt, salt_of
+from dilocoxd.store.admission import write_secret
+from dilocoxd.wire.local.node import NodeHello
+from tests.harness.running.run_directories import free_port
+from tests.integration.nodes.node_process import node_process
+
+pytestmark = pytest.mark.processes
+KEY, OTHER_KEY = bytes(range(32)), bytes(32)
+PART = "0123456789abcdef.part1of2"
+WAIT_S = 180.0
+
+
+@contextlib.asynccontextmanager
+async def open_door() -> AsyncIterator[NodeDoor]:
+    door = NodeDoor("127.0.0.1", free_port(), KEY, "this start")
+    door.listen()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(door.serve(), name="door")
+        async with asyncio.timeout(WAIT_S):
+            yield door
+        serving.cancel()
+
+
+def come(door: NodeDoor, hello: NodeHello, key: bytes = KEY) -> socket.socket:
+    """A node that says this; blocking, in a thread."""
+    sock, salt = socket.create_connection(door.address, WAIT_S), new_salt()
+    sock.sendall(greeting(salt))
+    front = sock.recv(FRONT_BYTES, socket.MSG_WAITALL)
+    sock.sendall(Seal(key, salt_of(front) + salt, is_head=False).frame(hello))
+    return sock
+
+
+def nothing() -> None:
+    """Nobody is told."""
+
+
+async def test_node_with_another_key_ends_with_one_sentence(tmp_path: Path) -> None:
+    async with open_door() as door:
+        write_secret(tmp_path / "node.key", OTHER_KEY.hex())
+        with node_process(door.address[1], tmp_path / "node.key", tmp_path / "node") as node:
+            code = await asyncio.to_thread(node.process.wait, WAIT_S)
+        assert code == ConfigError.exit_code
+        (sentence,) = node.said().splitlines()
+        assert sentence.startswith("dilocoxd: ") and "has another node key; copy the file" in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "told"),
+    [
+        ("5a" * 31, 0o600, "has 31 bytes instead of 32"),
+        ("no key", 0o600, "cannot be read"),
+        ("5a" * 32, 0o644, "chmod 600"),
+    ],
+)
+async def test_key_that_is_none_is_told(tmp_path: Path, text: str, mode: int, told: str) -> None:
+    key = tmp_path / "node.key"
+    key.write_text(text)
+    key.chmod(mode)
+    with node_process(free_port(), key, tmp_path / "node") as node:
+        assert await asyncio.to_thread(node.process.wait, WAIT_S) == ConfigError.exit_code
+    (sentence,) = node.said().splitlines()
+    assert told in sentence
+
+
+async def test_strangers_are_counted_and_get_no_part() -> None:
+    async with open_door() as door:
+        hello = NodeHello(__version__, "", "")
+        with await asyncio.to_thread(come, door, hello, OTHER_KEY) as wrong_key:
+            assert await asyncio.to_thread(_read_to_end, wrong_key)
+        with await asyncio.to_thread(come, door, NodeHello("0.0.0", "", "")) as old:
+            assert await asyncio.to_thread(_read_to_end, old)
+        with socket.create_connection(door.address) as other_program:
+            other_program.sendall(b"GET / HTTP/1.1\r\nHost: head.example\r\nUser-Agent: something\r\n\r\n")
+            await asyncio.to_thread(_read_to_end, other_program)
+        assert door.refused == 3
+        with await asyncio.to_thread(come, door, hello):
+            taken = await door.take(PART, nothing, must_hold=False)
+            taken.sock.close()
+
+
+async def test_no_more_than_so_many_unknown_callers_are_listened_to() -> None:
+    async with open_door() as door:
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(door.address)) for _ in range(GREETED_MAX + 1)]
+            last = silent[-1]
+            assert await asyncio.to_thread(last.recv, 1) == b"", "one too many is closed at once"
+            assert door.refused == 1
+
+
+async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() -> None:
+    async with open_door() as door:
+        served, holding = NodeHello(__version__, PART, "an earlier start"), NodeHello(__version__, PART, "this start")
+        fresh = NodeHello(__version__, "", "")
+        with await asyncio.to_thread(come, door, fresh), await asyncio.to_thread(come, door, served):
+            await until_waiting(door, 2)
+            assert (await taken(door, must_hold=False)).hello == served
+            with await asyncio.to_thread(come, door, holding):
+                await until_waiting(door, 2)
+                assert (await taken(door, must_hold=True)).hello == holding
+            with await asyncio.to_thread(come, door, served):
+                await until_waiting(door, 2)
+                with pytest.raises(PlaceLost, match="started anew"):
+                    await door.take(PART, nothing, must_hold=True)
+
+
+async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -> None:
+    async with open_door() as door:
+        gone = await asyncio.to_thread(come, door, NodeHello(__version__, PART, "this start"))
+        await until_waiting(door, 1)
+        gone.close()
+        waits: list[int] = []
+
+        def stop() -> None:
+            waits.append(1)
+            door.stop()
+
+        with pytest.raises(WorkerError, match="the site stops"):
+            await door.take(PART, stop, must_hold=False)
+        assert waits == [1]
+
+
+async def taken(door: NodeDoor, *, must_hold: bool) -> WaitingNode:
+    found = await door.take(PART, nothing, must_hold=must_hold)
+    found.sock.close()
+    return found
+
+
+async def until_waiting(door: NodeDoor, count: int) -> None:
+    while door.num_waiting != count:
+        await asyncio.sleep(0.01)
+
+
+def _read_to_end(sock: socket.socket) -> bytes:
+    """Until the other side closes."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := sock.recv(4096):
+            data += more
+    return data or b"closed"
