@@ -156,11 +156,13 @@ class App:
         daemon = self._daemon
         async with asyncio.TaskGroup() as group:
             alerts = self._watched(group, daemon.alert_driver.run(), "alerts")
+            texts = group.create_task(daemon.sampler.run(), name="texts")
             helpers: list[asyncio.Task[None]] = []
             site = self._watched(group, daemon.site.run(), "site")
             conductor = self._watched(group, self._start(group, helpers), "start")
             await self._stop.wait()
             alerts.cancel()  # what ends now, ends because it is to
+            texts.cancel()  # its process would take the CPU that the checkpoints need
             await self._finish(conductor, site)
             for task in [*helpers, site]:
                 task.cancel()
@@ -238,7 +240,6 @@ class App:
         helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
         if tells_lan(daemon.opened.config.network.lan_announce):
             helpers.append(self._aside(group, tell(local_run(daemon.opened, daemon.swarm)), "local network"))
-        helpers.append(group.create_task(daemon.sampler.run(), name="texts"))
         life.enter("starting", "the outer worker to describe the model")
         layout = await daemon.site.ready()
         daemon.layout = layout

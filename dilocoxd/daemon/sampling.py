@@ -35,6 +35,7 @@ NICE: Final = 19
 FIRST_TO_GO: Final = "1000"
 """oom_score_adj (proc(5)): the kernel ends this process first."""
 REASON_MAX: Final = 400
+STOPS: Final = "the daemon stops; `dilocoxd generate RUN_DIR` makes one without it"
 
 
 class Sampler:
@@ -78,6 +79,9 @@ class Sampler:
             number, prompt = await self._wanted.get()
             try:
                 written = await self._written(number, prompt)
+            except asyncio.CancelledError:
+                self.shown = replace(self.shown, state="failed", text=f"no text, {STOPS}")
+                raise
             except TimeoutError:
                 self._failed(f"it took longer than {LIMIT_S:g} s and was ended")
             except (OSError, _FailedError) as error:

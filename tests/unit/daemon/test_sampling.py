@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from aiohttp import ClientSession
 
@@ -94,6 +95,20 @@ async def test_too_slow_a_text_is_ended(run: RunOnDisk, monkeypatch: pytest.Monk
         await sampler.ask("The ")
         await ended(sampler)
     assert sampler.shown.text == "no text, training goes on: it took longer than 0.05 s and was ended"
+
+
+async def test_a_stop_ends_a_text_in_the_making_and_says_so(run: RunOnDisk) -> None:
+    sampler = Sampler(run.run_dir, has_own_loop=False)
+    async with asyncio.TaskGroup() as group:
+        before = set(psutil.Process().children())
+        task = group.create_task(sampler.run(), name="texts")
+        await sampler.ask("The ")
+        async with asyncio.timeout(PATIENCE_S):
+            while not (writers := set(psutil.Process().children()) - before):
+                await asyncio.sleep(0.01)
+        task.cancel()
+    assert (sampler.shown.state, sampler.shown.text.partition(";")[0]) == ("failed", "no text, the daemon stops")
+    assert not any(one.is_running() for one in writers)
 
 
 async def test_without_memory_nothing_is_started(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
