@@ -1,7 +1,10 @@
 """What the documentation's site is made of is there; `make docs` then checks every link in it."""
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pytest
 import yaml
 
 from tests.documents.site import ROOT, SETTINGS, linked_from, pages, stage
@@ -38,3 +41,40 @@ def test_readme_begins_with_what_a_user_gets() -> None:
     ]
     assert order == sorted(order)
     assert text.index("make ") > text.index("## What it is not")
+
+
+DRAWN = sorted((ROOT / "docs" / "images").glob("*.svg"))
+RULE = re.compile(r"\.(\w+)\{fill:(#\w+)")
+DARK = "@media (prefers-color-scheme:dark)"
+CONTRAST_MIN = 4.5
+"""Of text, WCAG 2.2, 1.4.3."""
+
+
+def brightness(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * one for one in colour[1:])
+    shares = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_there_are_drawings_in_the_pages_of_concepts() -> None:
+    nav = yaml.safe_load(SETTINGS.read_text(encoding="utf-8"))["nav"]
+    (concepts,) = [one["Concepts"] for one in nav if "Concepts" in one]
+    shown = {target for page in paths_in(concepts) for target in linked_from(Path(page))}
+    assert DRAWN and {path.relative_to(ROOT) for path in DRAWN} <= shown
+
+
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
+def test_a_drawing_has_words_for_those_who_do_not_see_it_and_contrast_by_day_and_night(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    tree = ElementTree.fromstring(source)
+    words = [tree.findtext(f"{{http://www.w3.org/2000/svg}}{name}", "") for name in ("title", "desc")]
+    assert all(words)
+    day, night = source.split(DARK)
+    for scheme in (day, night):
+        fills = dict(RULE.findall(scheme))
+        for ink in ("ink", "dim"):
+            for ground in ("page", "box", "lane", "blue", "amber", "green", "red"):
+                light, dark = sorted((brightness(fills[ink]), brightness(fills[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= CONTRAST_MIN, f"{ink} on {ground}"
