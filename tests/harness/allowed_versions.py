@@ -14,7 +14,8 @@ _NEED = re.compile(r"([A-Za-z0-9._-]+)\s*(.*)")
 
 
 def constraints(needs: Sequence[str], which: str) -> list[str]:
-    """For `oldest` every lower bound as the version; for `newest` nothing beyond what the package itself asks for.
+    """For `oldest` every lower bound as the version; for `newest` the ranges themselves, as the tests need packages of
+    extras that they do not install by those extras. What has no range is whatever pip takes.
 
     Raises ValueError for another word.
     """
@@ -26,6 +27,8 @@ def constraints(needs: Sequence[str], which: str) -> list[str]:
         assert match is not None
         name, ranges = match[1], match[2].replace(" ", "").split(",")
         lower = next((part[2:] for part in ranges if part.startswith((">=", "=="))), "")
+        if which == "newest" and ranges != [""]:
+            found.append(f"{name}{','.join(ranges)}")
         if which == "oldest" and lower:
             found.append(f"{name}=={lower}" + (".*" if lower.count(".") < 2 and "==" not in match[2] else ""))
     return found
@@ -33,4 +36,5 @@ def constraints(needs: Sequence[str], which: str) -> list[str]:
 
 if __name__ == "__main__":
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    print("\n".join(constraints((*project["dependencies"], *project["optional-dependencies"]["hf"]), sys.argv[1])))
+    extras = [need for needs in project["optional-dependencies"].values() for need in needs]
+    print("\n".join(constraints((*project["dependencies"], *extras), sys.argv[1])))
