@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dilocoxd.answers.words import plural
+from dilocoxd.answers.words import in_bytes, plural
 from dilocoxd.cli.commands import (
     announce_run,
     check,
@@ -19,11 +19,13 @@ from dilocoxd.cli.commands import (
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import have_text, named_paths
 from dilocoxd.cli.joining.nearby import show_local_runs
-from dilocoxd.cli.joining.newcomer import Newcomer, newcomer, read_target
+from dilocoxd.cli.joining.newcomer import Newcomer, Target, newcomer, read_target
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
 from dilocoxd.cli.run_dir.admission import first_authorities
+from dilocoxd.cli.shell.step_announcer import StepAnnouncer
+from dilocoxd.config.addresses import DEFAULT_PORT, read_address
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
@@ -69,7 +71,8 @@ def join(
     tables.setdefault("network", {}).setdefault("bootstrap", list(target.addresses))
     with newcomer(target, directory) as who:
         access = who.access(timeout_s)
-        manifest = fetched_manifest(who, timeout_s)
+        with StepAnnouncer(lambda text: click.echo(text, err=True), f"asking {asked_at(target)} for the run"):
+            manifest = fetched_manifest(who, timeout_s)
 
         def pin(site: SiteConfig) -> None:
             if who.directory is None:
@@ -90,6 +93,12 @@ def join(
             tokenizer.publish(run_dir)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
+
+
+def asked_at(target: Target) -> str:
+    """Where, without the parts that only machines read."""
+    places = [read_address(address) for address in target.addresses]
+    return ", ".join(f"{one.host} port {one.port or DEFAULT_PORT}" for one in places)
 
 
 def fetched_manifest(who: Newcomer, timeout_s: float) -> Manifest:
@@ -158,18 +167,19 @@ def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> l
     """What an operator should know before this machine works for somebody's run."""
     model, strategy, admission = manifest.model, manifest.strategy, manifest.admission
     weight = site_estimate(manifest, site)
-    memory, disk = weight.node_bytes / 2**30, weight.disk_bytes / 2**30
+    transformed = "" if strategy.transform == "identity" else f", {strategy.transform}"
     rows = [
         ("joining", manifest.run_id),
         ("model", f"{model.kind}, {model_parameters(manifest) / 1e6:,.1f} M parameters, {model.num_layers} layers"),
         ("text", _texts(manifest, site)),
-        ("needs", f"about {memory:.1f} GiB of memory and {disk:.1f} GiB of disk"),
-        ("exchange", f"{strategy.codec}, {strategy.transform}, every {strategy.inner_steps} steps"),
+        ("needs", f"about {in_bytes(weight.node_bytes)} of memory and {in_bytes(weight.disk_bytes)} of disk"),
+        ("exchange", f"{strategy.codec}{transformed}, every {strategy.inner_steps} steps"),
     ]
     if admission.mode == "invite":
         now = who.way[-1].authorities if who.way else first_authorities(manifest)
         keys = ", ".join(key.hex()[:16] for key in now.keys)
-        rows.append(("admission", f"by invite; {now.threshold} of these authorities decide: {keys}"))
+        deciding = f"{now.threshold} of these authorities decide" if len(now.keys) > 1 else "this authority decides"
+        rows.append(("admission", f"by invite; {deciding}: {keys}"))
     elif admission.mode == "open":
         rounds = admission.probation_rounds
         fresh = f", on probation for {plural(rounds, 'round')} at first" if rounds else ""

@@ -9,11 +9,17 @@ from click.testing import CliRunner
 
 from dilocoxd.cli.check import check_config
 from dilocoxd.cli.client import client_for
+from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.joining.join import what_joining_means
+from dilocoxd.cli.joining.newcomer import Newcomer, Target
+from dilocoxd.cli.main import cli
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
+from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.refusals import other_protocols
+from tests.harness.running.run_directories import free_port
 
 
 def test_a_missing_folder_is_not_taken_for_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +65,21 @@ def test_versions_that_differ_are_told_alike_to_both_sides() -> None:
     assert other_protocols(asked=1, asking=2) == (
         "the site that was asked speaks protocol 1, the one that asks 2; update dilocoxd on the older one"
     )
+
+
+def test_join_says_at_once_what_it_asks_and_in_words_of_people_what_joining_means(tmp_path: Path) -> None:
+    """It was silent until a peer had answered, and then needed `0.0 GiB of disk` and exchanged `int8, identity`."""
+    port = free_port()
+    peer = "QmV3nFQT4Rz4mq9KbBqZzNnQKp1Zy2a1Yx8KZAgNPJX42n"
+    done = CliRunner().invoke(cli, ["join", f"127.0.0.1:{port}/{peer}", "--dir", str(tmp_path / "run")])
+    assert f"asking 127.0.0.1 port {port} for the run" in done.output and done.exit_code
+    manifest = new_manifest("tiny", {"admission": {"authorities": ["ab" * 32]}})
+    rows = dict(
+        what_joining_means(manifest, SiteConfig(), Newcomer(Target((), None), tmp_path, PeerId(peer), None, None))
+    )
+    assert "GiB" not in rows["needs"] and " 0.0 " not in rows["needs"]
+    assert rows["exchange"] == "int8, every 8 steps"
+    assert rows["admission"] == f"by invite; this authority decides: {'ab' * 8}"
 
 
 def test_a_long_step_is_never_silent() -> None:
