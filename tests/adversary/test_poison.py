@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.telemetry.alerts import kind_of
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
 from tests.harness.running.run_directories import found_run, join_run
@@ -18,6 +19,7 @@ from tests.harness.running.training import (
     write_corpus,
 )
 from tests.harness.running.warm import STEP_VARIABLE
+from tests.remedies.test_findings import invoke
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,6 +51,30 @@ def rounds_of(site: SiteProcess, peer: str, *, with_at_least: int) -> list[int]:
     ]
 
 
+def keep_out(honest: list[SiteProcess], liar: SiteProcess) -> None:
+    """It goes on after it was asked, now with steps of a huge size; then it is evicted."""
+    for code, words in (
+        ("contrary_contribution", "`dilocoxd evict` it"),
+        ("outsized_contribution", "keep that site out"),
+    ):
+        assert words in kind_of(code).remedy, "the remedy no longer says so: follow what it says"
+    a, liar_id = honest[0], str(liar.status()["peer_id"])
+    assert liar.stop() == 0
+    patched(liar, "lie_spoils", phase_s=None)
+
+    def told() -> str:
+        texts = [alert(site, "outsized_contribution") for site in honest]
+        return next((text for text in texts if liar_id[-6:] in text), "")
+
+    name, _, _ = wait_until(told, "its size to be told", PATIENCE_S, a.describe).partition(":")
+    assert "is evicted" in invoke("evict", name, str(a.run_dir)).output
+    wait_until(lambda: "evicted" in str(liar.status().get("alerts")), "the liar to know", PATIENCE_S, liar.describe)
+    height = a.status()["height"]
+    assert_rounds_go_on(a, 3)
+    assert not [one for one in rounds_of(a, liar_id, with_at_least=1) if one > height], "nothing of it comes in"
+
+
+@pytest.mark.remedy("alert:outsized_contribution", "alert:contrary_contribution")
 @pytest.mark.parametrize("patch", ["lie_huge", "lie_flipped", "lie_tokens"])
 def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -> None:
     code = "contrary_contribution"  # a size with the wrong sign as well: it is left out, not scaled
@@ -89,4 +115,6 @@ def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -
             }
             assert (claims[liar_id] > 8 * min(claims.values())) is (patch == "lie_tokens"), claims
             others = {site.status()["peer_id"] for site in honest}
+            if patch == "lie_flipped":
+                keep_out(honest, liar)
             assert not any(peer in alert(site, "outsized_contribution") for site in honest for peer in others)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.machines.peers.reverts import IN_ROUNDS_MAX
+from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.wire.entry import entry_hash
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_same_bits
@@ -16,9 +17,11 @@ from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, wait_joint_round
+from tests.remedies.test_findings import invoke
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
+CLIPPED = ("--set", "aggregation.norm_clip=true")
 UNBOUNDED = ("--set", "aggregation.norm_clip=false", "--set", "aggregation.drop_contrary=false")
 
 
@@ -65,6 +68,7 @@ def test_entry_that_spoiled_the_model_is_taken_back(tmp_path: Path) -> None:
     assert left and not any(digest.hex()[:16] in left for log in logs for digest in log.values())
 
 
+@pytest.mark.remedy("alert:state_spoiled")
 def test_who_spoils_again_and_again_ends_with_the_operator(tmp_path: Path) -> None:
     """Three entries are taken back, then all wait, and are told which entry it was: the state before it is sound."""
     a = found_run(tmp_path, "a", *founder_options(tmp_path), *UNBOUNDED)
@@ -96,11 +100,14 @@ def test_who_spoils_again_and_again_ends_with_the_operator(tmp_path: Path) -> No
             told = alert(a, "state_spoiled")
             assert "made the loss not finite" in told and not alert(a, "loss_not_finite")
             assert [trainer(site)["restarts"] for site in honest] == [0, 0], "nobody died of it"
+            for words in ("(`dilocoxd evict SITE`)", "`dilocoxd start --from RUN_DIR@ROUND`", "norm_clip on"):
+                assert words in kind_of("state_spoiled").remedy, "the remedy no longer says so: follow what it says"
+            assert "is evicted" in invoke("evict", liar_id, str(a.run_dir)).output
             assert [site.stop() for site in (liar, b, a)] == [0, 0, 0]
     entries = [signed.entry for signed in log_of(a).entries()]
     spoiled = next(entry.round for entry in entries if any(c.peer == liar_id for c in entry.contributions))
     assert all(entry.round <= spoiled + 2 for entry in entries), "what was on its way, and then nothing"
-    again = found_run(tmp_path, "again", *founder_options(tmp_path), "--from", f"{a.run_dir}@{spoiled}")
+    again = found_run(tmp_path, "again", *founder_options(tmp_path), "--from", f"{a.run_dir}@{spoiled}", *CLIPPED)
     with sites(again):
         again.start()
         again.wait_height(1, PATIENCE_S)

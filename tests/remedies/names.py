@@ -12,12 +12,4 @@ REMEDIES = {
     **{f"exit:{row.code}": row.remedy for row in EXIT_CODES},
 }
 
-EVICT = "`dilocoxd evict` is followed for alert:double_vote; wrong numbers take real workers"
-MACHINE = "would change the machine that runs the tests: its clock or memory"
-UNTRIED = {
-    "alert:digest_mismatch": MACHINE, "finding:clock": MACHINE,
-    "alert:outsized_contribution": EVICT,
-    "alert:contrary_contribution": EVICT,
-    "alert:evicted": "is followed by tests/integration/admission/test_evicted.py",
-    "alert:state_spoiled": "asks for another run, another person, or a test of the GPU",
-}  # fmt: skip
+UNTRIED: dict[str, str] = {}

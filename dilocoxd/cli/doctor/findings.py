@@ -68,7 +68,7 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "clock": (
         "The clock is synchronised and within 10 s of the peers.",
-        "Start a time service: `timedatectl set-ntp true`, or install chrony.",
+        "Start a time service where the clock is off: `timedatectl set-ntp true`, or install chrony.",
     ),
     "disk": (
         "Room for three snapshots and at least 2 GB in the run directory.",

@@ -2,13 +2,15 @@
 daemon says about its clock and about being reached from outside.
 """
 
+import contextlib
 import errno
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.answers.peers import Peer, Reach
+from dilocoxd.answers.peers import Peer, Ping, Reach
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient
 from dilocoxd.cli.doctor.findings import Finding
@@ -20,6 +22,11 @@ from dilocoxd.store.rundir import RunDir
 
 CONNECT_S: Final = 3.0
 REACH_S: Final = 40.0
+CLOCKS_ASKED: Final = 3
+CLOCK_OFF_MAX_S: Final = 10.0
+"""Beyond a minute records are refused (CLOCK_SKEW_MAX_MS); a clock that nobody sets gets there."""
+SKEW_LOOK_S: Final = 8.0
+"""Two heartbeats, and some more."""
 
 
 def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterator[Finding]:
@@ -38,11 +45,11 @@ def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterato
     if site.network.bootstrap:
         yield bootstrap_finding(site.network.bootstrap)
     if status is not None:
-        yield peers_clock_finding(status)
+        peers = client.ask("/v1/peers", list[Peer])
+        yield peers_clock_finding(client, status, peers)
         if site.network.nat_port_map and not site.network.announce:
             yield port_map_finding(status.addresses)
         yield reach_finding(client, status)
-        peers = client.ask("/v1/peers", list[Peer])
         yield ways_finding(peers)
         yield data_finding(peers, is_on=site.network.data_connections > 0)
     else:
@@ -132,11 +139,34 @@ def bootstrap_finding(addresses: tuple[str, ...]) -> Finding:
     return Finding("bootstrap", "error", "; ".join(failures))
 
 
-def peers_clock_finding(status: Status) -> Finding:
-    skewed = [peer for peer, kinds in status.bad_input.items() if "clock_skew" in kinds]
-    if skewed:
-        return Finding("clock", "error", f"the clock differs from that of {', '.join(skewed[:3])}")
-    return Finding("clock", "ok", "no peer complains about the clock")
+def peers_clock_finding(client: ApiClient, status: Status, peers: Sequence[Peer]) -> Finding:
+    """Asked now: what was counted before a clock was set stays counted. Blocks for SKEW_LOOK_S if something was."""
+    offsets = {}
+    for peer in [peer for peer in peers if peer.is_live][:CLOCKS_ASKED]:
+        with contextlib.suppress(PeerError):
+            found = client.ask("/v1/control/ping", Ping, {"site": peer.peer_id}, timeout_s=REACH_S)
+            offsets[peer.name] = found.clock_offset_s
+    told = [f"that of {name} is {offset:+.1f} s from ours" for name, offset in offsets.items()]
+    refused = [f"that of {peer} is more than a minute ahead of ours" for peer in refused_clocks(client, status)]
+    if not offsets and not refused:
+        return Finding("clock", "info", "no other site answers that could be asked for its time")
+    is_off = refused or max(map(abs, offsets.values())) > CLOCK_OFF_MAX_S
+    return Finding("clock", "error" if is_off else "ok", f"clocks of others: {'; '.join((*refused, *told))}")
+
+
+def refused_clocks(client: ApiClient, before: Status) -> list[str]:
+    """Peers whose records are from the future at this moment; they are refused, so that nobody can ask those peers."""
+    if not _num_skewed(before):
+        return []
+    time.sleep(SKEW_LOOK_S)
+    was, now = _num_skewed(before), _num_skewed(client.ask("/v1/status", Status))
+    return [peer for peer, number in now.items() if number > was.get(peer, 0)][:CLOCKS_ASKED]
+
+
+def _num_skewed(status: Status) -> dict[str, int]:
+    """Of each peer; what lies in the DHT outlives the clock that it is from."""
+    kinds = {peer: counts.get("clock_skew", 0) for peer, counts in status.bad_input.items() if peer != "dht"}
+    return {peer: number for peer, number in kinds.items() if number}
 
 
 def reach_finding(client: ApiClient, status: Status) -> Finding:

@@ -42,6 +42,8 @@ HOLD_LOOK_S = 0.05
 SLOTS = int(os.environ.get("FAKE_SLOTS", "8"))
 HOLD = "hold-apply"
 """A file of this name in the run directory keeps entries from being applied, like an outer worker without CPU."""
+TURN = "turn-bit"
+"""With a file of this name there one bit of the state turns over at the next entry, as in bad memory; the file goes."""
 GENESIS = Digest(hashlib.sha256(b"fake genesis").digest())
 
 
@@ -54,6 +56,7 @@ class FakeSite:
         self.num_beats = 0
         self._rng = random.Random(str(settings.run_directory))
         self._hold = settings.run_directory / HOLD
+        self._turn = settings.run_directory / TURN
         self.buffers = Buffers()
         self.buffers.provide([Buffer(OUTBOX, TOTAL), Buffer(RESULT, TOTAL), Buffer(INBOX, SLOTS * TOTAL)])
         self._inner_steps = settings.inner_steps
@@ -97,6 +100,9 @@ class FakeSite:
         else:
             payload = self.buffers.read(RESULT, 0, TOTAL)
         self._digest = Digest(hashlib.sha256(self._digest + payload).digest())
+        if self._turn.exists():
+            self._turn.unlink()
+            self._digest = Digest(bytes([self._digest[0] ^ 1]) + self._digest[1:])
         self._round = RoundIndex(committed.round + 1)
         self._settle(committed.settles)
         return self._state()

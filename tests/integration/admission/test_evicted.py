@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.telemetry.alerts import kind_of
 from tests.harness.running.run_directories import common_options, found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.integration.admission.test_admission import PATIENCE_S, cli_text, committed
@@ -19,6 +20,7 @@ def is_out(site: SiteProcess) -> bool:
     return site.status().get("state") == "paused" and "evicted" in alerts(site)
 
 
+@pytest.mark.remedy("alert:evicted")
 def test_evicted_site_halts_says_so_and_comes_back_with_a_fresh_invite(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
@@ -46,6 +48,8 @@ def test_evicted_site_halts_says_so_and_comes_back_with_a_fresh_invite(tmp_path:
             assert {ids[1]} not in committed(b) and "alone" not in alerts(b)
             b.stop()
 
+            for words in ("Ask an authority for a new invite, stop the daemon", "`dilocoxd join LINK --dir RUN_DIR`"):
+                assert words in kind_of("evicted").remedy, "the remedy no longer says so: follow what it says"
             fresh = cli_text("invite", str(a.run_dir)).split()[-1]
             cli_text("join", fresh, "--no-run", *common_options(b.run_dir, b.port))
             b.start_without_model()

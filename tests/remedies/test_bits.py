@@ -1,0 +1,54 @@
+"""One of three sites holds other bits of the model, as bad memory leaves them: what the alert says works."""
+
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.telemetry.alerts import kind_of
+from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
+from tests.harness.running.openings import founder
+from tests.harness.running.run_directories import join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of, now, wait_event
+from tests.harness.running.training import wait_joint_round
+from tests.harness.synthetic.fake_site import TURN
+from tests.remedies.test_findings import invoke
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+PATIENCE_S = 90
+SAME = ("python", "torch", "config")
+"""What must be equal at two sites for their bits to be."""
+
+
+def told(site: SiteProcess) -> list[str]:
+    """What the doctor says of the builds at a site."""
+    lines = invoke("doctor", str(site.run_dir)).output.splitlines()
+    return [line for line in lines if line.split()[:1] and line.split()[0] in SAME]
+
+
+@pytest.mark.remedy("alert:digest_mismatch")
+def test_the_site_in_the_minority_rebuilds_itself_and_doctors_are_compared(tmp_path: Path) -> None:
+    remedy = kind_of("digest_mismatch").remedy
+    for words in ("The site in the minority rebuilds itself", "compare `dilocoxd doctor` of both sites"):
+        assert words in remedy, "the remedy no longer says so: follow what it says"
+    with founder(tmp_path, PATIENCE_S, phase_s=1.0) as a:
+        b, odd = join_run(tmp_path, "b", a), join_run(tmp_path, "odd", a)
+        with sites(b, odd):
+            b.start_without_model(1.0)
+            odd.start_without_model(1.0)
+            wait_joint_round([a, b, odd], PATIENCE_S)
+            since = now()
+            (odd.run_dir / TURN).touch()
+            wait_event(odd, "state.rebuilt", since, PATIENCE_S)
+            assert not (odd.run_dir / TURN).exists()
+            wait_until(lambda: raised(a, since), "the alert", PATIENCE_S, a.describe)
+            assert_same_bits(a, b, odd)
+            assert_rounds_go_on(a, 3)
+            wait_joint_round([a, b, odd], PATIENCE_S)
+            assert told(a) == told(odd) != []
+            assert not events_of(a, "state.rebuilt", since=since)
+            assert [site.stop() for site in (odd, b, a)] == [0, 0, 0]
+
+
+def raised(site: SiteProcess, since: float) -> bool:
+    return any(one["code"] == "digest_mismatch" for one in events_of(site, "alert.raised", since=since))
