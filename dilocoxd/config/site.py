@@ -97,7 +97,7 @@ class WorkersSection(Section):
             ge=0,
             le=19,
         ),
-    ] = 5
+    ] = 10
     restarts_max: Annotated[
         int,
         knob(
