@@ -1,9 +1,9 @@
 """What `workers.outer_nice` costs exchanges and inner steps: `python -m tests.bench.outer.niceness`.
 
 Two real sites on loopback without a limit of bandwidth, whose trainers take all cores; the outer workers of both get
-each niceness in turn, `--rounds` rounds at a time, `--blocks` times. A JSON object for each: seconds of an exchange and
-of a whole round (medians over rounds and sites), inner steps per second of both sites, and how much longer a step takes
-during an exchange than beside one. As root: niceness goes down again.
+each niceness in turn, until `--rounds` rounds began and ended, `--blocks` times. A JSON object for each: seconds of an
+exchange and of a whole round (medians over rounds and sites), inner steps per second of both sites, and how much longer
+a step takes during an exchange than beside one. As root: niceness goes down again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.bench.paced import Pair, Setting, add_hidden_size, pid_of, run_pair
 from tests.bench.slowdown import Block, steps_of
@@ -35,6 +36,12 @@ def inner_steps(pair: Pair) -> int:
     return sum(site.status()["totals"]["inner_steps"] for site in pair.members)
 
 
+def rounds_within(pair: Pair, start: float, end: float) -> list[dict[str, Any]]:
+    """Rows of both sites' rounds that began and were applied in these seconds of the epoch."""
+    rows = [one for site in pair.members for one in pair.rows(site)]
+    return [one for one in rows if start <= one["started_at"] and one["applied_at"] <= end]
+
+
 def in_turn(pair: Pair, nices: list[int], options: argparse.Namespace) -> list[dict[str, object]]:
     """A row for each niceness."""
     blocks: dict[int, list[Block]] = {nice: [] for nice in nices}
@@ -44,8 +51,8 @@ def in_turn(pair: Pair, nices: list[int], options: argparse.Namespace) -> list[d
             for site in pair.members:
                 renice(site, nice)
             start, before = time.time(), inner_steps(pair)
-            height, deadline = pair.members[0].status()["height"], time.monotonic() + options.limit_s
-            while pair.members[0].status()["height"] < height + options.rounds and time.monotonic() < deadline:
+            deadline = time.monotonic() + options.limit_s
+            while len(rounds_within(pair, start, time.time())) < options.rounds and time.monotonic() < deadline:
                 time.sleep(0.2)
             steps[nice] += inner_steps(pair) - before
             blocks[nice].append(Block(str(nice), start, time.time()))
@@ -54,12 +61,7 @@ def in_turn(pair: Pair, nices: list[int], options: argparse.Namespace) -> list[d
 
 def row(pair: Pair, nice: int, blocks: list[Block], steps: int) -> dict[str, object]:
     """Figures of these stretches of the run."""
-    found = [
-        one
-        for site in pair.members
-        for one in pair.rows(site)
-        if any(block.start <= one["started_at"] and one["applied_at"] <= block.end for block in blocks)
-    ]
+    found = [one for block in blocks for one in rounds_within(pair, block.start, block.end)]
     ratios = [steps_of(site, blocks)["ratio"] for site in pair.members]
     return {
         "outer_nice": nice,
@@ -76,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.bench.outer.niceness")
     parser.add_argument("--nices", default="0,5,10")
     parser.add_argument("--blocks", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=6, help="Per block.")
+    parser.add_argument("--rounds", type=int, default=6, help="Per block, of both sites.")
     parser.add_argument("--limit-s", type=float, default=60.0, help="Per block.")
     parser.add_argument("--inner-steps", type=int, default=60)
     add_hidden_size(parser)
