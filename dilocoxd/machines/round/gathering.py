@@ -129,19 +129,14 @@ def gathered_at(height: Height) -> Gathered:
     readies = words.readies()
     for peer, view in views.items():
         ready = readies.get(peer)
-        has_offered = ready is not None and ready.contribution is not None
-        if (
-            ready is not None
-            and ready.contribution is not None
-            and peer not in left_out
-            and words.is_in(peer, attempt.index)
-            and not contribution_problem(ready.contribution, chain, height.limits)
-        ):
-            contributions[peer] = ready.contribution
+        offered = ready.contribution if ready is not None else None
+        is_forbidden = offered is not None and bool(contribution_problem(offered, chain, height.limits))
+        if offered is not None and not is_forbidden and peer not in left_out and words.is_in(peer, attempt.index):
+            contributions[peer] = offered
         if words.left(peer) == attempt.index or book.is_suspected(peer):
             continue  # nobody waits for it
-        is_welcome = peer not in accused and peer not in left_out
-        if peer not in contributions and is_welcome and (has_offered or _is_due(height, peer, view)):
+        is_welcome = peer not in accused and peer not in left_out and not is_forbidden
+        if peer not in contributions and is_welcome and (offered is not None or _is_due(height, peer, view)):
             awaited[peer] = book.pace.expected(peer)
         if (ready is not None and ready.attempt >= attempt.index) or book.records[peer].has_missed_join:
             continue
