@@ -273,7 +273,7 @@ def _considered_commit(
     if height.book.reverts.is_void(message.lock.entry_hash):
         return None  # the peer has not heard that the entry was taken back (R29)
     if height.me not in message.voters:
-        if not height.words.is_false_alarm(peer):
+        if height.book.is_live(peer) and not height.words.is_false_alarm(peer):
             height.attempt.note_left_out(peer, now)
         return None
     if lock is None or lock.entry_hash != message.lock.entry_hash:
