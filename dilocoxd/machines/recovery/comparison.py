@@ -68,9 +68,11 @@ class Comparison:
         assert isinstance(done, r.BranchChecked) and self._read is not None
         if done.problem:
             return Failed(done.problem, is_false=True)
-        own, num_final = self._read.entries, self._read.num_final
-        reverted = self._reverted.intersection(entry_hash(entry) for entry in own)
-        if num_final and not is_adopted and not reverted:
-            return Kept(r.FinalKept(self.peer, branch, own, num_final))
+        own, hashes = self._read.entries, [entry_hash(entry) for entry in self._read.entries]
+        reverted = self._reverted.intersection(hashes)
+        # Only an entry that was taken back and what follows it is left although it is final, nothing below it (R28.4).
+        num_kept = min(self._read.num_final, *map(hashes.index, reverted), len(own))
+        if num_kept and not is_adopted:
+            return Kept(r.FinalKept(self.peer, branch, own, num_kept))
         adopted = self._adopted if is_adopted else None
         return Better(self.peer, branch, own, not own or self._read.can_replay, adopted, reverted)

@@ -1,6 +1,7 @@
 """Recovery leaves an entry that a majority has taken back, and takes no branch that has it (R29)."""
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, is_better
 from dilocoxd.machines.recovery.rollback import choose_at_start, dropped_phases, forgotten_phases
@@ -42,6 +43,22 @@ def test_who_cannot_make_the_state_before_it_stays_until_others_have_a_branch_wi
     follower = World(SPOILED, {"B": donor}, takes_back=RoundIndex(3), reverted=BAD, can_replay=False)
     follower.run()
     assert follower.log == later, "lighter, and without the entry"
+
+
+def test_final_entries_below_one_that_was_taken_back_are_not_left_for_another_branch() -> None:
+    before = grown(SHARED, 5, b"final")
+    own = grown(before, 1, b"spoiled")
+    bad, bounds = frozenset([entry_hash(own[8].entry)]), RoundLimits(final_depth=3)
+    other = Donor(grown(SHARED, 2, b"another beginning"), snapshots=(4,))
+    world = World(own, {"B": other}, takes_back=RoundIndex(8), reverted=bad, can_replay=False, bounds=bounds)
+    world.run()
+    assert world.log == own
+    [kept] = world.ordered(r.FinalKept)
+    assert isinstance(kept, r.FinalKept) and kept.num_final == 3, "entries 3 to 5: three follow each of them"
+    without = Donor(grown(before, 2, b"sound"), snapshots=(9,))
+    follower = World(own, {"B": without}, takes_back=RoundIndex(8), reverted=bad, can_replay=False, bounds=bounds)
+    follower.run()
+    assert follower.log == without.log and not follower.ordered(r.FinalKept)
 
 
 def test_heavier_branch_with_it_is_not_taken_and_a_chain_with_it_loses_to_any() -> None:
