@@ -333,11 +333,14 @@ class Height:
             self.attempt.keep(peer, proposal, now)
 
     def arrived(self) -> Mapping[PeerId, Ready]:
-        """Take out what others said about this height while we still stood at the one before."""
+        """Take out what others said about this height while we still stood at the one before. Of a height that a
+        recovery skipped, or of who says since that it is further on, it is a word of before, and no news now."""
         due = {peer: ready for peer, ready in self.buffered.items() if ready.round <= self.round}
         for peer in due:
             del self.buffered[peer]
-        return due
+        claims = self.book.tips.claims if due else {}
+        ahead = {peer for peer, claim in claims.items() if claim.height > self.round}
+        return {peer: ready for peer, ready in due.items() if ready.round == self.round and peer not in ahead}
 
     def stood_still(self, seconds: float) -> None:
         """We were not running for so long (R18)."""

@@ -57,7 +57,9 @@ class Heard:
         due = {peer: ready for peer, ready in self.early.items() if ready.round <= place[0]}
         for peer, ready in sorted(due.items()):
             del self.early[peer]
-            if place == (ready.round, ready.parent):
+            word = self.word.get(peer)
+            is_further = word is not None and word.height > place[0]  # it says so since: that was a word of before
+            if place == (ready.round, ready.parent) and not is_further:
                 self._listen_ready(peer, ready)
 
     def in_attempt(self, attempt: Attempt) -> None:

@@ -60,6 +60,21 @@ def test_ready_of_the_next_height_is_kept_and_taken_out_there_once() -> None:
     assert later.buffered == {C: far}
 
 
+def test_early_word_of_a_height_that_was_passed_is_of_the_past() -> None:
+    height = height_of(B)
+    height.buffered[B] = ready()
+    later = next_height(height)
+    assert not later.arrived() and not later.buffered
+
+
+def test_early_word_of_who_is_further_on_since_is_of_the_past() -> None:
+    height = height_of(B)
+    for height_of_b in (4, 6):
+        on_ready(height, B, replace(ready(), round=RoundIndex(height_of_b), parent=bytes(32)), GATHERING, START)
+    later = next_height(height)
+    assert height.book.tips.claims[B].height == 6 and not later.arrived() and not later.buffered
+
+
 def test_crowd_of_strangers_keeps_no_peer_that_membership_knows_out_of_the_next_height() -> None:
     """Seed 907075: p4 proposed without p5, whose Ready had found no room among those of peers p4 did not know yet."""
     height = height_of(B, C)

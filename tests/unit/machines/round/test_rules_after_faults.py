@@ -8,7 +8,7 @@ from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.exchange.facts import SegmentReceived
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, SegmentKey
 from dilocoxd.machines.peers.view import PeerView
-from dilocoxd.machines.round.inputs import EntryPersisted, PeersChanged
+from dilocoxd.machines.round.inputs import EntryPersisted, PeersChanged, RecoveryFinished
 from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, PersistEntry, PersistPromise, Send
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Leaving, ProposeCommit, Ready
 from tests.unit.machines.round.test_rules import OTHER_HEAD, Contributor, proposal_of
@@ -25,6 +25,7 @@ from tests.unit.machines.round.test_waiting import (
     next_proposal_after,
     ready,
 )
+from tests.unit.machines.round_world import chain_at
 
 HIGH = 3
 
@@ -78,6 +79,32 @@ def test_r6_who_was_silent_and_comes_back_from_further_down_is_waited_for_again(
     high.machine.height.book.waited_in_vain(joining=[C])
     high.hears(C, said_at(0, OTHER_HEAD))
     assert not high.machine.height.book.records[C].has_missed_join, "it answers, and may arrive here soon"
+
+
+def jumps_to(height: int) -> Desk:
+    """At height 1 it hears that B stands at height 2, then at 3, and catches up for longer than words of before are
+    taken for overtaken; it arrives at this height of the chain that B stands on."""
+    desk = Desk(height=1)
+    desk.hears(B, said_at(2, Digest(b"2" * 32)))
+    desk.hears(B, said_at(3, OTHER_HEAD))
+    desk.runs(desk.now + LIMITS.behind_grace_s + 0.1)
+    assert desk.machine.status.state == "catching_up"
+    heads = {2: Digest(b"2" * 32), 3: OTHER_HEAD}
+    desk.tell(RecoveryFinished(replace(chain_at(height), head=heads[height], state_digest=STATE), None, in_part=B))
+    return desk
+
+
+def test_r6_an_early_word_of_a_height_that_recovery_skipped_is_none_from_further_down() -> None:
+    """Seed 1010847: p3 proposed without p0, whose next words, of heights further up, it had heard as well."""
+    desk = jumps_to(3)
+    assert desk.machine.height.book.tips.here() == [B]
+    assert B in desk.machine.height.candidates() and not desk.machine.height.buffered
+
+
+def test_r9_an_early_word_does_not_take_back_what_its_peer_said_after_it() -> None:
+    desk = jumps_to(2)
+    assert desk.machine.height.words.ready(B) is None
+    assert desk.machine.status.state == "catching_up", "B is at height 3, and followed there"
 
 
 # --- R17
