@@ -14,7 +14,7 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.pace import Pace
-from dilocoxd.machines.peers.record import Claim, PeerRecords, Standing
+from dilocoxd.machines.peers.record import PeerRecords, Standing
 from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.peers.view import PeerView
@@ -65,15 +65,15 @@ class PeerBook:
             # One that was known when the peer claimed something else does not take that back.
             if view.peer not in late or not self.tips.is_contradicted(chain, view):
                 self.tips.hear(chain, view.peer, view.height, view.head, now, is_late=True)
-        for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim, now)]:
+        for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim.said_at, now)]:
             self.tips.withdraw(peer)
 
-    def _is_there(self, peer: PeerId, claim: Claim, now: Monotonic) -> bool:
-        """Whether a claim of this peer counts. Who talks to us is there although its record was lost or is on its way:
-        two that start beside a run would else begin one of their own (R19.6)."""
+    def _is_there(self, peer: PeerId, said_at: Monotonic, now: Monotonic) -> bool:
+        """Whether what this peer said then counts. Who talks to us is there although its record was lost or is on its
+        way: two that start beside a run would else begin one of their own (R19.6)."""
         record = self.records[peer]
         is_stranger = record.view is None and not record.has_departed
-        return record.is_live or (is_stranger and now - claim.said_at < self._limits.progress_timeout_s)
+        return record.is_live or (is_stranger and now - said_at < self._limits.progress_timeout_s)
 
     @staticmethod
     def _corrected(record: Standing, view: PeerView | None) -> PeerView | None:
@@ -160,6 +160,12 @@ class PeerBook:
 
     def is_live(self, peer: PeerId) -> bool:
         return peer in self.live()
+
+    def is_witness(self, peer: PeerId, now: Monotonic) -> bool:
+        """Whether it has to be asked before anything is committed here (R8.7): it lives, or stands here by its own word
+        of a moment ago though membership has not heard of it. Two that start at once would else go on each alone."""
+        tip = self.records[peer].tip
+        return self.is_live(peer) or (tip.is_at_our_head and self._is_there(peer, tip.our_head_said_at, now))
 
     def is_alone_with(self, peer: PeerId) -> bool:
         """Nobody else is there."""

@@ -4,7 +4,7 @@ Decides nothing about who should be in a group (grouping.py, gathering.py). Sour
 R13.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,7 +25,7 @@ from dilocoxd.machines.round.locks import LockDecision, is_disproved
 from dilocoxd.machines.round.outcomes import GATHERING, GiveUp, Join, Outcome, TakeUp, Told, Violation, VoteOn, Waiting
 from dilocoxd.machines.round.outputs import Command, ReportPeer, Send
 from dilocoxd.machines.round.timers import OTHER_CANDIDATE, Mark, earliest
-from dilocoxd.wire.entry import Contribution, Evidence
+from dilocoxd.wire.entry import CONTRIBUTORS_MAX, Contribution, Evidence
 from dilocoxd.wire.messages import Accept, Lock, Propose, ProposeCommit
 
 AT_ONCE: Final = Monotonic(0.0)
@@ -102,7 +102,7 @@ def propose(height: Height, locks: LockDecision, group: tuple[Contribution, ...]
         message = attempt.finishing = ProposeCommit(height.round, attempt.index, locks.commit, tuple(sorted(voters)))
         targets = set(voters)
     else:
-        message = group_proposal(height, group)
+        message = group_proposal(height, group, now)
         targets = members(message)
     sends = height.sends(sorted(targets), message)
     if height.me in targets:
@@ -141,11 +141,11 @@ def finish_problem(height: Height, voters: frozenset[PeerId], lock: Lock) -> str
     return quorum_problem(height, voters, evidence)
 
 
-def group_proposal(height: Height, group: tuple[Contribution, ...]) -> Propose:
+def group_proposal(height: Height, group: tuple[Contribution, ...], now: Monotonic) -> Propose:
     """The proposal of this group: who observes it, and who reduces what."""
     readies, chain = height.words.readies(), height.chain
     peers = [c.peer for c in group]
-    observers = [p for p in readies if p not in peers and height.book.is_live(p)]
+    observers = [p for p in _witnesses(height, readies, now) if p not in peers]
     bandwidths = [readies[peer].bandwidth for peer in peers]
     return Propose(
         round=height.round,
@@ -162,6 +162,14 @@ def group_proposal(height: Height, group: tuple[Contribution, ...]) -> Propose:
         parent_voters=chain.tip_voters,
         evidence=height.evidence(),
     )
+
+
+def _witnesses(height: Height, readies: Iterable[PeerId], now: Monotonic) -> list[PeerId]:
+    """Who of them may observe: of those whom membership does not know, as many as are live (R8.7)."""
+    book = height.book
+    live, others = [p for p in readies if book.is_live(p)], [p for p in readies if not book.is_live(p)]
+    strangers = [p for p in height.ordered(others) if book.is_witness(p, now)]
+    return [*live, *strangers[: max(0, min(len(book.live()), CONTRIBUTORS_MAX - len(live)))]]
 
 
 def _owners(height: Height, peers: Sequence[PeerId], bandwidths: Sequence[int]) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def look(height: Height, now: Monotonic) -> Outcome:
         return _settled(height, tally.dissenting, Waiting("", retry_at, repeats), now)
     if lost := [peer for peer in voted_on.voters if not book.is_live(peer)]:
         return GiveUp(f"lost {', '.join(lost[:3])} before it voted", orders=repeats)
-    if elsewhere := observers_elsewhere(height, voted_on):
+    if elsewhere := observers_elsewhere(height, voted_on, now):
         for peer in elsewhere:
             height.words.gave_up(peer, voted_on.attempt)
         names = ", ".join(elsewhere[:3])
@@ -58,7 +58,7 @@ def decided_by(height: Height, held: HeldLock, now: Monotonic) -> Commit | Recov
 
     Also for a lock of an attempt given up since."""
     tally = height.votes.tally(held.attempt, held.entry_hash, held.voters)
-    if tally.votes is None or any(_is_awaited(height, held, peer) for peer in height.accepts.missing(held)):
+    if tally.votes is None or any(_is_awaited(height, held, peer, now) for peer in height.accepts.missing(held)):
         return None
     if contrary := height.book.tips.contrary(held.entry_hash, RoundIndex(height.round + 1)):
         # Who has decided another entry needed none of ours, or one that we did not hear of: compare chains first.
@@ -70,17 +70,17 @@ def decided_by(height: Height, held: HeldLock, now: Monotonic) -> Commit | Recov
     return Recover(why) if now >= retry_at else Waiting(f"another try: {why}", retry_at)
 
 
-def _is_awaited(height: Height, held: HeldLock, peer: PeerId) -> bool:
+def _is_awaited(height: Height, held: HeldLock, peer: PeerId, now: Monotonic) -> bool:
     """Whether the commit waits for this witness, which has not accepted: it lives, and answered when it was to.
 
     Whether it did or not, for one that is at work elsewhere: it may commit something else there."""
     book = height.book
-    if peer == height.me or not book.is_live(peer) or book.is_suspected(peer):
+    if peer == height.me or not book.is_witness(peer, now) or book.is_suspected(peer):
         return False
-    return not book.is_silent(peer) or peer in observers_elsewhere(height, held)
+    return not book.is_silent(peer) or peer in observers_elsewhere(height, held, now)
 
 
-def observers_elsewhere(height: Height, voted_on: HeldLock) -> list[PeerId]:
+def observers_elsewhere(height: Height, voted_on: HeldLock, now: Monotonic) -> list[PeerId]:
     """Witnesses that are not silent, but busy: they accepted another proposal of this attempt, or vote in it, or went
     on to a later one without having accepted.
 
@@ -92,7 +92,7 @@ def observers_elsewhere(height: Height, voted_on: HeldLock) -> list[PeerId]:
         is_other = voted_on.attempt in height.accepts.accepted.get(peer, {})
         if is_other or ((said := ready(peer)) is not None and said.attempt > voted_on.attempt):
             busy.add(peer)
-    return sorted(peer for peer in busy if height.book.is_live(peer) and not height.is_left_out(peer))
+    return sorted(peer for peer in busy if height.book.is_witness(peer, now) and not height.is_left_out(peer))
 
 
 def on_vote(height: Height, peer: PeerId, message: Vote, state: str) -> Violation | None:

@@ -91,6 +91,19 @@ def run_is_joined_although_its_records_are_lost() -> str:
     return _result(swarm) or (f"{lost} began another run" if lost or swarm.ledger.num_forks() else "")
 
 
+def one_that_only_talks_to_us_is_asked() -> str:
+    """Two begin a run at once; the first hears what the other says in it, but nothing of it by membership."""
+    swarm, nodes = _swarm(2)
+    first, other = nodes
+    _until(swarm, lambda: all(node.is_up for node in nodes))
+    first.presence.on_record = lambda by, record: None  # type: ignore[method-assign]
+    _until(swarm, lambda: other.name in first.machine.height.words.readies())
+    first.worker.form()
+    _until(swarm, lambda: first.machine.status.state in ("voting", "committing"))
+    observers = first.machine.status.observers
+    return "" if other.name in observers else f"decides beside {observers}, though {other.name} is ready"
+
+
 def _contributes(node: Node, group: tuple[Node, ...]) -> bool:
     """Its newest entry is of all of these."""
     names = {c.peer for c in node.disk.log[-1].signed.entry.contributions}
@@ -102,4 +115,5 @@ CAUSES = (
     site_that_stands_still_unheard_is_not_waited_for,
     entry_that_a_leaver_handed_over_may_be_lost,
     run_is_joined_although_its_records_are_lost,
+    one_that_only_talks_to_us_is_asked,
 )

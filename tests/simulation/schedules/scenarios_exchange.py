@@ -157,7 +157,7 @@ def _left_out(*, told_by: int, by_first: bool, is_taken: bool) -> str:
     height, offer = node.machine.height, node.machine.height.own.offer
     first, *others = [peer for peer in height.candidates() if peer != height.me]
     assert offer is not None
-    ours = group_proposal(height, (offer.contribution,))
+    ours = group_proposal(height, (offer.contribution,), node.clock())
     theirs = replace(ours, contributions=(replace(offer.contribution, peer=others[0]),), observers=())
     for peer in others[:told_by]:
         node.feed(MessageReceived(peer, theirs))

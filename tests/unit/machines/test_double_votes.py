@@ -295,7 +295,7 @@ def test_proposal_holds_the_evidence_and_leaves_its_peer_out() -> None:
     height = offered(B, C)
     on_accuse(height, C, Accuse(against(B)))
     assert set(gathered_at(height).contributions) == {ME, C}
-    made = group_proposal(height, tuple(contribution(peer) for peer in sorted((ME, C))))
+    made = group_proposal(height, tuple(contribution(peer) for peer in sorted((ME, C))), START)
     assert made.evidence == (against(B),) and B in made.observers
 
 

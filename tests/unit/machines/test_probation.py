@@ -164,7 +164,7 @@ def test_fresh_ids_own_nothing_and_coordinate_last() -> None:
     for peer in (B, C):
         height.say(peer, ready(peer), START)
     assert height.ordered([D, C, B, ME])[2:] in ([C, D], [D, C])
-    made = group_proposal(height, tuple(contribution(peer) for peer in sorted((ME, B, C))))
+    made = group_proposal(height, tuple(contribution(peer) for peer in sorted((ME, B, C))), START)
     owners = {made.contributions[owner].peer for owner in made.owners}
     assert owners == {ME, B} and not proposal_problem(made, FOUNDED, SHAPE, LIMITS)
     stolen = replace(made, owners=(2, 2))

@@ -7,6 +7,7 @@ import pytest
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.outcomes import GATHERING, Commit, GiveUp, Recover, Waiting
+from dilocoxd.machines.round.proposals import group_proposal
 from dilocoxd.machines.round.voting import decided_by, look, on_accept, on_result_hashes, on_vote, signed_vote
 from dilocoxd.wire.entry import SignedVote
 from dilocoxd.wire.messages import Accept, ResultHashes, Vote
@@ -19,6 +20,7 @@ from tests.unit.machines.round_world import (
     B,
     C,
     begin_exchange,
+    contribution,
     height_of,
     held_of,
     ready,
@@ -71,6 +73,22 @@ def test_live_observer_is_asked_and_a_silent_one_may_not_stop_a_round() -> None:
     assert isinstance(look(height, LATE), Commit) and height.book.is_silent(C)
     on_accept(height, C, Accept(height.round, Attempt(0), ME))
     assert not height.book.is_silent(C), "waited for again"
+
+
+def test_r8_who_says_ready_is_asked_though_membership_has_not_heard_of_it() -> None:
+    height = voting(ME, observers=(B,))
+    height.book.see([], height.chain, START)
+    height.book.tips.hear(height.chain, B, height.round, height.chain.head, START)
+    height.say(ME, ready(ME), START)
+    height.say(B, ready(), START)
+    assert group_proposal(height, (contribution(ME),), START).observers == (B,)
+    assert isinstance(look(height, START), Waiting)
+    on_accept(height, B, Accept(height.round, Attempt(0), ME))
+    assert isinstance(look(height, START), Commit)
+    silent = Monotonic(START + LIMITS.progress_timeout_s)
+    assert not group_proposal(height, (contribution(ME),), silent).observers
+    height.book.see([view(B, is_live=False)], height.chain, START)
+    assert not group_proposal(height, (contribution(ME),), START).observers, "membership knows better"
 
 
 def test_observer_that_accepts_lets_the_commit_pass() -> None:
