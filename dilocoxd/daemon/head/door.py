@@ -19,11 +19,14 @@ from dilocoxd.wire.local.node import HeadHello, NodeHello
 
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
-"""Connections that have not shown the key yet; more are closed."""
+"""Connections that have not shown the key yet; one more, and the one that has been silent for longest is closed: who
+has the key shows it at once, and strangers who say nothing keep no node out."""
+HELLO_BYTES_MAX: Final = 4096
+"""Of a first message: nobody has the room of a larger one before the key was shown."""
 WAITING_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 0.2
 CHOICE_S: Final = 5.0
-"""So long a part waits for the node that has files of it before any other will do."""
+"""So long a part waits for the node that has files of it before any other will do, be it a place without a past."""
 COMEBACK_S: Final = 60.0
 """So long a part waits for the node that has its buffers."""
 
@@ -59,7 +62,8 @@ class NodeDoor:
         self._key = key
         self._socket: socket.socket | None = None
         self._waiting: list[WaitingNode] = []
-        self._greeted = 0
+        self._greeted: list[socket.socket] = []
+        """In the order in which they came."""
         self._changed = asyncio.Event()
         self._is_stopping = False
 
@@ -94,11 +98,15 @@ class NodeDoor:
                     except OSError:
                         await asyncio.sleep(ACCEPT_PAUSE_S)
                         continue
-                    if self._greeted >= GREETED_MAX or len(self._waiting) >= WAITING_MAX:
+                    self._forget_dead()
+                    if len(self._waiting) >= WAITING_MAX:
                         self.refused += 1
                         sock.close()
                         continue
-                    self._greeted += 1
+                    if len(self._greeted) >= GREETED_MAX:
+                        with contextlib.suppress(OSError):
+                            self._greeted.pop(0).shutdown(socket.SHUT_RDWR)  # its greeting meets the end, and counts
+                    self._greeted.append(sock)
                     group.create_task(self._greet(sock), name="greeting of a node")
         finally:
             self._socket.close()
@@ -116,7 +124,8 @@ class NodeDoor:
         except (TimeoutError, OSError, WireError, EOFError):
             self.refused += 1
         finally:
-            self._greeted -= 1
+            if sock in self._greeted:
+                self._greeted.remove(sock)
             if node is None:
                 sock.close()
             else:
@@ -129,7 +138,10 @@ class NodeDoor:
         theirs = salt_of(await _exactly(sock, FRONT_BYTES))
         seal = Seal(self._key, salt + theirs, is_head=True)
         await loop.sock_sendall(sock, greeting(salt) + seal.frame(HeadHello(__version__)))
-        hello: Any = seal.open(await _exactly(sock, length_of(await _exactly(sock, LENGTH.size))))
+        length = length_of(await _exactly(sock, LENGTH.size))
+        if length > HELLO_BYTES_MAX:
+            raise WireError("too_large", f"hello of {length} bytes")
+        hello: Any = seal.open(await _exactly(sock, length))
         if not isinstance(hello, NodeHello) or hello.version != __version__:
             raise WireError("unexpected_message", "no hello of a node of this version")
         return WaitingNode(sock, salt + theirs, hello)
@@ -139,18 +151,21 @@ class NodeDoor:
         self._is_stopping = True
         self._changed.set()
 
-    async def take(self, served: str, waits: Callable[[], None], *, must_hold: bool) -> WaitingNode:
+    async def take(
+        self, served: str, waits: Callable[[], None], *, must_hold: bool, patience_s: float = CHOICE_S
+    ) -> WaitingNode:
         """A connection for the part that is called `served`, for the caller to close.
 
         `waits` is called when there is none yet. `must_hold`: its buffers are on a node, and only there it can go on.
-        Raises PlaceLost when they are gone, WorkerError when the site stops.
+        `patience_s`: 0 where no node has files that are of use. Raises PlaceLost when the buffers are gone, WorkerError
+        when the site stops.
         """
         loop = asyncio.get_running_loop()
         started, has_told = loop.time(), False
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            node = self._chosen(served, must_hold=must_hold, is_patient=waited < CHOICE_S)
+            node = self._chosen(served, must_hold=must_hold, is_patient=waited < patience_s)
             if node is not None:
                 self._waiting.remove(node)
                 return node
@@ -179,9 +194,11 @@ class NodeDoor:
             if own and not holding:
                 raise PlaceLost("its node was started anew, and what it held in memory is gone")
             return next(iter(holding), None)
+        if own or is_patient:
+            return next(iter(own), None)
         free = [each for each in self._waiting if not each.hello.served]
-        others = [] if is_patient else [each for each in self._waiting if each.hello.incarnation != self.incarnation]
-        return next(iter([*own, *free, *others]), None)
+        others = [each for each in self._waiting if each.hello.incarnation != self.incarnation]
+        return next(iter([*free, *others]), None)
 
 
 async def _exactly(sock: socket.socket, size: int) -> bytes:

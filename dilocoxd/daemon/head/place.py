@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.daemon.head.door import NodeDoor
+from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.machine_files import LocalFiles
@@ -26,19 +26,28 @@ class NodePlace:
     """Of one part. Implements WorkerPlace."""
 
     def __init__(
-        self, door: NodeDoor, fork_server: ForkServer, served: str, key_path: Path, waits: Callable[[], None]
+        self,
+        door: NodeDoor,
+        fork_server: ForkServer,
+        served: str,
+        key_path: Path,
+        waits: Callable[[], None],
+        feedback_path: Path,
     ) -> None:
-        """`waits` is called when a start needs a node that is not there yet, or any more."""
+        """`waits` is called when a start needs a node that is not there yet, or any more. `feedback_path`: of the
+        head; while there is none, what nodes have of theirs is of no use."""
         self._door = door
         self._fork_server = fork_server
         self._served = served
         self._key_path = key_path
         self._waits = waits
+        self._feedback_path = feedback_path
         self._is_attached = False
 
     async def start(self, launch: ForkLaunch) -> Workers:
         """See WorkerPlace; waits for a node."""
-        visitor = await self._door.take(self._served, self._waits, must_hold=self._is_attached)
+        patience_s = CHOICE_S if self._feedback_path.exists() else 0.0
+        visitor = await self._door.take(self._served, self._waits, must_hold=self._is_attached, patience_s=patience_s)
         with visitor.sock:
             (common,) = launch.environments
             added = {

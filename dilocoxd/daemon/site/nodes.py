@@ -4,6 +4,8 @@ import hashlib
 import secrets
 import uuid
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.head.place import NodePlace
@@ -14,6 +16,9 @@ from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ipc.sealed import KEY_BYTES, read_node_key
 from dilocoxd.store.admission import write_secret
 from dilocoxd.wire.placement import OuterPart
+
+FEEDBACK_FILE: Final = Path("site", "feedback.safetensors")
+"""Of the head, in its run directory."""
 
 
 def parts_of(here: int, away: int) -> list[OuterPart]:
@@ -46,5 +51,6 @@ def places_on_nodes(
     for index in range(settings.outer_parts, total):
         waits = partial(listener.outer_waits, f"part {index} waits for a machine that runs `dilocoxd node`")
         key_path = settings.run_directory / settings.node_key_file
-        places.append(NodePlace(door, fork_server, f"{site[:16]}.part{index}of{total}", key_path, waits))
+        served, feedback = f"{site[:16]}.part{index}of{total}", settings.run_directory / FEEDBACK_FILE
+        places.append(NodePlace(door, fork_server, served, key_path, waits, feedback))
     return places

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head.door import GREETED_MAX, NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import GREET_TIMEOUT_S, GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
-from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, greeting, new_salt, salt_of
+from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
 from dilocoxd.store.admission import write_secret
 from dilocoxd.wire.local.node import NodeHello
 from tests.harness.running.run_directories import free_port
@@ -92,13 +92,32 @@ async def test_strangers_are_counted_and_get_no_part() -> None:
             taken.sock.close()
 
 
-async def test_no_more_than_so_many_unknown_callers_are_listened_to() -> None:
+async def test_silent_strangers_keep_no_node_out() -> None:
     async with open_door() as door:
         with contextlib.ExitStack() as stack:
-            silent = [stack.enter_context(socket.create_connection(door.address)) for _ in range(GREETED_MAX + 1)]
-            last = silent[-1]
-            assert await asyncio.to_thread(last.recv, 1) == b"", "one too many is closed at once"
+            silent = [stack.enter_context(socket.create_connection(door.address)) for _ in range(GREETED_MAX)]
+            with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
+                await until_waiting(door, 1)
+            assert await asyncio.to_thread(silent[0].recv, 1) == b"", "the oldest has made room"
             assert door.refused == 1
+
+
+async def test_stranger_cannot_make_the_head_hold_a_large_message() -> None:
+    async with open_door() as door:
+        with socket.create_connection(door.address) as stranger:
+            stranger.sendall(greeting(new_salt()) + LENGTH.pack(HELLO_BYTES_MAX + 1))
+            async with asyncio.timeout(GREET_TIMEOUT_S / 2):
+                await asyncio.to_thread(_read_to_end, stranger)
+        assert door.refused == 1
+
+
+async def test_connections_that_ended_take_no_room() -> None:
+    async with open_door() as door:
+        for _ in range(3):
+            (await asyncio.to_thread(come, door, NodeHello(__version__, "", ""))).close()
+            await asyncio.sleep(0.05)
+        with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
+            await until_waiting(door, 1)
 
 
 async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() -> None:
@@ -115,6 +134,20 @@ async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() ->
                 await until_waiting(door, 2)
                 with pytest.raises(PlaceLost, match="started anew"):
                     await door.take(PART, nothing, must_hold=True)
+
+
+async def test_place_without_a_past_is_not_taken_while_the_node_with_the_files_may_come() -> None:
+    async with open_door() as door:
+        with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
+            await until_waiting(door, 1)
+            choice = asyncio.create_task(taken(door, must_hold=False))
+            await asyncio.sleep(0.3)
+            served = NodeHello(__version__, PART, "an earlier start")
+            with await asyncio.to_thread(come, door, served):
+                assert (await choice).hello == served
+            found = await door.take(PART, nothing, must_hold=False, patience_s=0.0)
+            found.sock.close()
+            assert not found.hello.served, "no wait where no files are of use"
 
 
 async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -> None:
