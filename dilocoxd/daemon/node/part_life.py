@@ -72,7 +72,11 @@ class PartLife:
     def on_message(self, message: Any) -> None:
         """Of the part: to the head."""
         if isinstance(message, Described):
-            self._buffers.provide(message.buffers)
+            try:
+                self._buffers.provide(message.buffers)
+            except WorkerError as error:
+                self._end(str(error))
+                return
         self._put(node.FromPart(LOCAL_MESSAGES.encode(message)))
 
     def on_ended(self, reason: str) -> None:
@@ -143,10 +147,17 @@ class PartLife:
     async def _take_all(self) -> None:
         try:
             while True:
-                self._take(await self._stream.receive())
+                message = await self._stream.receive()
+                try:
+                    self._take(message)
+                except OSError as error:  # of our disk or memory: the head restarts the part, and shows why
+                    told = f"the node cannot do what the head asks ({type(message).__name__}): {error}"[:1000]
+                    await self._stream.send(node.PartEnded(told))
+                    self._end(told)
+                    return
         except (EOFError, OSError):
             self._end("the head closed the connection")
-        except (WireError, WorkerError, ValueError, KeyError) as error:
+        except (WireError, WorkerError, ValueError, KeyError, OverflowError) as error:
             self._end(f"what the head said makes no sense: {error}")
 
     async def _send_all(self) -> None:

@@ -16,11 +16,11 @@ from dilocoxd.daemon.node.part_life import PartLife
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.local_server import Connection
-from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.errors import ConfigError, StoreError, WireError
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
 from dilocoxd.store.durable import write_file
-from dilocoxd.wire.local.node import HeadHello, NodeHello, StartPart
+from dilocoxd.wire.local.node import HeadHello, NodeHello, PartEnded, StartPart
 from dilocoxd.wire.local.worker import WorkerHello
 
 RETRY_S: Final = 1.0
@@ -64,6 +64,9 @@ class PartSlot:
         self._generation = 0
         self._life: PartLife | None = None
         self._said = ""
+        self._has_met = False
+        """The head has shown our key once: what does not open later is no matter of files, and no reason to give up
+        what is in memory here."""
 
     def admit(self, hello: WorkerHello, connection: Connection) -> PartLife | None:
         """The life that this process is the part of."""
@@ -77,7 +80,8 @@ class PartSlot:
         self._buffers.close()
 
     async def run(self) -> None:
-        """One connection after the other. Raises ConfigError when the head has another key, or another version."""
+        """One connection after the other. Raises ConfigError when a head that was never met has another key, and
+        when the head has another version."""
         while True:
             try:
                 await self._one_connection()
@@ -118,10 +122,13 @@ class PartSlot:
         try:
             hello = await stream.receive()
         except WireError as error:
+            if self._has_met or error.code != "unauthentic":
+                raise
             raise ConfigError(
                 f"the head at {world.host}:{world.port} has another node key; copy the file that its cluster.key_file"
                 " names to this machine"
             ) from error
+        self._has_met = True
         version = hello.version if isinstance(hello, HeadHello) else "something unknown"
         if version != __version__:
             raise ConfigError(
@@ -138,7 +145,12 @@ class PartSlot:
         elif (start.served, start.incarnation) != (self._served, self._incarnation):
             raise WireError("unexpected_message", "the head wants buffers that are not here")
         self._served, self._incarnation = start.served, start.incarnation
-        await asyncio.to_thread(write_file, self._note, f"{start.served}\n".encode())
+        try:
+            await asyncio.to_thread(write_file, self._note, f"{start.served}\n".encode())
+        except StoreError as error:  # a full disk is no reason to give up what is in memory here
+            await stream.send(PartEnded(f"the node cannot note what it runs: {error}"[:1000]))
+            self._tell(f"outer part {start.part} cannot start: {error}")
+            return
         self._generation += 1
         # Generations of all places differ, so that a part that comes too late finds no other one's life.
         generation = self._generation * 1000 + self.number

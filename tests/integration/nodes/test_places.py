@@ -1,0 +1,125 @@
+"""A place for an outer part on a node against what a head, a stranger in its stead, and a full disk do to it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from dilocoxd import __version__
+from dilocoxd.daemon.node.slot import PartSlot, SealedStream
+from dilocoxd.daemon.node.slot_world import SlotWorld
+from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
+from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.supervisor import Launch
+from dilocoxd.ipc.keep_alive import RestartBudget
+from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, greeting, new_salt, salt_of
+from dilocoxd.wire.local.node import HeadHello, MakeFile, NodeHello, PartEnded, PartFolder, StartPart
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(32)
+START = StartPart("0123456789abcdef.part1of2", "this start", True, "1/2", b"", b"")
+WAIT_S = 60.0
+Head = Callable[[SealedStream], Awaitable[None]]
+
+
+class QuietPart(ForkServer):
+    """Starts parts that neither come nor end before they are told to."""
+
+    def __init__(self, directory: Path) -> None:
+        def launch(generation: int) -> Launch:
+            return Launch(("false",), {}, directory / "log", f"test-places-{generation}", "")
+
+        super().__init__(ForkServerSettings(launch, (), RestartBudget(0, 1.0), 1.0), self)
+        self.exits: list[asyncio.Future[int]] = []
+
+    async def start(self, launch: ForkLaunch) -> Workers:
+        self.exits.append(asyncio.get_running_loop().create_future())
+        return Workers(launch.mark, (0,), (self.exits[-1],), lambda told: None)
+
+    def fork_server_warm(self) -> None:
+        """Never."""
+
+    def fork_server_lost(self, reason: str) -> None:
+        """Never."""
+
+
+class Meetings:
+    """A head that has this key at the first connection, that one at the second; `served` has those that it let in."""
+
+    def __init__(self, directory: Path, keys: list[bytes], then: Head) -> None:
+        self.told: list[str] = []
+        self.let_in: asyncio.Queue[NodeHello] = asyncio.Queue()
+        self.parts = QuietPart(directory)
+        self._directory, self._keys, self._then = directory, keys, then
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[PartSlot]:
+        """That comes to this head."""
+        server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        world = SlotWorld(
+            "127.0.0.1", port, KEY, self._directory, self.parts, "test-places", self._directory / "sock",
+            self.told.append,
+        )  # fmt: skip
+        slot = PartSlot(world, 0)
+        async with server, asyncio.TaskGroup() as group, asyncio.timeout(WAIT_S):
+            running = group.create_task(slot.run(), name="slot")
+            yield slot
+            running.cancel()
+        slot.close()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        key, salt = self._keys.pop(0) if self._keys else KEY, new_salt()
+        with contextlib.suppress(OSError, EOFError), contextlib.closing(writer):
+            seal = Seal(key, salt + salt_of(await reader.readexactly(FRONT_BYTES)), is_head=True)
+            stream = SealedStream(reader, writer, seal)
+            writer.write(greeting(salt))
+            await stream.send(HeadHello(__version__))
+            self.let_in.put_nowait(await stream.receive())
+            await self._then(stream)
+
+
+async def nothing(stream: SealedStream) -> None:
+    """The head goes away again."""
+
+
+async def test_stranger_between_two_meetings_does_not_end_a_node(tmp_path: Path) -> None:
+    head = Meetings(tmp_path, [KEY, OTHER_KEY, KEY], nothing)
+    async with head.slot():
+        await head.let_in.get()
+        await head.let_in.get()
+    assert any("unauthentic" in text for text in head.told)
+
+
+async def test_note_that_cannot_be_written_is_told_to_the_head_and_ends_no_node(tmp_path: Path) -> None:
+    ended: list[PartEnded] = []
+
+    async def start(stream: SealedStream) -> None:
+        await stream.send(START)
+        ended.append(await stream.receive())
+
+    head = Meetings(tmp_path, [], start)
+    async with head.slot():
+        (tmp_path / "slot-0").mkdir()
+        await head.let_in.get()
+        await head.let_in.get()
+    assert "cannot note what it runs" in ended[0].reason
+
+
+async def test_trouble_with_a_file_is_told_as_what_it_is(tmp_path: Path) -> None:
+    ended: asyncio.Queue[PartEnded] = asyncio.Queue()
+
+    async def spoil(stream: SealedStream) -> None:
+        await stream.send(START)
+        assert isinstance(await stream.receive(), PartFolder)
+        await stream.send(MakeFile("run.toml/below-a-file", 1))
+        ended.put_nowait(await stream.receive())
+        head.parts.exits[-1].set_result(0)
+        await stream.receive()
+
+    head = Meetings(tmp_path, [], spoil)
+    async with head.slot():
+        reason = (await ended.get()).reason
+        await head.let_in.get()
+        await head.let_in.get()
+    assert "the node cannot do what the head asks (MakeFile)" in reason
+    assert any(reason in text for text in head.told)
