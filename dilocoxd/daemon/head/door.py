@@ -55,7 +55,7 @@ class NodeDoor:
 
     def __init__(self, host: str, port: int, key: bytes, incarnation: str) -> None:
         """`incarnation`: names this start of the head."""
-        self.incarnation = incarnation
+        self._incarnation, self._num_incarnations = incarnation, 0
         self.refused = 0
         """Connections that did not show the key."""
         self.address = (host, port)
@@ -146,17 +146,26 @@ class NodeDoor:
             raise WireError("unexpected_message", "no hello of a node of this version")
         return WaitingNode(sock, salt + theirs, hello)
 
+    def new_incarnation(self) -> str:
+        """Names buffers that a node is to make: no two are called the same."""
+        self._num_incarnations += 1
+        return f"{self._incarnation}-{self._num_incarnations}"
+
+    def _is_of_this_start(self, node: WaitingNode) -> bool:
+        return node.hello.incarnation.startswith(f"{self._incarnation}-")
+
     def stop(self) -> None:
         """Nobody is given a connection any more."""
         self._is_stopping = True
         self._changed.set()
 
     async def take(
-        self, served: str, waits: Callable[[], None], *, must_hold: bool, patience_s: float = CHOICE_S
+        self, served: str, waits: Callable[[], None], *, holds: str = "", patience_s: float = CHOICE_S
     ) -> WaitingNode:
         """A connection for the part that is called `served`, for the caller to close.
 
-        `waits` is called when there is none yet. `must_hold`: its buffers are on a node, and only there it can go on.
+        `waits` is called when there is none yet. `holds`: its buffers are on the node that says this, and only
+        there it can go on (`new_incarnation`).
         `patience_s`: 0 where no node has files that are of use. Raises PlaceLost when the buffers are gone, WorkerError
         when the site stops.
         """
@@ -165,14 +174,14 @@ class NodeDoor:
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            node = self._chosen(served, must_hold=must_hold, is_patient=waited < patience_s)
+            node = self._chosen(served, holds=holds, is_patient=waited < patience_s)
             if node is not None:
                 self._waiting.remove(node)
                 return node
             if not has_told:
                 has_told = True
                 waits()
-            if must_hold and waited >= COMEBACK_S:
+            if holds and waited >= COMEBACK_S:
                 raise PlaceLost(
                     f"its node did not come back within {COMEBACK_S:g} s, and what it held in memory is gone"
                 )
@@ -187,17 +196,18 @@ class NodeDoor:
             node.sock.close()
             self._waiting.remove(node)
 
-    def _chosen(self, served: str, *, must_hold: bool, is_patient: bool) -> WaitingNode | None:
+    def _chosen(self, served: str, *, holds: str, is_patient: bool) -> WaitingNode | None:
         own = [each for each in self._waiting if each.hello.served == served]
-        holding = [each for each in own if each.hello.incarnation == self.incarnation]
-        if must_hold:
-            if own and not holding:
+        if holds:
+            holding = [each for each in own if each.hello.incarnation == holds]
+            # One that lost its connection before its part had buffers is no news of the one that has them.
+            if not holding and any(not self._is_of_this_start(each) for each in own):
                 raise PlaceLost("its node was started anew, and what it held in memory is gone")
             return next(iter(holding), None)
         if own or is_patient:
             return next(iter(own), None)
         free = [each for each in self._waiting if not each.hello.served]
-        others = [each for each in self._waiting if each.hello.incarnation != self.incarnation]
+        others = [each for each in self._waiting if not self._is_of_this_start(each)]
         return next(iter([*free, *others]), None)
 
 

@@ -42,19 +42,23 @@ class NodePlace:
         self._key_path = key_path
         self._waits = waits
         self._feedback_path = feedback_path
+        self._incarnation = ""
+        """Of the buffers on the node that was given this part last."""
         self._is_attached = False
 
     async def start(self, launch: ForkLaunch) -> Workers:
         """See WorkerPlace; waits for a node."""
         patience_s = CHOICE_S if self._feedback_path.exists() else 0.0
-        visitor = await self._door.take(self._served, self._waits, must_hold=self._is_attached, patience_s=patience_s)
+        holds = self._incarnation if self._is_attached else ""
+        visitor = await self._door.take(self._served, self._waits, holds=holds, patience_s=patience_s)
+        self._incarnation = holds or self._door.new_incarnation()
         with visitor.sock:
             (common,) = launch.environments
             added = {
                 NODE_KEY_VARIABLE: str(self._key_path),
                 NODE_SALTS_VARIABLE: visitor.salts.hex(),
                 NODE_SERVED_VARIABLE: self._served,
-                NODE_INCARNATION_VARIABLE: self._door.incarnation,
+                NODE_INCARNATION_VARIABLE: self._incarnation,
                 NODE_NEW_VARIABLE: "" if self._is_attached else "1",
             }
             passed = {NODE_SOCKET_VARIABLE: visitor.sock.fileno()}

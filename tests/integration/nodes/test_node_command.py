@@ -88,7 +88,7 @@ async def test_strangers_are_counted_and_get_no_part() -> None:
             await asyncio.to_thread(_read_to_end, other_program)
         assert door.refused == 3
         with await asyncio.to_thread(come, door, hello):
-            taken = await door.take(PART, nothing, must_hold=False)
+            taken = await door.take(PART, nothing)
             taken.sock.close()
 
 
@@ -122,37 +122,48 @@ async def test_connections_that_ended_take_no_room() -> None:
 
 async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() -> None:
     async with open_door() as door:
-        served, holding = NodeHello(__version__, PART, "an earlier start"), NodeHello(__version__, PART, "this start")
+        served, holding = NodeHello(__version__, PART, "an earlier start"), NodeHello(__version__, PART, "this start-1")
         fresh = NodeHello(__version__, "", "")
         with await asyncio.to_thread(come, door, fresh), await asyncio.to_thread(come, door, served):
             await until_waiting(door, 2)
-            assert (await taken(door, must_hold=False)).hello == served
+            assert (await taken(door)).hello == served
             with await asyncio.to_thread(come, door, holding):
                 await until_waiting(door, 2)
-                assert (await taken(door, must_hold=True)).hello == holding
+                assert (await taken(door, holds="this start-1")).hello == holding
             with await asyncio.to_thread(come, door, served):
                 await until_waiting(door, 2)
                 with pytest.raises(PlaceLost, match="started anew"):
-                    await door.take(PART, nothing, must_hold=True)
+                    await door.take(PART, nothing, holds="this start-1")
+
+
+async def test_buffers_of_an_earlier_try_are_not_taken_for_those_of_the_part() -> None:
+    async with open_door() as door:
+        earlier, later = door.new_incarnation(), door.new_incarnation()
+        with await asyncio.to_thread(come, door, NodeHello(__version__, PART, earlier)):
+            await until_waiting(door, 1)
+            choice = asyncio.create_task(taken(door, holds=later))
+            await asyncio.sleep(0.3)
+            with await asyncio.to_thread(come, door, NodeHello(__version__, PART, later)):
+                assert (await choice).hello.incarnation == later
 
 
 async def test_place_without_a_past_is_not_taken_while_the_node_with_the_files_may_come() -> None:
     async with open_door() as door:
         with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
             await until_waiting(door, 1)
-            choice = asyncio.create_task(taken(door, must_hold=False))
+            choice = asyncio.create_task(taken(door))
             await asyncio.sleep(0.3)
             served = NodeHello(__version__, PART, "an earlier start")
             with await asyncio.to_thread(come, door, served):
                 assert (await choice).hello == served
-            found = await door.take(PART, nothing, must_hold=False, patience_s=0.0)
+            found = await door.take(PART, nothing, patience_s=0.0)
             found.sock.close()
             assert not found.hello.served, "no wait where no files are of use"
 
 
 async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -> None:
     async with open_door() as door:
-        gone = await asyncio.to_thread(come, door, NodeHello(__version__, PART, "this start"))
+        gone = await asyncio.to_thread(come, door, NodeHello(__version__, PART, "this start-1"))
         await until_waiting(door, 1)
         gone.close()
         waits: list[int] = []
@@ -162,12 +173,12 @@ async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -
             door.stop()
 
         with pytest.raises(WorkerError, match="the site stops"):
-            await door.take(PART, stop, must_hold=False)
+            await door.take(PART, stop)
         assert waits == [1]
 
 
-async def taken(door: NodeDoor, *, must_hold: bool) -> WaitingNode:
-    found = await door.take(PART, nothing, must_hold=must_hold)
+async def taken(door: NodeDoor, *, holds: str = "") -> WaitingNode:
+    found = await door.take(PART, nothing, holds=holds)
     found.sock.close()
     return found
 
