@@ -36,7 +36,7 @@ class NodeHello:
     served: Name
     """Site and part that this place ran last, and has files of; empty: none."""
     incarnation: Name
-    """Start of the head whose buffers of that part are still here; empty: none are."""
+    """What the head called the buffers of that part which are still here; empty: none are."""
 
 
 @dataclass(frozen=True, slots=True)
