@@ -14,7 +14,7 @@ from dilocoxd.machines.exchange.counts import SegmentCounts
 from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, SegmentReceived
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce, SegmentOrder, SendSegment
-from dilocoxd.machines.exchange.roots import PassRoots
+from dilocoxd.machines.exchange.roots import Contradiction, PassRoots
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, Refusal, SegmentKey
 from dilocoxd.machines.exchange.sends import OpenSends
 from dilocoxd.machines.limits import PayloadShape
@@ -96,9 +96,9 @@ class Exchange:
         self._offer(0, segment_hashes)
         return [*self._send_contribution(0), *self._reduce_ready(0)]
 
-    def _offer(self, pass_index: int, segment_hashes: tuple[Digest, ...]) -> None:
+    def _offer(self, pass_index: int, segment_hashes: tuple[Digest, ...]) -> Contradiction | None:
         self.outbox[pass_index] = segment_hashes
-        self.roots.keep_own(self.me, pass_index, segment_hashes)
+        return self.roots.keep_own(self.me, pass_index, segment_hashes)
 
     def key(self, kind: int, pass_index: int, segment: int) -> SegmentKey:
         phase = self.by_peer[self.me].phase if kind == KIND_CONTRIBUTION else None
@@ -177,14 +177,14 @@ class Exchange:
         slot = self.inbox.slots[peer]
         return Destination(slot, *place, self.propose.lowrank_r, root, self.shape.num_segments)
 
-    def on_segment(self, event: SegmentReceived) -> list[SegmentOrder] | None:
-        """A segment of this attempt was stored. Late and double ones change nothing. None: it contradicts what its
-        sender, or another owner, said before (X10)."""
+    def on_segment(self, event: SegmentReceived) -> list[SegmentOrder] | Contradiction:
+        """A segment of this attempt was stored. Late and double ones change nothing. It may contradict what its sender,
+        or an owner, said before, or show that a result did (X10)."""
         peer, key, sha256 = event.peer, event.key, event.sha256
         if not isinstance(self.destination(peer, key), Destination):
             return []
-        if key.pass_index and not self._binds(event):
-            return None
+        if key.pass_index and (found := self._bind(event)) is not None:
+            return found
         self.num_moved += 1
         self.signs.add(peer)
         if key.kind == KIND_RESULT:
@@ -196,11 +196,11 @@ class Exchange:
             self.late_inputs.setdefault((key.pass_index, key.segment), {})[peer] = sha256
         return self._reduce_if_ready(key.pass_index, key.segment)
 
-    def _binds(self, event: SegmentReceived) -> bool:
-        """Whether it names the payload that is known; of the first pass that was asked before it was taken."""
+    def _bind(self, event: SegmentReceived) -> Contradiction | None:
+        """It must name the payload that is known; of the first pass that was asked before it was taken."""
         key = event.key
         if key.kind == KIND_RESULT:
-            return self.roots.bind_summands(key.pass_index, event.root)
+            return self.roots.bind_summands(key.pass_index, event.peer, event.root)
         return self.roots.bind(key.pass_index, event.peer, event.root)
 
     def _on_result(self, pass_index: int, segment: int, sha256: Digest) -> list[SegmentOrder]:
@@ -229,13 +229,15 @@ class Exchange:
             commands += self._reduce_if_ready(event.pass_index + 1, event.segment)
         return commands
 
-    def on_prepared(self, event: PassPrepared) -> list[SegmentOrder]:
-        """Our payload of the next pass is there, or all results were found to decode."""
+    def on_prepared(self, event: PassPrepared) -> list[SegmentOrder] | Contradiction:
+        """Our payload of the next pass is there, or all results were found to decode. It may be the last summand that
+        was not known, and show that a result named others (X10)."""
         self.num_moved += 1
         if event.pass_index == self.shape.num_passes:
             self.is_checked = True
             return []
-        self._offer(event.pass_index, event.segment_hashes)
+        if (found := self._offer(event.pass_index, event.segment_hashes)) is not None:
+            return found
         return [*self._send_contribution(event.pass_index), *self._reduce_ready(event.pass_index)]
 
     def on_sent(self, peer: PeerId, key: SegmentKey) -> None:

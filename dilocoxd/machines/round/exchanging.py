@@ -14,6 +14,9 @@ from dilocoxd.machines.exchange.facts import (
     SegmentSent,
     TransferFailed,
 )
+from dilocoxd.machines.exchange.orders import SegmentOrder
+from dilocoxd.machines.exchange.roots import Contradiction
+from dilocoxd.machines.exchange.segments import KIND_RESULT
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.inputs import Audited
 from dilocoxd.machines.round.locks import HeldLock
@@ -143,32 +146,35 @@ def on_bytes(height: Height, event: SegmentFact, state: str, now: Monotonic) -> 
     exchange = height.attempt.exchange
     if exchange is None or state not in AT_WORK or not is_expected or not exchange.is_of(event.round, event.attempt):
         return None
-    before, orders = exchange.num_moved, []
+    before = exchange.num_moved
+    found: list[SegmentOrder] | Contradiction = []
     match event:
         case SegmentReceived():
-            if (found := exchange.on_segment(event)) is None:
-                return _contradiction(event)
-            orders = found
+            found = exchange.on_segment(event)
         case SegmentSent():
             exchange.on_sent(event.peer, event.key)
         case TransferFailed():
             exchange.on_failed(event.peer, event.key, Monotonic(now + TRANSFER.seconds(height.limits)))
         case Reduced():
-            orders = exchange.on_reduced(event)
+            found = exchange.on_reduced(event)
         case PassPrepared():
-            orders = exchange.on_prepared(event)
+            found = exchange.on_prepared(event)
         case ReduceFailed():
             return _reduction_failed(exchange, event, height.me)
+    if isinstance(found, Contradiction):
+        return _contradicted(found)
     if exchange.num_moved != before:
         height.attempt.timers.restart(Mark.PROGRESS, now)
-    return Told(tuple(orders))
+    return Told(tuple(found))
 
 
-def _contradiction(event: SegmentReceived) -> GiveUp:
-    """Its sender, or the owner of another segment, named other summands before."""
-    why = f"segment {event.key.segment} of pass {event.key.pass_index} is not of the payload named before"
-    orders = (ReportPeer(event.peer, "bad_root", why),)
-    return GiveUp(f"{event.peer} contradicts what was said: {why}", (event.peer,), orders=orders)
+def _contradicted(found: Contradiction) -> GiveUp:
+    """Results of other summands must not lead to an entry, nor shares of two payloads (X10)."""
+    is_result = found.kind == KIND_RESULT
+    other = "result is of other summands than were" if is_result else "share is of another payload than it"
+    why = f"its {other} named in pass {found.pass_index}"
+    orders = (ReportPeer(found.peer, "bad_root", why),)
+    return GiveUp(f"{found.peer} contradicts what was said: {why}", (found.peer,), orders=orders)
 
 
 def _reduction_failed(exchange: Exchange, event: ReduceFailed, me: PeerId) -> GiveUp:

@@ -17,7 +17,7 @@ from dilocoxd.machines.exchange.sends import OpenSends
 from dilocoxd.machines.limits import PayloadShape
 from dilocoxd.wire.entry import payload_root
 from dilocoxd.wire.merkle import merkle_root
-from tests.unit.machines.exchange.test_roots import A, B, C, exchange_of, hashes, key, result, share
+from tests.unit.machines.exchange.test_roots import A, B, C, exchange_of, hashes, key, result, share, taken
 
 
 class Slow:
@@ -114,7 +114,7 @@ def test_counters_agree_with_a_look_at_everything(me: PeerId, is_gathered: bool,
         if waiting and rng.random() < 0.6:
             orders = answer(exchange, slow, waiting.pop(rng.randrange(len(waiting))), rng, clock)
         elif events:
-            orders = exchange.on_segment(events.pop()) or []
+            orders = taken(exchange.on_segment(events.pop()))
         else:
             orders = exchange.retry(Monotonic(clock))
             assert [(o.peer, o.key) for o in orders if isinstance(o, SendSegment)] == slow.due(Monotonic(clock))
@@ -142,9 +142,8 @@ def answer(exchange: Exchange, slow: Slow, order: SegmentOrder, rng: random.Rand
             sha256 = hashes("result", order.pass_index)[order.segment]
             return exchange.on_reduced(Reduced(order.round, order.attempt, order.pass_index, order.segment, sha256))
         case OrderPass():
-            return exchange.on_prepared(
-                PassPrepared(RoundIndex(0), Attempt(0), order.pass_index, hashes(exchange.me, order.pass_index))
-            )
+            own = hashes(exchange.me, order.pass_index)
+            return taken(exchange.on_prepared(PassPrepared(RoundIndex(0), Attempt(0), order.pass_index, own)))
     raise AssertionError(order)
 
 

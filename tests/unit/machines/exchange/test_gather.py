@@ -15,7 +15,7 @@ from dilocoxd.machines.exchange.orders import OrderPass, OrderReduce, SegmentOrd
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, Refusal
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
 from dilocoxd.machines.round.grouping import proposal_problem
-from tests.unit.machines.exchange.test_roots import A, B, C, contribution, exchange_of, hashes, key, share, takes
+from tests.unit.machines.exchange.test_roots import A, B, C, contribution, exchange_of, hashes, key, share, taken, takes
 
 SHAPE = PayloadShape(2, (10, 10, 10), is_gathered=True)
 OBSERVER = PeerId("o")
@@ -40,13 +40,13 @@ def test_everybody_sends_all_of_its_payload_to_everybody_and_no_result() -> None
     reduced: list[SegmentOrder] = []
     for peer in (B, C):
         for segment in range(3):
-            reduced += exchange.on_segment(share(peer, 0, segment)) or []
+            reduced += taken(exchange.on_segment(share(peer, 0, segment)))
     assert [order.segment for order in reduced if isinstance(order, OrderReduce)] == [0, 1, 2]
     later: list[SegmentOrder] = []
     for segment in range(3):
         later += exchange.on_reduced(Reduced(RoundIndex(0), Attempt(0), 0, segment, hashes("result", 0)[segment]))
     assert [type(order) for order in later] == [OrderPass]
-    prepared = exchange.on_prepared(PassPrepared(RoundIndex(0), Attempt(0), 1, hashes(A, 1)))
+    prepared = taken(exchange.on_prepared(PassPrepared(RoundIndex(0), Attempt(0), 1, hashes(A, 1))))
     assert len(sent(prepared)) == 9
 
 
@@ -66,7 +66,7 @@ def test_observer_sums_what_it_gets() -> None:
     exchange.start(())
     orders: list[SegmentOrder] = []
     for peer in (A, B, C):
-        orders += exchange.on_segment(share(peer, 0, 2)) or []
+        orders += taken(exchange.on_segment(share(peer, 0, 2)))
     (order,) = [order for order in orders if isinstance(order, OrderReduce)]
     assert len({s.slot for s in order.shares}) == 3
     assert min(s.slot for s in order.shares) >= 0

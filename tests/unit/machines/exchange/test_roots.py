@@ -11,6 +11,7 @@ from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, SegmentReceived
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.orders import SegmentOrder, SendSegment
+from dilocoxd.machines.exchange.roots import Contradiction
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, Destination, SegmentKey
 from dilocoxd.machines.limits import PayloadShape
 from dilocoxd.wire.entry import Contribution, Signature, payload_root
@@ -75,6 +76,12 @@ def takes(exchange: Exchange, event: SegmentReceived, proof: tuple[bytes, ...]) 
     return found.takes(event.sha256, event.root, proof)
 
 
+def taken(found: list[SegmentOrder] | Contradiction) -> list[SegmentOrder]:
+    """Orders of a segment or payload that contradicts nothing."""
+    assert not isinstance(found, Contradiction), found
+    return found
+
+
 def test_share_is_taken_only_with_the_proof_that_it_was_offered() -> None:
     exchange = exchange_of(A)
     exchange.start(hashes(A, 0))
@@ -96,13 +103,13 @@ def test_whoever_sends_shows_what_its_segment_is_part_of() -> None:
         assert takes(there, SegmentReceived(A, order.key, order.sha256, order.root), order.proof)
 
 
-def first_pass_done(me: PeerId) -> tuple[Exchange, list[SegmentOrder]]:
-    """All shares and results of pass 0 are here, and our payload of pass 1 is ready."""
+def unprepared(me: PeerId) -> tuple[Exchange, PassPrepared]:
+    """All shares and results of pass 0 are here; our payload of pass 1, which is not told yet."""
     exchange, mine = exchange_of(me), "abc".index(me)
     exchange.start(hashes(me, 0))
     others = [peer for peer in (A, B, C) if peer != me]
     for peer in others:
-        assert exchange.on_segment(share(peer, 0, mine)) is not None
+        taken(exchange.on_segment(share(peer, 0, mine)))
     exchange.on_reduced(Reduced(RoundIndex(0), Attempt(0), 0, mine, hashes("result", 0)[mine]))
     root = exchange.roots.summands(0)
     assert root == merkle_root([payload_root(hashes(peer, 0)) for peer in (A, B, C)])
@@ -110,27 +117,70 @@ def first_pass_done(me: PeerId) -> tuple[Exchange, list[SegmentOrder]]:
         assert takes(exchange, result(peer, 0, "abc".index(peer), root), ())
         assert not takes(exchange, result(peer, 0, "abc".index(peer), Digest(bytes(32))), ()), "of other summands"
         exchange.on_segment(result(peer, 0, "abc".index(peer), root))
-    return exchange, exchange.on_prepared(PassPrepared(RoundIndex(0), Attempt(0), 1, hashes(me, 1)))
+    return exchange, PassPrepared(RoundIndex(0), Attempt(0), 1, hashes(me, 1))
+
+
+def first_pass_done(me: PeerId) -> Exchange:
+    """All shares and results of pass 0 are here, and our payload of pass 1 is ready."""
+    exchange, own = unprepared(me)
+    taken(exchange.on_prepared(own))
+    return exchange
 
 
 def test_first_segment_of_a_later_pass_binds_its_sender() -> None:
-    exchange = first_pass_done(A)[0]
+    exchange = first_pass_done(A)
     assert takes(exchange, share(B, 1, 0), MerkleTree(hashes(B, 1)).proof(0))
-    assert exchange.on_segment(share(B, 1, 0)) is not None
+    taken(exchange.on_segment(share(B, 1, 0)))
     assert exchange.roots.of(1, B) == merkle_root(hashes(B, 1))
 
 
 @pytest.mark.parametrize("liar", [B, C])
 def test_results_of_a_later_pass_name_the_same_summands(liar: PeerId) -> None:
-    exchange, mine = first_pass_done(A)[0], 0
+    exchange, mine = first_pass_done(A), 0
     for peer in (B, C):
-        assert exchange.on_segment(share(peer, 1, mine)) is not None
+        taken(exchange.on_segment(share(peer, 1, mine)))
     exchange.on_reduced(Reduced(RoundIndex(0), Attempt(0), 1, mine, hashes("result", 1)[mine]))
     assert exchange.roots.summands(1) == merkle_root([merkle_root(hashes(peer, 1)) for peer in (A, B, C)])
     lie = result(liar, 1, "abc".index(liar), Digest(bytes(32)))
     assert not takes(exchange, lie, ())
-    assert exchange.on_segment(lie) is None, "the exchange is given up, and names the sender"
+    assert exchange.on_segment(lie) == Contradiction(liar, 1, KIND_RESULT)
     assert (1, "abc".index(liar)) not in exchange.results
+
+
+LIE = Digest(bytes([7]) * 32)
+
+
+def test_second_root_of_a_payload_contradicts_the_first() -> None:
+    exchange = first_pass_done(A)
+    exchange.roots.bind(1, B, merkle_root(hashes("other", 1)))
+    assert exchange.on_segment(share(B, 1, 0)) == Contradiction(B, 1, KIND_CONTRIBUTION)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("liar", [A, C])
+def test_result_that_came_first_must_name_the_summands_that_came_later(liar: PeerId, place: int) -> None:
+    """Whichever root is the last to be known, our own included: the result is compared then, and its owner blamed."""
+    exchange, own = unprepared(B)
+    coming: list[SegmentReceived | PassPrepared] = [share(A, 1, 1), share(C, 1, 1)]
+    coming.insert(place, own)
+    taken(exchange.on_segment(result(liar, 1, "abc".index(liar), LIE)))  # nothing is known yet
+    for number, event in enumerate(coming):
+        found = exchange.on_prepared(event) if isinstance(event, PassPrepared) else exchange.on_segment(event)
+        is_last = number + 1 == len(coming)
+        assert isinstance(found, Contradiction) == is_last
+    assert found == Contradiction(liar, 1, KIND_RESULT)
+
+
+def test_result_that_came_first_and_names_the_true_summands_is_kept() -> None:
+    exchange, own = unprepared(B)
+    true = merkle_root([merkle_root(hashes(peer, 1)) for peer in (A, B, C)])
+    taken(exchange.on_segment(share(A, 1, 1)))
+    taken(exchange.on_prepared(own))
+    taken(exchange.on_segment(result(A, 1, 0, true)))  # A had all shares before we had that of C
+    taken(exchange.on_segment(share(C, 1, 1)))
+    exchange.on_reduced(Reduced(RoundIndex(0), Attempt(0), 1, 1, hashes("result", 1)[1]))
+    taken(exchange.on_segment(result(C, 1, 2, true)))
+    assert exchange.result_hashes == (*hashes("result", 0), *hashes("result", 1))
 
 
 def test_payload_under_another_root_does_not_count_for_a_new_offer() -> None:
