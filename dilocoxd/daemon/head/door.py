@@ -14,6 +14,7 @@ from typing import Any, Final
 from dilocoxd import __version__
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WireError, WorkerError
+from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
 from dilocoxd.wire.local.node import HeadHello, NodeHello
 
@@ -24,7 +25,6 @@ has the key shows it at once, and strangers who say nothing keep no node out."""
 HELLO_BYTES_MAX: Final = 4096
 """Of a first message: nobody has the room of a larger one before the key was shown."""
 WAITING_MAX: Final = 256
-ACCEPT_PAUSE_S: Final = 0.2
 CHOICE_S: Final = 5.0
 """So long a part waits for the node that has files of it before any other will do, be it a place without a past."""
 COMEBACK_S: Final = 60.0
@@ -89,15 +89,9 @@ class NodeDoor:
     async def serve(self) -> None:
         """Accept until cancelled."""
         assert self._socket is not None
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
-                while True:
-                    try:
-                        sock, _ = await loop.sock_accept(self._socket)
-                    except OSError:
-                        await asyncio.sleep(ACCEPT_PAUSE_S)
-                        continue
+                async for sock, _ in accepted(self._socket):
                     self._forget_dead()
                     if len(self._waiting) >= WAITING_MAX:
                         self.refused += 1

@@ -15,12 +15,12 @@ from dilocoxd.daemon.node.slot import PartSlot
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
+from dilocoxd.daemon.workers.forked import OUTER_MODULE
 from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
 from dilocoxd.daemon.workers.supervisor import Launch, keep_reaper, mark_this_process
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.wire.local.worker import WorkerHello
 
-OUTER_MODULE: Final = "dilocoxd.outerworker.main"
 RESTARTS_MAX: Final = 10
 RESTART_WINDOW_S: Final = 600.0
 WARM_TIMEOUT_S: Final = 300.0

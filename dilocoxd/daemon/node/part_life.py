@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol
 
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.forked import OUTER_MODULE, ForkLaunch, Workers
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.errors import StoreError, WireError, WorkerError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, PART_VARIABLE, RUN_DIRECTORY_VARIABLE, SOCKET_VARIABLE
-from dilocoxd.store.durable import write_file
+from dilocoxd.store.durable import write_all, write_file
 from dilocoxd.wire.local import node
 from dilocoxd.wire.local.outer_worker import Described
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
@@ -27,7 +27,6 @@ from dilocoxd.wire.local.worker import Attach, WorkerHello
 
 QUEUE_MAX: Final = 4096
 STOP_GRACE_S: Final = 5.0
-OUTER_MODULE: Final = "dilocoxd.outerworker.main"
 
 
 class Stream(Protocol):
@@ -241,10 +240,7 @@ def _make(path: Path, size: int) -> None:
 
 def _write(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b", buffering=0) as file:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(file.fileno(), view, offset)
-            view, offset = view[written:], offset + written
+        write_all(file.fileno(), data, offset)
 
 
 def _remove(path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Final, Literal, Protocol
 
 from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.config.agreement import Delay
+from dilocoxd.daemon.workers.forked import OUTER_MODULE
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.machines.phase.inputs import CommittedEntry
@@ -74,7 +75,7 @@ class SiteSettings:
     """Where nodes come to; port 0: any."""
     node_key_file: str = "node.key"
     """In the run directory."""
-    outer_module: str = "dilocoxd.outerworker.main"
+    outer_module: str = OUTER_MODULE
     restarts_max: int = 5
     """Per worker in `restart_window_s`; one more and the site fails."""
     restart_window_s: float = 600.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dilocoxd.daemon.head.place import AWAY_MODULE, BroughtFiles
 from dilocoxd.daemon.site.interface import SiteSettings
-from dilocoxd.daemon.site.nodes import FEEDBACK_FILE, make_door, parts_of, places_on_nodes
+from dilocoxd.daemon.site.nodes import make_door, parts_of, places_on_nodes
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace
@@ -29,6 +29,7 @@ from dilocoxd.ipc.client import (
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.machines.phase.settings import PhaseSettings
 from dilocoxd.store.kept_work import work_directory
+from dilocoxd.store.rundir import RunDir
 from dilocoxd.wire.placement import WHOLE, OuterPart
 
 FORK_SERVER_COMMAND = (sys.executable, "-m", "dilocoxd.ipc.fork_server")
@@ -63,7 +64,7 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
         lowrank_r=settings.lowrank_r,
         save_every_rounds=settings.save_feedback_every_rounds,
         checkpoint_directory=str(own / "trainer"),
-        feedback_path=str(settings.run_directory / FEEDBACK_FILE),
+        feedback_path=str(RunDir(settings.run_directory).feedback),
         own_work_directory=str(work_directory(settings.run_directory)),
         start_timeout_s=settings.trainer_start_timeout_s,
         silence_factor=settings.trainer_silence_factor,

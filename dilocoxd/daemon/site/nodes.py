@@ -4,8 +4,6 @@ import hashlib
 import secrets
 import uuid
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.head.place import NodePlace
@@ -15,10 +13,8 @@ from dilocoxd.daemon.workers.outer_worker import OuterListener
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ipc.sealed import KEY_BYTES, read_node_key
 from dilocoxd.store.admission import write_secret
+from dilocoxd.store.rundir import RunDir
 from dilocoxd.wire.placement import OuterPart
-
-FEEDBACK_FILE: Final = Path("site", "feedback.safetensors")
-"""Of the head, in its run directory."""
 
 
 def parts_of(here: int, away: int) -> list[OuterPart]:
@@ -51,6 +47,6 @@ def places_on_nodes(
     for index in range(settings.outer_parts, total):
         waits = partial(listener.outer_waits, f"part {index} waits for a machine that runs `dilocoxd node`")
         key_path = settings.run_directory / settings.node_key_file
-        served, feedback = f"{site[:16]}.part{index}of{total}", settings.run_directory / FEEDBACK_FILE
+        served, feedback = f"{site[:16]}.part{index}of{total}", RunDir(settings.run_directory).feedback
         places.append(NodePlace(door, fork_server, served, key_path, waits, feedback))
     return places

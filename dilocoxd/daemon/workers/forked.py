@@ -11,6 +11,8 @@ from dilocoxd.daemon.workers.supervisor import describe_exit
 from dilocoxd.errors import WorkerError
 from dilocoxd.ipc.process_tree import find_tree, kill_tree
 
+OUTER_MODULE: Final = "dilocoxd.outerworker.main"
+"""What an outer worker, or a part of one, runs; on every machine of the site."""
 FIRST_EXIT_S: Final = 0.2
 """The end of a worker's socket comes some milliseconds before its exit status, which tells what it died of."""
 BURY_S: Final = 5.0

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.ipc.accepting import accepted
 from dilocoxd.wire.local.frames import frame, take_message
 from dilocoxd.wire.local.worker import WorkerHello
 
 SEND_QUEUE_MAX: Final = 512
 HELLO_TIMEOUT_S: Final = 30.0
-ACCEPT_PAUSE_S: Final = 0.2
 SOCKET_PATH_BYTES_MAX: Final = 100
 _BACKLOG = 64
 _READ_BYTES = 1 << 16
@@ -160,15 +160,9 @@ class LocalServer:
     async def serve(self) -> None:
         """Accept until cancelled; `listen` comes first."""
         assert self._socket is not None
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
-                while True:
-                    try:
-                        sock, _address = await loop.sock_accept(self._socket)
-                    except OSError:  # it is gone again, or we have no descriptors left
-                        await asyncio.sleep(ACCEPT_PAUSE_S)
-                        continue
+                async for sock, _address in accepted(self._socket):
                     sock.setblocking(False)
                     group.create_task(self._serve_one(sock), name="local connection")
         finally:

@@ -105,14 +105,11 @@ def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic |
 def _needed(height: Height, gathered: Gathered) -> frozenset[PeerId]:
     """Those left out without whom no group can form of what others offer now. Who voted twice does not count for a
     majority, so nothing that it offers brings one about."""
-    if not gathered.contributions:
-        return height.left_out_here(height.evidence())
-    if not height.limits.has_majority_quorum or not missing_majority(
-        gathered.contributions.keys(), gathered.recent_contributors
-    ):
+    offering, recent = gathered.contributions.keys(), gathered.recent_contributors
+    if offering and not (height.limits.has_majority_quorum and missing_majority(offering, recent)):
         return frozenset()
-    evidence = height.evidence()
-    return height.left_out_here(evidence) & gathered.recent_contributors
+    left_out = height.left_out_here(height.evidence())
+    return left_out & recent if offering else left_out
 
 
 def gathered_at(height: Height) -> Gathered:

@@ -13,12 +13,12 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.ipc.accepting import accepted
 from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
 from dilocoxd.swarm.direct.links import DataLink, accept_link
 from dilocoxd.swarm.direct.vestibule import Vestibule, Visitor
 
 KEYS_MAX: Final = 1024
-ACCEPT_PAUSE_S: Final = 0.2
 
 Serve = Callable[[PeerId, str, DataLink, str], Awaitable[None]]
 """(peer, stream protocol, connection, its network): serves the connection until it is over."""
@@ -88,13 +88,7 @@ class DataListener:
             sock.close()
 
     async def _accept(self, group: asyncio.TaskGroup, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                conn, address = await loop.sock_accept(sock)
-            except OSError:  # it is gone again, or we have no descriptors left
-                await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
+        async for conn, address in accepted(sock):
             visitor = Visitor(str(address[0]), conn.close)
             if not self.vestibule.enter(visitor):
                 conn.close()
