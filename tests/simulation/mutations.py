@@ -39,7 +39,7 @@ from dilocoxd.machines.round.life import RoundLife
 from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, Tally, VoteBox
 from dilocoxd.machines.round.machine import RoundMachine
 from dilocoxd.machines.round.outcomes import Waiting
-from dilocoxd.machines.round.outputs import AbandonContribution
+from dilocoxd.machines.round.outputs import AbandonContribution as Dropped
 from tests.simulation.peer import disk, recovering
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.worker import Worker
@@ -296,9 +296,7 @@ BUGS: dict[str, Bug] = {
     "a false branch is not left": replaced(BranchProgress, "way_back", lambda self: None),
     "who gave a wrong chunk is asked again": replaced(ChunkPool, "failed", liar_is_asked_again),
     "a snapshot settles nothing that it skips": replaced(progress, "settlement", snapshot_settles_nothing),
-    "a vote in vain is forgotten": replaced(
-        life, "AbandonContribution", lambda phase, is_voted: AbandonContribution(phase, is_voted=False)
-    ),
+    "a vote in vain is forgotten": replaced(life, "AbandonContribution", lambda phase, is_voted: Dropped(phase, False)),
     "a branch that cannot be had is waited for": replaced(Tips, "failed", claims_stay),
     "questions have no deadline": replaced(OpenQuestions, "expired", lambda self, now: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
@@ -310,6 +308,7 @@ BUGS: dict[str, Bug] = {
     "a contribution is offered in the first attempt only": replaced(Height, "ready_message", offers_at_first),
     "who never votes is asked again": replaced(proposals, "named_voters", lambda height, locks, _: {*locks.voters}),
     "strangers are not asked": replaced(PeerBook, "is_witness", lambda self, peer, now: self.is_live(peer)),
+    "who is not known yet is lost": replaced(PeerBook, "is_lost", lambda self, peer: not self.is_live(peer)),
     "strangers are not believed": replaced(PeerBook, "_is_there", lambda self, peer, *given: self.is_live(peer)),
     "nobody shows its results": replaced(voting, "_opened", lambda *given: ()),
     "votes beside who is ahead": replaced(Tips, "pressing", lambda self: []),

@@ -51,6 +51,7 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
         ("who never votes is asked again", "who_is_locked_and_never_votes_stops_no_round"),
         ("strangers are not believed", "run_is_joined_although_its_records_are_lost"),
         ("strangers are not asked", "one_that_only_talks_to_us_is_asked"),
+        ("who is not known yet is lost", "who_has_not_heard_of_the_others_is_named_with_them"),
         (
             "false results use up what is for entries that spoil",
             "entry_that_spoils_is_taken_back_after_three_false_ones",

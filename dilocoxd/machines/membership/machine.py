@@ -191,5 +191,6 @@ class Membership:
         return known.record if known is not None else None
 
     def views(self, *, now: Monotonic) -> tuple[PeerView, ...]:
-        """What the round machine is told."""
-        return tuple([known.seen_as(is_live=self.is_live(peer, now=now)) for peer, known in self._peers.items()])
+        """What the round machine is told: nothing of whom others only talk of."""
+        heard = [peer for peer, known in self._peers.items() if known.heard_at is not None]
+        return tuple([self._peers[peer].seen_as(is_live=self.is_live(peer, now=now)) for peer in heard])

@@ -161,6 +161,12 @@ class PeerBook:
     def is_live(self, peer: PeerId) -> bool:
         return peer in self.live()
 
+    def is_lost(self, peer: PeerId) -> bool:
+        """Was there, or said goodbye, and is there no more. One of which membership never heard may be on its way: a
+        coordinator that knows both of us names us together (R12.10)."""
+        record = self.records[peer]
+        return not self.is_live(peer) and (record.view is not None or record.has_departed)
+
     def is_witness(self, peer: PeerId, now: Monotonic) -> bool:
         """Whether it has to be asked before anything is committed here (R8.7): it lives, or stands here by its own word
         of a moment ago though membership has not heard of it. Two that start at once would else go on each alone."""

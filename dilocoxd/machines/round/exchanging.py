@@ -80,8 +80,7 @@ def on_audited(height: Height, event: Audited, state: str, now: Monotonic) -> Ou
 
 def _look_at_missing(height: Height, exchange: Exchange, now: Monotonic) -> Outcome:
     timers, limits = height.attempt.timers, height.limits
-    lost = sorted(exchange.by_peer.keys() - height.book.live())
-    if lost:
+    if lost := sorted(filter(height.book.is_lost, exchange.by_peer)):
         return GiveUp(f"lost {', '.join(lost[:3])}")
     repeats = tuple(exchange.retry(now))
     owing = exchange.owed_by()

@@ -61,6 +61,8 @@ def on_ready(height: Height, peer: PeerId, ready: Ready, state: str, now: Monoto
     if kind == SAME:
         return _on_ready_here(height, peer, ready, state, now)
     words.stands_elsewhere(peer)
+    if kind != BEHIND:
+        book.joined(peer)  # it answers, and will be waited for where we meet (R6)
     if Digest(ready.parent) in book.reverts.dead:  # it has not heard that an entry of its chain was taken back (R29)
         return Told(tuple([Send(peer, message) for message in book.reverts.recent(height.chain)]))
     if kind == BEHIND and book.tips.has_fallen_back(peer, now):

@@ -29,7 +29,7 @@ def look(height: Height, now: Monotonic) -> Outcome:
     retry_at = exchange.next_retry() if exchange is not None else None
     if tally.dissenting:
         return _settled(height, tally.dissenting, Waiting("", retry_at, repeats), now)
-    if lost := [peer for peer in voted_on.voters if not book.is_live(peer)]:
+    if lost := [peer for peer in voted_on.voters if book.is_lost(peer)]:
         return GiveUp(f"lost {', '.join(lost[:3])} before it voted", orders=repeats)
     if elsewhere := observers_elsewhere(height, voted_on, now):
         for peer in elsewhere:

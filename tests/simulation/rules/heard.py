@@ -111,8 +111,10 @@ class Heard:
         here = self.place
         if isinstance(message, m.Ready):
             self.departed.discard(peer)
-            self._stands(peer, message.round, message.parent)
+            is_counted = self._stands(peer, message.round, message.parent)
             if here != (message.round, message.parent):
+                if is_counted:
+                    self.silent.discard(peer)  # it answers, from elsewhere
                 self.ready.pop(peer, None)
                 if here is not None and message.round == here[0] + 1:
                     self._keep_early(peer, message)
@@ -135,14 +137,14 @@ class Heard:
         if peer in self.views or peer in self.early or num_unknown <= len(self.views):
             self.early[peer] = ready
 
-    def _stands(self, peer: PeerId, height: int, head: bytes) -> None:
-        """An older message that was overtaken takes back nothing (R22)."""
+    def _stands(self, peer: PeerId, height: int, head: bytes) -> bool:
+        """An older message that was overtaken takes back nothing (R22); whether this counts."""
         known = self.word.get(peer)
         is_recent = known is not None and self.now - known.said_at < self.limits.behind_grace_s
-        if known is None or height >= known.height or not is_recent:
-            self.word[peer] = Word(height, head, self.now)
-            if self.place is not None and height < self.place[0]:
-                self.silent.discard(peer)  # it answers, from further down
+        if known is not None and height < known.height and is_recent:
+            return False
+        self.word[peer] = Word(height, head, self.now)
+        return True
 
     def _listen_at_work(self, peer: PeerId, message: e.RoundMessage) -> None:
         match message:

@@ -1,9 +1,15 @@
 """Directed schedules for forks that have a cause although nothing was split: a pause, or one that leaves and one that
 dies. The check of forks must know exactly these causes (docs/simulation.md, R-d)."""
 
+from collections.abc import Callable
+
+from dilocoxd.ids import PeerId
 from dilocoxd.machines.membership.machine import UNREACHABLE_LIVE_S
+from dilocoxd.machines.round.grouping import coordinator_order
 from dilocoxd.machines.round.inputs import LeaveRequested
 from dilocoxd.wire.messages import Committed, Vote
+from dilocoxd.wire.records import PeerRecord
+from tests.simulation.peer.disk import RUN_ID
 from tests.simulation.peer.node import Node
 from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
 
@@ -104,6 +110,26 @@ def one_that_only_talks_to_us_is_asked() -> str:
     return "" if other.name in observers else f"decides beside {observers}, though {other.name} is ready"
 
 
+def who_has_not_heard_of_the_others_is_named_with_them() -> str:
+    """The coordinator knows the two others, and these nothing of each other: nobody is lost for that (R12.10)."""
+    swarm, nodes = _swarm(3)
+    _until(swarm, lambda: all(node.is_up for node in nodes))
+    (first, *_), *_ = [coordinator_order(RUN_ID, 0, 0, [node.name for node in nodes])]
+    for node in nodes:
+        node.presence.on_record = _of_one_alone(node, first) if node.name != first else node.presence.on_record  # type: ignore[method-assign]
+    _until(swarm, lambda: any(node.disk.log for node in nodes))
+    names = {c.peer for node in nodes if node.disk.log for c in node.disk.log[0].signed.entry.contributions}
+    if names != {node.name for node in nodes}:
+        return f"an entry of {sorted(names)} alone"
+    return f"{swarm.attempts_failed} attempts failed" if swarm.attempts_failed else ""
+
+
+def _of_one_alone(node: Node, known: PeerId) -> Callable[[PeerId, PeerRecord], None]:
+    """Of all records that come, those of this peer."""
+    take = node.presence.on_record
+    return lambda by, record: take(by, record) if record.peer == known else None
+
+
 def _contributes(node: Node, group: tuple[Node, ...]) -> bool:
     """Its newest entry is of all of these."""
     names = {c.peer for c in node.disk.log[-1].signed.entry.contributions}
@@ -116,4 +142,5 @@ CAUSES = (
     entry_that_a_leaver_handed_over_may_be_lost,
     run_is_joined_although_its_records_are_lost,
     one_that_only_talks_to_us_is_asked,
+    who_has_not_heard_of_the_others_is_named_with_them,
 )

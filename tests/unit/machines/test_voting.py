@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
+from dilocoxd.machines.round.exchanging import look as look_at_results
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.outcomes import GATHERING, Commit, GiveUp, Recover, Waiting
 from dilocoxd.machines.round.proposals import group_proposal
@@ -126,6 +127,18 @@ def test_voter_that_is_lost_or_does_not_vote_in_time_ends_the_attempt() -> None:
     assert isinstance(lost, GiveUp) and "lost" in lost.reason and not lost.blames
     silent = look(voting(ME, B), LATE)
     assert isinstance(silent, GiveUp) and silent.blames == (B,)
+
+
+def test_r12_contributor_of_which_membership_has_never_heard_is_not_lost() -> None:
+    height = voting(ME, B)
+    exchange = height.attempt.exchange
+    assert exchange is not None
+    height.book.see([], height.chain, START)
+    assert isinstance(look(height, START), Waiting)
+    assert isinstance(look_at_results(height, START), Waiting)
+    height.book.goodbye(B, has_departed=True)
+    for found in (look(height, START), look_at_results(height, START)):
+        assert isinstance(found, GiveUp) and "lost" in found.reason and not found.blames
 
 
 def test_decided_entry_whose_payload_others_hold_is_recovered_after_a_pause() -> None:

@@ -66,9 +66,10 @@ def test_hearsay_makes_nobody_live_however_new_it_is() -> None:
     table = Membership(ME)
     assert not table.seen(record(), now=at(0), is_news=False)
     assert not table.seen(record(sequence=2), now=at(1), is_news=False)
-    assert table.views(now=at(1))[0].is_live is False
+    assert table.views(now=at(1)) == (), "nothing is known of it itself"
     assert table.heard(OTHER, now=at(2)), "it answers us itself"
     assert table.live(now=at(2)) == [OTHER]
+    assert [view.peer for view in table.views(now=at(2 + LIVE_S))] == [OTHER], "and is known to be lost later"
     assert not table.heard(OTHER, now=at(3)), "that is no news"
 
 

@@ -81,6 +81,15 @@ def test_r6_who_was_silent_and_comes_back_from_further_down_is_waited_for_again(
     assert not high.machine.height.book.records[C].has_missed_join, "it answers, and may arrive here soon"
 
 
+def test_r6_who_was_silent_and_speaks_from_further_up_or_another_branch_is_waited_for_where_we_meet() -> None:
+    """Seed 1025396: p1 was cut off and lagged; p2, ahead, had said Ready again before p1 caught up with it."""
+    for height, head in ((HIGH + 1, OTHER_HEAD), (HIGH, OTHER_HEAD)):
+        high = high_desk()
+        high.machine.height.book.waited_in_vain(joining=[C])
+        high.hears(C, said_at(height, head))
+        assert not high.machine.height.book.records[C].has_missed_join
+
+
 def jumps_to(height: int) -> Desk:
     """At height 1 it hears that B stands at height 2, then at 3, and catches up for longer than words of before are
     taken for overtaken; it arrives at this height of the chain that B stands on."""
