@@ -22,8 +22,7 @@ from tests.harness.running.sites import sites, wait_until
 
 NAMES = "abc"
 PATIENCE_S = 120.0
-ABANDONED = "round.abandoned"
-SUSPICIONS = ("peer.lost", ABANDONED, "input.rejected", "fork.resolved")
+SUSPICIONS = ("peer.lost", "round.abandoned", "input.rejected", "fork.resolved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,7 @@ class Life:
     """From SIGKILL of one to the next entry of the two others."""
     returned_s: float
     suspicions: tuple[str, ...]
-    """Of peers that were there: until the kill anything but attempts given up before the newcomer was in an entry (a
-    group may name it and a site that have not heard of each other yet), after it what does not name the dead."""
+    """Of peers that were there: until the kill anything, after it what does not name the dead."""
     exit_codes: tuple[int, ...]
     heads: tuple[str, ...]
     """Chain heads at one height at the end, of all sites."""
@@ -108,11 +106,10 @@ def _lived(members: list[NamespacedSite], founders: tuple[str, str], phase_s: fl
     third = peer_of(late)
     everybody = {*founders, third}
     joined_s = wait_entry_with(keeper, everybody, 0)
-    strangers = [text for text in _said(members) if f": {ABANDONED} " in text]
     height = keeper.status()["height"]
     keeper.wait_height(height + num_rounds, PATIENCE_S)
     rows = [row for row in committed(keeper) if row["round"] >= height]
-    said = [text for text in _said(members) if text not in strangers]
+    said = _said(members)
     num_said = {member.name: len(_said([member])) for member in members}
 
     victim.kill_tree()
