@@ -1,22 +1,22 @@
-"""`start --init` streams: memory grows by some pieces and not by the model, however it is cut into files."""
+"""`start --init` streams: memory grows by some pieces and not by the model, however it is cut into files.
 
-import io
+Each measurement has a process of its own: what earlier tests of this one freed is resident still, and who takes it
+again does not grow.
+"""
+
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from dilocoxd.cli.model.origin import Origin
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
-from dilocoxd.models import ModelConfig
-from dilocoxd.models.build import check_model
-from dilocoxd.models.pretrained import Pretrained
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.store.tensor_header import INDEX_NAME, TensorEntry, encode_header
-from dilocoxd.trained.incoming import first_state
 from tests.harness.published.directory import VOCAB, save_tokenizer
 from tests.unit.models.families import FAMILY_CONFIGS
 
@@ -51,49 +51,71 @@ def publish_wide(folder: Path) -> Manifest:
     return manifest
 
 
-def status_mib(field: str) -> float:
+MEASURED = """
+import io, json, sys
+from contextlib import redirect_stdout
+from pathlib import Path
+import numpy as np
+from dilocoxd.config.manifest import load_manifest
+from dilocoxd.models import ModelConfig
+from dilocoxd.models.build import check_model
+from dilocoxd.models.pretrained import Pretrained
+from dilocoxd.outerworker.plan import make_plan
+from dilocoxd.trained.incoming import first_state
+
+run_toml, folder, out = map(Path, sys.argv[1:])
+
+def status_mib(field):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
 
+def imported():
+    answer = io.StringIO()
+    with redirect_stdout(answer):
+        assert first_state.main(["--run-toml", str(run_toml), "--init", str(folder), "--out", str(out)]) == 0
+    return len(json.loads(answer.getvalue())["files"])
 
-class Growth:
-    """How far the memory of this process has been above what it is now."""
+def held():
+    specs, source = make_plan(load_manifest(run_toml)).layout.params, Pretrained(folder)
+    return len([piece + np.float32(1) for spec in specs for piece in source.values(spec)])
 
-    def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-        self._before = status_mib("VmRSS")
+# What is loaded once, and the model in small that is tried, are not what is asked.
+check_model(ModelConfig.of_run(load_manifest(run_toml)), keeps_documents_apart=False)
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+before = status_mib("VmRSS")
+number = DOING()
+print(json.dumps({"number": number, "grown_mib": status_mib("VmHWM") - before}))
+"""
+"""How far the memory of a fresh process was above what it had before it did this."""
 
-    def mib(self) -> float:
-        return status_mib("VmHWM") - self._before
+
+def measured(doing: str, folder: Path) -> dict[str, Any]:
+    (folder / "out").mkdir()
+    command = [sys.executable, "-c", MEASURED.replace("DOING", doing)]
+    places = [folder / name for name in ("run.toml", "model", "out")]
+    done = subprocess.run([*command, *places], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Iterator[tuple[Path, Manifest]]:
-    yield tmp_path / "model", publish_wide(tmp_path / "model")
+def run(tmp_path: Path) -> Iterator[Path]:
+    """Has the model and a run.toml that begins with it."""
+    (tmp_path / "run.toml").write_text(publish_wide(tmp_path / "model").to_toml())
+    yield tmp_path
     for path in tmp_path.glob("*/*.safetensors"):
         path.unlink()
 
 
-def test_a_model_is_never_whole_in_memory(tmp_path: Path, model: tuple[Path, Manifest]) -> None:
-    folder, manifest = model
-    (tmp_path / "run.toml").write_text(manifest.to_toml())
-    (tmp_path / "out").mkdir()
-    arguments = ["--run-toml", str(tmp_path / "run.toml"), "--init", str(folder), "--out", str(tmp_path / "out")]
-    # What is loaded once, and the model in small that is tried, are not what is asked.
-    check_model(ModelConfig.of_run(manifest), keeps_documents_apart=False)
-    answer, told = io.StringIO(), io.StringIO()
-    growth = Growth()
-    with redirect_stdout(answer), redirect_stderr(told):
-        assert first_state.main(arguments) == 0, told.getvalue()
-    grown = growth.mib()
-    written = (tmp_path / "out" / "anchor.safetensors").stat().st_size / 2**20
+def test_a_model_is_never_whole_in_memory(run: Path) -> None:
+    found = measured("imported", run)
+    written = (run / "out" / "anchor.safetensors").stat().st_size / 2**20
     assert written > MODEL_MIB_MIN
-    assert len(json.loads(answer.getvalue())["files"]) == SHARDS
-    assert grown < GROWTH_MIB_MAX, f"{grown:.0f} MiB for a model of {written:.0f} MiB"
+    assert found["number"] == SHARDS
+    assert found["grown_mib"] < GROWTH_MIB_MAX, f"{found['grown_mib']:.0f} MiB for a model of {written:.0f} MiB"
 
 
-def test_holding_it_would_be_seen(model: tuple[Path, Manifest]) -> None:
-    folder, manifest = model
-    source, growth = Pretrained(folder), Growth()
-    held = [piece + np.float32(1) for spec in make_plan(manifest).layout.params for piece in source.values(spec)]
-    assert growth.mib() > MODEL_MIB_MIN, len(held)
+def test_holding_it_would_be_seen(run: Path) -> None:
+    found = measured("held", run)
+    assert found["grown_mib"] > MODEL_MIB_MIN, found
