@@ -8,6 +8,8 @@ from typing import Any
 from tests.harness.running.sites import SiteProcess
 
 LOOK_EVERY_S = 0.5
+ANSWER_S = 5.0
+"""A site that says nothing for so long does not answer: some are frozen on purpose, and looked at all the same."""
 STATE_FIELDS = ("height", "chain_head", "anchor_sha256", "state_digest")
 UNEXPLAINED_S = 3.0
 """A site that neither trains nor says what it waits for is reported after this long."""
@@ -64,6 +66,8 @@ class Watch:
 
     def __init__(self, sites: list[SiteProcess]) -> None:
         self.seen = {site.name: Seen() for site in sites}
+        for site in sites:
+            site.answer_s = ANSWER_S
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._look, args=(site,), daemon=True) for site in sites]
 

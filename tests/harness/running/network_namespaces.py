@@ -6,9 +6,6 @@ this was written for; links with latency and loss are in tests/harness/internet.
 """
 
 import contextlib
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.internet.namespaces import Namespaces, enter_namespace, run_tool
-from tests.harness.running.sites import SiteProcess
+from tests.harness.running.sites import SiteProcess, get_json
 
 PORT, API_PORT = 31337, 8080
 """The same at every site: each has a network of its own."""
@@ -112,24 +109,16 @@ class NamespacedSite(SiteProcess):
         return self.network.namespace(self.name)
 
     def get(self, path: str) -> Any | None:
-        """JSON of an API path, or None while nobody answers; a thread inside the namespace asks."""
+        """As of any site; a thread inside the namespace asks."""
         if self._asker is None:
             self._asker = ThreadPoolExecutor(1, f"ask-{self.name}", enter_namespace, (self.namespace,))
-        return self._asker.submit(_get_json, f"http://127.0.0.1:{self.port}{path}").result()
+        return self._asker.submit(get_json, f"http://127.0.0.1:{self.port}{path}", self.answer_s).result()
 
     def options(self) -> list[str]:
         """What `init`, `start` and `join` need to know about the place."""
         assert self.network is not None
         place = ["--host", self.network.address(self.name), "--port", str(PORT), "--api-port", str(API_PORT)]
         return ["--dir", str(self.run_dir), *place, "--set", "parallel.threads_per_rank=1"]
-
-
-def _get_json(url: str) -> Any | None:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, OSError, json.JSONDecodeError):
-        return None
 
 
 @contextlib.contextmanager

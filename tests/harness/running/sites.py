@@ -1,13 +1,13 @@
 """Real daemons as child processes on loopback: start, look at, break, stop. No sleeps: every wait has a condition."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,11 @@ from tests.harness.running.warm import STEP_VARIABLE, WARM_VARIABLE, fork_daemon
 
 ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.2
+ANSWER_S = 60.0
+"""Against hangs alone: 5 s were too few for a daemon that does not get the processor."""
 PYTHON = [sys.executable, "-m"]
+GONE_S = 60.0
+"""Against hangs alone: so long the kernel may need, on a busy machine, to end what was killed."""
 STEP_S = "0.12"
 """An inner step of a daemon that is not cold takes at least this long, so that trainers leave CPU to other tests: one
 of the tiny preset needs 8 ms. Phases are made long by this, not by more steps."""
@@ -46,6 +50,19 @@ def wait_until(
         time.sleep(poll_s)
 
 
+def get_json(url: str, timeout_s: float) -> Any | None:
+    """What a daemon answers, or None where nobody listens or the answer is no success.
+
+    One that stands still on a busy machine is waited for: a test that asks once means what the daemon says, and would
+    take silence for its absence.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            return json.load(answer)
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+
+
 @dataclass
 class SiteProcess:
     """One daemon with its process tree; `run_dir` outlives it."""
@@ -58,6 +75,8 @@ class SiteProcess:
     process: subprocess.Popen[bytes] | ForkedProcess | None = None
     cold: bool = field(default_factory=lambda: not os.environ.get(WARM_VARIABLE))
     """Whether it does its own imports, as for what measures starts, memory or modules, and outside of the tests."""
+    answer_s: float = ANSWER_S
+    """So long a question waits; less for who watches sites that are frozen on purpose."""
 
     @property
     def namespace(self) -> str:
@@ -97,12 +116,8 @@ class SiteProcess:
             )
 
     def get(self, path: str) -> Any | None:
-        """JSON of an API path, or None while nobody answers."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return json.load(answer)
-        except (urllib.error.URLError, OSError, json.JSONDecodeError):
-            return None
+        """JSON of an API path, or None where nobody listens or the answer is no success (`get_json`)."""
+        return get_json(f"http://127.0.0.1:{self.port}{path}", self.answer_s)
 
     def status(self) -> dict[str, Any]:
         """GET /v1/status, or {} while nobody answers."""
@@ -127,7 +142,7 @@ class SiteProcess:
         """SIGKILL of the whole tree at once, as if the machine had gone."""
         self.signal_tree(signal.SIGKILL)
         assert self.process is not None
-        self.process.wait(20)
+        self.process.wait(GONE_S)
 
     def signal_tree(self, number: signal.Signals) -> None:
         """Same signal to every process of the tree, daemon first."""
@@ -168,6 +183,6 @@ def sites(*members: SiteProcess) -> Iterator[None]:
             trees = member.tree()
             member.signal_tree(signal.SIGCONT)
             member.signal_tree(signal.SIGKILL)
-            psutil.wait_procs(trees, timeout=10)
+            psutil.wait_procs(trees, timeout=GONE_S)
             if member.process is not None:
-                member.process.wait(10)
+                member.process.wait(GONE_S)
