@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.running.run_directories import free_port
+
 pytestmark = pytest.mark.processes
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
@@ -31,8 +33,7 @@ def assert_clean_failure(done: subprocess.CompletedProcess[str], folder: Path, *
 
 
 def test_closed_port_is_named_with_its_address(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     done = join(tmp_path, f"/ip4/127.0.0.1/tcp/{port}/p2p/{PEER}")
     assert_clean_failure(done, tmp_path, f"127.0.0.1 port {port} is closed", "connect")
 
@@ -62,7 +63,6 @@ def test_something_else_on_the_port_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_every_address_is_tried_and_told(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        ports = [one.getsockname()[1], two.getsockname()[1]]
+    ports = [free_port(), free_port()]
     done = join(tmp_path, *(f"127.0.0.1:{port}" for port in ports))
     assert_clean_failure(done, tmp_path, f"port {ports[0]} is closed", f"port {ports[1]} is closed")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.daemon.process.service_manager import BLOCK_VARIABLE, ProgressWatch, ServiceManager, status_line
+from tests.harness.running.run_directories import free_port
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import FakeView
 
@@ -68,9 +69,7 @@ async def running(manager: ServiceManager, address: tuple[str, int] | None, **be
 
 
 async def test_ready_is_said_once_the_api_answers_and_not_before(tmp_path: Path) -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
+    port = free_port()
     is_asked, may_answer = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
