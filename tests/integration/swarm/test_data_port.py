@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import hashlib
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,13 @@ from dilocoxd.swarm.direct.routes import RouteView
 from dilocoxd.swarm.direct.vestibule import EACH, PLACES_ADDRESS
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.p2pd.addresses import parse_address
+from dilocoxd.swarm.streams.budget import Budget
 from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
 from dilocoxd.wire.messages import SegmentHeader
 from dilocoxd.wire.records import decode_signed
+from tests.harness.running.run_directories import free_port
 from tests.integration.swarm.members import Member, a_manifest, running, until_all_know_all
 from tests.integration.swarm.sites import header_of, memory, until
 
@@ -108,9 +109,7 @@ async def test_connection_on_which_an_offer_was_refused_carries_the_next_one(tmp
 async def test_port_that_cannot_be_reached_leaves_payloads_to_p2pd_and_says_why(tmp_path: Path) -> None:
     a, b = two(tmp_path)
     async with running(a, b):
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            port = closed.getsockname()[1]
+        port = free_port()
         b.swarm.gate.data_port = lambda: port  # as a firewall that lets nothing in
         await meet(a, b)
         await until(lambda: "port" in a.swarm.payloads_to(b.peer_id).reason, "a reason")
@@ -174,15 +173,18 @@ async def test_crowd_at_the_data_port_is_bounded_and_keeps_nobody_from_payloads(
         await until(lambda: has_data(a, b), "data connections")
         assert b.swarm.data is not None
         vestibule = b.swarm.data.listener.vestibule
+        now = asyncio.get_running_loop().time()  # stands while they come, however long that takes here
+        vestibule._budget = Budget(lambda: now, each=EACH)
         crowd = [await asyncio.open_connection("127.0.0.1", b.swarm.data.port) for _ in range(CROWD)]
         await until(lambda: vestibule.counts["entered"] + vestibule.counts["over_budget"] >= CROWD, "all came")
+        now += EACH.burst / EACH.per_s
         assert len(vestibule) <= PLACES_ADDRESS
         await carried(a, b)
         ended = [await reader.read(1) for reader, _ in crowd[: CROWD - 2 * PLACES_ADDRESS]]
         assert not any(ended)
         for _, writer in crowd:
             writer.close()
-        assert b.swarm.guard.bad_input()["data"]["too_many_streams"] >= CROWD - EACH.burst - 5 * EACH.per_s - 100
+        assert b.swarm.guard.bad_input()["data"]["too_many_streams"] >= CROWD - EACH.burst
 
 
 async def test_who_is_dropped_loses_its_connections_and_cannot_come_back(tmp_path: Path) -> None:
@@ -197,7 +199,8 @@ async def test_who_is_dropped_loses_its_connections_and_cannot_come_back(tmp_pat
         route = a.swarm.data._routes[b.peer_id]
         route.end()
         assert await a.swarm.data.take(b.peer_id, PROTOCOL_BULK) is None
-        assert b.swarm.data.listener.counts["handshakes_failed"] > failed
+        counts = b.swarm.data.listener.counts
+        await until(lambda: counts["handshakes_failed"] > failed, "b has seen it fail as well")
         assert not has_data(a, b)
 
 
