@@ -38,6 +38,7 @@ AUTHORITY, INVITE, FORGER = (SigningKey(bytes([number]) * 32) for number in (1, 
 MANIFEST = a_manifest("admitted")
 AUTHORITIES = Authorities(MANIFEST.sha256(), (AUTHORITY.public,))
 HOUR_MS = 3_600_000
+PATIENCE_S = 120
 
 
 def proof(peer: str, *, key: SigningKey = AUTHORITY, **changes: Any) -> MembershipProof:
@@ -120,9 +121,9 @@ async def test_invite_that_is_no_good_is_refused_with_one_sentence(
         key = identity.load_or_create(tmp_path / "s" / "identity.key")
         shown = encode_struct(proof(key.peer_id, **changes))
         with pytest.raises(ConfigError, match=sentence):
-            await find_manifest(Access((a.swarm.join_address(),), 20, lambda line: None, key.path, shown))
+            await find_manifest(Access((a.swarm.join_address(),), PATIENCE_S, lambda line: None, key.path, shown))
         with pytest.raises(ConfigError, match="this run admits sites by invite"):
-            await find_manifest(Access((a.swarm.join_address(),), 20, lambda line: None))
+            await find_manifest(Access((a.swarm.join_address(),), PATIENCE_S, lambda line: None))
 
 
 async def test_visitor_reads_the_manifest_and_uses_nothing_up(tmp_path: Path) -> None:
@@ -131,7 +132,9 @@ async def test_visitor_reads_the_manifest_and_uses_nothing_up(tmp_path: Path) ->
         for name in ("v", "w"):
             key = identity.load_or_create(tmp_path / name / "identity.key")
             shown = encode_struct(proof(key.peer_id, serial=8, uses=1))
-            found = await find_manifest(Access((a.swarm.join_address(),), 20, lambda line: None, key.path, shown))
+            found = await find_manifest(
+                Access((a.swarm.join_address(),), PATIENCE_S, lambda line: None, key.path, shown)
+            )
             assert found == MANIFEST
             assert not a.swarm.doors.is_member(key.peer_id)
 

@@ -87,7 +87,7 @@ async def test_site_killed_in_mid_transfer_is_a_failure_and_leaves_no_orphan(tmp
             with pytest.raises(PeerError):
                 await BulkSender(a.swarm.gate, kill_half_way).send_segment(b.peer_id, header, source, attempts=2)
         assert await b.line() == "", "nothing was confirmed"
-        await until(lambda: not any(process.is_running() for process in tree[1:]), "p2pd is gone too", 10)
+        await until(lambda: not any(process.is_running() for process in tree[1:]), "p2pd is gone too")
 
 
 async def test_site_that_leaves_is_quick_and_quiet(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The whole network part: joining, gossip, healing, restarts, goodbye."""
 
 import asyncio
+import functools
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ async def test_newcomers_join_through_any_member_and_learn_everybody(tmp_path: P
                 c.swarm.send(a.peer_id, Leaving(1, "hello"))  # type: ignore[arg-type]
                 await until(lambda: len(a.messages) == 1, "the message")
                 assert a.messages == [(c.peer_id, Leaving(1, "hello"))]  # type: ignore[arg-type]
-                assert await a.swarm.probe(c.peer_id)
+                assert await a.swarm.probe(c.peer_id, timeout_s=60)
             await until(lambda: a.state_of(c) == "training", "c said goodbye with its last state")
         assert not await a.swarm.probe(b.peer_id, timeout_s=2)
 
@@ -45,7 +47,13 @@ async def test_last_words_reach_the_others(tmp_path: Path) -> None:
         async with running(b):
             await until_all_know_all(a, b)
             b.state = "left"
-        assert a.state_of(b) == "left"
+            b.swarm.channel.call = functools.partial(patient, b.swarm.channel.call)  # type: ignore[method-assign]
+        await until(lambda: a.state_of(b) == "left", "b's last words")
+
+
+async def patient(call: Any, peer: PeerId, message: Any, *, timeout_s: float) -> Any:
+    """On a busy machine two seconds may be over before a goodbye has arrived."""
+    return await call(peer, message, timeout_s=60.0)
 
 
 async def test_news_travel_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +84,12 @@ async def test_bootstrap_that_restarts_alone_finds_its_swarm(tmp_path: Path) -> 
         assert again.peer_id == first.peer_id
         async with running(again):
             await until_all_know_all(again, b, c)
-            record = b.swarm.book.get(again.peer_id)
-            assert record is not None
-            assert record.incarnation == 2
+
+            def is_new() -> bool:
+                record = b.swarm.book.get(again.peer_id)
+                return record is not None and record.incarnation == 2
+
+            await until(is_new, "the record of its second life")
 
 
 async def test_two_swarms_are_healed_into_one_by_one_common_member(tmp_path: Path) -> None:
@@ -117,7 +128,7 @@ async def test_another_run_is_kept_out_and_told_why(tmp_path: Path) -> None:
     async with running(a):
         stranger = Member(tmp_path / "s", a_manifest("otherrun"), bootstrap=(a.swarm.join_address(),))
         async with running(stranger):
-            await until(lambda: len(stranger.events) > 1, "the failure is told")
+            await until(lambda: any("join" in event.name for event in stranger.events), "the failure is told")
             told = str(next(event for event in stranger.events if "join" in event.name))
             assert "wrong_run" in told
             assert a.swarm.peer_id in told
