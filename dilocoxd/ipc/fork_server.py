@@ -113,13 +113,17 @@ class _Server:
         os.close(self._wake_write)
 
     def _bury(self) -> None:
-        """Tell the end of every worker that has ended."""
+        """Tell the end of every worker that has ended.
+
+        Of several found at one look those that a signal killed come first: the kernel names them in the order of their
+        start, and the others may have ended because those were gone.
+        """
+        ended: list[tuple[int, int]] = []
         with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                self._say(WorkerExited(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                ended.append(found)
+        for pid, status in sorted(ended, key=lambda one: not os.WIFSIGNALED(one[1])):
+            self._say(WorkerExited(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
 
 
 def _preload(modules: tuple[str, ...]) -> Warm:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -65,7 +65,7 @@ class Workers:
         try:
             await asyncio.wait(self._exits, timeout=FIRST_EXIT_S, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait(self._exits, timeout=grace_s)
-            told = self._told()
+            killed = await asyncio.to_thread(self.living)  # a late fork server tells of the others after these
             await asyncio.to_thread(kill_tree, self._mark)
             _, missing = await asyncio.wait(self._exits, timeout=BURY_S)
         except asyncio.CancelledError:
@@ -73,7 +73,7 @@ class Workers:
             raise
         if missing:
             self._hung(f"it did not tell within {BURY_S:g} s that killed workers ended")
-        return told or "it was killed"
+        return self._told(besides=killed) or "it was killed"
 
     def living(self) -> dict[int, int]:
         """Place in the launch -> pid, of those that still run. Blocks for some 50 ms."""
@@ -88,10 +88,13 @@ class Workers:
     def _note_over(self, index: int, _: asyncio.Future[int]) -> None:
         self._over.append(index)
 
-    def _told(self) -> str:
-        """How those that are over ended, the first one first: the others may have died of that. Empty if none is."""
+    def _told(self, besides: Collection[int] = ()) -> str:
+        """How those that are over ended, the first one first: the others may have died of that. Empty if none is.
+        `besides`: places of those that count for nothing."""
         told = []
         for index in self._over:
+            if index in besides:
+                continue
             error = self._exits[index].exception()
             if error is not None:
                 return str(error)

@@ -1,7 +1,7 @@
 """A worker that does what its environment says, to look at a forked process from inside and outside.
 
-PROBE: `look` writes what it finds as JSON to its output; `wait` waits to be killed; `raise` fails; `exit` leaves with
-PROBE_STATUS; `kill` kills itself with signal PROBE_STATUS.
+PROBE: `look` writes what it finds as JSON to its output; `wait` waits to be killed, or for SIGHUP; `raise` fails;
+`exit` leaves with PROBE_STATUS; `kill` kills itself with signal PROBE_STATUS.
 """
 
 import json
@@ -19,6 +19,7 @@ def main() -> int:
         case "look":
             json.dump(found(), sys.stdout)
         case "wait":
+            signal.signal(signal.SIGHUP, lambda _number, _frame: None)
             signal.pause()
         case "raise":
             raise RuntimeError("the probe was told to fail")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from dilocoxd.daemon.workers import fork_server as module_under_test
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
-from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.forked import FIRST_EXIT_S, ForkLaunch, Workers
 from dilocoxd.daemon.workers.supervisor import Launch
 from dilocoxd.errors import WorkerError
 from dilocoxd.ipc.keep_alive import RestartBudget
@@ -129,6 +130,36 @@ async def test_of_several_the_one_that_ended_first_is_named(tmp_path: Path) -> N
     async with running(Site(tmp_path)) as site:
         workers = await site.server.start(site.probe("wait", count=2))
         os.kill(workers.pids[1], signal.SIGTERM)
+        assert await workers.end(grace_s=0.0) == "process 1: killed by SIGTERM"
+        assert workers.statuses == (-signal.SIGKILL, -signal.SIGTERM)
+
+
+def until_over(pid: int) -> None:
+    """A zombie, or buried."""
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+
+
+async def test_fork_server_that_stood_still_while_they_died_tells_of_the_killed_one_first(tmp_path: Path) -> None:
+    """The other one may have ended because its peer was gone; the kernel tells of both in the order of their start."""
+    async with running(Site(tmp_path)) as site:
+        workers = await site.server.start(site.probe("wait", count=2))
+        os.kill(site.server.pid, signal.SIGSTOP)
+        os.kill(workers.pids[1], signal.SIGKILL)
+        until_over(workers.pids[1])
+        os.kill(workers.pids[0], signal.SIGHUP)  # the probe leaves with its status
+        until_over(workers.pids[0])
+        os.kill(site.server.pid, signal.SIGCONT)
+        assert await exits(workers) == "process 1: killed by SIGKILL, process 0: exit status 0"
+
+
+async def test_what_a_worker_died_of_is_told_though_the_fork_server_is_late(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site:
+        workers = await site.server.start(site.probe("wait", count=2))
+        os.kill(site.server.pid, signal.SIGSTOP)
+        os.kill(workers.pids[1], signal.SIGTERM)
+        until_over(workers.pids[1])
+        asyncio.get_running_loop().call_later(4 * FIRST_EXIT_S, os.kill, site.server.pid, signal.SIGCONT)
         assert await workers.end(grace_s=0.0) == "process 1: killed by SIGTERM"
         assert workers.statuses == (-signal.SIGKILL, -signal.SIGTERM)
 
