@@ -166,9 +166,10 @@ def test_kills_at_random_moments(tmp_path: Path, forks: Forks) -> None:
             for _ in range(KILLS):
                 if stop.wait(rng.uniform(0.0, 0.1)):
                     return
-                if worker.is_attached and worker.process is not None:
+                process = worker.process  # looked at first: one that is being started must not be killed
+                if worker.is_attached and process is not None:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.process.pid, signal.SIGKILL)
+                        os.kill(process.pid, signal.SIGKILL)
 
         thread = threading.Thread(target=killer)
         thread.start()

@@ -283,7 +283,7 @@ def wait_gone(pid: int) -> None:
     while time.monotonic() < deadline:
         try:
             status = Path(f"/proc/{pid}/stat").read_text()
-        except FileNotFoundError:
+        except OSError:  # gone before it was opened, or before it was read
             return
         if status.rpartition(")")[2].split()[0] == "Z":
             return
