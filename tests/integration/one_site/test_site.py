@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,39 +100,44 @@ async def test_trainer_that_hangs_is_noticed_and_replaced(tmp_path: Path) -> Non
         trainer_silence_min_s=1.0,
     )
     async with running(settings) as world:
-        await world.until(lambda: world.site.trainer.generation >= 3, "a third generation")
-        reasons = [e.reason for e in world.of(WorkerChanged) if e.role == "trainer" and e.state == "lost"]
-        assert all("no sign of life" in reason and "waiting for an inner step" in reason for reason in reasons)
+
+        def hangs() -> list[str]:
+            reasons = [e.reason for e in world.of(WorkerChanged) if e.role == "trainer" and e.state == "lost"]
+            return [reason for reason in reasons if "no sign of life" in reason]
+
+        # On a busy machine one may be silent for a second before it hangs, while it owes something else.
+        await world.until(lambda: sum("waiting for an inner step" in one for one in hangs()) >= 2, "two hangs")
+        await world.until(lambda: world.site.trainer.generation > len(hangs()), "the generation after the last one")
 
 
 async def test_frozen_outer_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
     settings = dataclasses.replace(make_run(tmp_path / "run", delay="phase"), outer_silence_max_s=3.0)
     async with running(settings) as world:
         await world.until(lambda: len(world.committed) >= 2, "two entries")
-        os.kill(world.site.outer.pid, signal.SIGSTOP)
-        await world.until(lambda: len(world.committed) >= 5, "three more entries")
+        frozen, before = world.site.outer.pid, len(world.committed)
+        os.kill(frozen, signal.SIGSTOP)
+        await world.until(lambda: len(world.committed) >= before + 3, "three more entries")
         lost = [e.reason for e in world.of(WorkerChanged) if e.role == "outer" and e.state == "lost"]
-        assert len(lost) == 1 and "while it owed an answer" in lost[0]
+        assert lost and all("while it owed an answer" in reason for reason in lost)
+        assert frozen not in world.site.outer.pids
         await check_bits(world)
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "text"),
+    ("fault", "error", "text", "limits"),
     [
-        ("garbage", WorkerError, "makes no sense"),
-        ("never_ready", WorkerError, "while it started"),
-        ("refuse_config", ConfigError, "num_layers"),
+        ("garbage", WorkerError, "makes no sense", {"restarts_max": 1}),
+        # The fork server, which has 3 s of imports to do, gets no more time either.
+        ("never_ready", WorkerError, "while it started", {"restarts_max": 0, "trainer_start_timeout_s": 45.0}),
+        ("refuse_config", ConfigError, "num_layers", {"restarts_max": 1}),
     ],
 )
 async def test_trainer_that_cannot_work_ends_the_site_with_a_reason(
-    tmp_path: Path, fault: str, error: type[Exception], text: str
+    tmp_path: Path, fault: str, error: type[Exception], text: str, limits: dict[str, Any]
 ) -> None:
     settings = make_run(tmp_path / "run", delay="phase")
     settings = dataclasses.replace(
-        settings,
-        trainer_environment={**settings.trainer_environment, "PACE_FAULT": fault},
-        restarts_max=1,
-        trainer_start_timeout_s=20.0,  # the fork server, which has 3 s of imports to do, gets no more either
+        settings, trainer_environment={**settings.trainer_environment, "PACE_FAULT": fault}, **limits
     )
     with pytest.raises(BaseExceptionGroup) as caught:
         async with running(settings) as world:

@@ -46,6 +46,11 @@ def stop_held(site: SiteProcess, fault: Fault) -> psutil.Process:
     return p2pd
 
 
+def alerts(site: SiteProcess, since: float) -> list[str]:
+    """Texts of what was raised, but for a loop that this machine let stand still."""
+    return [one["text"] for one in events_of(site, "alert.raised", since=since) if one["code"] != "loop_blocked"]
+
+
 def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a", "--set", "snapshot.every_rounds=1000")  # without a model none can be written
     with sites(a):
@@ -65,7 +70,7 @@ def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop
                 fault.release()
                 assert b.process is not None
                 assert b.process.wait(SERVICE_LIMIT_S) == 0
-                assert not events_of(b, "worker.started", "alert.raised", since=began)
+                assert not events_of(b, "worker.started", since=began) and not alerts(b, began)
                 if not is_killed:
                     wait_event(a, "peer.left", began, PATIENCE_S, peer=events_of(b, "daemon.started")[0]["peer_id"])
 
@@ -78,7 +83,7 @@ def test_daemon_told_to_stop_while_it_starts_leaves_cleanly(tmp_path: Path) -> N
         wait_until(a.status, "the API", PATIENCE_S, a.describe)
         tree = a.tree()
         assert a.stop() == 0
-        assert not events_of(a, "alert.raised", since=began)
+        assert not alerts(a, began)
         assert not psutil.wait_procs(tree, timeout=10)[1]
 
 
