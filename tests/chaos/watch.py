@@ -12,7 +12,9 @@ ANSWER_S = 5.0
 """A site that says nothing for so long does not answer: some are frozen on purpose, and looked at all the same."""
 STATE_FIELDS = ("height", "chain_head", "anchor_sha256", "state_digest")
 UNEXPLAINED_S = 3.0
-"""A site that neither trains nor says what it waits for is reported after this long."""
+"""A site that neither trains nor says what it waits for is reported when it was seen so for this long."""
+LOOK_COUNTS_S = 2 * LOOK_EVERY_S
+"""A look stands for no longer than this: what was between two that lie further apart, nobody saw."""
 
 
 @dataclass
@@ -23,14 +25,16 @@ class Seen:
     is_answering: bool = False
     states: list[tuple[float, tuple[Any, ...]]] = field(default_factory=list)
     """When which (height, chain head, anchor, digest) was seen."""
-    mute_since: float = 0.0
+    mute_s: float = 0.0
+    """For how long it was seen without a reason, until `mute_looked_at`."""
+    mute_looked_at: float = 0.0
     unexplained: list[str] = field(default_factory=list)
 
     def take(self, status: dict[str, Any]) -> None:
         """Remember an answer; {} is none."""
         self.is_answering = bool(status)
         if not status:
-            self.mute_since = 0.0
+            self.mute_s = self.mute_looked_at = 0.0
             return
         self.status = status
         state = tuple(status.get(name) for name in STATE_FIELDS)
@@ -39,14 +43,13 @@ class Seen:
         self._check_reason(status)
 
     def _check_reason(self, status: dict[str, Any]) -> None:
-        now = time.monotonic()
-        if status.get("state") == "training" or status.get("waiting_for"):
-            self.mute_since = 0.0
-        elif not self.mute_since:
-            self.mute_since = now
-        elif now - self.mute_since > UNEXPLAINED_S:
-            self.unexplained.append(f"state {status.get('state')} for {now - self.mute_since:.1f} s without a reason")
-            self.mute_since = now
+        now, is_mute = time.monotonic(), status.get("state") != "training" and not status.get("waiting_for")
+        if is_mute and self.mute_looked_at:
+            self.mute_s += min(now - self.mute_looked_at, LOOK_COUNTS_S)
+        self.mute_s, self.mute_looked_at = (self.mute_s, now) if is_mute else (0.0, 0.0)
+        if self.mute_s > UNEXPLAINED_S:
+            self.unexplained.append(f"state {status.get('state')} for {self.mute_s:.1f} s without a reason")
+            self.mute_s = 0.0
 
     @property
     def state(self) -> str:

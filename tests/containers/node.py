@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.containers.engine import PREFIX, client, docker
 from tests.harness.paced.sitecustomize import STEP_VARIABLE
-from tests.harness.running.sites import ROOT, wait_until
+from tests.harness.running.sites import ANSWER_S, ROOT, wait_until
 
 PACED_AT = "/paced"
 PACED = {"PYTHONPATH": PACED_AT, STEP_VARIABLE: "0.08"}
@@ -53,11 +53,10 @@ class Node:
 
     def get(self, path: str, port: int = 8080) -> Any | None:
         """JSON of an API path, or None while nobody answers; asked from inside, where the API listens on loopback."""
-        code = (
-            f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}{path}', timeout=5).read().decode())"
-        )
+        asked = f"u.urlopen('http://127.0.0.1:{port}{path}', timeout={ANSWER_S})"
         try:
-            return json.loads(self.exec("python3", "-c", code, timeout_s=30))
+            answer = self.exec("python3", "-c", f"import urllib.request as u; print({asked}.read().decode())")
+            return json.loads(answer)
         except (AssertionError, ValueError, subprocess.TimeoutExpired):
             return None
 

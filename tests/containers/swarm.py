@@ -1,10 +1,7 @@
 """Sites in containers: how each is placed, started and joined, and what they show together."""
 
-import json
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +10,7 @@ from dilocoxd.wire.join_link import read_link
 from tests.containers.engine import corpus, docker
 from tests.containers.networks import Internet, address, multiaddr, network, place_options
 from tests.containers.node import PACED, Node, paced_volume
-from tests.harness.running.sites import wait_until
+from tests.harness.running.sites import get_json, wait_until
 
 PATIENCE_S = 400.0
 GRACE_S = 30
@@ -56,11 +53,7 @@ class SiteNode(Node):
 
     def get(self, path: str, port: int = API_PORT) -> Any | None:
         """See Node."""
-        try:
-            with urllib.request.urlopen(f"{self.url}:{port}{path}", timeout=5) as answer:
-                return json.load(answer)
-        except (urllib.error.URLError, OSError, ValueError):
-            return None
+        return get_json(f"{self.url}:{port}{path}")
 
 
 class SwarmOfContainers:
@@ -162,15 +155,19 @@ class SwarmOfContainers:
         """Outer steps that a site has; -1 while it does not answer."""
         return int(self.nodes[name].status().get("height", -1))
 
+    def height_now(self, name: str) -> int:
+        """The same of a site that is there, once it answers."""
+        return int(wait_until(lambda: self.height(name) + 1, f"{name} answers", PATIENCE_S, self.describe)) - 1
+
     def wait_rounds(self, names: str, more: int) -> float:
         """Seconds until all named sites have `more` further outer steps."""
-        goal = max(self.height(name) for name in names) + more
+        goal = max(self.height_now(name) for name in names) + more
         return self.wait(lambda: all(self.height(name) >= goal for name in names), f"{names} at height {goal}")
 
     def wait_joint(self, names: str) -> float:
         """Seconds until an entry from now on names exactly these sites (others are gone or away)."""
         wanted = {self.peer_id(name) for name in names}
-        start = max(self.height(name) for name in names)
+        start = max(self.height_now(name) for name in names)
 
         def is_joint() -> bool:
             rows = self.nodes[names[0]].get(f"/v1/rounds?from={start}&limit=1000") or []

@@ -36,7 +36,7 @@ def test_three_sites_on_separate_networks_join_by_one_address_and_train(swarm: S
 
 
 def test_killed_container_comes_back_with_its_volume(swarm: SwarmOfContainers) -> None:
-    before = swarm.height("b")
+    before = swarm.height_now("b")
     docker("kill", swarm.nodes["b"].id)
     alone_s = swarm.wait_joint("ac")
     swarm.start_again("b")

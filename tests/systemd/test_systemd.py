@@ -30,7 +30,7 @@ counts = dict(before=0, after=0)
 for _ in range(20000):
     state = subprocess.run(["systemctl", "is-active", "{UNIT}"], capture_output=True, text=True).stdout.strip()
     try:
-        is_there = urllib.request.urlopen("http://127.0.0.1:8080/healthz", timeout=5).status == 200
+        is_there = urllib.request.urlopen("http://127.0.0.1:8080/healthz", timeout=60).status == 200
     except OSError:
         is_there = False
     if state == "active":

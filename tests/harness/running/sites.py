@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.2
 ANSWER_S = 60.0
 """Against hangs alone: 5 s were too few for a daemon that does not get the processor."""
+NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException, ValueError)
+"""What asking somebody raises who is not there, goes while it answers, or has nothing to say yet."""
 PYTHON = [sys.executable, "-m"]
 GONE_S = 60.0
 """Against hangs alone: so long the kernel may need, on a busy machine, to end what was killed."""
@@ -50,7 +53,7 @@ def wait_until(
         time.sleep(poll_s)
 
 
-def get_json(url: str, timeout_s: float) -> Any | None:
+def get_json(url: str, timeout_s: float = ANSWER_S) -> Any | None:
     """What a daemon answers, or None where nobody listens or the answer is no success.
 
     One that stands still on a busy machine is waited for: a test that asks once means what the daemon says, and would
@@ -59,7 +62,7 @@ def get_json(url: str, timeout_s: float) -> Any | None:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return json.load(answer)
-    except (OSError, http.client.HTTPException, ValueError):
+    except NO_ANSWER:
         return None
 
 
