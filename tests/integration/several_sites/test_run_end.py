@@ -9,13 +9,14 @@ from dilocoxd.config.manifest import load_manifest
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.store.snapshots import ANCHOR_NAME
 from tests.harness.running.run_directories import found_run, join_run
-from tests.harness.running.sites import SiteProcess, sites
+from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
 from tests.harness.running.training import founder_options, log_of, site_options
+from tests.harness.synthetic.fake_site import HOLD
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 90
-TOKENS = 800
+TOKENS = 400
 
 
 def wait_end(site: SiteProcess) -> int:
@@ -25,12 +26,18 @@ def wait_end(site: SiteProcess) -> int:
 
 def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a", "--set", f"run.stop_after_tokens={TOKENS}")
+    holds = [a.run_dir / HOLD, tmp_path / "b" / HOLD]
+    holds[0].touch()  # neither completes the run alone before the other has started
     with sites(a):
         a.start_without_model(0.2)
-        a.wait_height(1, PATIENCE_S)
         b = join_run(tmp_path, "b", a)
+        holds[1].touch()
         with sites(b):
             b.start_without_model(0.2)
+            for site in (a, b):
+                wait_until(lambda s=site: s.status().get("peers", {}).get("live"), "the other", PATIENCE_S, b.describe)
+            for hold in holds:
+                hold.unlink()
             assert [wait_end(a), wait_end(b)] == [0, 0]
     (of_a,), (of_b,) = events_of(a, "run.completed"), events_of(b, "run.completed")
     assert (of_a["height"], of_a["tokens"]) == (of_b["height"], of_b["tokens"])
