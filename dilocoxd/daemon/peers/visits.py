@@ -15,7 +15,7 @@ from dilocoxd.daemon.observe.names import SiteNames
 from dilocoxd.errors import CommandRefused, ConfigError, PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.site_names import short_id
-from dilocoxd.swarm.discovery.hello import introduce
+from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.p2pd.addresses import parse_address
 from dilocoxd.swarm.p2pd.connections import address_text, is_relayed
 from dilocoxd.swarm.service import Swarm
@@ -26,6 +26,12 @@ PING_S: Final = 10.0
 PAYLOAD_BYTES_MAX: Final = 4 << 20
 MEASURED_BYTES_MIN: Final = 64 << 10
 """Less says more about the round trip than about the link."""
+
+
+def times_of(hellos: Sequence[Introduction]) -> tuple[float, float, float]:
+    """Shortest and longest round trip, and the clock offset by the hello with the shortest, the surest about it."""
+    shortest, *_, longest = sorted(hellos, key=lambda one: one.round_trip_s)
+    return shortest.round_trip_s, longest.round_trip_s, shortest.clock_offset_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +46,21 @@ class Visits:
     async def ping(self, site: str) -> Ping:
         """How the site is reached and how well. Raises CommandRefused: unknown, ambiguous, no answer."""
         peer, swarm = self.peer_called(site), self.swarm
-        record, trips, offset_s = swarm.book.data(swarm.peer_id), [], 0.0
+        record, hellos = swarm.book.data(swarm.peer_id), []
         try:
             for _ in range(PINGS):
-                found = await introduce(swarm.gate, peer, record=record, timeout_s=PING_S)
-                trips.append(found.round_trip_s)
-                offset_s = found.clock_offset_s
+                hellos.append(await introduce(swarm.gate, peer, record=record, timeout_s=PING_S))
             addresses = [address_text(data) for data in (await swarm.node.connections()).get(peer, ())]
             speed = await self._download_speed(peer)
         except (PeerError, WireError) as error:
             raise CommandRefused(f"{self.names.of(peer)} does not answer: {self.names.in_words(str(error))}") from error
         direct = [address for address in addresses if not is_relayed(address)]
+        shortest_s, longest_s, offset_s = times_of(hellos)
         return Ping(
             peer_id=peer,
             name=self.names.of(peer),
-            round_trip_s=min(trips),
-            worst_round_trip_s=max(trips),
+            round_trip_s=shortest_s,
+            worst_round_trip_s=longest_s,
             is_direct=bool(direct) if addresses else None,
             address=(direct or addresses or [""])[0],
             clock_offset_s=offset_s,

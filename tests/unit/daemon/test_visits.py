@@ -3,9 +3,10 @@
 import pytest
 
 from dilocoxd.daemon.observe.names import SiteNames
-from dilocoxd.daemon.peers.visits import Visits
+from dilocoxd.daemon.peers.visits import Visits, times_of
 from dilocoxd.errors import CommandRefused
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import PeerId, RunId
+from dilocoxd.swarm.discovery.hello import Introduction
 from dilocoxd.swarm.p2pd.addresses import multiaddr_bytes
 from dilocoxd.swarm.p2pd.connections import address_text, is_only_relayed, is_relayed
 from tests.unit.daemon.test_site_names import ALICE, BOB
@@ -35,6 +36,15 @@ def test_who_is_not_one_site_is_told_the_choices() -> None:
         visits(bob="garage", carol="garage").peer_called("garage")
     with pytest.raises(CommandRefused, match=r"known: none"):
         visits().peer_called("attic")
+
+
+def test_clocks_are_compared_by_the_hello_that_was_under_way_for_the_shortest_time() -> None:
+    """Each is off by up to half of its round trip: the last one tells nothing where it stood still somewhere."""
+    hellos = [
+        Introduction(RunId("r"), 0, clock_offset_s=offset_s, round_trip_s=trip_s, record=b"")
+        for offset_s, trip_s in ((2.0, 5.0), (0.25, 0.01), (-5.5, 11.0))
+    ]
+    assert times_of(hellos) == (0.01, 11.0, 0.25)
 
 
 @pytest.mark.parametrize("site", ["home", "QmMe"])
