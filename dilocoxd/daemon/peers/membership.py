@@ -16,7 +16,7 @@ from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
 from dilocoxd.ids import Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
-from dilocoxd.machines.membership.machine import DEAD, Membership
+from dilocoxd.machines.membership.machine import DEAD, GONE, Membership
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import PeersChanged
 from dilocoxd.swarm.service import Swarm
@@ -72,12 +72,16 @@ class MembershipDriver:
     def on_record(self, record: PeerRecord, is_own_word: bool) -> None:
         """A newer verified record of a peer."""
         self._names.learn(record.peer, record.name)
-        is_first = self._table.silence(record.peer, self.now()) is None
+        is_first, known = self._table.silence(record.peer, self.now()) is None, self._table.record(record.peer)
+        is_goodbye = record.state in GONE and known is not None and known.state not in GONE
         became_live = self._table.seen(record, now=self.now(), is_news=is_own_word)
         if became_live and is_first:
             self._events.emit(PeerFound(peer=record.peer, addresses=record.addresses))
-        if became_live or record.state in ("leaving", "left"):
+        if became_live or record.state in GONE:
             self.report()
+        if is_goodbye and not is_first and record.peer not in self._live_before:
+            # Of who was live when we last looked, the next look tells it.
+            self._events.emit(PeerLeft(peer=record.peer, reason=record.state))
 
     def on_contact(self, peer: PeerId) -> None:
         """The peer answered us just now."""
@@ -177,7 +181,7 @@ class MembershipDriver:
         for peer in self._table.known():
             record = self._table.record(peer)
             if record is not None:
-                is_there = self._table.is_live(peer, now=now) or record.state in ("leaving", "left")
+                is_there = self._table.is_live(peer, now=now) or record.state in GONE
                 self._journal.others.look(peer, record.state if is_there else "silent", unix)
 
     async def _probe(self, peer: PeerId) -> None:
@@ -189,7 +193,7 @@ class MembershipDriver:
     def _notice_losses(self, live: frozenset[PeerId]) -> None:
         for peer in self._live_before - live:
             record = self._table.record(peer)
-            if record is not None and record.state in ("leaving", "left"):
+            if record is not None and record.state in GONE:
                 self._events.emit(PeerLeft(peer=peer, reason=record.state))
             else:
                 reason = self._swarm.channel.last_error(peer) or self._swarm.contacts.last_error(peer) or "silent"

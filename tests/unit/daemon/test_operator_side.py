@@ -22,13 +22,15 @@ from dilocoxd.daemon.peers.dial_back import DialBack, ask_peers
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.process.token import load_or_create_token
 from dilocoxd.errors import CommandRefused, ConfigError, PeerError, WireError
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import Digest, PeerId, RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.swarm.discovery.identity import load_or_create
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.masking import masked
 from dilocoxd.wire.entry import genesis_hash
+from dilocoxd.wire.messages import PROTOCOL_MAJOR
+from dilocoxd.wire.records import PeerRecord
 from tests.harness.shapes import assert_shape
 from tests.harness.synthetic.fake_site import FakeSite
 
@@ -118,6 +120,29 @@ def daemon_chain() -> Any:
     from dilocoxd.machines.phase.settings import StartingPoint
 
     return StartingPoint()
+
+
+async def test_a_goodbye_is_told_also_of_a_site_that_was_not_live_when_we_last_looked(world: Recorded) -> None:
+    """It stood still, was held for lost, and leaves in order: who waits for its goodbye hears it."""
+
+    def heard(sequence: int, state: str) -> None:
+        world.daemon.membership.on_record(record_of(world.daemon.run_id, sequence, state), is_own_word=True)
+
+    heard(1, "training")
+    assert world.told() == ["peer.found"]
+    heard(2, "leaving")
+    heard(3, "left")
+    assert world.told() == ["peer.found", "peer.left"]
+
+
+def record_of(run_id: RunId, sequence: int, state: str) -> PeerRecord:
+    """A heartbeat of PEER."""
+    return PeerRecord(
+        peer=PEER, run_id=run_id, protocol_major=PROTOCOL_MAJOR, protocol_minor=0, incarnation=1, sequence=sequence,
+        unix_ms=1, ttl_ms=60_000, state=state, addresses=(), chain_head=Digest(b"h" * 32), chain_height=0,
+        chain_weight=0, state_digest=Digest(b"s" * 32), contributed_round=-1, milli_steps_per_s=0, tokens_per_s=0,
+        upload_bytes_per_s=0, name="attic",
+    )  # fmt: skip
 
 
 async def test_pause_before_training_holds_until_resume(world: Recorded) -> None:
