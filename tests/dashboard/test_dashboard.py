@@ -173,6 +173,18 @@ def test_lost_connection_is_shown_and_heals(page: Page, daemon: FakeDaemon) -> N
     assert page.run("return window.isSamePage") is True
 
 
+def test_an_answer_that_was_lost_is_asked_for_again(page: Page, daemon: FakeDaemon) -> None:
+    """As when the network changes under the browser: the stream lives on, one question fails."""
+    page.browser.execute_cdp_cmd("Network.enable", {})
+    page.browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*v1/alerts/history*"]})
+    page.open(daemon.url)
+    page.until(lambda: "to 120 of 121" in page.text("rounds-range"), "what was answered is shown")
+    assert page.run("return document.body.dataset.loaded") == "false"
+    page.browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    page.until_loaded()
+    page.browser.get_log("browser")  # of what was blocked
+
+
 def test_keyboard_reaches_everything_and_names_are_there(page: Page, daemon: FakeDaemon) -> None:
     page.opened(daemon.url)
     body = page.browser.find_element(By.TAG_NAME, "body")

@@ -23,6 +23,7 @@ const HEAT_ROUNDS = 120;
 const AGAIN = 20; // newest rounds that are asked for once more: a fork may have changed them
 const CALM_MS = 1000; // after an event, wait this long for more of them before asking the daemon
 const TICK_MS = 5000;
+const AGAIN_MS = 2000; // after the start of a page that not all was answered for
 const id = (name) => document.getElementById(name);
 
 const model = {
@@ -37,6 +38,7 @@ const model = {
 };
 const names = new Map();
 let heardAt = 0;
+let turns = 0; // how often the whole page was asked for
 
 // --- asking: what, and which panels show it
 
@@ -99,11 +101,11 @@ function want(...parts) {
     calm = null;
     const now = [...wanted];
     wanted.clear();
-    await askThese(now);
+    if (!(await askThese(now))) now.forEach((part) => wanted.add(part)); // with what is wanted next
   }, CALM_MS);
 }
 
-/** Ask for all of these beside each other; each is shown as soon as it is there. */
+/** Ask for all of these beside each other; each is shown as soon as it is there. Whether all were answered. */
 async function askThese(parts) {
   try {
     await Promise.all(parts.map(async (part) => { await ask[part](); render(part); }));
@@ -114,10 +116,15 @@ async function askThese(parts) {
   }
 }
 
+/** The whole page, until all of it was answered; a lost connection or a missing token begins it anew by itself. */
 async function askAll() {
+  const turn = (turns += 1);
   model.columns = { round: [] };
-  if (!(await askThese(["status", "losses"]))) return;
-  if (await askThese(["columns", "peers", "participation", "rounds", "timeline", "alerts", "events", "sample"])) await drawn();
+  const isWhole = (await askThese(["status", "losses"]))
+    && (await askThese(["columns", "peers", "participation", "rounds", "timeline", "alerts", "events", "sample"]));
+  if (turn !== turns) return;
+  if (isWhole) await drawn();
+  else setTimeout(() => { if (turn === turns && id("lost").hidden && id("token-form").hidden) askAll(); }, AGAIN_MS);
 }
 
 async function drawn() {
@@ -150,6 +157,7 @@ function setConnection(isOpen, why) {
   pill.textContent = isOpen ? "live" : "connection lost";
   pill.dataset.kind = isOpen ? "good" : "bad";
   id("lost").hidden = isOpen;
+  if (isOpen && turns > 0 && document.body.dataset.loaded !== "true") askAll();
   if (isOpen) return;
   const since = heardAt ? `What you see is from ${clock(heardAt)}.` : "";
   id("lost").textContent = `Connection lost: ${why}. ${since} Trying again; this page goes on by itself.`;
