@@ -19,9 +19,12 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dilocoxd.api.server import serve_api
 from dilocoxd.config.api import ApiSection
+from tests.harness.running.run_directories import free_port
 from tests.harness.synthetic.fake_view import FakeControl, FakeView
 
 PATIENCE_S = 60
+BROKEN = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY_RESPONSE", "ERR_NETWORK_CHANGED")
+"""What Chromium calls a connection that ended before its answer: the server went, or other tests changed interfaces."""
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--no-first-run", "--disable-default-apps", "--hide-scrollbars",
@@ -109,7 +112,7 @@ class Page:
     def errors(self) -> list[str]:
         """What the browser complained about since the last call, apart from broken connections."""
         found = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
-        return [message for message in found if "ERR_CONNECTION" not in message and "ERR_INCOMPLETE" not in message]
+        return [message for message in found if not any(cause in message for cause in BROKEN)]
 
 
 class FakeDaemon:
@@ -120,7 +123,7 @@ class FakeDaemon:
         self.view.is_ready, self.view.state, self.view.waiting_for = True, "training", ""
         self._token = token
         self._section = section
-        self._port = 0
+        self._port = free_port()  # of ours alone, also between a stop and the next start
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -136,8 +139,7 @@ class FakeDaemon:
         async def serve() -> None:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             section = ApiSection(port=self._port, requests_per_s_max=1000, **self._section)
-            async with serve_api(self.view, self.control, section, self._token) as (_, port):
-                self._port = port
+            async with serve_api(self.view, self.control, section, self._token):
                 is_up.set()
                 await self._stop.wait()
 
