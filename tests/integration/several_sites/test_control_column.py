@@ -55,9 +55,12 @@ def assert_same_chain(members: list[SiteProcess]) -> None:
 def test_two_sites_commit_rounds_together_and_leave_cleanly(tmp_path: Path) -> None:
     with pair(tmp_path, PATIENCE_S) as (a, b):
         wait_joint_round([a, b])
-        status = b.status()
-        assert status["peers"]["live"] == 1
-        assert status["state"] == "training"
+
+        def trains_with_a() -> bool:
+            status = b.status()  # read once; who was slow to answer may be suspected for a moment
+            return status["peers"]["live"] == 1 and status["state"] == "training"
+
+        wait_until(trains_with_a, "b to train with a", PATIENCE_S, b.describe)
         assert b.stop() == 0
         height = a.status()["height"]
         a.wait_height(height + 2, PATIENCE_S)
@@ -90,7 +93,7 @@ def test_killed_daemon_leaves_no_process_behind(tmp_path: Path) -> None:
         tree = a.tree()
         assert len(tree) > 1
         tree[0].send_signal(signal.SIGKILL)
-        wait_until(lambda: not any(p.is_running() and p.status() != "zombie" for p in tree[1:]), "an empty tree", 10)
+        assert not psutil.wait_procs(tree[1:], timeout=PATIENCE_S)[1], "what a killed daemon leaves behind"
 
 
 @pytest.mark.remedy("alert:worker_p2pd_lost")
@@ -99,7 +102,7 @@ def test_p2pd_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
         wait_joint_round([a, b])
         p2pd = a.status()["workers"]["p2pd"]["pid"]
         next(p for p in a.tree() if p.pid == p2pd).kill()
-        wait_until(lambda: a.status()["workers"]["p2pd"]["restarts"] == 1, "a new p2pd", PATIENCE_S, a.describe)
+        wait_until(lambda: a.status()["workers"]["p2pd"]["restarts"] >= 1, "a new p2pd", PATIENCE_S, a.describe)
         height = a.status()["height"]
         a.wait_height(height + 1, PATIENCE_S)
         wait_joint_round([a, b])
@@ -134,6 +137,7 @@ def test_second_daemon_on_a_run_directory_is_refused(tmp_path: Path) -> None:
 def test_ports_in_use_are_named(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with socket.socket() as taken, sites(a):
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `free_port`: connections may linger there
         taken.bind(("127.0.0.1", a.port))
         taken.listen()
         a.start_without_model()
@@ -142,6 +146,7 @@ def test_ports_in_use_are_named(tmp_path: Path) -> None:
         assert f"port {a.port}" in a.log_path.read_text()
     _, site = open_run_dir(a.run_dir).load()
     with socket.socket() as taken, sites(a):
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `free_port`: connections may linger there
         taken.bind(("127.0.0.1", site.network.port))
         taken.listen()
         a.start_without_model()

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MOMENTS = ("training", "exchange", "commit", "apply")
 VICTIMS = ("outer", "trainer", "p2pd", "daemon")
-TREE_GONE_S = 10.0
+TREE_GONE_S = 60.0
 
 
 @dataclass
