@@ -23,10 +23,12 @@ BAD_NEWS = ("Traceback", "Error", "ERROR", "WARNING", "exception", "go-libp2p")
 
 def wait_training(site: SiteProcess, terminal: Terminal) -> None:
     """Until its trainers train, and the terminal has something to lose."""
-    wait_until(
-        lambda: site.status().get("state") == "training" and site.status()["phase"]["inner_step"] > 0,
-        "training in a terminal", PATIENCE_S, lambda: terminal.text,
-    )  # fmt: skip
+
+    def is_training() -> bool:
+        status = site.status()
+        return status.get("state") == "training" and status["phase"]["inner_step"] > 0
+
+    wait_until(is_training, "training in a terminal", PATIENCE_S, lambda: terminal.text)
 
 
 def test_ctrl_c_is_a_goodbye_and_leaves_a_clean_screen(tmp_path: Path) -> None:
