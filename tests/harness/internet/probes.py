@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from tests.harness.internet.namespaces import enter_namespace
+from tests.harness.internet.network import Internet
 from tests.harness.running.network_namespaces import Network
 
 PORT = 5000
@@ -73,8 +74,13 @@ def round_trips_s(network: Network, here: str, there: str, count: int = 9) -> li
     return times
 
 
-def datagrams_received(network: Network, here: str, there: str, count: int) -> list[int]:
-    """Numbers of those of `count` datagrams that arrived, in order of arrival."""
+def _carried(internet: Internet, there: str) -> int:
+    """Packets to a site that are not under way any more."""
+    return sum(internet.counts()[internet.address(there)].values())
+
+
+def datagrams_received(network: Internet, here: str, there: str, count: int) -> list[int]:
+    """Numbers of those of `count` datagrams that arrived, in order of arrival; once none is under way any more."""
 
     def bound() -> socket.socket:
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -90,15 +96,18 @@ def datagrams_received(network: Network, here: str, there: str, count: int) -> l
         for number in range(count):
             sender.sendto(number.to_bytes(4, "big"), (network.address(there), PORT))
 
-    found = []
+    found, is_over, before = [], False, _carried(network, there)
     with receiver, sender, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send)
-        try:
-            while True:
+        while True:
+            try:
                 found.append(int.from_bytes(receiver.recv(4), "big"))
-        except TimeoutError:
-            sending.result()
-            return found
+            except TimeoutError:  # nothing comes, or somebody on the way stands still
+                if is_over:
+                    return found
+                is_over = sending.done() and _carried(network, there) - before >= count
+                if is_over:
+                    sending.result()
 
 
 def bulk_bytes_per_s(network: Network, here: str, there: str, mib: int, streams: int = 1) -> float:
