@@ -8,6 +8,7 @@ from typing import Any
 
 from dilocoxd.ipc.fault import FAULT_VARIABLE, POINTS
 from tests.harness.running.sites import SiteProcess, wait_until
+from tests.harness.synthetic.fake_site import STOOD_STILL
 
 Event = dict[str, Any]
 
@@ -61,6 +62,20 @@ def wait_event(site: SiteProcess, name: str, since: float, timeout_s: float, **f
 
     found: Event = wait_until(first, f"{name} {fields} of {site.name}", timeout_s, site.describe)
     return found
+
+
+def standstills(site: SiteProcess) -> list[tuple[float, float]]:
+    """Stretches of unix time in which the daemon's loop did not run, by its own word: it had no CPU."""
+    found = [(event["time"], event["lag_s"]) for event in events_of(site, "loop.blocked")]
+    fake = site.run_dir / STOOD_STILL
+    if fake.exists():
+        found += [(float(at), float(lag_s)) for at, lag_s in map(str.split, fake.read_text().splitlines())]
+    return [(at - lag_s, at) for at, lag_s in found]
+
+
+def stood_still_s(site: SiteProcess, begin: float, end: float) -> float:
+    """How much of a stretch of unix time that was."""
+    return sum(max(0.0, min(end, until) - max(begin, since)) for since, until in standstills(site))
 
 
 def now() -> float:

@@ -8,11 +8,13 @@ import asyncio
 import hashlib
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dilocoxd.answers.site import ProfileStatus
+from dilocoxd.daemon.process.loop_watch import watch_loop_lag
 from dilocoxd.daemon.site.interface import (
     SiteEvent,
     SiteLayout,
@@ -44,6 +46,10 @@ HOLD = "hold-apply"
 """A file of this name in the run directory keeps entries from being applied, like an outer worker without CPU."""
 TURN = "turn-bit"
 """With a file of this name there one bit of the state turns over at the next entry, as in bad memory; the file goes."""
+STOOD_STILL = "stood-still"
+"""This file gets a line each time that the daemon's loop came back late by more than LATE_S: unix time, and by how many
+seconds. The real site has an event for it."""
+LATE_S = 1.0
 GENESIS = Digest(hashlib.sha256(b"fake genesis").digest())
 
 
@@ -56,6 +62,7 @@ class FakeSite:
         self.num_beats = 0
         self._rng = random.Random(str(settings.run_directory))
         self._hold = settings.run_directory / HOLD
+        self._stood_still = settings.run_directory / STOOD_STILL
         self._turn = settings.run_directory / TURN
         self.buffers = Buffers()
         self.buffers.provide([Buffer(OUTBOX, TOTAL), Buffer(RESULT, TOTAL), Buffer(INBOX, SLOTS * TOTAL)])
@@ -74,7 +81,15 @@ class FakeSite:
         self.buffers.close()  # a process makes hundreds of sites, and may have 1,024 files open
 
     async def run(self) -> None:
-        await self._is_over.wait()
+        watch = asyncio.create_task(watch_loop_lag(self._note_lag, lag_max_s=LATE_S))
+        try:
+            await self._is_over.wait()
+        finally:
+            watch.cancel()
+
+    def _note_lag(self, seconds: float, doing: str) -> None:
+        with self._stood_still.open("a") as file:
+            file.write(f"{time.time():.3f} {seconds:.3f}\n")
 
     async def ready(self) -> SiteLayout:
         return SiteLayout(numel=TOTAL, payload_bytes={0: (LENGTHS,)}, inbox_slots=SLOTS)
