@@ -15,6 +15,7 @@ from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
 from tests.harness.recorded.waiting_reasons import Wait, waits
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import stood_still_s
 from tests.harness.running.training import (
     PATIENCE_S,
     assert_logs_agree,
@@ -31,6 +32,7 @@ EXCHANGE = ("exchanging", "voting")
 FROZEN_S = 30.0
 GONE_S = 10.0
 """Until a peer that says nothing counts as dead."""
+TREE_GONE_S = 60.0
 LATE_S = 5.0
 """By how much a busy machine may be late."""
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -74,7 +76,7 @@ def test_two_sites_train_one_model_and_survive_the_loss_of_any_worker(
         for victim in ("outer", "trainer", "p2pd"):
             height = b.status()["height"]
             worker_process(b, victim).kill()
-            wait_until(lambda v=victim: b.status()["workers"][v]["restarts"] == 1, f"a new {victim}", PATIENCE_S)
+            wait_until(lambda v=victim: b.status()["workers"][v]["restarts"] >= 1, f"a new {victim}", PATIENCE_S)
             wait_contributions_after(b, height + 2)
         assert_states_agree(founder, b)
         assert [b.stop(), founder.stop()] == [0, 0]
@@ -119,9 +121,9 @@ def test_frozen_site_holds_up_nobody_and_a_killed_daemon_takes_its_tree_with_it(
         tree = b.tree()
         assert len(tree) > 4
         tree[0].kill()
-        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert not psutil.wait_procs(tree, timeout=TREE_GONE_S)[1]
         assert b.process is not None
-        b.process.wait(1)
+        b.process.wait(TREE_GONE_S)
         height = founder.status()["height"]
         b.start()
         wait_contributions_after(b, height + 1)
@@ -129,15 +131,22 @@ def test_frozen_site_holds_up_nobody_and_a_killed_daemon_takes_its_tree_with_it(
         assert [b.stop(), founder.stop()] == [0, 0]
         assert_logs_agree(founder, b)
         frost = [wait for wait in waits(founder.run_dir) if frozen_at < wait.ended_at < thawed_at]
-        assert_waits_are_within_the_grace(frost)
+        assert_waits_are_within_the_grace(founder, frost)
 
 
-def assert_waits_are_within_the_grace(frost: list[Wait]) -> None:
-    """What a site waited for while the other one was frozen, and what it would have waited at most.
+def assert_waits_are_within_the_grace(site: SiteProcess, frost: list[Wait]) -> None:
+    """What a site waited for while the other one was frozen, and what it would have waited at most, less the time in
+    which its own machine let it stand still.
 
     For a contribution: the grace, which follows the phases that it measured; for a proposal, segments or votes of a
     frozen coordinator or owner: until that one counts as gone. Then nothing.
     """
+    unix = time.time() - time.monotonic()
+
+    def seconds(wait: Wait) -> float:
+        end = unix + wait.ended_at
+        return wait.seconds - stood_still_s(site, end - wait.seconds, end)
+
     rounds = sorted({wait.round for wait in frost})
     held_up = [(n, [w for w in frost if w.round == n and is_for_others(w)]) for n in rounds]
     for number, waited in held_up:
@@ -146,11 +155,11 @@ def assert_waits_are_within_the_grace(frost: list[Wait]) -> None:
     assert len(rounds) >= 3
     for wait in frost:
         if "are not ready" in wait.reason:
-            assert wait.seconds < wait.grace_s + LATE_S, wait
+            assert seconds(wait) < wait.grace_s + LATE_S, wait
     for number, waited in held_up:
         grace_s = max((w.grace_s for w in waited), default=0.0)
-        assert sum(w.seconds for w in waited) < grace_s + GONE_S + LATE_S, number
-    assert sum(w.seconds for w in held_up[-2][1]) < LATE_S
+        assert sum(map(seconds, waited)) < grace_s + GONE_S + LATE_S, number
+    assert sum(map(seconds, held_up[-2][1])) < LATE_S
 
 
 def is_for_others(wait: Wait) -> bool:
