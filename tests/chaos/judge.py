@@ -132,7 +132,9 @@ def check_phases(verdict: Verdict, left: list[Left]) -> None:
     chain = max(left, key=lambda one: len(one.chain)).chain
     totals: Counter[str] = Counter()
     for one in left:
-        in_chain = {c["phase"] for row in chain for c in row["contributors"] if c["peer"] == one.peer}
+        in_chain = phases_in(chain, one.peer)
+        # The last entry of one that left may be another than that of those who were left: it knows its own chain.
+        own = phases_in(one.chain, one.peer)
         fates = fates_of(one.events)
         for phase, fate in sorted(fates.items()):
             if phase in in_chain:
@@ -140,6 +142,8 @@ def check_phases(verdict: Verdict, left: list[Left]) -> None:
                 verdict.require(
                     fate != "fed back", f"{one.name}: phase {phase} is in the chain and in the error feedback"
                 )
+            elif fate == "included" and phase in own:
+                totals["in the own chain alone, decided as others left"] += 1
             elif fate == "included":
                 verdict.violations.append(f"{one.name}: phase {phase} was settled as included and is not in the chain")
             elif fate == "lost":
@@ -151,6 +155,11 @@ def check_phases(verdict: Verdict, left: list[Left]) -> None:
         unknown = in_chain - set(fates)
         totals["in the chain, closed in an unfinished line"] += len(unknown)
     verdict.values["phases"] = dict(totals)
+
+
+def phases_in(chain: list[dict[str, Any]], peer: str) -> set[int]:
+    """Phases of a peer that the chain counts."""
+    return {c["phase"] for row in chain for c in row["contributors"] if c["peer"] == peer}
 
 
 def fates_of(events: list[dict[str, Any]]) -> dict[int, str]:
