@@ -1,6 +1,7 @@
 """Two real daemons: one is evicted, knows it, adds nothing of its own, and is back with a fresh invite."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,18 @@ from tests.integration.admission.test_admission import PATIENCE_S, cli_text, com
 pytestmark = pytest.mark.processes
 
 
-def alerts(site: SiteProcess) -> dict[str, str]:
-    return {alert["code"]: alert["text"] for alert in site.status().get("alerts", ())}
+def alerts_of(status: dict[str, Any]) -> dict[str, str]:
+    return {alert["code"]: alert["text"] for alert in status.get("alerts", ())}
 
 
 def is_out(site: SiteProcess) -> bool:
-    return site.status().get("state") == "paused" and "evicted" in alerts(site)
+    status = site.status()
+    return status.get("state") == "paused" and "evicted" in alerts_of(status)
+
+
+def is_back(site: SiteProcess) -> bool:
+    status = site.status()
+    return status.get("state") == "training" and not alerts_of(status).keys() & {"evicted", "fork_below_final"}
 
 
 @pytest.mark.remedy("alert:evicted")
@@ -34,7 +41,8 @@ def test_evicted_site_halts_says_so_and_comes_back_with_a_fresh_invite(tmp_path:
             assert "is evicted" in cli_text("evict", ids[1], str(a.run_dir))
             wait_until(lambda: is_out(b), "b to know", PATIENCE_S, b.describe)
             told = "evicted from the run by its authorities (shown by "
-            assert told in alerts(b)["evicted"] and told in b.status()["waiting_for"]
+            status = b.status()
+            assert told in alerts_of(status)["evicted"] and told in status["waiting_for"]
             assert "evicted" in cli_text("members", str(b.run_dir))
 
             at_a = a.status()["height"]
@@ -45,7 +53,7 @@ def test_evicted_site_halts_says_so_and_comes_back_with_a_fresh_invite(tmp_path:
             wait_until(lambda: is_out(b), "b to know after a restart", PATIENCE_S, b.describe)
             at_a = a.status()["height"]
             wait_until(lambda: a.status()["height"] > at_a + 8, "a goes on alone", PATIENCE_S, a.describe)
-            assert {ids[1]} not in committed(b) and "alone" not in alerts(b)
+            assert {ids[1]} not in committed(b) and "alone" not in alerts_of(b.status())
             b.stop()
 
             for words in ("Ask an authority for a new invite, stop the daemon", "`dilocoxd join LINK --dir RUN_DIR`"):
@@ -55,4 +63,4 @@ def test_evicted_site_halts_says_so_and_comes_back_with_a_fresh_invite(tmp_path:
             b.start_without_model()
             at = a.status()["height"]
             wait_until(lambda: set(ids) in committed(a)[at:], "a round of two again", PATIENCE_S, a.describe)
-            assert b.status()["state"] == "training" and not alerts(b).keys() & {"evicted", "fork_below_final"}
+            wait_until(lambda: is_back(b), "b to train", PATIENCE_S, b.describe)
