@@ -8,7 +8,14 @@ from click.testing import CliRunner
 from dilocoxd.store.rundir import open_run_dir
 from tests.harness.running.run_directories import common_options, found_run, free_port, join_run, link_of
 from tests.harness.running.sites import SiteProcess, sites, wait_until
-from tests.integration.admission.test_admission import PATIENCE_S, cli_text, committed, refused
+from tests.integration.admission.test_admission import (
+    ELECTORS_S,
+    PATIENCE_S,
+    QUICK_S,
+    cli_text,
+    committed,
+    refused,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -60,16 +67,16 @@ def test_authority_hands_over_and_its_old_links_are_void(tmp_path: Path) -> None
 def test_members_replace_authorities_whose_keys_are_lost(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
-        a.start_without_model()
+        a.start_without_model(QUICK_S)
         a.wait_height(1, PATIENCE_S)
         open_run_dir(a.run_dir).authority_key.unlink()
         b, c = join_run(tmp_path, "b", a), join_run(tmp_path, "c", a)
         with sites(b, c):
             for site in (b, c):
-                site.start_without_model()
+                site.start_without_model(QUICK_S)
             ids = wait_together(a, b, c)
             counts = lambda: all(sum(one in names for names in committed(b)[-64:]) >= 24 for one in ids)  # noqa: E731
-            wait_until(counts, "three electors", PATIENCE_S, b.describe)
+            wait_until(counts, "three electors", ELECTORS_S, b.describe)
             key = str(tmp_path / "new.key")
             cli_text("authority", "new", key)
             told = cli_text("authority", "vote", str(b.run_dir), "--key", key)
@@ -88,7 +95,7 @@ def test_members_replace_authorities_whose_keys_are_lost(tmp_path: Path) -> None
             wait_until(lambda: _has_key(b, key), "the file of b", PATIENCE_S, b.describe)
             d = join_by(tmp_path, "d", cli_text("invite", str(b.run_dir)).split()[-1])
             with sites(d):
-                d.start_without_model()
+                d.start_without_model(QUICK_S)
                 wait_together(a, b, c, d)
                 assert "members" in cli_text("authority", "show", str(d.run_dir))
 
