@@ -11,7 +11,7 @@ from tests.chaos.plan import Fault
 from tests.chaos.torment import Torment, Tormented
 from tests.chaos.watch import Watch
 from tests.harness.running.network_namespaces import NamespacedSite, namespaced
-from tests.harness.running.sites import sites
+from tests.harness.running.sites import STOP_S, sites
 from tests.harness.running.training import write_corpus
 
 TICK_S = 0.1
@@ -20,7 +20,7 @@ START_S = 240.0
 QUIET_S = 240.0
 CALM_ROUNDS = 8
 """Rounds after the faults: their losses are what the sites end with."""
-LEAVE_S = 30.0
+LEAVE_S = STOP_S
 SETTINGS: dict[str, object] = {
     "data.validation_sequences": 48,
     "data.evaluate_every_rounds": 1,

@@ -14,7 +14,7 @@ from tests.chaos.watch import Watch
 from tests.harness.running.network_namespaces import PORT, NamespacedSite, Network
 from tests.harness.running.run_directories import link_of
 
-TREE_GONE_S = 15.0
+TREE_GONE_S = 60.0
 WHOLE_LEFT_MIN = 2
 """Sites that must be undisturbed and training when another one is wiped: one of them may have all that is left."""
 

@@ -12,15 +12,15 @@ import psutil
 from tests.demo import liar
 from tests.demo.history import SiteHistory, Watcher
 from tests.harness.running.run_directories import link_of
-from tests.harness.running.sites import SiteProcess
+from tests.harness.running.sites import STOP_S, SiteProcess
 
 POLL_S = 0.05
 KILL_POLL_S = 0.005
 TREE_EVERY_S = 2.0
 START_TIMEOUT_S = 240.0
 ROUND_TIMEOUT_S = 120.0
-LEAVE_TIMEOUT_S = 20.0
-TREE_GONE_S = 10.0
+LEAVE_TIMEOUT_S = STOP_S
+TREE_GONE_S = 60.0
 ROUNDS_AFTER_RETURN = 4
 
 

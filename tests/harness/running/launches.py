@@ -1,6 +1,5 @@
 """Launches of fresh sites by `dilocoxd join ADDR`, one after the other, and the time of each stage of joining."""
 
-import signal
 import statistics
 import sys
 from collections.abc import Sequence
@@ -33,9 +32,7 @@ def launch(founder: SiteProcess, folder: Path, number: int, command: Sequence[st
         at = now()
         site.start_command([*command, "join", link, *common_options(site.run_dir, site.port), *options])
         times = _watch(founder, site, at)
-        assert site.process is not None
-        site.process.send_signal(signal.SIGTERM)
-        assert site.process.wait(20) == 0, site.describe()
+        assert site.stop() == 0, site.describe()
     wait_event(founder, "peer.left", at, 60, peer=events_of(site, "daemon.started")[0]["peer_id"])
     return Launch(site.name, times)
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,8 +23,9 @@ ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.2
 ANSWER_S = 60.0
 """Against hangs alone: 5 s were too few for a daemon that does not get the processor."""
-NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException, ValueError)
-"""What asking somebody raises who is not there, goes while it answers, or has nothing to say yet."""
+STOP_S = 60.0
+"""A daemon ends itself 19 s after SIGTERM at the latest, of the time in which it runs; how soon is asked by other tests
+than those that only stop one."""
 PYTHON = [sys.executable, "-m"]
 GONE_S = 60.0
 """Against hangs alone: so long the kernel may need, on a busy machine, to end what was killed."""
@@ -62,7 +62,7 @@ def get_json(url: str, timeout_s: float = ANSWER_S) -> Any | None:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return json.load(answer)
-    except NO_ANSWER:
+    except (OSError, http.client.HTTPException, ValueError):
         return None
 
 
@@ -153,7 +153,7 @@ class SiteProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def stop(self, timeout_s: float = 20.0) -> int:
+    def stop(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM to the daemon; its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.harness.running.run_directories import found_run, join_run
-from tests.harness.running.sites import ROOT, SiteProcess, sites, wait_until
+from tests.harness.running.sites import ROOT, STOP_S, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of, now, wait_event
 from tests.harness.running.terminals import INTERRUPT, Terminal, in_terminal
 from tests.harness.running.training import PATIENCE_S, founder_options, site_options
@@ -16,7 +16,6 @@ from tests.harness.running.training import PATIENCE_S, founder_options, site_opt
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 NUM_STOPS = int(os.environ.get("DILOCOXD_CTRL_C", "2"))
 """20 of 20 is what was asked for, a quarter of an hour on a busy machine (docs/lab/inputs.md)."""
-STOP_S = 20.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TERM": "xterm"}
 BAD_NEWS = ("Traceback", "Error", "ERROR", "WARNING", "exception", "go-libp2p")
 

@@ -87,7 +87,7 @@ def test_minority_waits_with_a_reason_and_catches_up_by_entries_alone(tmp_path: 
         network.heal(alone.name)
         wait_entry(members[0], set(peers), since=height + 8)
         alone.wait_height(height + 8, PATIENCE_S)
-        assert [member.stop(40) for member in members] == [0, 0, 0, 0]
+        assert [member.stop() for member in members] == [0, 0, 0, 0]
     chain = dilocoxd_json("log", "show", str(alone.run_dir), "--last", "0")
     assert len(chain) > height + 8
     assert all(row["payload_bytes"] is not None for row in chain), f"entries were skipped: {json.dumps(chain)[:500]}"

@@ -59,7 +59,7 @@ def test_halves_train_on_alone_and_become_one_chain_within_two_rounds(tmp_path: 
         # What was in flight at contact is settled before; what a site gives next carries what the fork had cost it.
         for member, peer in zip(members, peers, strict=True):
             wait_until(lambda m=member, p=peer: has_come_late(m, p), "work that comes late", PATIENCE_S, everybody)
-        assert [member.stop(40) for member in members] == [0, 0, 0, 0]
+        assert [member.stop() for member in members] == [0, 0, 0, 0]
     resolved_at = {m.name: assert_work_came_late(m, peer) for m, peer in zip(members, peers, strict=True)}
     winners = [member for member in members if resolved_at[member.name] is None]
     assert len(winners) == 2
