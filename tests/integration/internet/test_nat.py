@@ -31,8 +31,8 @@ WITNESSES = ("relay", "w1", "w2", "w3")
 PUNCH_S = 30.0
 STAY_S = 4.0
 """p2pd punches within one round trip of the relayed connection, and tries three times."""
-MAP_S = 12.0
-"""p2pd asks a router for 10 s at its start."""
+MAP_S = 30.0
+"""p2pd asks a router for 10 s at its start; what it was granted is there soon after, on a machine with CPU for both."""
 ECHO = "/test/echo"
 
 
@@ -109,7 +109,7 @@ async def echo(swarm: Swarm) -> bytes:
     await swarm.nodes["b"].set_handler(ECHO, answer)
     reader, writer = await swarm.nodes["a"].open_stream(swarm.nodes["b"].peer_id, ECHO)
     writer.write(b"hello")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PUNCH_S):
         said = await reader.readexactly(5)
     writer.close()
     return said
