@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
+from tests.chaos.judge import NOTHING_TRAINED
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import Event, Fault, events_of, now, wait_event
@@ -174,14 +175,18 @@ def test_site_comes_back_and_all_anchors_are_equal(swarm: Swarm, victim: str, mo
 
 
 def phases_of(site: SiteProcess, peer: str) -> tuple[set[int], set[int], set[int], set[int]]:
-    """Phases that a stopped site closed; of those in the chain; kept in its error feedback; given up before that."""
+    """Phases that a stopped site closed with something in them; of those in the chain; kept in its error feedback;
+    given up before that."""
     closed = {e["phase"] for e in events_of(site, "phase.closed")}
+    assert closed == set(range(len(closed))), "its trainers were never disturbed"
     named = {c.phase for signed in log_of(site).entries() for c in signed.entry.contributions if c.peer == peer}
     settled = events_of(site, "contribution.settled")
     kept = {e["phase"] for e in settled if not e["is_included"]}
     assert named >= {e["phase"] for e in settled if e["is_included"]}
-    refused = {e["phase"] for e in events_of(site, "contribution.refused")}
-    return closed, named, kept, refused
+    refused = events_of(site, "contribution.refused")
+    # An entry that a slow site only hears of may replace the state under a phase that had just begun.
+    empty = {e["phase"] for e in refused if e["reason"].startswith(NOTHING_TRAINED)}
+    return closed - empty, named, kept, {e["phase"] for e in refused} - empty
 
 
 def test_in_the_end_no_phase_of_the_others_is_lost(swarm: Swarm) -> None:
@@ -190,7 +195,6 @@ def test_in_the_end_no_phase_of_the_others_is_lost(swarm: Swarm) -> None:
     assert_logs_agree(*swarm.members)
     for survivor in (swarm.a, swarm.c):
         closed, named, kept, refused = phases_of(survivor, peers[survivor.name])
-        assert closed == set(range(len(closed))), "their trainers were never disturbed"
         assert not refused
         lost = closed - named - kept
         assert lost <= {max(closed)}, "only what was in flight at the end is nowhere but in the feedback on disk"
