@@ -10,7 +10,7 @@ from tests.harness.running.run_directories import found_run
 from tests.harness.running.sites import sites
 from tests.harness.running.training import PATIENCE_S, founder_options, site_options
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 LAUNCHES = 20
 
 

@@ -172,7 +172,8 @@ def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Pa
     a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=5))
     with sites(a):
         a.start()
-        a.wait_height(RecoveryLimits().replay_max + 8, PATIENCE_S)
+        for height in range(RecoveryLimits().replay_max + 9):
+            a.wait_height(height, PATIENCE_S)
         b = join_run(tmp_path, "b", a, *site_options(shared))
         with sites(b):
             b.start()
