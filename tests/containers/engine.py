@@ -73,7 +73,7 @@ def client() -> tuple[str, ...]:
 
 
 def _is_up() -> bool:
-    return subprocess.run([*client(), "info"], capture_output=True, timeout=60, check=False).returncode == 0
+    return subprocess.run([*client(), "info"], capture_output=True, timeout=180, check=False).returncode == 0
 
 
 @contextlib.contextmanager

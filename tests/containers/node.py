@@ -88,5 +88,5 @@ class Node:
     def logs(self) -> str:
         """All that the container's main process said."""
         command = [*client(), "logs", self.id]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
         return done.stdout.decode("utf-8", "replace")

@@ -158,7 +158,7 @@ def newest_of_three(name: str) -> int:
     """Newest entry of three sites in this site's history; -1: none."""
     node = docker("ps", "-q", "--filter", f"name={PROJECT}_{name}_1")
     command = [*client(), "exec", node, "python3", "-c", NEWEST_OF_THREE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return int(done.stdout) if done.returncode == 0 else -1
 
 

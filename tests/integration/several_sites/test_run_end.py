@@ -16,12 +16,14 @@ from tests.harness.synthetic.fake_site import HOLD
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 90
+END_S = 250
+"""For the start of real trainers and some rounds."""
 TOKENS = 400
 
 
 def wait_end(site: SiteProcess) -> int:
     assert site.process is not None
-    return site.process.wait(PATIENCE_S)
+    return site.process.wait(END_S)
 
 
 def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> None:
