@@ -242,6 +242,8 @@ class TrainingLoop:
         self._flat.take(self._anchor, command.how, command.mixed_round)
         self._hold(command.round, command.shared_steps)
         self._needs_anchor = False
+        if command.how == "replace":
+            self._order.begin(command.samples)
         self._channel.barrier()
         self._tell(
             local_trainer.AnchorTaken(

@@ -1,16 +1,20 @@
-"""Tells the trainers which samples their next phase reads: the leases of our chain, kept in step with it."""
+"""Tells the trainers which samples their next phase reads: the leases of our chain, kept in step with it.
+
+Says with which base a contribution of ours may come into that chain, so that no sample is taken that nobody has read.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.ids import PeerId, PhaseId
+from dilocoxd.ids import PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
 from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases, num_doors
 from dilocoxd.machines.reading.ranges import num_leased
-from dilocoxd.wire.entry import Entry
-from dilocoxd.wire.local.trainer import SAMPLE_RANGES_MAX, CloseBoundary, StartTraining
+from dilocoxd.machines.reading.told import ToldPhases
+from dilocoxd.wire.entry import Contribution, Entry
+from dilocoxd.wire.local.trainer import SAMPLE_RANGES_MAX, CloseBoundary, StartTraining, TakeAnchor
 
 ABSENT_ROUNDS_MIN: Final = 16
 
@@ -33,7 +37,7 @@ class ReadingPlan:
     def __init__(self, rules: LeaseRules | None, me: PeerId) -> None:
         self.leases: Leases | None = first_leases(rules) if rules is not None else None
         self._rules = rules
-        self._me = me
+        self._told = ToldPhases(me)
 
     def restart(self, entries: Iterable[Entry]) -> None:
         """The chain is another one now, or longer than we knew."""
@@ -48,15 +52,24 @@ class ReadingPlan:
             self.leases = self.leases.extended(entry)
 
     def with_samples(self, command: TrainerCommand) -> TrainerCommand:
-        """`command`, with what its phase reads if it begins one."""
+        """`command`, with what its phase reads if it begins one, or begins it anew: what the trainers did before they
+        replace their state is dropped, so what they read in it is not read."""
         match command:
             case StartTraining():
                 return replace(command, samples=self._samples(command.phase))
             case CloseBoundary():
                 return replace(command, samples=self._samples(command.next_phase))
+            case TakeAnchor(how="replace") if self._told.newest is not None:
+                return replace(command, samples=self._samples(self._told.newest))
             case _:
                 return command
 
     def _samples(self, phase: PhaseId) -> tuple[int, ...]:
-        queue = self.leases.reading(self._me, phase) if self.leases is not None else ()
-        return tuple(bound for part in queue[:SAMPLE_RANGES_MAX] for bound in (part.start, part.stop))
+        queue = self._told.tell(phase, self.leases, SAMPLE_RANGES_MAX) if self.leases is not None else ()
+        return tuple(bound for part in queue for bound in (part.start, part.stop))
+
+    def base_of(self, contribution: Contribution) -> RoundIndex | None:
+        """The base with which our contribution may be in our chain; None: with none (machines/reading/told.py)."""
+        if self.leases is None:
+            return contribution.base_round
+        return self._told.base_of(contribution, self.leases)

@@ -16,6 +16,7 @@ from dilocoxd.daemon.chain.ledger import Ledger, planned_by
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.daemon.observe.rounds import RoundHistory
+from dilocoxd.daemon.round.as_read import as_read
 from dilocoxd.daemon.round.inbox import RoundInbox
 from dilocoxd.daemon.round.offers import OfferCheck
 from dilocoxd.daemon.round.recorder import Recorder
@@ -195,6 +196,9 @@ class RoundDriver:
             self._is_recovering = False
         elif isinstance(event, PeersChanged):
             self._live = tuple(view.peer for view in event.peers if view.is_live)
+        offer = self._machine.height.own.offer
+        flying = offer.contribution if offer is not None else None
+        event = as_read(event, self._parts.ledger.reading, flying, self._parts.sign_offer)
         commands = self._parts.recorder.handle(event, now)
         status, height = self._machine.status, self._machine.height
         transfers.look_again((status.state, status.round, status.attempt, height.attempt.exchange is None))

@@ -14,7 +14,8 @@ its own, and the door gets a new one.
 Two newcomers at one door before either is in the chain read the same samples. The entry of the second names a base from
 before the door's new pair: it then takes nothing, and is counted (`num_twice`). So is a site that comes back after its
 queues were given to others, and a phase that began while the one two before it was still on its way: that happens when
-the one between them died, and both read the same front. A sample is never skipped.
+the one between them died, and both read the same front. A sample is never skipped, as long as sites offer no
+contribution for which others would be taken than it has read (told.py).
 """
 
 import hashlib
@@ -45,6 +46,10 @@ class LeaseRules:
     """A site without a contribution in so many entries gives its queues back."""
     share: tuple[int, int] = (1, 1)
     """(a, b): of b samples of a phase a are leased."""
+
+    def num_leased(self, contribution: Contribution) -> int:
+        """Leased samples that it claims."""
+        return num_leased(contribution.tokens // self.seq_len, self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,14 @@ class Leases:
         """What this phase reads, in this order, as far as it comes."""
         lanes = self.sites.get(peer) or self.doors[self._door_of(peer)]
         return lanes.queues[phase % LANES]
+
+    def taken_by(self, contribution: Contribution) -> Queue | None:
+        """What an entry with this contribution alone takes; None if its base is older than the front of its queue."""
+        peer, lane = contribution.peer, contribution.phase % LANES
+        lanes = self.sites.get(peer) or self.doors[self._door_of(peer)]
+        if contribution.base_round < max(lanes.since[lane], self.left.get(peer, 0)):
+            return None
+        return split(lanes.queues[lane], self.rules.num_leased(contribution))[0]
 
     def extended(self, entry: Entry) -> "Leases":
         """The leases after `entry`."""
@@ -128,8 +141,7 @@ class _Book:
     def take(self, contribution: Contribution, door: int) -> None:
         """The model has this phase now."""
         peer, height = contribution.peer, self._before.height
-        rules = self._before.rules
-        count = num_leased(contribution.tokens // rules.seq_len, rules.share)
+        count = self._before.rules.num_leased(contribution)
         lanes = self._sites.get(peer)
         if lanes is None:
             lanes, self.doors[door] = self.doors[door], self.new_lanes(height + 1)

@@ -43,3 +43,12 @@ def split(queue: Sequence[SampleRange], count: int) -> tuple[Queue, Queue]:
         first.append(part)
         count -= len(part)
     return tuple(first), ()
+
+
+def joined(queue: Iterable[SampleRange]) -> Queue:
+    """The same samples in the same order, in as few ranges as there can be: equal for equal samples."""
+    parts: list[SampleRange] = []
+    for part in queue:
+        is_next = bool(parts) and parts[-1].stop == part.start
+        parts.append(SampleRange(parts.pop().start, part.stop) if is_next else part)
+    return tuple(parts)

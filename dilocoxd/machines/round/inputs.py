@@ -81,6 +81,8 @@ class PhaseOffered:
     """sha256 of each segment payload of the first pass."""
     offer: Signature
     """Ours under the contribution."""
+    is_misread: bool = False
+    """No entry of our chain may name it: it would take other samples than the phase has read (Q4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,8 @@ class RecoveryFinished:
     """Of `unavailable`: the one whose branch came in part."""
     newest: tuple[SignedEntry, ...] = ()
     """Newest entries of the chain, NEWEST_READ at most: their votes are compared with those that were seen (R27)."""
+    misread: PhaseId | None = None
+    """The phase of our contribution in flight, if no entry of this chain may name it (Q4)."""
 
 
 @dataclass(frozen=True, slots=True)

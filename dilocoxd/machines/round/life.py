@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce
@@ -238,13 +238,16 @@ class RoundLife:
         is_of_this_round = kept is not None and (kept.promise.round, kept.promise.parent) == (tip.height, tip.head)
         self.arrive(tip, kept if is_of_this_round else None)
 
-    def arrive(self, chain: ChainView, kept: KeptPromise | None = None) -> None:
+    def arrive(self, chain: ChainView, kept: KeptPromise | None = None, misread: PhaseId | None = None) -> None:
         """A new tip: drop a contribution that can never be used (R16), say where we are. `kept`: what we promised for
-        this round before we were restarted; the first word carries it (R3)."""
+        this round before we were restarted; the first word carries it (R3). `misread`: see RecoveryFinished."""
         height = self.height = Height(self.terms, self.own, self.book, chain, self.now, self.height)
         self.book.reach(chain)
         offer = self.own.offer
-        if offer is not None and (problem := contribution_problem(offer.contribution, chain, self.terms.limits)):
+        problem = contribution_problem(offer.contribution, chain, self.terms.limits) if offer is not None else ""
+        if offer is not None and offer.contribution.phase == misread:
+            problem = problem or "this branch would take other samples for it than it has read"
+        if offer is not None and problem:
             height.failures.append(f"our contribution is not offered any more: {problem}")
             phase = offer.contribution.phase
             is_voted = phase == self.own.voted_phase
@@ -271,7 +274,7 @@ class RoundLife:
         """Our contribution for the next entries; settled at once if no entry can name it. `is_told`: say it now."""
         assert self.own.offer is None, "a contribution is in flight already"
         assert len(offer.segment_hashes) == self.terms.shape.num_segments, "segments do not fit the layout"
-        if contribution_problem(offer.contribution, self.height.chain, self.terms.limits):
+        if offer.is_misread or contribution_problem(offer.contribution, self.height.chain, self.terms.limits):
             self.emit(AbandonContribution(offer.contribution.phase, is_voted=False))
             return
         self.own.offer = offer
@@ -358,7 +361,7 @@ class RoundLife:
             if (back := recovering.takes_back) is not None:
                 left = [height.chain.hash_at(number) for number in range(back.round, height.round)]
                 self.book.reverts.bury([head for head in left if head is not None])
-            self.arrive(found.chain)
+            self.arrive(found.chain, misread=found.misread)
         asked = {peer: claim for peer, claim in recovering.asked.items() if peer not in found.unasked}
         tips.finished(
             found.chain, asked, self.now, has_moved=not is_same, unavailable=found.unavailable, in_part=found.in_part

@@ -69,6 +69,8 @@ class TakeAnchor:
     shared_steps: Uint = 0
     mixed_round: Round | None = None
     """The entry with our contribution, if it is among those that made this anchor."""
+    samples: Samples = ()
+    """With `replace`: what the phase reads from here on; what it has read so far is dropped with what it learned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ base - params. It never reads ANCHOR, so that its own memory stays small whateve
 
 import json
 import os
-import select
 import sys
 import time
 from pathlib import Path
@@ -46,16 +45,11 @@ class SyntheticTrainer:
                 self.inner_step()
             elif isinstance(message, local_trainer.StopTraining | local_worker.Stop):
                 self.link.send(local_trainer.TrainerStopped(self.phase, self.step))
-                self.linger()
                 return
             else:
                 if not may_step and self.is_training and not self.is_paused:
                     self.idle_s += time.monotonic() - began
                 self.obey(message)
-
-    def linger(self) -> None:
-        """The daemon ends the connection; leaving first would look like a lost rank."""
-        select.select([self.link], [], [], 10.0)
 
     def inner_step(self) -> None:
         self.step += 1
@@ -79,6 +73,8 @@ class SyntheticTrainer:
                 self.close(message)
             case local_trainer.TakeAnchor():
                 self.is_training = True
+                if message.how == "replace":
+                    note_reading(self.phase, message.samples)
                 self.link.send(local_trainer.AnchorTaken(message.round, message.how, self.phase, self.step))
             case local_trainer.Evaluate():
                 self.link.send(local_trainer.Evaluated(message.round, 1.0, 0.0))
@@ -103,7 +99,7 @@ class SyntheticTrainer:
 
 
 def note_reading(phase: int, samples: tuple[int, ...]) -> None:
-    """Add a line to the file that the environment names."""
+    """Add a line to the file that the environment names; of two lines of a phase the later one holds."""
     if READ_LOG_VARIABLE in os.environ:
         with Path(os.environ[READ_LOG_VARIABLE]).open("a") as file:
             file.write(json.dumps({"phase": phase, "samples": samples}) + "\n")

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig
+from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.models import ModelConfig, init_parameter, init_std, param_specs
 from dilocoxd.wire.layout import Layout, make_layout
 from dilocoxd.wire.local import buffers as local_buffers, registry, trainer as local_trainer, worker as local_worker
@@ -65,15 +66,24 @@ class TrainerSite:
     """One site's trainers and the buffers that the daemon owns; survives restarts of the trainers."""
 
     def __init__(
-        self, folder: Path, forks: Forks, *, model: dict[str, Any] | None = None, site: SiteConfig | None = None
+        self,
+        folder: Path,
+        forks: Forks,
+        *,
+        model: dict[str, Any] | None = None,
+        site: SiteConfig | None = None,
+        data: dict[str, Any] | None = None,
     ) -> None:
+        """`model`, `data`: beside what stands in their tables."""
         self.folder = folder
         self._forks = forks
         folder.mkdir(parents=True, exist_ok=True)
         corpus = folder.parent / "corpus.txt"
         if not corpus.exists():
             corpus.write_text(english_like_text(), encoding="utf-8")
-        self.manifest: Manifest = manifest_from_tables(make_tables(corpus, **(model or {})), source="test")
+        tables = make_tables(corpus, **(model or {}))
+        tables["data"] |= data or {}
+        self.manifest: Manifest = manifest_from_tables(tables, source="test")
         self.site = site or SiteConfig(parallel=ParallelSection(threads_per_rank=1, stages=2))
         (folder / "run.toml").write_text(self.manifest.to_toml(), encoding="utf-8")
         (folder / "site.toml").write_text(self.site.to_toml(), encoding="utf-8")
@@ -168,13 +178,21 @@ class TrainerSite:
         """Output of the newest generation."""
         return (self.folder / f"trainer-{self._generation}.log").read_text(encoding="utf-8", errors="replace")[-6000:]
 
-    def start_training(self, phase: int = 0, round_index: int = 0, inner_steps: int = 4) -> None:
+    def start_training(
+        self, phase: int = 0, round_index: int = 0, inner_steps: int = 4, samples: tuple[int, ...] = ()
+    ) -> None:
         """StartTraining and its answer, once all ranks are attached."""
         for _ in range(self.site.parallel.stages):
             self.expect(local_worker.WorkerHello)
         self.expect(local_trainer.TrainerReady)
         self.send(
-            local_trainer.StartTraining(phase, round_index, inner_steps, str(self.folder / "site" / "trainer"))  # type: ignore[arg-type]
+            local_trainer.StartTraining(
+                PhaseId(phase),
+                RoundIndex(round_index),
+                inner_steps,
+                str(self.folder / "site" / "trainer"),
+                samples=samples,
+            )
         )
         taken = self.expect(local_trainer.AnchorTaken)
         assert (taken.how, taken.round, taken.phase) == ("start", round_index, phase)

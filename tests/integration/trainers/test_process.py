@@ -11,9 +11,12 @@ import psutil
 import pytest
 import torch
 
+from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.trainer.tokens.store import open_store
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer
+from tests.harness.documents_read import write_documents
 from tests.harness.outer_worker.forks import TRAINER, Forks
 from tests.integration.trainers.daemon_side import WAIT_S, TrainerSite
 
@@ -104,6 +107,34 @@ def test_waiting_trainer_continues_exactly_from_the_anchor_it_is_given(site: Tra
     closed = site.expect(local_trainer.BoundaryClosed)
     assert closed.inner_steps == 0
     assert torch.equal(site.read(local_buffers.PHASE), torch.zeros_like(new))
+
+
+def test_phase_whose_state_is_replaced_reads_what_it_is_told_from_there_on(tmp_path: Path, forks: Forks) -> None:
+    """It has read all that it leased: what it was told first is not read on, nor counted on."""
+    store, num_samples = tmp_path / "store", 48
+    write_documents(store, num_samples, seq_len=16, seed=1)
+    index = open_store(store).index
+    source = {"name": "texts", "sha256": index.sha256(), "num_tokens": num_samples * 16 + 1}
+    paths = PathsSection(corpora={"texts": str(store)})
+    site = TrainerSite(
+        tmp_path / "site",
+        forks,
+        model={"vocab_size": index.vocab_size},
+        site=SiteConfig(parallel=ParallelSection(threads_per_rank=1), paths=paths),
+        data={"sources": [source], "evaluate_every_rounds": 0},
+    )
+    try:
+        site.launch()
+        site.start_training(samples=(0, 16))
+        site.expect(local_trainer.BoundaryDue)
+        site.send(local_trainer.TakeAnchor(RoundIndex(0), "replace", samples=(16, 32)))
+        site.send(local_trainer.Extend(4))
+        assert site.expect(local_trainer.BoundaryDue).inner_steps == 8
+        site.send(local_trainer.Extend(1))
+        failed = site.expect_failure()
+        assert "more than the 16 samples that it leased" in failed.detail
+    finally:
+        site.close()
 
 
 def test_extend_trains_further_steps_before_the_boundary(site: TrainerSite) -> None:

@@ -112,6 +112,25 @@ def test_contribution_that_no_entry_can_name_any_more_is_settled_at_the_new_tip(
     assert "not offered any more" in found.height.failures[0]
 
 
+def test_contribution_that_has_read_other_samples_than_the_new_branch_would_take_does_not_stay_offered() -> None:
+    found = life()
+    found.own.voted_phase = PhaseId(0)
+    found.recover(Recover("a fork"), is_gathering=True)
+    found.advance(START, None)
+    found.resume(RecoveryFinished(replace(chain_at(4), head=Digest(b"o" * 32)), None, misread=PhaseId(0)))
+    assert AbandonContribution(PhaseId(0), is_voted=True) in found.out and found.own.offer is None
+    found.advance(START, None)
+    found.offer(PhaseOffered(contribution(ME, phase=1), HASHES, SIGNED, is_misread=True), is_told=True)
+    assert found.out == [AbandonContribution(PhaseId(1), is_voted=False)] and found.own.offer is None
+
+
+def test_contribution_that_fits_the_new_branch_stays_offered() -> None:
+    found = life()
+    found.recover(Recover("a fork"), is_gathering=True)
+    found.resume(RecoveryFinished(replace(chain_at(4), head=Digest(b"o" * 32)), None))
+    assert found.own.offer is not None and AbandonContribution not in kinds(found)
+
+
 def test_restarted_peer_starts_behind_the_attempt_that_it_promised_with_its_lock() -> None:
     before = life()
     before.vote(VoteOn(held_of(ME, B)))

@@ -43,7 +43,7 @@ def test_each_document_is_in_the_model_once_an_epoch_or_waits(library: Library) 
     away.is_alive = False
     act(world, 600)
     away.is_alive = True
-    act(world, 1200)
+    act(world, 3400)
     check(world)
     leases, counted = world.leases[-1], world.counted()
     assert world.num_dead > 30
@@ -62,7 +62,7 @@ def test_each_document_is_in_the_model_once_an_epoch_or_waits(library: Library) 
 def act(world: World, num_steps: int) -> None:
     """Phases begin, end, die and reach the chain, of which the newest entries are sometimes those of a lost branch."""
     for _ in range(num_steps):
-        world.rng.choice([world.begin, world.close, world.commit, world.commit])()
+        world.rng.choice([world.begin, world.close, world.commit, world.commit, world.recover])()
         if world.rng.random() < 0.01:
             world.fork()
         if world.rng.random() < 0.03:

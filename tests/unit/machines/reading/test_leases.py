@@ -31,10 +31,18 @@ def check(world: World) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 1 << 32), doors=st.integers(1, 4), absent=st.integers(2, 12), longest=st.integers(1, 9))
-def test_every_sample_is_read_or_waits_and_twice_is_counted(seed: int, doors: int, absent: int, longest: int) -> None:
+@given(
+    seed=st.integers(0, 1 << 32),
+    doors=st.integers(1, 4),
+    absent=st.integers(2, 12),
+    longest=st.integers(1, 9),
+    merges=st.booleans(),
+)
+def test_every_sample_is_read_or_waits_and_twice_is_counted(
+    seed: int, doors: int, absent: int, longest: int, merges: bool
+) -> None:
     rng = random.Random(seed)
-    world = World(rng, LeaseRules(SEQ_LEN, longest, doors, absent))
+    world = World(rng, LeaseRules(SEQ_LEN, longest, doors, absent), merges=merges)
     for _ in range(rng.randint(1, 4)):
         world.arrive()
     for _ in range(NUM_STEPS):
@@ -50,7 +58,7 @@ def test_shared_samples_are_counted_where_private_ones_are_read_between_them(
 ) -> None:
     rng, share = random.Random(seed), (leased, leased + private)
     rules = LeaseRules(SEQ_LEN, max(1, num_leased(longest, share)), rng.randint(1, 4), rng.randint(2, 12), share)
-    world = World(rng, rules, longest=longest)
+    world = World(rng, rules, longest=longest, merges=bool(seed % 2))
     for _ in range(rng.randint(1, 4)):
         world.arrive()
     for _ in range(NUM_STEPS):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases
-from dilocoxd.machines.reading.ranges import num_leased, num_samples, split
+from dilocoxd.machines.reading.ranges import num_leased, num_samples
+from dilocoxd.machines.reading.told import ToldPhases
 from dilocoxd.wire.entry import Contribution, Entry
 
 SEQ_LEN = 4
@@ -19,10 +20,14 @@ class Work:
 
     phase: PhaseId
     base: int
-    samples: list[int]
-    """Those that were leased."""
+    queue: list[int]
+    """Leased ones that it may read."""
     length: int
     """How many it read, private ones among them."""
+
+    def samples(self, rules: LeaseRules) -> list[int]:
+        """Leased ones that it has read."""
+        return self.queue[: num_leased(self.length, rules.share)]
 
 
 @dataclass
@@ -36,13 +41,16 @@ class ModelSite:
     """Height of the chain that it has applied."""
     training: Work | None = None
     flight: Work | None = None
+    is_astray: bool = False
+    """It stands on a branch that has lost, and does not know it yet."""
 
-    def forget(self, above: int = -1) -> None:
-        """Lose what is in progress, if it began above this height."""
-        if self.training is not None and self.training.base > above:
-            self.training = None
-        if self.flight is not None and self.flight.base > above:
-            self.flight = None
+    def __post_init__(self) -> None:
+        self.told = ToldPhases(self.peer)
+
+    def forget(self) -> None:
+        """Lose what is in progress."""
+        self.training = self.flight = None
+        self.told = ToldPhases(self.peer)
 
 
 @dataclass
@@ -58,8 +66,12 @@ class World:
     leases: list[Leases] = field(default_factory=list)
     longest: int = 0
     """Samples of the longest phase; 0 where all of them are leased."""
+    merges: bool = False
+    """A phase takes the new state without losing what it has done, so that its base is newer than its beginning."""
     num_dead: int = 0
     """Phases that never reached the chain."""
+    num_misread: int = 0
+    """... because the chain would have taken other samples for them than they had read."""
     num_forks: int = 0
 
     def __post_init__(self) -> None:
@@ -67,8 +79,9 @@ class World:
 
     def step(self) -> None:
         """Something happens."""
-        choices = [self.begin, self.close, self.commit, self.commit, self.begin, self.close, self.lose]
-        self.rng.choice([*choices, self.arrive, self.fork] if self.rng.random() < 0.15 else choices)()
+        choices = [self.begin, self.close, self.commit, self.commit, self.begin, self.close, self.lose, self.recover]
+        rare = [self.arrive, self.fork, self.replace]
+        self.rng.choice([*choices, *rare] if self.rng.random() < 0.15 else choices)()
 
     def arrive(self) -> None:
         """A newcomer."""
@@ -76,28 +89,49 @@ class World:
 
     def begin(self) -> None:
         """A site that is free begins its next phase, on a chain that may be a little old."""
-        free = [site for site in self.sites if site.is_alive and site.training is None]
+        free = [site for site in self.sites if site.is_alive and site.training is None and not site.is_astray]
         if not free:
             return
         site = self.rng.choice(free)
         site.seen = max(site.seen, len(self.entries) - self.rng.choice([0, 0, 1, 2]))
-        queue = self.leases[site.seen].reading(site.peer, PhaseId(site.next_phase))
-        assert num_samples(queue) >= self.rules.phase_samples_max
         length = self.rng.randint(1, self.longest or self.rules.phase_samples_max)
-        first, _ = split(queue, num_leased(length, self.rules.share))
-        samples = [sample for part in first for sample in range(part.start, part.stop)]
-        site.training = Work(PhaseId(site.next_phase), site.seen, samples, length)
+        phase = PhaseId(site.next_phase)
+        site.training = Work(phase, site.seen, self._told(site, phase), length)
         site.next_phase += 1
+
+    def _told(self, site: ModelSite, phase: PhaseId) -> list[int]:
+        queue = site.told.tell(phase, self.leases[site.seen], 1 << 20)
+        assert num_samples(queue) >= self.rules.phase_samples_max
+        return [sample for part in queue for sample in range(part.start, part.stop)]
+
+    def replace(self) -> None:
+        """The state under a phase is replaced: what it read is dropped, and it reads anew."""
+        busy = [site for site in self.sites if site.training is not None and not site.is_astray]
+        if busy:
+            self._begin_anew(self.rng.choice(busy))
+
+    def _begin_anew(self, site: ModelSite) -> None:
+        assert site.training is not None
+        site.seen = len(self.entries)
+        site.training.base = site.seen
+        site.training.queue = self._told(site, site.training.phase)
 
     def close(self) -> None:
         """A phase ends; its contribution can go as soon as the one before has met its fate."""
         for site in self.sites:
-            if site.training is not None and site.flight is None and self.rng.random() < 0.7:
-                site.flight, site.training = site.training, None
+            is_free = site.training is not None and site.flight is None and not site.is_astray
+            if is_free and self.rng.random() < 0.7:
+                work, site.training = site.training, None
+                assert work is not None
+                base = site.told.base_of(contribution(site.peer, work), self.leases[site.seen])
+                if base is None:
+                    self.num_misread += 1
+                else:
+                    work.base, site.flight = base, work
 
     def commit(self) -> None:
         """Some contributions make an entry; who is late stays so, or gives up."""
-        flying = [site for site in self.sites if site.flight is not None]
+        flying = [site for site in self.sites if site.flight is not None and not site.is_astray]
         if not flying:
             return
         group = sorted(self.rng.sample(flying, self.rng.randint(1, len(flying))), key=lambda site: site.peer)
@@ -106,14 +140,21 @@ class World:
             work = site.flight
             assert work is not None
             contributions.append(contribution(site.peer, work))
-            read += work.samples
+            read += work.samples(self.rules)
         self.append(contributions, read)
         for site in flying:
             if site in group:
-                site.flight, site.seen = None, len(self.entries)
+                self._settle(site)
             elif self.rng.random() < 0.3:
-                site.flight, site.seen = None, len(self.entries)
+                self._settle(site)
                 self.num_dead += 1
+
+    def _settle(self, site: ModelSite) -> None:
+        """The fate of its contribution is known; the phase that goes on beside it takes the new state with it, as with
+        `arrival`, or does not, as with `phase`."""
+        site.flight, site.seen = None, len(self.entries)
+        if site.training is not None and self.merges:
+            site.training.base = site.seen
 
     def append(self, contributions: list[Contribution], read: list[int]) -> None:
         """One entry more."""
@@ -133,13 +174,37 @@ class World:
             site.is_alive = self.rng.random() < 0.6
 
     def fork(self) -> None:
-        """The chain of others wins: ours is cut, and what was begun on what is gone is gone, too."""
+        """The chain of others wins: ours is cut, and who stood on what is gone goes astray until it recovers."""
         self.num_forks += 1
         height = max(0, len(self.entries) - self.rng.randint(1, 4))
         del self.entries[height:], self.read[height:], self.leases[height + 1 :]
         for site in self.sites:
-            site.forget(above=height)
-            site.seen = min(site.seen, height)
+            site.is_astray = site.is_astray or site.seen > height
+
+    def recover(self) -> None:
+        """One that went astray takes the chain that is there now. Its contribution in flight stays offered if it may,
+        and the phase that it trains goes on, from the new state or with it."""
+        astray = [site for site in self.sites if site.is_astray]
+        if not astray:
+            return
+        site = self.rng.choice(astray)
+        site.is_astray, site.seen = False, len(self.entries)
+        flight, training = site.flight, site.training
+        if flight is not None:
+            is_known = flight.base <= site.seen
+            base = site.told.base_of(contribution(site.peer, flight), self.leases[site.seen]) if is_known else None
+            if base != flight.base:
+                site.flight = None
+                self.num_misread += 1
+        if training is None:
+            return
+        fate = self.rng.choice(["anew", "merged", "closing"])
+        if fate == "anew":
+            self._begin_anew(site)
+        elif fate == "merged":
+            training.base = site.seen
+        else:
+            training.base = min(training.base, site.seen)
 
     def counted(self) -> Counter[int]:
         """How often each sample is in the model."""
