@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head.door import GREET_TIMEOUT_S, GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.processes
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 PART = "0123456789abcdef.part1of2"
 WAIT_S = 180.0
+LONG_S = 1000.0
+"""Longer than a test: limits that are not what is asked, and that a machine which stands still would reach."""
 
 
 @contextlib.asynccontextmanager
@@ -92,22 +94,23 @@ async def test_strangers_are_counted_and_get_no_part() -> None:
             taken.sock.close()
 
 
-async def test_silent_strangers_keep_no_node_out() -> None:
+async def test_silent_strangers_keep_no_node_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dilocoxd.daemon.head.door.GREET_TIMEOUT_S", LONG_S)  # nobody goes because of that
     async with open_door() as door:
         with contextlib.ExitStack() as stack:
             silent = [stack.enter_context(socket.create_connection(door.address)) for _ in range(GREETED_MAX)]
             with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
                 await until_waiting(door, 1)
             assert await asyncio.to_thread(silent[0].recv, 1) == b"", "the oldest has made room"
-            assert door.refused == 1
+            await until(lambda: door.refused == 1)
 
 
-async def test_stranger_cannot_make_the_head_hold_a_large_message() -> None:
+async def test_stranger_cannot_make_the_head_hold_a_large_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dilocoxd.daemon.head.door.GREET_TIMEOUT_S", LONG_S)
     async with open_door() as door:
         with socket.create_connection(door.address) as stranger:
             stranger.sendall(greeting(new_salt()) + LENGTH.pack(HELLO_BYTES_MAX + 1))
-            async with asyncio.timeout(GREET_TIMEOUT_S / 2):
-                await asyncio.to_thread(_read_to_end, stranger)
+            await asyncio.to_thread(_read_to_end, stranger)
         assert door.refused == 1
 
 
@@ -178,13 +181,17 @@ async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -
 
 
 async def taken(door: NodeDoor, *, holds: str = "") -> WaitingNode:
-    found = await door.take(PART, nothing, holds=holds)
+    found = await door.take(PART, nothing, holds=holds, patience_s=LONG_S)
     found.sock.close()
     return found
 
 
 async def until_waiting(door: NodeDoor, count: int) -> None:
-    while door.num_waiting != count:
+    await until(lambda: door.num_waiting == count)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.01)
 
 
