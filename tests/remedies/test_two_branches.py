@@ -3,7 +3,6 @@
 Real daemons, network, logs and command line; only the trainers are without a model.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of
+from tests.harness.running.training import assert_states_agree
 from tests.harness.running.twin_run_directories import make_pair
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,8 +34,7 @@ def head_of(site: SiteProcess) -> str:
 
 def left(site: SiteProcess) -> list[dict[str, Any]]:
     """Forks in which the site left entries of its own."""
-    records = map(json.loads, (site.run_dir / "logs" / "events.jsonl").read_text().splitlines())
-    return [row for row in records if row["event"] == "fork.resolved" and row["is_rolled_back"]]
+    return [row for row in events_of(site, "fork.resolved") if row["is_rolled_back"]]
 
 
 @pytest.mark.remedy("alert:fork_below_final")
@@ -51,7 +51,10 @@ def test_sites_beyond_final_entries_stay_apart_until_one_is_told(tmp_path: Path)
         light.start_without_model(PHASE_S)
         height = wait_until(lambda: light.status().get("height"), "a state", PATIENCE_S, light.describe)
         light.wait_height(height + APART, PATIENCE_S)
+        light.kill_tree()  # else it goes on while the other one starts, and may become the heavier of the two
         heavy.start_without_model(PHASE_S)
+        wait_until(lambda: heavy.status().get("state") == "training", "its branch", PATIENCE_S, heavy.describe)
+        light.start_without_model(PHASE_S)
 
         text = wait_until(lambda: alert_of(light), "the alert", PATIENCE_S, light.describe)
         assert "ours is " in text and "the other is " in text and not alert_of(heavy)
@@ -68,10 +71,8 @@ def test_sites_beyond_final_entries_stay_apart_until_one_is_told(tmp_path: Path)
         light.kill_tree()  # what was said is kept
         light.start_without_model(PHASE_S)
 
-        def is_whole() -> bool:
-            return bool(left(light)) and head_of(light) == head_of(heavy) != ""
-
-        wait_until(is_whole, "one chain", PATIENCE_S, lambda: light.describe() + heavy.describe())
+        wait_until(lambda: left(light), "the end of its branch", PATIENCE_S, light.describe)
+        assert_states_agree(heavy, light)
         wait_until(lambda: not alert_of(light), "the end of the alert", PATIENCE_S, light.describe)
         assert not left(heavy)
         assert [site.stop(40) for site in (heavy, light)] == [0, 0]
