@@ -14,7 +14,7 @@ from dilocoxd.api.stream import Client, EventStream
 from tests.harness.synthetic.fake_view import FakeView
 from tests.unit.api.serving import Served, served
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 async def read_message(response: ClientResponse) -> dict[str, Any]:

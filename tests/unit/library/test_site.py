@@ -22,7 +22,7 @@ from dilocoxd.store.rundir import RunDir, create_run_dir
 from dilocoxd.wire.local import buffers, trainer, worker
 from dilocoxd.wire.local.frames import frame
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 """A call that takes longer would have waited for ever."""
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.discovery.peers_file import PeersFile
+from dilocoxd.swarm.streams import throttle
 from dilocoxd.swarm.streams.guard import BAN_S, PEERS_TRACKED_MAX, STRIKES_MAX, PeerGuard
 from dilocoxd.swarm.streams.pieces import PieceSet, Region
 from dilocoxd.swarm.streams.throttle import SERVING_PAUSE_MAX_S, ServingLimit, TokenBucket
@@ -147,9 +148,8 @@ async def test_serving_makes_way_while_an_exchange_sends_and_shows_progress() ->
     clock = asyncio.get_running_loop().time
     speed: float | None = None
     limit = ServingLimit(0, lambda: speed)
-    started = clock()
-    await limit.take(10_000_000)
-    assert clock() - started < 0.5, "nothing is sent: no limit"
+    with pytest.raises(StopIteration):  # it waits for nothing
+        limit.take(10_000_000).send(None)
     speed = 1_000_000.0
     started = clock()
     await limit.take(40_000)
@@ -161,10 +161,10 @@ async def test_serving_makes_way_while_an_exchange_sends_and_shows_progress() ->
     assert clock() - started >= SERVING_PAUSE_MAX_S
 
 
-async def test_serving_goes_on_at_once_when_the_exchange_ends() -> None:
+async def test_serving_goes_on_at_once_when_the_exchange_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttle, "SERVING_PAUSE_MAX_S", 10_000.0)
     ends = asyncio.Event()
     limit = ServingLimit(0, lambda: None if ends.is_set() else 1.0)
     asyncio.get_running_loop().call_later(0.1, ends.set)
-    started = asyncio.get_running_loop().time()
-    await limit.take(10_000)
-    assert asyncio.get_running_loop().time() - started < SERVING_PAUSE_MAX_S
+    async with asyncio.timeout(60):
+        await limit.take(10_000)

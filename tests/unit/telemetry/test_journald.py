@@ -34,7 +34,7 @@ def parsed(data: bytes) -> dict[str, str]:
 def journal(tmp_path: Path) -> socket.socket:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     server.bind(str(tmp_path / "socket"))
-    server.settimeout(10)
+    server.settimeout(60)
     return server
 
 

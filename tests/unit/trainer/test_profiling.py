@@ -117,7 +117,7 @@ def trained(folder: Path, first: Sequence[Any], *boundaries: Sequence[Any]) -> t
     training = InnerTraining(pipeline, OptimizerConfig(lr=0.01))
     TrainingLoop(link, CommandChannel(link, None), training, flat, Order(), {}).run()
     link.close()
-    daemon.thread.join(20)
+    daemon.thread.join(120)
     return daemon, torch.cat([param.detach().reshape(-1) for _, param in pipeline.parameters()])
 
 

@@ -123,7 +123,7 @@ async def test_recovery_is_asked_for_until_the_chain_is_there(tmp_path: Path) ->
     await asyncio.sleep(0)
     assert told.empty()
     adoption.adopt("barn")
-    assert await asyncio.wait_for(told.get(), 5) == BranchAdopted((PeerId("barn"),))
+    assert await asyncio.wait_for(told.get(), 60) == BranchAdopted((PeerId("barn"),))
     running.cancel()
     alerts.standing[ALERT] = "two branches"
     adoption.settle()

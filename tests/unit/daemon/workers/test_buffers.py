@@ -1,6 +1,6 @@
 """Shared buffers: bytes go in and come out, sizes are sealed, holes give memory back, nothing leaks."""
 
-import gc
+import contextlib
 import mmap
 import os
 from collections.abc import Iterator
@@ -17,13 +17,27 @@ MIB = 1 << 20
 
 @pytest.fixture
 def buffers() -> Iterator[Buffers]:
-    gc.collect()  # what earlier tests have left behind must not go just now
-    before = len(list(Path("/proc/self/fd").iterdir()))
     made = Buffers()
     made.provide([Buffer("outbox", 8 * MIB), Buffer("inbox", 1 << 40)])
+    files = {place(os.fstat(fd)) for fd in made.descriptors(["outbox", "inbox"])[0]}
+    assert len(files) == 2 and files <= open_files()
     yield made
     made.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert not files & open_files()
+
+
+def place(status: os.stat_result) -> tuple[int, int]:
+    """Device and inode."""
+    return status.st_dev, status.st_ino
+
+
+def open_files() -> set[tuple[int, int]]:
+    """Of all that this process has open."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one of this look
+            found.add(place(entry.stat()))
+    return found
 
 
 def test_what_is_written_is_read_here_and_in_a_mapping(buffers: Buffers) -> None:

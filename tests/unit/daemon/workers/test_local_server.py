@@ -26,7 +26,7 @@ from dilocoxd.wire.local import (
     worker as local_worker,
 )
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 HELLO = local_worker.WorkerHello("outer", os.getpid(), 1, 0, 1)
 
 
