@@ -1,12 +1,13 @@
 """`dilocoxd logs`: the events of a site as lines for people, from its run directory; with -f as they come."""
 
 import json
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -86,13 +87,21 @@ def coming(path: Path) -> Iterator[str]:
     file.seek(0, 2)
     rest = ""
     while True:
+        is_over = _is_turned_over(path, file)  # asked first: then all that it ever got is read below
         rest += file.readline()
         if rest.endswith("\n"):
             yield rest
             rest = ""
-            continue
-        if path.is_file() and path.stat().st_ino != Path(f"/proc/self/fd/{file.fileno()}").stat().st_ino:
+        elif is_over:
             file.close()
             file, rest = path.open(encoding="utf-8", errors="replace"), ""
-            continue
-        time.sleep(POLL_S)
+        else:
+            time.sleep(POLL_S)
+
+
+def _is_turned_over(path: Path, file: TextIO) -> bool:
+    """Whether the path leads to another file by now; while it leads nowhere it does not."""
+    try:
+        return path.stat().st_ino != os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False

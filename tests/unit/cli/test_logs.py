@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -78,6 +79,34 @@ def test_following_sees_what_comes_and_survives_a_turned_over_file(tmp_path: Pat
     path.replace(tmp_path / "events.jsonl.1")
     path.write_text('{"newer": 1}\n')
     assert next(line for line in lines if line != NEW) == '{"newer": 1}\n'
+
+
+def test_line_that_comes_right_before_the_file_is_turned_over_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = tmp_path / "events.jsonl", Path.open
+    path.touch()
+
+    def open_turning(self: Path, *arguments: Any, **options: Any) -> Any:
+        file = opened(self, *arguments, **options)
+        readline = file.readline
+
+        def read_then_turn() -> str:
+            line = str(readline())
+            if not line and not (tmp_path / "events.jsonl.1").exists():
+                with opened(path, "a") as more:
+                    more.write('{"last": 1}\n')
+                path.rename(tmp_path / "events.jsonl.1")
+                with opened(path, "w") as newer:
+                    newer.write('{"newer": 1}\n')
+            return line
+
+        file.readline = read_then_turn
+        return file
+
+    monkeypatch.setattr(Path, "open", open_turning)
+    lines = coming(path)
+    assert [next(lines), next(lines)] == ['{"last": 1}\n', '{"newer": 1}\n']
 
 
 def test_what_is_no_event_is_left_out() -> None:
