@@ -27,6 +27,8 @@ STOP_S = 60.0
 """A daemon ends itself 19 s after SIGTERM at the latest, of the time in which it runs; how soon is asked by other tests
 than those that only stop one."""
 PYTHON = [sys.executable, "-m"]
+STOP_S = 60.0
+"""Against hangs alone: a daemon whose stop takes longer than daemon/app.py allows ends itself."""
 GONE_S = 60.0
 """Against hangs alone: so long the kernel may need, on a busy machine, to end what was killed."""
 STEP_S = "0.12"

@@ -1,5 +1,6 @@
 """A whole site with nothing replaced: real trainers of two stages, real outer worker, the daemon's real site."""
 
+import asyncio
 import dataclasses
 import signal
 from pathlib import Path
@@ -16,11 +17,13 @@ pytestmark = pytest.mark.processes
 async def test_two_stages_learn_through_the_outer_worker(tmp_path: Path, delay: str) -> None:
     settings = make_run(tmp_path / "site", stages=2, delay=delay)
     settings = dataclasses.replace(settings, trainer_modules=(REAL,), evaluate_every_rounds=2)
+    clock = asyncio.get_running_loop().time
     async with running(settings) as world:
+        began = clock()
         await world.until(lambda: len(world.of(ValidationMeasured)) >= 4, "four validation losses")
         losses = [event.validation_loss for event in world.of(ValidationMeasured)]
         assert losses[3] < 0.9 * losses[0]
-        assert world.steps[-1].idle_seconds < 30.0
+        assert 0 < world.steps[-1].idle_seconds < clock() - began, "it waits less than it is there"
         assert world.state is not None
         assert await world.replay() == world.state.anchor_sha256
 

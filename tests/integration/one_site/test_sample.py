@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from dilocoxd.answers.site import SAMPLE_PROMPT_MAX
-from dilocoxd.daemon.app import STOP_LIMIT_S
 from tests.harness.running.run_directories import found_run
-from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.sites import GONE_S, SiteProcess, sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -78,8 +77,8 @@ def test_texts_in_the_making_hold_nothing_up_and_leave_nothing_behind(tmp_path: 
             writer = started(site)
             assert site.process is not None
             site.process.send_signal(number)
-            assert site.process.wait(STOP_LIMIT_S) == (0 if number == signal.SIGINT else -signal.SIGKILL)
-            psutil.wait_procs([writer], timeout=20)
+            assert site.process.wait(PATIENCE_S) == (0 if number == signal.SIGINT else -signal.SIGKILL)
+            psutil.wait_procs([writer], timeout=GONE_S)
             assert not writer.is_running(), "no text is made for a daemon that is gone"
         assert "Traceback" not in site.log_path.read_text()
 
