@@ -11,6 +11,7 @@ from typing import Self
 
 CLONE_NEWNET = 0x40000000
 NAMESPACES = Path("/run/netns")
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespaceError(Exception):
@@ -37,9 +38,24 @@ def enter_namespace(name: str) -> None:
 @contextlib.contextmanager
 def standing_in(name: str) -> Iterator[None]:
     """What this thread starts meanwhile, processes and sockets, is in this namespace. Raises OSError."""
+    with _back_home():
+        enter_namespace(name)
+        yield
+
+
+@contextlib.contextmanager
+def standing_apart() -> Iterator[None]:
+    """The same in a network of its own that has loopback and nothing else, which nobody changes. Raises OSError."""
+    with _back_home():
+        _check(_LIBC.unshare(CLONE_NEWNET), "no network of its own")
+        run_tool("ip", "link", "set", "lo", "up")
+        yield
+
+
+@contextlib.contextmanager
+def _back_home() -> Iterator[None]:
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        enter_namespace(name)
         yield
     finally:
         _enter(home, "the thread stays in another network than it began in")
@@ -47,8 +63,11 @@ def standing_in(name: str) -> Iterator[None]:
 
 
 def _enter(place: int, what: str) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(place, CLONE_NEWNET):
+    _check(_LIBC.setns(place, CLONE_NEWNET), what)
+
+
+def _check(status: int, what: str) -> None:
+    if status:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
 

@@ -74,6 +74,15 @@ def load_families() -> None:
     _running_forks().load(*FAMILY_MODULES)
 
 
+def end_forks() -> None:
+    """The next daemon is forked by a process that begins then, in the network in which this one is then."""
+    global _forks
+    if _forks is not None:
+        atexit.unregister(_forks.__exit__)
+        _forks.__exit__()
+        _forks = None
+
+
 def _running_forks() -> Forks:
     global _forks
     if _forks is None or not _forks.is_alive:  # one that died is the fault of the test that ran then
