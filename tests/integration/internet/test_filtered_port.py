@@ -66,10 +66,13 @@ def test_filtered_data_port_costs_no_round_a_time_out_and_is_used_once_it_is_ope
                 member.start_without_model(0.5)
             first = members[0]
             wait_entry_with(first, {peer_of(member) for member in members}, 0)
-            reason = wait_until(
-                lambda: "does not answer" in other(first).get("no_data_reason", ""), "a reason", PATIENCE_S
-            )
-            assert reason and not other(first)["has_data"]
+
+            def without_data() -> dict[str, Any]:
+                """What is said of the other, once there is the reason why it has no data connection."""
+                said = other(first)
+                return said if "does not answer" in said.get("no_data_reason", "") else {}
+
+            assert not wait_until(without_data, "a reason", PATIENCE_S)["has_data"]
             assert max(rounds(*members, 10)) < EXCHANGE_S_MAX
             filtered(network, "-D")
             wait_until(lambda: other(first).get("has_data"), "data connections", NEXT_TRY_S, first.describe)
