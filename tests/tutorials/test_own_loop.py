@@ -74,11 +74,15 @@ def test_two_loops_of_their_own_train_one_module(folder: Path) -> None:
     # A loop that is killed costs its site nothing but what it had not exchanged; the next one is let in.
     second = next(one for one in loops(folder) if one.cmdline()[2] == "second")
     second.kill()
-    wait_until(lambda: get(apis[1], "/v1/status")["workers"]["trainer"]["state"] == "starting", "gone", 30, tell)
-    height = get(apis[1], "/v1/status")["height"]
+
+    def status() -> Any:
+        return wait_until(lambda: get(apis[1], "/v1/status"), "an answer", PATIENCE_S, tell)
+
+    wait_until(lambda: status()["workers"]["trainer"]["state"] == "starting", "gone", PATIENCE_S, tell)
+    height = status()["height"]
     command = "python own_loop.py second 1000000 > again.out 2>&1 &"
     run([type(shown[0])(command, ())], folder, {}, PATIENCE_S)
-    me = get(apis[1], "/v1/status")["peer_id"]
+    me = status()["peer_id"]
 
     def is_back() -> bool:
         rows = get(apis[1], f"/v1/rounds?from={height + 1}&limit=1000") or []

@@ -23,9 +23,6 @@ ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.2
 ANSWER_S = 60.0
 """Against hangs alone: 5 s were too few for a daemon that does not get the processor."""
-STOP_S = 60.0
-"""A daemon ends itself 19 s after SIGTERM at the latest, of the time in which it runs; how soon is asked by other tests
-than those that only stop one."""
 PYTHON = [sys.executable, "-m"]
 STOP_S = 60.0
 """Against hangs alone: a daemon whose stop takes longer than daemon/app.py allows ends itself."""
@@ -128,6 +125,16 @@ class SiteProcess:
         """GET /v1/status, or {} while nobody answers."""
         found = self.get("/v1/status")
         return found if isinstance(found, dict) else {}
+
+    def says(self, key: str) -> Any:
+        """What its status says under `key`, once it answers: on a busy machine one request may come to nothing."""
+
+        def answer() -> dict[str, Any] | None:
+            assert self.process is None or self.process.poll() is None, f"{self.name} died\n{self.describe()}"
+            status = self.status()
+            return status if status.get(key) is not None else None
+
+        return wait_until(answer, f"{self.name} to say its {key}", ANSWER_S, self.describe)[key]
 
     def rounds(self) -> list[dict[str, Any]]:
         """The newest rounds, up to a thousand, ascending; [] while nobody answers."""

@@ -5,6 +5,7 @@ Real daemons, outer workers, network and logs; trainers have no model and note w
 """
 
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -77,13 +78,13 @@ def contributes_on_another_branch(site: SiteProcess) -> bool:
 
 
 def phases_of_lost_branches(members: Iterable[SiteProcess]) -> set[tuple[str, int]]:
-    """(site, phase) of what a site had contributed on a branch that it left."""
+    """(site, phase) of what a site had contributed on a branch that it left, and that no later one brought back."""
     found = set()
     for site in members:
         records = events(site)
         if any(map(left_a_branch, records)):
-            returned = [one for one in records if one["event"] == "contribution.returned" and not one["is_withdrawn"]]
-            found |= {(site.name, one["phase"]) for one in returned}
+            moved = {one["phase"]: one["is_withdrawn"] for one in records if one["event"] == "contribution.returned"}
+            found |= {(site.name, phase) for phase, is_withdrawn in moved.items() if not is_withdrawn}
     return found
 
 
@@ -142,13 +143,17 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
             ids = {peer_id(site): site for site in (first, killed)}
             killed.wait_height(6, PATIENCE_S)
             killed.kill_tree()
-            first.wait_height(first.status()["height"] + AHEAD, PATIENCE_S)
+            first.wait_height(first.says("height") + AHEAD, PATIENCE_S)
             first.kill_tree()
             # A branch of its own, on the newest state that it had.
             start(killed, 0.3)
             height = wait_until(lambda: killed.status().get("height"), "a state", PATIENCE_S, killed.describe)
             killed.wait_height(height + ALONE, PATIENCE_S)
+            # However long the other takes to start, its branch is the longer one.
+            killed.signal_tree(signal.SIGSTOP)
             start(first, 0.05)
+            first.says("peer_id")
+            killed.signal_tree(signal.SIGCONT)
             # The phase that it trains meanwhile has read what the queue of another branch has not handed out.
             wait_until(
                 lambda: contributes_on_another_branch(killed), "to go on after the fork", PATIENCE_S, killed.describe
@@ -156,11 +161,11 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
             killed.kill_tree()
             start(late, 0.06)
             ids[peer_id(late)] = late
-            first.wait_height(first.status()["height"] + 6, PATIENCE_S)
+            first.wait_height(first.says("height") + 6, PATIENCE_S)
             start(killed, 0.08)
-            killed.wait_height(first.status()["height"] + 3, PATIENCE_S)
+            killed.wait_height(first.says("height") + 3, PATIENCE_S)
             assert late.stop() == 0
-            first.wait_height(first.status()["height"] + 4, PATIENCE_S)
+            first.wait_height(first.says("height") + 4, PATIENCE_S)
             assert killed.stop() == 0
             assert first.stop() == 0
     entries = [signed.entry for signed in log_of(first).entries()]

@@ -92,9 +92,9 @@ def test_shared_documents_are_counted_once_and_private_ones_stay(tmp_path: Path)
             ids = {peer_id(site): site for site in (north, south)}
             wait_until(lambda: num_contributions(south) >= 3, "contributions of south", PATIENCE_S, south.describe)
             south.kill_tree()
-            north.wait_height(north.status()["height"] + 3, PATIENCE_S)
+            north.wait_height(north.says("height") + 3, PATIENCE_S)
             start(south, 0.06)
-            south.wait_height(north.status()["height"] + 4, PATIENCE_S)
+            south.wait_height(north.says("height") + 4, PATIENCE_S)
             assert south.stop() == 0
             assert north.stop() == 0
     manifest, _ = open_run_dir(north.run_dir).load()

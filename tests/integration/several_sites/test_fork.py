@@ -3,6 +3,7 @@
 Real daemons, outer workers, network and logs; only the trainers are without a model (tests/harness/synthetic_daemon).
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def start(site: SiteProcess, step_s: float) -> None:
 
 def own_phases(site: SiteProcess, peer: str) -> set[int]:
     """Phases of `peer` in the site's chain."""
-    rows = site.rounds()
+    rows = wait_until(site.rounds, "the rounds of the winner", PATIENCE_S, site.describe)
     return {c["phase"] for row in rows for c in row["contributors"] if c["peer"] == peer}
 
 
@@ -44,14 +45,18 @@ def test_losers_work_goes_back_to_its_error_feedback(tmp_path: Path) -> None:
         start(winner, 0.05)
         start(loser, 0.6)
         loser.wait_height(1, PATIENCE_S)
-        me = loser.status()["peer_id"]
+        me = loser.says("peer_id")
         loser.kill_tree()
-        winner.wait_height(winner.status()["height"] + WINNER_AHEAD, PATIENCE_S)
+        winner.wait_height(winner.says("height") + WINNER_AHEAD, PATIENCE_S)
         winner.kill_tree()
         start(loser, 0.6)
         height = wait_until(lambda: loser.status().get("height"), "a state", PATIENCE_S, loser.describe)
         loser.wait_height(height + LOSER_ALONE, PATIENCE_S)
+        # However long the winner takes to start, its branch is the longer one.
+        loser.signal_tree(signal.SIGSTOP)
         start(winner, 0.05)
+        winner.says("peer_id")
+        loser.signal_tree(signal.SIGCONT)
         wait_until(lambda: events_of(loser, "fork.resolved"), "the fork to be resolved", PATIENCE_S, loser.describe)
         assert loser.stop() == 0
         returned = {event["phase"] for event in events_of(loser, "contribution.returned")}

@@ -91,14 +91,14 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
             with sites(c):
                 start_survivor(c)
                 wait_joint_round([a, b, c])
-                yield Swarm(a, b, c, fault, b.status()["peer_id"])
+                yield Swarm(a, b, c, fault, b.says("peer_id"))
 
 
 def victim_process(site: SiteProcess, victim: str) -> psutil.Process:
     """The process to kill; of the trainers the last rank."""
     if victim == "daemon":
         return site.tree()[0]
-    worker = site.status()["workers"][victim]
+    worker = site.says("workers")[victim]
     return psutil.Process(worker["pids"][-1] if victim == "trainer" else worker["pid"])
 
 
@@ -108,7 +108,8 @@ def wait_moment(swarm: Swarm, moment: str) -> None:
 
         def is_training() -> bool:
             status = swarm.b.status()
-            return status["round"]["state"] in ("idle", "gathering") and status["phase"]["inner_step"] > 1
+            state = (status.get("round") or {}).get("state")
+            return state in ("idle", "gathering") and (status.get("phase") or {}).get("inner_step", 0) > 1
 
         wait_until(is_training, "training", PATIENCE_S, swarm.b.describe)
     else:
@@ -190,7 +191,7 @@ def phases_of(site: SiteProcess, peer: str) -> tuple[set[int], set[int], set[int
 
 
 def test_in_the_end_no_phase_of_the_others_is_lost(swarm: Swarm) -> None:
-    peers = {site.name: site.status()["peer_id"] for site in swarm.members}
+    peers = {site.name: site.says("peer_id") for site in swarm.members}
     assert [site.stop() for site in (swarm.c, swarm.a, swarm.b)] == [0, 0, 0]
     assert_logs_agree(*swarm.members)
     for survivor in (swarm.a, swarm.c):

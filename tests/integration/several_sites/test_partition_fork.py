@@ -41,18 +41,18 @@ def test_halves_train_on_alone_and_become_one_chain_within_two_rounds(tmp_path: 
         network.split("ab")
         halves = (members[:2], members[2:])
         for half in halves:
-            start = max(member.status()["height"] for member in half)
+            start = max(member.says("height") for member in half)
             for member in half:
                 member.wait_height(start + ALONE, PATIENCE_S)
         for half, ids in zip(halves, (set(peers[:2]), set(peers[2:])), strict=True):
-            newest = rows_of(half[0])[-1]
+            newest = wait_until(lambda half=half: rows_of(half[0]), "rounds", PATIENCE_S, half[0].describe)[-1]
             assert contributors(newest) <= ids, "a packet crossed the cut"
         healed_at = time.monotonic()
         for name in "ab":
             network.heal(name)
         across = {member.name: set(peers[2:] if member in halves[0] else peers[:2]) for member in members}
         wait_until(lambda: all(sees(m, across[m.name]) for m in members), "contact", PATIENCE_S, members[0].describe)
-        contact_at, contact_height = time.time(), max(member.status()["height"] for member in members)
+        contact_at, contact_height = time.time(), max(member.says("height") for member in members)
         everybody = lambda: "".join(m.describe() for m in members)  # noqa: E731
         wait_until(lambda: watch.common_state(healed_at), "one chain", PATIENCE_S, everybody)
         joint = wait_entry(members[0], set(peers), since=contact_height)
