@@ -99,6 +99,9 @@ class EntryTakenBack(Event):
     """First 16 hex digits of its hash."""
     sites: tuple[str, ...]
     """Whose contributions it had: one of them spoiled it, or summed wrongly. Alerts name whom this site suspects."""
+    followers: tuple[str, ...]
+    """Entries that left because they stood on it, oldest first, as `entry`; those that were taken back themselves have
+    events of their own. Evidence may name any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

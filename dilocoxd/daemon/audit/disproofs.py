@@ -87,13 +87,15 @@ class Disproofs:
         return owner if audited.voted(owner) else ""
 
     def found(self, audited: AuditedEntry, segment: int, kept: Path | None, shares: tuple[ShareProof, ...]) -> str:
-        """A result of an entry of our chain is false; `kept`: folder of its evidence. What follows for the owner, one
-        sentence for people."""
+        """A result of this entry is false; `kept`: folder of its evidence. What follows for the owner, one sentence for
+        people. Where the entry was taken back while it was summed here, its owner is as certain as before, and out only
+        if enough sites say so."""
         digest, number = entry_hash(audited.entry), audited.entry.round
-        certain = self.certain_owner(audited, segment)
         one = Disproof(number, digest, segment)
-        if not self.holds(one):
-            return "the entry is not in our chain any more"
+        is_ours = self.holds(one)
+        if not is_ours and not audited.votes:
+            return "the entry is in no chain: this site does not vote for it"
+        certain = self.certain_owner(audited, segment)
         self.claims.proved(digest, audited.owner(segment))
         if kept is not None:
             self._shelf.put(digest, segment, kept, shares)
@@ -101,7 +103,8 @@ class Disproofs:
         self.outside.tell(EntryFalse(number, digest, (PeerId(certain),) if certain else ()))
         if kept is not None:
             self._say(one)
-        return self._vote_out(certain, number)
+        follows = self._vote_out(certain, number)
+        return follows if is_ours else f"the entry has left our chain meanwhile; {follows}"
 
     def _vote_out(self, certain: str, number: RoundIndex) -> str:
         if not certain:

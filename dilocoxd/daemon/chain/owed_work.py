@@ -8,7 +8,7 @@ does it. Decides nothing about chains: recovery tells which entries leave and wh
 import asyncio
 from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
@@ -156,10 +156,18 @@ def fork_left(fork: int, own: Sequence[Entry], left: Sequence[Entry]) -> catalog
     return catalogue.ForkResolved(fork_height=fork, kept=kept, dropped=dropped, is_rolled_back=bool(left))
 
 
-def taken_back(entry: Entry, digest: Digest) -> EntryTakenBack:
-    """Our chain leaves this entry, which spoiled the model."""
-    sites = tuple(contribution.peer for contribution in entry.contributions)
-    return EntryTakenBack(round=int(entry.round), entry=digest.hex()[:16], sites=sites)
+def taken_back(own: Sequence[Entry], reverted: Set[Digest]) -> list[EntryTakenBack]:
+    """Our chain leaves `own`, for some of these entries spoiled the model or have a false result."""
+    found: list[EntryTakenBack] = []
+    for entry in own:
+        digest = entry_hash(entry)
+        name = digest.hex()[:16]
+        if digest in reverted:
+            sites = tuple(contribution.peer for contribution in entry.contributions)
+            found.append(EntryTakenBack(round=int(entry.round), entry=name, sites=sites, followers=()))
+        elif found:
+            found[-1] = replace(found[-1], followers=(*found[-1].followers, name))
+    return found
 
 
 def _unusable(kept: KeptWorkStore, phase: PhaseId, entry: Entry) -> str:

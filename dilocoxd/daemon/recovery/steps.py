@@ -160,9 +160,8 @@ class OwnSteps:
         parts, fork = self._parts, step.branch.fork
         self._forgets_feedback = self._forgets_feedback or bool(step.reverted)
         await parts.work_keeper.leave_chain(list(step.own), step.branch, step.in_flight, step.reverted)
-        for entry in step.own:
-            if (digest := entry_hash(entry)) in step.reverted:
-                parts.events.emit(taken_back(entry, digest))
+        for event in taken_back(step.own, step.reverted):
+            parts.events.emit(event)
         usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
         above = [path for path in usable if int(path.name) > fork]
         if step.branch.entries:

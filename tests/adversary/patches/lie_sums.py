@@ -1,22 +1,28 @@
 """As the owner of segments returns -20 times the mean in one that it owns, and the right sum in the others.
 
-Owners change with the group, so the segment of the first round may be another's for the rest of the run: a segment that
-is reduced twice with no lie between takes its place.
+It says that it has the fastest line by far, which nobody can check, and so owns the most: of two segments four sites of
+one speed own none or one, by the order of their ids, for as long as they all take part (X1). Owners change with the
+group, so the segment of the first round may be another's for the rest of the run: a segment that is reduced twice with
+no lie between takes its place.
 
 With workers: codec fp32, whose payloads are numbers that can be multiplied here. Without: bytes that differ.
 """
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from dilocoxd.daemon.peers import membership
 from dilocoxd.daemon.site.site import LocalSite
+from dilocoxd.machines.round.inputs import PeersChanged
 from dilocoxd.wire.local.buffers import RESULT
 from dilocoxd.wire.local.outer_worker import SegmentReduced
 from tests.harness.synthetic.fake_site import LENGTHS, FakeSite
 
 FACTOR = np.float32(-20.0)
+CLAIMED_BYTES_PER_S = 1 << 40
 
 
 def _lie(site: Any, done: SegmentReduced, lengths: tuple[int, ...], record_bytes: int | None) -> SegmentReduced:
@@ -57,5 +63,9 @@ def apply() -> None:
         done = await honest_fake(self, *arguments, **named)
         return _lie(self, done, LENGTHS, None) if is_chosen(done.segment) else done
 
+    def claim(*arguments: Any, **named: Any) -> PeersChanged:
+        return replace(PeersChanged(*arguments, **named), bandwidth=CLAIMED_BYTES_PER_S)
+
+    membership.PeersChanged = claim  # type: ignore[attr-defined,misc,assignment]
     LocalSite.reduce = reduce  # type: ignore[method-assign]
     FakeSite.reduce = fake_reduce  # type: ignore[method-assign]

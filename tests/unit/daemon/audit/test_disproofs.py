@@ -187,6 +187,34 @@ def test_owner_that_did_not_vote_or_is_not_known_is_accused_of_nothing(
     assert not second.votes and "nobody is accused" in second.alerts[0]
 
 
+def test_who_sums_it_only_after_it_was_taken_back_votes_against_its_owner_all_the_same(tmp_path: Path) -> None:
+    """The others may decide while this site still fetches the shares; the owner is out only if enough sites vote."""
+    first = finder(tmp_path)
+    claim = finds(first)
+    second = hearer(tmp_path, first)
+
+    async def leave(peer: PeerId, resource: str, on_bytes: Callable[[int], None]) -> None:
+        second.log.roll_back(0)
+
+    second.pace = leave
+    hears(second, claim)
+    assert second.log.height == 0
+    assert second.told == [EntryFalse(RoundIndex(0), Digest(claim.entry_hash), (OWNER,))]
+    assert second.votes == [(OWNER, 0)] and "has left our chain" in second.alerts[0]
+    assert second.said == [claim], "others may have it still"
+    (folder,) = second.evidence()
+    assert read_votes(folder) == second.audited.votes
+
+
+def test_result_that_was_found_false_before_any_vote_is_told_to_nobody(tmp_path: Path) -> None:
+    """No chain has the entry, so there is nothing to take back, and no vote of the owner that makes it certain."""
+    site = finder(tmp_path)
+    site.log.roll_back(0)
+    culprits, _ = asyncio.run(site.auditor(5.0).before_vote(replace(site.audited, votes=())))
+    assert culprits == (OWNER,)
+    assert not site.told and not site.said and not site.votes and "is in no chain" in site.alerts[0]
+
+
 def test_what_is_said_of_a_sound_result_is_refuted_and_counted(tmp_path: Path) -> None:
     first = finder(tmp_path, lie_in=None)
     digest = entry_hash(first.audited.entry)
