@@ -10,11 +10,23 @@ OwnKind = Literal["compute", "exchange", "idle", "apply"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLosses:
+    """Inner losses of one other site: [unix seconds of the entry, round, mean loss of the phase that went into it]."""
+
+    peer_id: str
+    name: Annotated[str, told(NAME_TOLD)]
+    points: Annotated[Sequence[LossPoint], told("As the site itself says; older ones are means of neighbours.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossCurves:
     """Points are [unix seconds, global inner step or round, loss]; a loss that is no number is null."""
 
-    inner: Sequence[LossPoint]
-    validation: Sequence[LossPoint]
+    inner: Annotated[Sequence[LossPoint], told("Of this site, by inner step.")]
+    validation: Annotated[Sequence[LossPoint], told("Of the shared model, by round.")]
+    sites: Annotated[
+        Sequence[SiteLosses], told("Of the other sites that tell theirs; a claim that nobody can check.")
+    ] = ()
 
 
 @dataclass(slots=True)

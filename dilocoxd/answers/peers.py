@@ -44,6 +44,10 @@ class Peer:
         told("How p2pd is connected to it: directly (a punched hole included), only through a relay; empty: not now."),
     ] = ""
     probation: Annotated[Probation | None, told("null: it counts in full.")] = None
+    inner_loss: Annotated[
+        float | None,
+        told("Mean inner loss of its newest phase that went into a round, as the site says; null: it does not say."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

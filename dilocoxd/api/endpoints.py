@@ -144,7 +144,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint("GET", "/v1/join", "join", "The command that others join with, also as a QR code.", JoinLine),
     Endpoint(
-        "GET", "/v1/losses", "losses", "Loss curves: every inner step, and the shared model.", LossCurves,
+        "GET", "/v1/losses", "losses", "Loss curves: every inner step here, the shared model, other sites.", LossCurves,
         (POINTS,),
     ),
     Endpoint("GET", "/v1/timeline", "timeline", "What this site did when.", list[OwnSpan], (SINCE,)),

@@ -1,6 +1,7 @@
 """Answers of all GET paths: each asks the view and hands its value on. Decides nothing but paging and thinning."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -109,7 +110,11 @@ class Reading:
 
         def thin() -> LossCurves:
             whole = self._view.losses()
-            return LossCurves(inner=thinned(whole.inner, points), validation=thinned(whole.validation, points))
+            return LossCurves(
+                inner=thinned(whole.inner, points),
+                validation=thinned(whole.validation, points),
+                sites=[replace(site, points=thinned(site.points, points)) for site in whole.sites],
+            )
 
         return await self._cache.answer(request, self._made(thin))
 

@@ -26,6 +26,7 @@ from dilocoxd.daemon.control import DaemonControl
 from dilocoxd.daemon.ending import end_of_run
 from dilocoxd.daemon.narrator import narrate
 from dilocoxd.daemon.observe.view import DaemonView
+from dilocoxd.daemon.peers.losses import LossAsker, LossSources
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.peers.outcast import OutcastParts, OutcastWatch
 from dilocoxd.daemon.preparing import prepare
@@ -42,7 +43,7 @@ from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
-from dilocoxd.ids import Digest
+from dilocoxd.ids import Digest, PeerId
 from dilocoxd.machines.round.inputs import LeaveRequested
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -238,6 +239,7 @@ class App:
         helpers.append(group.create_task(daemon.membership.run(), name="membership"))
         helpers.append(group.create_task(self._outcast_watch().run(), name="eviction"))
         helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
+        helpers.append(self._aside(group, self._loss_asker().run(), "losses of other sites"))
         if tells_lan(daemon.opened.config.network.lan_announce):
             helpers.append(self._aside(group, tell(local_run(daemon.opened, daemon.swarm)), "local network"))
         life.enter("starting", "the outer worker to describe the model")
@@ -267,6 +269,16 @@ class App:
         await daemon.site.begin(await daemon.work_keeper.starting_point(daemon.ledger))
         await prepare(life, self._trains, self._tell_others)
         self.stop(await end_of_run(daemon.ending()))
+
+    def _loss_asker(self) -> LossAsker:
+        daemon = self._daemon
+
+        def contributed(peer: PeerId) -> int:
+            record = daemon.table.record(peer)
+            return record.contributed_round if record is not None else -1
+
+        sources = LossSources(daemon.swarm.fetch_bytes, daemon.membership.live, contributed, daemon.offences.count)
+        return LossAsker(daemon.journal, sources)
 
     def _outcast_watch(self) -> OutcastWatch:
         daemon = self._daemon

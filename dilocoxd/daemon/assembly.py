@@ -6,6 +6,7 @@ Wires only: what one part is to another can be read here; what they do is theirs
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Audits, PublicAddress, Status
@@ -37,6 +38,7 @@ from dilocoxd.daemon.peers.arrivals import Arrivals
 from dilocoxd.daemon.peers.authorities import RunAuthorities
 from dilocoxd.daemon.peers.dial_back import DialBack
 from dilocoxd.daemon.peers.heartbeat import Heartbeat
+from dilocoxd.daemon.peers.losses import own_losses
 from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.membership import MembershipDriver, OwnTraining, PeerMemory
 from dilocoxd.daemon.peers.offences import Offences
@@ -139,6 +141,7 @@ class Daemon:
         self.swarm = Swarm(network, self._arrivals, opened.events.emit)
         library.network = self.swarm.node.network
         library.authorities = self.swarm.decisions.known_authorities
+        library.losses = partial(own_losses, self.journal)
         self.members = self._make_members(network)
         self.authorities = RunAuthorities(self.swarm, opened.identity, self.ledger.roll)
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)

@@ -1,12 +1,16 @@
 """Signed heartbeat record: what a peer says about itself, and the text it signs (protocol/ chapter membership).
 
+Beside it, unsigned and only when asked: the losses of its phases (resource `losses/<phase>`, protocol L20).
+
 Nothing in a record is free text; a name has few characters, of few kinds. A signed record is ``[record bytes, public
 key, signature]``: the record travels as the very bytes that were signed. Pure: the signature itself is checked in
 `dilocoxd.swarm.discovery.records`.
 """
 
 import ipaddress
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -18,6 +22,13 @@ from dilocoxd.wire.messages import RECORD_BYTES_MAX
 
 ADDRESSES_MAX: Final = 16
 PEER_STATES: Final = ("joining", "catching_up", "preparing", "training", "paused", "halted", "leaving", "left")
+
+PHASES_MAX: Final = 1024
+"""Losses in one answer."""
+MICRO: Final = 1_000_000
+MICRO_LOSS_MAX: Final = 1000 * MICRO
+PHASE_LOSSES_BYTES_MAX: Final = 16 << 10
+"""Of one answer: an item takes at most 15 bytes."""
 
 _RECORD_DOMAIN: Final = b"dilocoxd/2/record\0"
 _P2P: Final = f"/p2p/{PEER_ID_FORM}"
@@ -139,3 +150,41 @@ def decode_signed(data: bytes) -> SignedRecord:
 
 EMPTY_DIGEST: Final = Digest(bytes(32))
 """Chain head and state digest of a peer that has no state yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLoss:
+    """Mean inner loss of one phase of the responder, in millionths."""
+
+    phase: Uint
+    micro_loss: Annotated[int, Bounds(0, MICRO_LOSS_MAX)]
+
+    @property
+    def loss(self) -> float:
+        return self.micro_loss / MICRO
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLosses:
+    """What `losses/<phase>` holds: only a claim, and only for people."""
+
+    items: Annotated[tuple[PhaseLoss, ...], Length(0, PHASES_MAX)]
+
+
+def encode_phase_losses(losses: Mapping[int, float], first: int) -> bytes:
+    """The answer to `losses/<first>`: ascending, as many as fit; what is no loss that can be told is left out."""
+    known = sorted(phase for phase in losses if phase >= first)
+    told = [(phase, losses[phase]) for phase in known if math.isfinite(losses[phase])]
+    items = [PhaseLoss(phase, round(MICRO * loss)) for phase, loss in told if 0 <= loss <= MICRO_LOSS_MAX / MICRO]
+    return encode_struct(PhaseLosses(tuple(items[:PHASES_MAX])))
+
+
+def decode_phase_losses(data: bytes, first: int) -> tuple[PhaseLoss, ...]:
+    """What a peer answered to `losses/<first>`. Raises WireError."""
+    items = decode_struct(PhaseLosses, data, size_max=PHASE_LOSSES_BYTES_MAX).items
+    lowest = first
+    for item in items:
+        if item.phase < lowest:
+            raise WireError("malformed", f"phase {item.phase} where {lowest} is the lowest that may follow")
+        lowest = item.phase + 1
+    return items

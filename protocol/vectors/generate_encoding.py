@@ -1,4 +1,4 @@
-"""Golden vectors of chapter 02: `python generate_encoding.py > encoding.json` in protocol/vectors.
+"""Golden vectors of chapter 02, and of L20: `python generate_encoding.py > encoding.json` in protocol/vectors.
 
 For every message of registry.toml: one with the smallest and one with larger values, and one broken in each way that
 its field types allow. Written from chapter and registry, without dilocoxd.
@@ -126,11 +126,60 @@ def broken_bytes():
     yield "unknown mandatory number without fields", pack([1000]), "unknown_message"
 
 
+def losses(pairs):
+    """L20: the bytes of PhaseLosses."""
+    return pack([[[phase, micro] for phase, micro in pairs]])
+
+
+def valid_losses():
+    """(phase that was asked for, pairs of a phase and its loss in millionths)."""
+    yield 0, []
+    yield 0, [[0, 0]]
+    yield 7, [[7, 2_931_415], [8, 2_900_000], [12, 1_000_000_000]]
+    yield 2**63 - 1, [[2**63 - 1, 1]]
+    yield 3, [[3 + 2 * index, 3_000_000 - index] for index in range(1024)]
+
+
+def broken_losses():
+    """(what is wrong, phase that was asked for, code, bytes)."""
+    good = losses([[7, 2_931_415], [8, 2_900_000]])
+    yield "nothing", 7, "malformed", b""
+    yield "cut", 7, "malformed", good[:-1]
+    yield "bytes after it", 7, "malformed", good + b"\0"
+    yield "a phase below the one that was asked for", 8, "malformed", good
+    yield "a phase twice", 7, "malformed", losses([[7, 1], [7, 2]])
+    yield "phases that descend", 7, "malformed", losses([[8, 1], [7, 2]])
+    yield "a loss above 1000", 7, "malformed", losses([[7, 1_000_000_001]])
+    yield "a loss below zero", 7, "malformed", losses([[7, -1]])
+    yield "a phase below zero", 0, "malformed", losses([[-1, 1]])
+    yield "text for a loss", 7, "malformed", losses([[7, "2.9"]])
+    yield "a float for a loss", 7, "malformed", b"\x91\x91\x92\x07\xcb" + bytes(8)
+    yield "a boolean for a phase", 0, "malformed", losses([[True, 1]])
+    yield "an item with a field too many", 7, "malformed", pack([[[7, 1, 0]]])
+    yield "an item with a field missing", 7, "malformed", pack([[[7]]])
+    yield "a field too many", 7, "malformed", pack([[[7, 1]], 0])
+    yield "a field missing", 7, "malformed", pack([])
+    yield "a map", 7, "malformed", b"\x81" + good[1:]
+    yield "a longer number", 7, "malformed", b"\x91\x91\x92\xcc\x07\x01"
+    yield "1025 phases", 0, "malformed", losses([[phase, 1] for phase in range(1025)])
+    yield "more than 16 KiB", 0, "too_large", losses([[2**62 + phase, 10**9] for phase in range(1100)])
+
+
 def main():
     rows = [{"broken": what, "code": code, "bytes": data.hex()} for what, data, code in broken_bytes()]
     small = [row for row in broken_messages() if len(row["bytes"]) <= 40_000]
     ignored = [pack([number, *rest]).hex() for number, rest in ((1, []), (33, ["later"]), (1001, [None, [1, 2]]))]
-    document = {"chapter": "02-encoding", "valid": list(valid_messages()), "failing": rows + small, "ignored": ignored}
+    document = {
+        "chapter": "02-encoding",
+        "valid": list(valid_messages()),
+        "failing": rows + small,
+        "ignored": ignored,
+        "losses": [{"first": first, "pairs": pairs, "bytes": losses(pairs).hex()} for first, pairs in valid_losses()],
+        "broken_losses": [
+            {"broken": what, "first": first, "code": code, "bytes": data.hex()}
+            for what, first, code, data in broken_losses()
+        ],
+    }
     json.dump(document, sys.stdout, indent=0)
     sys.stdout.write("\n")
 

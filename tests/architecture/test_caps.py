@@ -12,6 +12,7 @@ KEYS: Final = ("PeerId", "tuple[PeerId", "str", "Hashable", "StreamPlace")
 
 CAPS: Final = {
     "daemon/peers/dial_back.py DialBack._asked": "PEERS_TRACKED",
+    "daemon/peers/losses.py LossAsker._next": "PEERS_KEPT",
     "daemon/peers/membership.py MembershipDriver._probing": "suspects in the table: at most its PEERS_MAX",
     "daemon/peers/outside.py OutsideView._words": "PEERS_KEPT",
     "daemon/peers/outside.py _Word.reached": "addresses, not peers: ADDRESSES_TRIED in one answer",

@@ -1,7 +1,8 @@
-"""protocol/vectors/encoding.json against the implementation (protocol E1, E2, E3, E4, E5, E6)."""
+"""protocol/vectors/encoding.json against the implementation (protocol E1, E2, E3, E4, E5, E6, L20)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,15 @@ import pytest
 from dilocoxd.errors import WireError
 from dilocoxd.wire.codec import _flatten
 from dilocoxd.wire.messages import PEER_MESSAGES
+from dilocoxd.wire.records import (
+    MICRO,
+    PHASE_LOSSES_BYTES_MAX,
+    PHASES_MAX,
+    PhaseLoss,
+    PhaseLosses,
+    decode_phase_losses,
+    encode_phase_losses,
+)
 from tests.conformance.vectors import from_json, loaded
 
 LOADED: dict[str, Any] = loaded("encoding")
@@ -48,3 +58,26 @@ def test_every_message_has_vectors_of_both_kinds() -> None:
     names = {kind.__name__ for kind in PEER_MESSAGES.by_type}
     assert {row["message"] for row in LOADED["valid"]} == names
     assert {row["message"] for row in LOADED["failing"] if "message" in row} == names
+
+
+@pytest.mark.parametrize("row", LOADED["losses"], ids=lambda row: f"{len(row['pairs'])}-from-{row['first']}")
+def test_losses_decode_to_their_pairs_and_encode_to_their_bytes(row: dict[str, Any]) -> None:
+    data, pairs = bytes.fromhex(row["bytes"]), row["pairs"]
+    assert decode_phase_losses(data, row["first"]) == tuple(PhaseLoss(*pair) for pair in pairs)
+    assert encode_phase_losses({phase: micro / MICRO for phase, micro in pairs}, row["first"]) == data
+
+
+@pytest.mark.parametrize("row", LOADED["broken_losses"], ids=lambda row: row["broken"].replace(" ", "_"))
+def test_broken_losses_are_refused_with_their_code(row: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        decode_phase_losses(bytes.fromhex(row["bytes"]), row["first"])
+    assert caught.value.code == row["code"]
+
+
+def test_only_losses_that_can_be_told_are_told_and_the_longest_answer_fits() -> None:
+    known = {9: 2.5, 4: 3.0, 5: math.nan, 6: math.inf, 7: -1.0, 8: 1000.1, 3: 4.0}
+    told = decode_phase_losses(encode_phase_losses(known, 4), 4)
+    assert [(item.phase, item.loss) for item in told] == [(4, 3.0), (9, 2.5)]
+    longest = encode_phase_losses({2**63 - 1 - n: 1000.0 for n in range(2 * PHASES_MAX)}, 0)
+    assert len(longest) <= PHASE_LOSSES_BYTES_MAX and len(decode_phase_losses(longest, 0)) == PHASES_MAX
+    assert PhaseLosses(()).items == ()

@@ -33,7 +33,8 @@ ADMISSION = (
     authorities.AuthorityChange,
     join_link.InviteToken,
 )
-SIGNED = {kind.__name__: kind for kind in (*STRUCTS, *ADMISSION, records.PeerRecord, records.SignedRecord)}
+RECORDS = (records.PeerRecord, records.SignedRecord, records.PhaseLoss, records.PhaseLosses)
+SIGNED = {kind.__name__: kind for kind in (*STRUCTS, *ADMISSION, *RECORDS)}
 
 
 def type_text(hint: Any) -> str:

@@ -77,6 +77,54 @@ def test_page_shows_what_the_daemon_knows(page: Page, daemon: FakeDaemon) -> Non
     assert "until the daemon ended" in page.text("past-alerts") and "10 min" in page.text("past-alerts")
 
 
+LABELS = "return [...document.querySelectorAll('#loss-chart .u-legend .u-label')].map(e => e.textContent)"
+CHOICES = "return [...document.querySelectorAll('#loss-sites option')].map(e => e.value)"
+
+
+def test_losses_of_other_sites_are_shown_by_name_and_can_be_left_out(page: Page, daemon: FakeDaemon) -> None:
+    page.opened(daemon.url)
+    assert "inner, beta" in page.run(LABELS) and "inner, this site" in page.run(LABELS)
+    assert "1 other site 2.2" in page.label("loss-chart")
+    colours = json.loads(
+        page.run(
+            "const c = getComputedStyle(document.documentElement);"
+            "return JSON.stringify([c.getPropertyValue('--site-1').trim()])"
+        )
+    )
+    assert count_pixels(page.picture("loss-chart"), colours[0]) > 60
+    page.choose("loss-sites", "none")
+    page.drawn()
+    assert not [label for label in page.run(LABELS) if "beta" in label]
+    assert count_pixels(page.picture("loss-chart"), colours[0]) < 10
+    page.choose("loss-sites", "each")
+    page.drawn()
+    assert "inner, beta" in page.run(LABELS)
+    losses = "return [...document.querySelectorAll('#sites tbody tr')].map(e => e.cells[5].textContent)"
+    assert page.run(losses)[1:] == ["2.125", "-"], "one tells, one does not"
+    page.run("for (const e of document.querySelectorAll('details')) e.open = true")
+    assert "beta" in page.text("loss-table")
+
+
+def test_few_sites_are_lines_and_many_are_summed_up(page: Page, daemon: FakeDaemon) -> None:
+    daemon.view.num_telling = 4
+    page.opened(daemon.url)
+    lines = {label for label in page.run(LABELS) if label.startswith("inner, ")}
+    assert lines - {"inner, this site", "inner, as measured"} == {"inner, beta", "inner, gamma", "inner, site-3"}
+    assert page.run(CHOICES) == ["none", "each", "range", "QmFakeSiteB", "QmFakeSiteC", "QmFakeSite3"]
+    daemon.change(lambda view: setattr(view, "num_telling", 51), event="round.committed", round=120)
+    page.until(lambda: "middle of 50 other sites" in page.run(LABELS), "fifty are summed up")
+    shown = page.run(LABELS)
+    assert {"lowest of 50 other sites", "highest of 50 other sites"} <= set(shown) and len(shown) == 7
+    assert page.run(CHOICES)[:2] == ["none", "range"] and len(page.run(CHOICES)) == 52
+    page.choose("loss-sites", "QmFakeSite42")
+    page.drawn()
+    assert "inner, site-42" in page.run(LABELS) and len(page.run(LABELS)) == 5
+    daemon.change(lambda view: setattr(view, "num_telling", 1), event="round.committed", round=121)
+    page.until(
+        lambda: page.run("return document.getElementById('loss-sites').disabled") is True, "nobody tells any more"
+    )
+
+
 def test_page_shows_how_sites_are_reached_and_where_this_one_is_seen(page: Page, daemon: FakeDaemon) -> None:
     seen = PublicAddress(address="/ip4/45.33.7.1/tcp/31337", num_tried=3, num_reached=2, is_announced=True)
     peers = daemon.view.peers

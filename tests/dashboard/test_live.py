@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.dashboard.browser import Page, chromium
 from tests.dashboard.checks import check_page
 from tests.dashboard.pictures import whole_page
 from tests.harness.running.run_directories import found_run, join_run
-from tests.harness.running.sites import SiteProcess, sites
+from tests.harness.running.sites import SiteProcess, sites, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 PATIENCE_S = 90
@@ -40,6 +41,35 @@ def bytes_of_joint_rounds(site: SiteProcess) -> dict[int, int]:
     return {row["round"]: row["bytes_sent"] for row in rows if len(row["contributors"]) == 3 and row["bytes_sent"]}
 
 
+LABELS = "return [...document.querySelectorAll('#loss-chart .u-legend .u-label')].map(e => e.textContent)"
+
+
+def check_losses_of_others(page: Page, site: SiteProcess, others: list[SiteProcess]) -> None:
+    """Each other site's own figures are at the entries that name it, and their curves on the page, by name."""
+    told = wait_until(lambda: curves(site, others), "what the others tell", PATIENCE_S, site.describe)
+    for other in others:
+        status, own = other.status(), phase_losses(other)
+        contributors = {int(row["round"]): row["contributors"] for row in site.rounds()}
+        for _, number, loss in told[status["peer_id"]]:
+            (phase,) = (one["phase"] for one in contributors[int(number)] if one["peer"] == status["peer_id"])
+            assert loss == pytest.approx(own[phase], abs=1e-6), "millionths travel"
+        label = f"inner, {status['name']}"
+        page.until(lambda wanted=label: wanted in page.run(LABELS), f"a curve: {label}")
+
+
+def phase_losses(site: SiteProcess) -> dict[int, float]:
+    """What the site itself measured."""
+    lines = (site.run_dir / "logs" / "events.jsonl").read_text().splitlines()
+    closed = (record for record in map(json.loads, lines) if record["event"] == "phase.closed")
+    return {int(record["phase"]): float(record["mean_loss"]) for record in closed}
+
+
+def curves(site: SiteProcess, others: list[SiteProcess]) -> dict[str, list[list[float]]] | None:
+    """Peer to its points, once there are some of all."""
+    found = {one["peer_id"]: one["points"] for one in (site.get("/v1/losses") or {"sites": []})["sites"]}
+    return found if all(found.get(str(other.status().get("peer_id"))) for other in others) else None
+
+
 def test_page_follows_a_real_run_a_killed_site_and_a_restart(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a), chromium(tmp_path / "profile") as browser:
@@ -62,6 +92,7 @@ def test_page_follows_a_real_run_a_killed_site_and_a_restart(tmp_path: Path) -> 
             shown = "return [...document.querySelectorAll('#rounds tbody tr')].map(e => e.cells[2].textContent)"
             page.until(lambda: any(text.count(",") == 2 for text in page.run(shown)), "a joint round is shown")
             assert "exchange" in page.run("return document.getElementById('timeline-table').textContent")
+            check_losses_of_others(page, a, [b, c])
             title = page.browser.title
             page.until(lambda: page.browser.title not in ("", title), "the height in the title follows")
             check_screens(page, tmp_path, "trains")

@@ -69,6 +69,10 @@ def test_losses_take_less_than_a_second_of_work_and_all_of_it_is_small(page: Pag
     print(f"losses after {times} ms, with {work} ms of work for the whole page, {max(totals) / 1e3:.0f} kB in all")
     assert min(work_ms) < LOSSES_MS_MAX and 0 < max(totals) < BYTES_MAX
     assert "shared model" in page.label("loss-chart") and "after round 9999" in page.label("loss-chart")
+    assert "42 other sites" in page.label("loss-chart"), "seven do not tell theirs"
+    assert page.run("return document.getElementById('loss-sites').value") == "range", (
+        "42 lines would be none to look at"
+    )
     assert "to 9999" in page.label("bytes-chart"), "the unfinished round is not drawn"
     assert page.run("return document.querySelectorAll('*').length") < 5000
 

@@ -31,6 +31,7 @@ from dilocoxd.wire.join_link import read_link
 from dilocoxd.wire.layout import ParamSpec, make_layout
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.messages import PEER_MESSAGES, Accuse
+from dilocoxd.wire.records import decode_phase_losses
 from tests.conformance.vectors import loaded
 from tests.reference.frame_decoder import FrameDecoder
 
@@ -199,6 +200,11 @@ def all_targets() -> list[Target]:
         Target("audit cases", decode_case, (audit_case(),)),
         Target("proofs against results", lambda data: decode_sum_proof(data, 3), sum_proofs()),
         Target("chain answers", lambda data: parse_chain(data, 0), (chain_answer(),)),
+        Target(
+            "losses of phases",
+            lambda data: decode_phase_losses(data, 3),
+            hexes([*encoding["losses"], *encoding["broken_losses"]]),
+        ),
         Target("snapshot indexes", lambda data: decode_index(data, "stranger"), (index(),)),
         Target("log records", read_log_record, (log_record(),)),
         Target("bitmaps", bitmap, (bytes(5), b"\xff" * 5)),

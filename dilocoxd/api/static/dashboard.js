@@ -29,7 +29,7 @@ const id = (name) => document.getElementById(name);
 const model = {
   status: null,
   peers: [],
-  losses: { inner: [], validation: [] },
+  losses: { inner: [], validation: [], sites: [] },
   columns: { round: [] },
   participation: { rounds: [], sites: [] },
   timeline: null,
@@ -45,7 +45,10 @@ let turns = 0; // how often the whole page was asked for
 const ask = {
   async status() { takeStatus(await get("v1/status")); },
   async peers() {
+    const told = (peers) => peers.map((peer) => peer.inner_loss).join();
+    const before = told(model.peers);
     model.peers = await get("v1/peers");
+    if (before && before !== told(model.peers)) want("losses"); // another site told a loss, some time after its round
     model.peers.forEach((peer) => names.set(peer.peer_id, peer.name));
   },
   async losses() { model.losses = await get(`v1/losses?points=${LOSS_POINTS}`); },

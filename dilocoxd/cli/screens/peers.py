@@ -5,7 +5,7 @@ from typing import Final
 
 from dilocoxd.answers.peers import Peer, Ping, Probation
 from dilocoxd.answers.status import Status
-from dilocoxd.answers.words import in_bytes, in_time, plural
+from dilocoxd.answers.words import figure, in_bytes, in_time, plural
 from dilocoxd.cli.screens.layout import Column, facts, table
 
 HERE: Final = " (here)"
@@ -23,6 +23,7 @@ def peers_screen(status: Status, peers: Sequence[Peer], width: int | None) -> st
         Column("last round", ["-", *("yes" if peer.took_part_last_round else "no" for peer in peers)], 3),
         Column("seen", ["-", *(_ago(peer.last_seen_s) for peer in peers)], 2),
         Column("tok/s", [f"{value:,.0f}" if value is not None else "-" for value in speeds], 1, is_number=True),
+        Column("loss", [figure(status.losses.inner), *(figure(peer.inner_loss) for peer in peers)], 5, is_number=True),
         Column("step", [_step(status.phase.step_seconds or None), *(_step(p.step_seconds) for p in peers)], 6),
         Column("link", ["-", *(_speed(peer.link_bytes_per_s) for peer in peers)], 5),
         Column("by", ["-", *(_by(peer) for peer in peers)], 6),

@@ -45,6 +45,8 @@ class EarlierLives:
     """Time of the oldest event; None: there is none."""
     inner: list[Point] = field(default_factory=list)
     """Mean loss of each phase, at its last global step."""
+    phases: dict[int, float] = field(default_factory=dict)
+    """Mean loss of each phase by its number."""
     validation: dict[int, Point] = field(default_factory=dict)
     rounds: dict[int, ToldRound] = field(default_factory=dict)
     failures: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class EarlierLives:
         step = int(record.get("global_step", self.inner_steps))
         if record["mean_loss"] is not None:
             self.inner.append((float(record["time"]), step, float(record["mean_loss"])))
+            self.phases[int(record["phase"])] = float(record["mean_loss"])
 
     def _validation(self, record: dict[str, Any]) -> None:
         number = int(record["round"])

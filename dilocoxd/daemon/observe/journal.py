@@ -14,6 +14,7 @@ from dilocoxd.answers.alerts import PastAlert, StandingAlert
 from dilocoxd.answers.history import OwnKind, OwnSpan, SiteSpan
 from dilocoxd.answers.losses import mean_of_known
 from dilocoxd.answers.rounds import RoundRow
+from dilocoxd.daemon.observe.other_losses import OtherLosses, PhaseBook
 from dilocoxd.daemon.observe.other_sites import OthersTimeline
 from dilocoxd.ids import UnixTime
 from dilocoxd.site_names import in_words
@@ -114,6 +115,8 @@ class Journal:
         self.spans: deque[OwnSpan] = deque(maxlen=SPANS_KEPT)
         self.alerts: OrderedDict[str, StandingAlert] = OrderedDict()
         self.others = OthersTimeline()
+        self.own_phases = PhaseBook()
+        self.other_losses = OtherLosses()
         self.phases: deque[SiteSpan] = deque(maxlen=PHASES_KEPT)
         self.totals = Counters()
         self.earlier = Counters()

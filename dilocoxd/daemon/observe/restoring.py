@@ -35,6 +35,7 @@ def read_chain(log: EntryLog, me: PeerId, first: int) -> tuple[list[SignedEntry]
 def restore(journal: Journal, told: EarlierLives, own: OwnWork) -> None:
     """Losses, rounds, totals, alerts and events of earlier lives. What nobody told stays unknown."""
     journal.inner_losses.begin_with(told.inner)
+    journal.own_phases.begin_with(told.phases)
     journal.validation_losses.begin_with(sorted(told.validation.values()))
     _restore_rounds(journal, told)
     earlier = journal.earlier

@@ -63,6 +63,7 @@ class SiteHistory:
                 | catalogue.ProfileWritten()
                 | catalogue.ProfileFailed()
             ):
+                self._keep_loss(event)
                 self._events.emit(event)
             case WorkerChanged():
                 self._worker(event)
@@ -76,6 +77,10 @@ class SiteHistory:
                 pass
             case _:
                 assert_never(event)
+
+    def _keep_loss(self, event: catalogue.Event) -> None:
+        if isinstance(event, catalogue.PhaseClosed) and event.mean_loss is not None:
+            self._journal.own_phases.keep(event.phase, event.mean_loss)
 
     def _lagged(self, seconds: float, doing: str) -> None:
         self._events.emit(catalogue.LoopBlocked(lag_s=round(seconds, 3), doing=doing))

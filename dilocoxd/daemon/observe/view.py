@@ -10,7 +10,7 @@ from typing import Final
 
 from dilocoxd.answers.alerts import ExplainedAlert, PastAlert
 from dilocoxd.answers.authorities import AuthorityList
-from dilocoxd.answers.history import LossCurves, OwnSpan, SiteTimeline, SwarmTimeline
+from dilocoxd.answers.history import LossCurves, OwnSpan, SiteLosses, SiteTimeline, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.rounds import LogEntry, RoundRow
@@ -79,8 +79,13 @@ class DaemonView:
 
     def losses(self) -> LossCurves:
         """GET /v1/losses."""
-        journal = self._from.journal
-        return LossCurves(inner=journal.inner_losses.points(), validation=journal.validation_losses.points())
+        journal, names = self._from.journal, self._from.who.names
+        told = journal.other_losses
+        return LossCurves(
+            inner=journal.inner_losses.points(),
+            validation=journal.validation_losses.points(),
+            sites=[SiteLosses(peer_id=peer, name=names.of(peer), points=told.of(peer)) for peer in told.sites()],
+        )
 
     def timeline(self) -> list[OwnSpan]:
         """GET /v1/timeline."""

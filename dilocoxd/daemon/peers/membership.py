@@ -123,7 +123,7 @@ class MembershipDriver:
     def _shown(self, record: PeerRecord, chain: ChainView, last_contributors: Set[PeerId]) -> Peer:
         peer, now = record.peer, self.now()
         membership, silence_s = self._table.state(peer, now=now), self._table.silence(peer, now)
-        ways = self._swarm.payloads_to(peer)
+        ways, told = self._swarm.payloads_to(peer), self._journal.other_losses.newest(peer)
         return Peer(
             peer_id=peer,
             name=self._names.of(peer),
@@ -140,6 +140,7 @@ class MembershipDriver:
             last_seen_s=None if silence_s is None else round(silence_s, 3),
             step_seconds=1.0 / record.steps_per_s if record.steps_per_s > 0 else None,
             tokens_per_s=record.tokens_per_s or None,
+            inner_loss=told[2] if told is not None else None,
             contributed_round=record.contributed_round if record.contributed_round >= 0 else None,
             bandwidth_bytes_per_s=record.upload_bytes_per_s,
             link_bytes_per_s=self._swarm.bulk_out.bytes_per_s.get(peer),

@@ -26,12 +26,13 @@ from dilocoxd.swarm.streams.budget import Budget, Rate
 from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX, SignedEntry, decode_entry, encode_entry
+from dilocoxd.wire.records import encode_phase_losses
 
 CHAIN_BYTES_MAX: Final = 8 << 20
 CHAIN_ENTRIES_MAX: Final = 1024
 HASHES_KEPT: Final = 256
 LOG_EACH: Final = Rate(per_s=8.0, burst=64.0)
-"""Of answers to `chain/<from>` and `snapshots`, which are read and put together anew for whoever asks."""
+"""Of answers that are read and put together anew for whoever asks: of the log, snapshots, authorities, losses."""
 LOG_NETWORK: Final = Rate(per_s=16.0, burst=128.0)
 LOG_TOTAL: Final = Rate(per_s=32.0, burst=256.0)
 SHARE_EACH: Final = Rate(per_s=64.0, burst=512.0)
@@ -50,7 +51,7 @@ BUDGET_WAIT_S: Final = 5.0
 """So long a question beyond the budget waits before it is refused."""
 _RESOURCE: Final = re.compile(
     r"(?P<kind>manifest|authorities|snapshots|chain/(?P<first>\d{1,18})|payload/(?P<round>\d{1,18})"
-    r"|shares/(?P<shares>\d{1,19})|share/(?P<phase>\d{1,19})/(?P<segment>\d{1,5})"
+    r"|losses/(?P<losses>\d{1,19})|shares/(?P<shares>\d{1,19})|share/(?P<phase>\d{1,19})/(?P<segment>\d{1,5})"
     r"|snapshot/(?P<snapshot>\d{1,18})/(?P<file>[a-z]{1,32}\.(?:json|safetensors))"
     r"|corpus/(?P<corpus>index\.json|tokenizer\.json|tokens\.bin)"
     r"|proof/(?P<entry>[0-9a-f]{64})/(?P<of>\d{1,5})(?:/(?P<place>\d{1,4}))?"
@@ -58,6 +59,7 @@ _RESOURCE: Final = re.compile(
     re.ASCII,
 )
 EMPTY: Final = ProofShelf()
+NO_LOSSES: Final = encode_phase_losses({}, 0)
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -120,6 +122,8 @@ class Library:
         """The network that a peer talks from."""
         self.authorities: Callable[[], bytes] = lambda: b""
         """The changes of the run's authorities that we know, packed."""
+        self.losses: Callable[[int], bytes] = lambda first: NO_LOSSES
+        """Of our own phases from `first` on."""
         self._hashing = asyncio.Lock()
         """A newcomer asks for several parts of a file at once: only the first question hashes all of it."""
 
@@ -133,8 +137,10 @@ class Library:
         try:
             if resource == "manifest":
                 return serve_bytes(self._manifest)
-            if resource in ("snapshots", "authorities") or match["first"] is not None:
+            if resource in ("snapshots", "authorities") or match["first"] or match["losses"]:
                 await self._charge(self._log_reads, peer, 1.0)
+            if match["losses"] is not None:
+                return serve_bytes(self.losses(int(match["losses"])))
             if resource == "authorities":
                 return serve_bytes(self.authorities())
             if resource == "snapshots":

@@ -27,6 +27,7 @@ from dilocoxd.machines.phase.inputs import CommittedEntry
 from dilocoxd.machines.phase.outputs import OfferContribution
 from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.store.audits import read_case, share_name
+from dilocoxd.telemetry.catalogue import PhaseClosed
 from dilocoxd.wire.local.buffers import INBOX, OUTBOX, RESULT, Buffer
 from dilocoxd.wire.local.outer_worker import (
     ContributionFormed,
@@ -152,6 +153,8 @@ class FakeSite:
         self.buffers.write(OUTBOX, 0, payload)
         hashes = tuple(hashlib.sha256(part).digest() for part in (payload[: LENGTHS[0]], payload[LENGTHS[0] :]))
         formed = ContributionFormed(0, self._phase, True, "", hashes, norm=1.0, residual_norm=0.0, seconds=0.0)
+        loss = 2.0 + self._rng.random() + 4.0 / (1 + self._round)
+        self._emit(PhaseClosed(phase=self._phase, inner_steps=1, tokens=10, mean_loss=loss, global_step=self._phase))
         self._emit(OfferContribution(self._phase, self._round, 1, 10, 0, formed))
 
     def pause(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from dilocoxd.answers.alerts import ExplainedAlert, PastAlert, StandingAlert
 from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.fields import DaemonState
-from dilocoxd.answers.history import LossCurves, OwnSpan, SiteSpan, SiteTimeline, SwarmTimeline
+from dilocoxd.answers.history import LossCurves, OwnSpan, SiteLosses, SiteSpan, SiteTimeline, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach, TriedAddress
 from dilocoxd.answers.progress import RunProgress
@@ -71,6 +71,8 @@ class FakeView:
         self.listeners: list[Callable[[dict[str, object]], None]] = []
         self.num_status = 0
         self.extra: dict[str, Any] = {}
+        self.num_telling = 2
+        """Sites of which losses are known, this one among them: of three, one does not say."""
 
     @property
     def now(self) -> float:
@@ -144,6 +146,7 @@ class FakeView:
                 tokens_per_s=6000 if peer in self.live else None, contributed_round=max(0, n - 1 - i),
                 bandwidth_bytes_per_s=12_500_000, link_bytes_per_s=None if i else 2.5e6, has_data=peer in self.live,
                 no_data_reason="" if peer in self.live else "not tried yet", incarnation=1 + i,
+                inner_loss=None if i else 2.125,
             )
             for i, peer in enumerate(PEERS[1:])
         ]  # fmt: skip
@@ -210,7 +213,15 @@ class FakeView:
             for step in range(0, STEPS * self.num_rounds, max(1, STEPS * self.num_rounds // 20_000))
         ]
         shared = [(START + r * ROUND_S, r, 2.1 + 6.0 / (1.0 + r / 3)) for r in range(self.num_rounds)]
-        return LossCurves(inner=inner, validation=shared)
+        return LossCurves(inner=inner, validation=shared, sites=[self._told(i) for i in range(1, self.num_telling)])
+
+    def _told(self, number: int) -> SiteLosses:
+        """Losses that another site tells; beyond the three sites of this run there are names only."""
+        peer = PEERS[number] if number < len(PEERS) else f"QmFakeSite{number}"
+        points = [
+            (START + r * ROUND_S + 20, r, 2.0 + number / 10 + 6.0 / (1.0 + r / 3)) for r in range(self.num_rounds)
+        ]
+        return SiteLosses(peer_id=peer, name=NAMES.get(peer, f"site-{number}"), points=points[-240:])
 
     def timeline(self) -> list[OwnSpan]:
         spans = []

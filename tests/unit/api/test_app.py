@@ -136,7 +136,7 @@ async def test_long_lists_are_encoded_like_short_ones() -> None:
     assert json.loads(await encoded_in_steps(rows)) == rows
     points = [(index / 7, index, index / 3) for index in range(1234)]
     found = json.loads(await encoded_in_steps(LossCurves(inner=points, validation=())))
-    assert found == {"inner": [list(point) for point in points], "validation": []}
+    assert found == {"inner": [list(point) for point in points], "validation": [], "sites": []}
     assert await encoded_in_steps([]) == b"[]"
 
 

@@ -1,6 +1,6 @@
 // All sites, this one among them: how many do what, who waits for whom, and a table to sort and search.
 
-import { bytes, count, element, say, seconds, stateOf, stateOfMany, table } from "../words.js";
+import { bytes, count, element, loss, say, seconds, stateOf, stateOfMany, table } from "../words.js";
 
 const id = (name) => document.getElementById(name);
 const FEW = 12;
@@ -12,12 +12,12 @@ let isAllShown = false;
 export function siteRows({ status, peers }) {
   const own = {
     peer_id: status.peer_id, name: status.name, isSelf: true, isLive: true, state: status.state, height: status.height, behind: 0,
-    step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, tookPart: null, link: null, way: "-", heard_s: null,
+    step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, loss: status.losses.inner, tookPart: null, link: null, way: "-", heard_s: null,
     address: (status.addresses[0] ?? "-").replace(/\/p2p\/.*$/, ""), chain_head: status.chain_head, probation: status.probation,
   };
   const others = peers.map((peer) => ({
     peer_id: peer.peer_id, name: peer.name, isSelf: false, isLive: peer.is_live, state: stateNow(peer), height: peer.height,
-    behind: peer.rounds_behind, step_s: peer.step_seconds, tokens_per_s: peer.is_live ? peer.tokens_per_s : null, tookPart: peer.took_part_last_round,
+    behind: peer.rounds_behind, step_s: peer.step_seconds, tokens_per_s: peer.is_live ? peer.tokens_per_s : null, loss: peer.inner_loss, tookPart: peer.took_part_last_round,
     link: peer.link_bytes_per_s, way: wayTo(peer), heard_s: peer.last_seen_s, address: (peer.addresses[0] ?? "-").replace(/(\/tcp\/\d+)\/p2p\/\w+$/, "$1"), chain_head: peer.chain_head,
     probation: peer.probation,
   }));
@@ -79,6 +79,7 @@ export function showSites(model) {
     ["rounds", lag, "number"],
     ["tok/s", (row) => count(row.tokens_per_s), "number"],
     ["inner step", (row) => seconds(row.step_s), "number more"],
+    ["inner loss", (row) => loss(row.loss), "number more"],
     ["last round", (row) => (row.tookPart === null ? "-" : row.tookPart ? "took part" : "missed it"), "more"],
     ["link to it", (row) => (row.isSelf ? "-" : row.link === null ? "not measured" : `${bytes(row.link)}/s`), "number more"],
     ["reached", (row) => row.way, "more"],

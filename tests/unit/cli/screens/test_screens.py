@@ -117,7 +117,7 @@ def test_peers_begin_with_this_site_and_fit_a_terminal() -> None:
         "home (here)    training           7       -  -           -               1,240",
         "attic          training           7       -  yes         0.4 s ago       6,000",
         "garage~r581Vz  dead               6       1  no          1 min 30 s ago      -",
-        "(with --wide: step, link, by, address, peer id)",
+        "(with --wide: loss, step, link, by, address, peer id)",
     ]
 
 
@@ -125,6 +125,9 @@ def test_a_pipe_gets_every_column_whole_and_a_narrow_terminal_what_matters() -> 
     wide = peers_screen(status(), sites(), None)
     assert ID in wide and "/ip4/10.0.0.1/tcp/31337" in wide and "2.5 MB/s" in wide and "(with" not in wide
     assert all(not line.endswith(" ") for line in wide.splitlines())
+    column = wide.splitlines()[0].index(" loss") + len(" loss")
+    told = [line[:column].rpartition(" ")[2] for line in wide.splitlines()[1:]]
+    assert told == ["3.200", "2.125", "-"], "what this site measures, what one tells, and what one does not tell"
     attic, *others = sites()
     hidden = replace(attic, has_data=False, way="relay")
     assert "2.5 MB/s  relay" in peers_screen(status(), [hidden, *others], None)
