@@ -35,6 +35,8 @@ def constraints(needs: Sequence[str], which: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    tables = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
+    project = tables["project"]
     extras = [need for needs in project["optional-dependencies"].values() for need in needs]
-    print("\n".join(constraints((*project["dependencies"], *extras), sys.argv[1])))
+    build = tables["build-system"]["requires"]  # pip builds with what is installed (--no-build-isolation)
+    print("\n".join(constraints((*project["dependencies"], *extras, *build), sys.argv[1])))
