@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.fields import NAME_TOLD, Count, DaemonState, Hex, Ratio, Seconds, Unix, told
+from dilocoxd.answers.nodes import Nodes
 from dilocoxd.answers.peers import Probation
 from dilocoxd.answers.progress import RunProgress
 
@@ -234,3 +235,4 @@ class Status:
         tuple[VotedTwice, ...], told("Sites that voted twice in one attempt (R27), as the chain says.")
     ] = ()
     probation: Annotated[Probation | None, told("Of this site; null: it counts in full.")] = None
+    nodes: Annotated[Nodes | None, told("Further machines of this site; null: it has none.")] = None

@@ -11,7 +11,7 @@ from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
 from dilocoxd.daemon.observe.alert_book import AlertBook
-from dilocoxd.daemon.observe.alert_rules import LOOK_EVERY_S, AlertWatch, Seen
+from dilocoxd.daemon.observe.alert_rules import LOOK_EVERY_S, RETOLD, AlertWatch, Seen
 from dilocoxd.store.durable import store_error
 from dilocoxd.telemetry.catalogue import AlertRaised, LoopBlocked
 
@@ -39,6 +39,8 @@ class AlertDriver:
         self._watched = watched
         self._alerts = alerts
         self._watch = AlertWatch()
+        self._told: dict[str, str] = {}
+        """Texts by code, of the last time."""
 
     def note(self, record: dict[str, object]) -> None:
         """An event, in its JSON form."""
@@ -69,7 +71,8 @@ class AlertDriver:
         for code, text in self._watch.look(seen, now).items():
             if not text:
                 self._alerts.clear(code)
-            elif not self._alerts.stands(code):
+            elif not self._alerts.stands(code) or (code in RETOLD and self._told.get(code) != text):
+                self._told[code] = text
                 self._alerts.alert(code, text)
         for code in self._watch.expired(now):
             self._alerts.clear(code)

@@ -109,6 +109,11 @@ class RunDir:
         return self.site / "feedback.safetensors"
 
     @property
+    def last_nodes(self) -> Path:
+        """Which machine ran which outer part last."""
+        return self.site / "nodes.json"
+
+    @property
     def own_work(self) -> Path:
         return self.site / "work"
 

@@ -97,11 +97,19 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "worker_outer_lost", "warning",
         "The outer worker died and is being started again. The shared state is safe in the daemon's buffers.",
-        "The process ended or went silent, or one of its parts waits for a node; goes when the next one runs.",
-        "Killed for memory (look for oom-kill in the kernel log), or by somebody; a node that is off or not reached.",
-        "Nothing, if it happens once. If it waits for a node: run `dilocoxd node` there. If again and again: more"
-        " memory, or a smaller model per site.",
+        "The process ended or went silent, or the connection to its node did; goes when the next one runs.",
+        "Killed for memory (look for oom-kill in the kernel log), or by somebody; the network to a node.",
+        "Nothing, if it happens once. If again and again: more memory, or a smaller model per site.",
         for_s=120,
+    ),
+    AlertKind(
+        "node_missing", "critical",
+        "A part of the outer worker has no machine to run on: rounds of this site wait for it, training goes on.",
+        "No node took the part for 5 s; goes when one has it. Told again when what is missed changes.",
+        "The node is off, its service ended, cluster.port of the head is closed to it, or its key is another one.",
+        "Start `dilocoxd node` on the machine that the text names, or on another one. If the text tells of a refused"
+        " connection: copy cluster.key_file to it again, and install this version there.",
+        for_s=60,
     ),
     AlertKind(
         "worker_trainer_lost", "warning",

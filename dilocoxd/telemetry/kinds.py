@@ -1,6 +1,6 @@
 """All types of events: what records, screens and docs are made from."""
 
-from dilocoxd.telemetry import catalogue, suspicions
+from dilocoxd.telemetry import catalogue, cluster, suspicions
 from dilocoxd.telemetry.catalogue import Event
 
 
@@ -9,7 +9,7 @@ def event_types() -> list[type[Event]]:
     # Not __subclasses__: `slots` makes dataclass build each class twice, and both are in that list.
     found = {
         kind
-        for module in (catalogue, suspicions)
+        for module in (catalogue, cluster, suspicions)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
     }

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dilocoxd.answers.words import in_bytes, in_time, plural
 from dilocoxd.telemetry import catalogue as c
+from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.telemetry.suspicions import EntryTakenBack, StateSpoiled, StateTrained
 
 
@@ -45,6 +46,7 @@ _SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
     c.ProfileFailed: lambda e: f"no profile, training goes on: {e.reason}",
     c.SitePaused: lambda e: f"paused: {e.reason}",
     c.SiteResumed: lambda e: "training goes on",
+    FeedbackMissing: lambda e: f"the error feedback of {e.values:,} values was lost, and starts at zero: {e.reason}",
     EntryTakenBack: lambda e: f"entry {e.round} spoiled the model and was taken back by a majority",
     StateSpoiled: lambda e: f"the shared state of round {e.round} gives no finite loss; the trainers wait for another",
     StateTrained: lambda e: f"the shared state of round {e.round} gives a finite loss; the trainers go on",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from dilocoxd.answers.nodes import nodes_in_words
 from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status, VotedTwice
 from dilocoxd.answers.words import figure, in_bytes, in_time, plural, time_left, tokens_per_s
@@ -48,6 +49,7 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("left out", voted_twice(status.voted_twice)),
         ("new here", probation(status.probation)),
         ("trainers", idle(status)),
+        ("nodes", nodes_in_words(status.nodes)),
         ("model", model(status)),
         ("memory", in_bytes(progress.memory_bytes) if progress.memory_bytes is not None else ""),
         ("up", f"{in_time(status.uptime_s)}, version {status.version}"),

@@ -16,6 +16,7 @@ from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
+from dilocoxd.site_names import is_site_name
 from dilocoxd.wire.local.node import HeadHello, NodeHello
 
 GREET_TIMEOUT_S: Final = 10.0
@@ -38,6 +39,14 @@ class WaitingNode:
     sock: socket.socket
     salts: bytes
     hello: NodeHello
+    host: str
+    """Address that it came from."""
+
+    @property
+    def who(self) -> str:
+        """For people."""
+        name = self.hello.name
+        return f"{name} ({self.host})" if name and is_site_name(name) else self.host
 
     def is_alive(self) -> bool:
         """Nothing comes from a node that waits, but its end."""
@@ -58,6 +67,8 @@ class NodeDoor:
         self._incarnation, self._num_incarnations = incarnation, 0
         self.refused = 0
         """Connections that did not show the key."""
+        self.refused_from = ""
+        """Address of the last one."""
         self.address = (host, port)
         self._key = key
         self._socket: socket.socket | None = None
@@ -70,6 +81,7 @@ class NodeDoor:
     @property
     def num_waiting(self) -> int:
         """Connections that a part could take."""
+        self._forget_dead()
         return len(self._waiting)
 
     def listen(self) -> None:
@@ -91,32 +103,36 @@ class NodeDoor:
         assert self._socket is not None
         try:
             async with asyncio.TaskGroup() as group:
-                async for sock, _ in accepted(self._socket):
+                async for sock, address in accepted(self._socket):
+                    host = str(address[0])
                     self._forget_dead()
                     if len(self._waiting) >= WAITING_MAX:
-                        self.refused += 1
+                        self._note_refused(host)
                         sock.close()
                         continue
                     if len(self._greeted) >= GREETED_MAX:
                         with contextlib.suppress(OSError):
                             self._greeted.pop(0).shutdown(socket.SHUT_RDWR)  # its greeting meets the end, and counts
                     self._greeted.append(sock)
-                    group.create_task(self._greet(sock), name="greeting of a node")
+                    group.create_task(self._greet(sock, host), name="greeting of a node")
         finally:
             self._socket.close()
             for node in self._waiting:
                 node.sock.close()
             self._waiting.clear()
 
-    async def _greet(self, sock: socket.socket) -> None:
+    def _note_refused(self, host: str) -> None:
+        self.refused, self.refused_from = self.refused + 1, host
+
+    async def _greet(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(False)
         node: WaitingNode | None = None
         try:
             end_when_silent(sock)
             async with asyncio.timeout(GREET_TIMEOUT_S):
-                node = await self._greeting(sock)
+                node = await self._greeting(sock, host)
         except (TimeoutError, OSError, WireError, EOFError):
-            self.refused += 1
+            self._note_refused(host)
         finally:
             if sock in self._greeted:
                 self._greeted.remove(sock)
@@ -126,7 +142,7 @@ class NodeDoor:
                 self._waiting.append(node)
                 self._changed.set()
 
-    async def _greeting(self, sock: socket.socket) -> WaitingNode:
+    async def _greeting(self, sock: socket.socket, host: str) -> WaitingNode:
         """Raises WireError, OSError, EOFError."""
         loop, salt = asyncio.get_running_loop(), new_salt()
         theirs = salt_of(await _exactly(sock, FRONT_BYTES))
@@ -138,7 +154,7 @@ class NodeDoor:
         hello: Any = seal.open(await _exactly(sock, length))
         if not isinstance(hello, NodeHello) or hello.version != __version__:
             raise WireError("unexpected_message", "no hello of a node of this version")
-        return WaitingNode(sock, salt + theirs, hello)
+        return WaitingNode(sock, salt + theirs, hello, host)
 
     def new_incarnation(self) -> str:
         """Names buffers that a node is to make: no two are called the same."""

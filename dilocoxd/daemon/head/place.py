@@ -1,11 +1,14 @@
 """A node as the place of an outer part: a process here takes over the node's connection and stands for the part."""
 
+import asyncio
 import dataclasses
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from dilocoxd.answers.nodes import NodePart
 from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor
+from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.machine_files import LocalFiles
@@ -30,27 +33,37 @@ class NodePlace:
         door: NodeDoor,
         fork_server: ForkServer,
         served: str,
+        part: int,
+        last_nodes: LastNodes,
         key_path: Path,
-        waits: Callable[[], None],
         feedback_path: Path,
     ) -> None:
-        """`waits` is called when a start needs a node that is not there yet, or any more. `feedback_path`: of the
-        head; while there is none, what nodes have of theirs is of no use."""
+        """`feedback_path`: of the head; while there is none, what nodes have of theirs is of no use."""
         self._door = door
         self._fork_server = fork_server
         self._served = served
         self._key_path = key_path
-        self._waits = waits
+        self._last_nodes = last_nodes
         self._feedback_path = feedback_path
         self._incarnation = ""
         """Of the buffers on the node that was given this part last."""
         self._is_attached = False
+        self.seen = NodePart(part=part, node=last_nodes.of(served), state="starting", since=time.time())
+        """For people."""
+
+    def _note_wait(self) -> None:
+        if self.seen.state != "waiting":
+            self._note("waiting", self.seen.node)
+
+    def _note(self, state: Literal["starting", "waiting", "running"], node: str) -> None:
+        self.seen = dataclasses.replace(self.seen, state=state, node=node, since=time.time())
 
     async def start(self, launch: ForkLaunch) -> Workers:
         """See WorkerPlace; waits for a node."""
         patience_s = CHOICE_S if self._feedback_path.exists() else 0.0
         holds = self._incarnation if self._is_attached else ""
-        visitor = await self._door.take(self._served, self._waits, holds=holds, patience_s=patience_s)
+        visitor = await self._door.take(self._served, self._note_wait, holds=holds, patience_s=patience_s)
+        self._note("starting", visitor.who)
         self._incarnation = holds or self._door.new_incarnation()
         with visitor.sock:
             (common,) = launch.environments
@@ -65,7 +78,10 @@ class NodePlace:
             launch = dataclasses.replace(
                 launch, module=AWAY_MODULE, environments=({**common, **added},), passed=passed
             )  # fmt: skip
-            return await self._fork_server.start(launch)
+            workers = await self._fork_server.start(launch)
+        self._note("running", visitor.who)
+        await asyncio.to_thread(self._last_nodes.note, self._served, visitor.who)
+        return workers
 
     def note_attached(self) -> None:
         """See WorkerPlace."""

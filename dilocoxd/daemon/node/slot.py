@@ -19,6 +19,7 @@ from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.errors import ConfigError, StoreError, WireError
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
+from dilocoxd.site_names import name_of_host
 from dilocoxd.store.durable import write_file
 from dilocoxd.wire.local.node import HeadHello, NodeHello, PartEnded, StartPart
 from dilocoxd.wire.local.worker import WorkerHello
@@ -135,7 +136,7 @@ class PartSlot:
                 f"the head at {world.host}:{world.port} runs dilocoxd {version}, this node {__version__}; install the"
                 " same version on both"
             )
-        await stream.send(NodeHello(__version__, self._served, self._incarnation))
+        await stream.send(NodeHello(__version__, self._served, self._incarnation, _own_name()))
         return stream
 
     async def _live(self, start: StartPart, stream: SealedStream) -> None:
@@ -163,6 +164,10 @@ class PartSlot:
         finally:
             self._life = None
         self._tell(f"outer part {start.part} ended: {ended}")
+
+
+def _own_name() -> str:
+    return name_of_host(socket.gethostname())
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dilocoxd.answers.alerts import StandingAlert
+from dilocoxd.answers.nodes import node_wait
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.rounds import RoundRow, RoundTimes
 from dilocoxd.answers.status import Status
@@ -37,6 +38,10 @@ KEPT_OUT: Final = ("not_allowed", "evicted")
 RECENT_S: Final = 600.0
 BLOCKED_LAG_S: Final = 1.0
 BLOCKED_SHOWN_S: Final = 300.0
+NODE_GONE_S: Final = 5.0
+"""A node whose connection ended comes back by itself within a second or two."""
+RETOLD: Final = ("node_missing",)
+"""Told again where the text has changed: another node is missing, or one was refused."""
 NAMING_ALERTS: Final = ("outsized_contribution", "contrary_contribution")
 """Their texts name sites whose contributions may have spoiled the model."""
 DISK_FRACTION: Final = 0.05
@@ -155,6 +160,7 @@ class AlertWatch:
             "loop_blocked": self._loop(now),
             "sink_dropping": self._sinks(seen, now),
             "worker_p2pd_lost": _p2pd(status),
+            "node_missing": self._node_missing(status, now),
         }
 
     def _lasts(self, code: str, is_so: bool, limit_s: float, now: float) -> bool:
@@ -211,6 +217,10 @@ class AlertWatch:
             return ""
         waited = f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s"
         return f"{waited}{waited_for(seen.rounds)}"
+
+    def _node_missing(self, status: Status, now: float) -> str:
+        wait = node_wait(status.nodes) if status.state != "leaving" else ""
+        return f"it waits for {wait}" if self._lasts("node_missing", bool(wait), NODE_GONE_S, now) else ""
 
     def _bad_input(self, status: Status, now: float) -> str:
         counts = {

@@ -12,6 +12,7 @@ from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, Tell
 from dilocoxd.machines.phase.soundness import Spoiled
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.alerts import raised
+from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.loss_watch import LossWatch
 from dilocoxd.telemetry.suspicions import StateSpoiled, StateTrained
@@ -62,6 +63,7 @@ class SiteHistory:
                 | catalogue.ContributionSettled()
                 | catalogue.ProfileWritten()
                 | catalogue.ProfileFailed()
+                | FeedbackMissing()
             ):
                 self._keep_loss(event)
                 self._events.emit(event)
@@ -143,5 +145,3 @@ class SiteHistory:
             if code in self._journal.alerts:
                 self._events.emit(catalogue.AlertCleared(code=code))
             self._events.emit(catalogue.WorkerStarted(worker=event.role, pid=event.pid, generation=event.generation))
-        elif event.state == "starting" and event.reason:
-            self._events.emit(raised(code, f"the {event.role} cannot start: {event.reason}"))

@@ -12,6 +12,7 @@ from typing import Final
 from dilocoxd import __version__
 from dilocoxd.answers.authorities import AuthorityList
 from dilocoxd.answers.members import Member
+from dilocoxd.answers.nodes import node_wait
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.progress import RunProgress
 from dilocoxd.answers.status import (
@@ -99,6 +100,7 @@ class StatusReader:
         status = sources.round_status()
         candidates = (
             sources.lifecycle.evicted if sources.lifecycle.state == "paused" else "",
+            node_wait(sources.site.status().nodes) if sources.lifecycle.state != "leaving" else "",
             sources.lifecycle.waiting_for,
             sources.recovery_text(),
             site_wait(sources.site.status(), sources.peers()),
@@ -145,6 +147,7 @@ class StatusReader:
             public_addresses=sources.public_addresses(),
             samples=samples_of(sources.ledger.reading.leases),
             voted_twice=voted_twice_of(chain, sources.who.names.of),
+            nodes=site.nodes,
         )
 
     def _losses(self) -> Losses:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+from dilocoxd.answers.nodes import Nodes
 from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.config.agreement import Delay
 from dilocoxd.daemon.workers.forked import OUTER_MODULE
@@ -30,6 +31,7 @@ from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, Tell
 from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
 from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.wire.local.outer_worker import PassReady, ReducedAgain, SegmentReduced, Share, SnapshotSaved, StateReady
 
 NO_PROFILE: Final = ProfileStatus()
@@ -181,6 +183,7 @@ Shown = (
     | catalogue.ValidationMeasured
     | catalogue.ProfileWritten
     | catalogue.ProfileFailed
+    | FeedbackMissing
 )
 """What people read as it is; a settled contribution is told again if the outer worker died over it."""
 
@@ -235,6 +238,8 @@ class SiteStatus:
     spoiled_by: tuple[RoundIndex | None, RoundIndex] | None = None
     """Nothing can be trained from the shared state, and the trainers wait for another one: rounds [first, end) of the
     entries that may be why; first None: unknown. None: it is sound."""
+    nodes: Nodes | None = None
+    """None: it has none."""
 
     @property
     def is_spoiled(self) -> bool:

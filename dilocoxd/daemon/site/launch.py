@@ -4,11 +4,12 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from dilocoxd.daemon.head.place import AWAY_MODULE, BroughtFiles
 from dilocoxd.daemon.site.interface import SiteSettings
-from dilocoxd.daemon.site.nodes import make_door, parts_of, places_on_nodes
+from dilocoxd.daemon.site.nodes import make_door, nodes_seen, parts_of, places_on_nodes
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace
@@ -129,9 +130,10 @@ def make_outer(
     if not away:
         return OuterPool(each, places, buffers, listener)
     door = make_door(settings)
-    places += places_on_nodes(settings, door, fork_server, listener)
+    on_nodes = places_on_nodes(settings, door, fork_server)
+    places += on_nodes
     machines = [PartsMachine(here), *(PartsMachine(1, BroughtFiles()) for _ in range(away))]
-    return OuterPool(each, places, buffers, listener, Elsewhere(door, machines))
+    return OuterPool(each, places, buffers, listener, Elsewhere(door, machines, partial(nodes_seen, door, on_nodes)))
 
 
 def outer_settings(settings: SiteSettings, mark: str, socket_path: Path, part: OuterPart = WHOLE) -> OuterSettings:

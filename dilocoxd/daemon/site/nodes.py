@@ -3,13 +3,14 @@
 import hashlib
 import secrets
 import uuid
-from functools import partial
+from collections.abc import Sequence
 
+from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.head.door import NodeDoor
+from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.head.place import NodePlace
 from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.daemon.workers.fork_server import ForkServer
-from dilocoxd.daemon.workers.outer_worker import OuterListener
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ipc.sealed import KEY_BYTES, read_node_key
 from dilocoxd.store.admission import write_secret
@@ -36,17 +37,25 @@ def make_door(settings: SiteSettings) -> NodeDoor:
     return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex)
 
 
-def places_on_nodes(
-    settings: SiteSettings, door: NodeDoor, fork_server: ForkServer, listener: OuterListener
-) -> list[NodePlace]:
+def places_on_nodes(settings: SiteSettings, door: NodeDoor, fork_server: ForkServer) -> list[NodePlace]:
     """Of the parts that run on nodes, in order."""
     total = settings.outer_parts + settings.node_parts
     # Nodes keep files of a part under this name: of the site, not of its folder.
     site = hashlib.sha256(settings.peer_id.encode() + (settings.run_directory / "run.toml").read_bytes()).hexdigest()
-    places = []
-    for index in range(settings.outer_parts, total):
-        waits = partial(listener.outer_waits, f"part {index} waits for a machine that runs `dilocoxd node`")
-        key_path = settings.run_directory / settings.node_key_file
-        served, feedback = f"{site[:16]}.part{index}of{total}", RunDir(settings.run_directory).feedback
-        places.append(NodePlace(door, fork_server, served, key_path, waits, feedback))
-    return places
+    served = {index: f"{site[:16]}.part{index}of{total}" for index in range(settings.outer_parts, total)}
+    run_dir, key_path = RunDir(settings.run_directory), settings.run_directory / settings.node_key_file
+    last_nodes = LastNodes(run_dir.last_nodes, served.values())
+    return [
+        NodePlace(door, fork_server, name, index, last_nodes, key_path, run_dir.feedback)
+        for index, name in served.items()
+    ]
+
+
+def nodes_seen(door: NodeDoor, places: Sequence[NodePlace]) -> Nodes:
+    """For people."""
+    return Nodes(
+        parts=tuple(place.seen for place in places),
+        free_places=door.num_waiting,
+        refused=door.refused,
+        refused_from=door.refused_from,
+    )

@@ -40,6 +40,7 @@ from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.machines.phase.trainers import boundary_obstacle
 from dilocoxd.machines.phase.vocabulary import OuterAnswer, OuterRequest, TrainerCommand, TrainerMessage
 from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.wire.local import (
     buffers as local_buffers,
     outer_worker as local,
@@ -187,6 +188,8 @@ class LocalSite:
             if isinstance(request, local.Settle):
                 phase, at = request.phase, request.round
                 self._emit(catalogue.ContributionSettled(phase=phase, round=at, is_included=request.is_included))
+            if isinstance(request, local.RestoreSite) and answer.missing:
+                self._emit(FeedbackMissing(values=answer.missing, reason=answer.detail))
             self._post(ev.OperationDone(number, answer))
 
     def _lagged(self, seconds: float, doing: str) -> None:
@@ -220,10 +223,6 @@ class LocalSite:
         """Attached; its journal is in order."""
         self._tell_change("outer", "running", "")
         self._post(ev.OuterStarted(state))
-
-    def outer_waits(self, reason: str) -> None:
-        """A part that runs on a node has none."""
-        self._tell_change("outer", "starting", reason)
 
     def outer_lost(self, reason: str) -> None:
         """Dead and buried."""

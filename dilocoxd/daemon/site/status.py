@@ -56,6 +56,7 @@ def site_status(
         rank_memory_bytes=progress.rank_memory_bytes,
         profile=progress.profiling.shown,
         spoiled_by=state.soundness.spoiled_by,
+        nodes=outer.nodes if isinstance(outer, OuterPool) else None,
     )
 
 

@@ -6,10 +6,11 @@ it is back when all are. What they do together is in outer_parts.py.
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import WorkerPlace
 from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
@@ -27,7 +28,6 @@ class _PartListener:
         self.outer_described = pool.part_described
         self.outer_started = functools.partial(pool.part_started, part)
         self.outer_lost = functools.partial(pool.part_lost, part)
-        self.outer_waits = pool.part_waits
 
 
 class PoolBudget:
@@ -64,6 +64,8 @@ class Elsewhere:
     door: Door
     machines: Sequence[PartsMachine]
     """As in PartsTogether."""
+    seen: Callable[[], Nodes]
+    """What people are told of the nodes."""
 
 
 class OuterPool:
@@ -88,6 +90,7 @@ class OuterPool:
         self.ended = asyncio.Event()
         """Set when `run` is over."""
         self._listener = listener
+        self._elsewhere = elsewhere
         self._door = elsewhere.door if elsewhere is not None else None
         self._up: set[int] = set()
         self._changed = asyncio.Event()
@@ -98,6 +101,11 @@ class OuterPool:
     def is_up(self) -> bool:
         """All parts have their buffers and answer requests: false as soon as one has died, before it is buried."""
         return len(self._up) == len(self.parts) and all(part.is_up for part in self.parts)
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """None: all parts run here."""
+        return self._elsewhere.seen() if self._elsewhere is not None else None
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -185,7 +193,3 @@ class OuterPool:
         self.pid = self.parts[part].pid
         self._up.discard(part)
         self._listener.outer_lost(f"part {part}: {reason}")
-
-    def part_waits(self, reason: str) -> None:
-        """It cannot start yet."""
-        self._listener.outer_waits(reason)

@@ -57,8 +57,6 @@ class OuterListener(Protocol):
 
     def outer_lost(self, reason: str) -> None: ...
 
-    def outer_waits(self, reason: str) -> None: ...
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OuterSettings:

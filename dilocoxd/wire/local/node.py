@@ -37,6 +37,8 @@ class NodeHello:
     """Site and part that this place ran last, and has files of; empty: none."""
     incarnation: Name
     """What the head called the buffers of that part which are still here; empty: none are."""
+    name: Name = ""
+    """Of the machine, for people."""
 
 
 @dataclass(frozen=True, slots=True)

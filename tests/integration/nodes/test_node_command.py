@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -85,13 +86,16 @@ async def test_strangers_are_counted_and_get_no_part() -> None:
             assert await asyncio.to_thread(_read_to_end, wrong_key)
         with await asyncio.to_thread(come, door, NodeHello("0.0.0", "", "")) as old:
             assert await asyncio.to_thread(_read_to_end, old)
+        assert (door.refused, door.refused_from) == (2, "127.0.0.1")
         with socket.create_connection(door.address) as other_program:
             other_program.sendall(b"GET / HTTP/1.1\r\nHost: head.example\r\nUser-Agent: something\r\n\r\n")
             await asyncio.to_thread(_read_to_end, other_program)
         assert door.refused == 3
-        with await asyncio.to_thread(come, door, hello):
-            taken = await door.take(PART, nothing)
-            taken.sock.close()
+        for name, who in (("gpu-3", "gpu-3 (127.0.0.1)"), ("-not-a-name-", "127.0.0.1")):
+            with await asyncio.to_thread(come, door, dataclasses.replace(hello, name=name)):
+                found = await door.take(PART, nothing)
+                found.sock.close()
+                assert found.who == who, "a name is shown only if it is one"
 
 
 async def test_silent_strangers_keep_no_node_out(monkeypatch: pytest.MonkeyPatch) -> None:

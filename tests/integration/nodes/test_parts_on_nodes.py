@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.site.interface import SiteSettings, WorkerChanged
+from dilocoxd.daemon.site.interface import SiteEvent, SiteSettings, WorkerChanged
 from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.workers.outer_worker import first_error
 from dilocoxd.errors import WorkerError
+from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.store.admission import write_secret
 from dilocoxd.store.tensor_header import read_header
+from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.wire.local.outer_worker import RestoreSite, SiteDone
 from tests.harness.running.run_directories import free_port
 from tests.integration.nodes.node_process import NodeProcess, node_process
@@ -105,26 +107,29 @@ async def test_node_that_lost_its_memory_ends_the_site_which_starts_again_from_i
         reason = first_error(ended.value)
         assert isinstance(reason, WorkerError) and "node was started anew" in str(reason)
     with node_of(settings, tmp_path / "node"):
-        assert await restored(settings) == (True, 0), "error feedback of all segments is back"
+        assert await restored(settings) == (True, 0, []), "error feedback of all segments is back"
     with node_of(settings, tmp_path / "another"):
-        is_restored, missing = await restored(settings)
+        is_restored, missing, told = await restored(settings)
         assert is_restored and missing > 0, "a node without the file: its segments start at zero, and it says so"
+        assert told == [FeedbackMissing(values=missing, reason=told[0].reason)] and "start at zero" in told[0].reason
 
 
-async def restored(settings: SiteSettings) -> tuple[bool, int]:
-    """What a site that starts again gets back of its error feedback."""
+async def restored(settings: SiteSettings) -> tuple[bool, int, list[FeedbackMissing]]:
+    """What a site that starts again gets back of its error feedback, and what it tells of that."""
     path = settings.run_directory / "site" / "feedback.safetensors"
     phase = int(read_header(path)[2]["phase"])
-    async with opened(settings) as site:
+    told: list[SiteEvent] = []
+    async with opened(settings, told.append) as site:
         await site.load_state("")
         answer: SiteDone = await site.outer.ask(RestoreSite(0, str(path), phase), timeout_s=WAIT_S)
-    return answer.is_restored, answer.missing
+        await site.begin(StartingPoint())
+    return answer.is_restored, answer.missing, [event for event in told if isinstance(event, FeedbackMissing)]
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: SiteSettings) -> AsyncIterator[LocalSite]:
+async def opened(settings: SiteSettings, emit: Callable[[SiteEvent], None]) -> AsyncIterator[LocalSite]:
     """A site that does not train yet."""
-    site = LocalSite(dataclasses.replace(settings, is_training=False), lambda event: None)
+    site = LocalSite(dataclasses.replace(settings, is_training=False), emit)
     async with asyncio.TaskGroup() as group:
         main = group.create_task(site.run(), name="site")
         async with asyncio.timeout(WAIT_S):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.answers.alerts import StandingAlert
+from dilocoxd.answers.nodes import NodePart, Nodes
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.rounds import Contributor, RoundRow, RoundTimes
 from dilocoxd.answers.status import WorkerProcess
@@ -322,3 +323,33 @@ def test_table_is_whole() -> None:
     for kind in KINDS:
         assert all((kind.summary, kind.condition, kind.cause, kind.remedy)), kind.code
         assert kind.summary.endswith(".") and kind.remedy.rstrip(")").endswith((".", "`"))
+
+
+def nodes(*parts: tuple[int, str, Any, float], refused_from: str = "") -> Nodes:
+    found = tuple(NodePart(part=p, node=node, state=state, since=since) for p, node, state, since in parts)
+    return Nodes(parts=found, free_places=0, refused=int(bool(refused_from)), refused_from=refused_from)
+
+
+@pytest.mark.parametrize("state", ["starting", "joining", "catching_up", "preparing", "training", "paused"])
+def test_missing_node_is_told_in_every_state_with_its_name_and_what_to_do(state: str) -> None:
+    world = World()
+    here, gone = (1, "gpu-2 (10.0.0.12)", "running", 10.0), (2, "gpu-3 (10.0.0.13)", "waiting", 0.0)
+    world.change(state=state, nodes=nodes(here, gone))
+    assert world.look() == set(), "a node whose connection broke comes back by itself"
+    assert world.wait(10) == {"node_missing"}
+    text = world.texts["node_missing"]
+    assert "the node gpu-3 (10.0.0.13) with outer part 2, gone since 1970-01-01T" in text and "gpu-2" not in text
+    assert text.endswith("start `dilocoxd node` there")
+    world.change(nodes=nodes(here, (2, "gpu-3 (10.0.0.13)", "running", 20.0)))
+    assert world.look() == set()
+
+
+def test_part_that_no_node_ever_ran_is_told_with_those_who_were_refused() -> None:
+    world = World()
+    world.change(state="starting", nodes=nodes((1, "", "starting", 0.0)))
+    assert world.wait(60) == set(), "a node is there, the part is on its way"
+    world.change(nodes=nodes((1, "", "waiting", 0.0), (2, "", "waiting", 0.0), refused_from="10.0.0.9"))
+    assert world.wait(10) == {"node_missing"}
+    text = world.texts["node_missing"]
+    assert "it waits for a machine for outer part 1, 2 since" in text
+    assert "a connection from 10.0.0.9 was refused" in text

@@ -3,6 +3,7 @@
 import pytest
 
 from dilocoxd.answers.members import Member
+from dilocoxd.answers.nodes import NodePart, Nodes, nodes_in_words
 from dilocoxd.daemon.observe.status import MAJORITY, site_wait, with_evicted
 from dilocoxd.daemon.site.interface import SiteStatus
 from dilocoxd.daemon.site.progress import SiteProgress
@@ -42,6 +43,19 @@ def test_a_phase_keeps_no_old_work() -> None:
     progress = SiteProgress(doing="data: reading")
     progress.take(local_trainer.StepDone(PhaseId(1), 1, 1, 3.0, 64, 0.1, 0.0))
     assert progress.doing == ""
+
+
+def test_parts_on_nodes_are_told_in_a_line() -> None:
+    assert nodes_in_words(None) == ""
+    places = [(1, "gpu-2 (10.0.0.12)", "running"), (2, "gpu-2 (10.0.0.12)", "running"), (3, "", "waiting")]
+    parts = tuple(NodePart(part=p, node=node, state=state, since=0.0) for p, node, state in places)  # type: ignore[arg-type]
+    said = nodes_in_words(Nodes(parts=parts, free_places=1, refused=2, refused_from="10.0.0.9"))
+    assert said == (
+        "2 of 3 outer parts running on gpu-2 (10.0.0.12); 1 free place; 2 connections refused, the last from 10.0.0.9"
+    )
+    assert nodes_in_words(Nodes(parts=parts[2:], free_places=0, refused=0, refused_from="")) == (
+        "0 of 1 outer part running"
+    )
 
 
 def member(peer: str, state: str) -> Member:
