@@ -176,7 +176,7 @@ install-systemd:
 	$(PREFIX)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation ".[hf]"
 	ln -sfn $(PREFIX)/bin/dilocoxd /usr/local/bin/dilocoxd
 	install -m 0755 dilocoxd/shipped/systemd/dilocoxd-admin /usr/local/bin/dilocoxd-admin
-	install -D -m 0644 -t /etc/systemd/system dilocoxd/shipped/systemd/dilocoxd.service dilocoxd/shipped/systemd/dilocoxd@.service
+	install -D -m 0644 -t /etc/systemd/system $(addprefix dilocoxd/shipped/systemd/,dilocoxd.service dilocoxd@.service dilocoxd-node.service)
 	install -D -m 0644 dilocoxd/shipped/systemd/dilocoxd.sysusers /usr/lib/sysusers.d/dilocoxd.conf
 	install -D -m 0644 dilocoxd/shipped/systemd/dilocoxd.tmpfiles /usr/lib/tmpfiles.d/dilocoxd.conf
 	systemd-sysusers dilocoxd.conf

@@ -58,9 +58,10 @@ def exposure(machine: Machine, unit: str) -> float:
 
 
 def test_units_are_valid_and_little_exposed_with_and_without_gpus(machine: Machine) -> None:
-    units = "dilocoxd.service dilocoxd@any.service"
+    units = "dilocoxd.service dilocoxd@any.service dilocoxd-node.service"
     assert machine.sh(f"cd /etc/systemd/system && systemd-analyze verify --man=no {units} 2>&1") == ""
     figures = {"plain": exposure(machine, UNIT), "template": exposure(machine, SECOND)}
+    figures["node"] = exposure(machine, "dilocoxd-node.service")
     drop_in = "/etc/systemd/system/dilocoxd@gpu.service.d/gpu.conf"
     machine.sh(
         f"install -D -m 0644 /srv/dilocoxd/dilocoxd/shipped/systemd/gpu.conf {drop_in} && systemctl daemon-reload"

@@ -11,7 +11,7 @@ from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 
 NAMES = [
-    "alerts.yml", "grafana-dashboard.json", "dilocoxd-admin", "dilocoxd.service", "dilocoxd.sysusers",
+    "alerts.yml", "grafana-dashboard.json", "dilocoxd-admin", "dilocoxd-node.service", "dilocoxd.service", "dilocoxd.sysusers",
     "dilocoxd.tmpfiles", "dilocoxd@.service", "gpu.conf",
 ]  # fmt: skip
 
