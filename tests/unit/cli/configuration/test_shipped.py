@@ -11,8 +11,8 @@ from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 
 NAMES = [
-    "alerts.yml", "grafana-dashboard.json", "dilocoxd-admin", "dilocoxd-node.service", "dilocoxd.service", "dilocoxd.sysusers",
-    "dilocoxd.tmpfiles", "dilocoxd@.service", "gpu.conf",
+    "alerts.yml", "grafana-dashboard.json", "dilocoxd-admin", "dilocoxd-node.service", "dilocoxd.service",
+    "dilocoxd.sysusers", "dilocoxd.tmpfiles", "dilocoxd@.service", "gpu.conf",
 ]  # fmt: skip
 
 
