@@ -25,7 +25,7 @@ STEP_BYTES = 64 * 1024
 
 async def throw_garbage(victim: SiteProcess, number: int) -> None:
     """So many TCP connections one after another, PARALLEL at a time: each sends noise and leaves."""
-    _, _, host, _, port, *_ = str(victim.status()["join_address"]).split("/")
+    _, _, host, _, port, *_ = str(victim.state()["join_address"]).split("/")
     rng, slots = random.Random(number), asyncio.Semaphore(PARALLEL)
 
     async def throw(noise: bytes) -> None:

@@ -66,7 +66,7 @@ class Forger:
 
     async def attack(self, victim: SiteProcess, peer: PeerId) -> None:
         """Forge at its tip, and say so."""
-        height = int(victim.status()["height"])
+        height = int(victim.state()["height"])
         with contextlib.suppress(PeerError):  # banned, or the tip has moved on
             self.forge(parse_chain(await self.me.fetch.fetch_bytes(peer, "chain/0", bytes_max=1 << 20), 0)[:height])
             tip = {"chain_head": entry_hash(self.chain[-1].entry), "chain_height": height, "chain_weight": 1 << 40}

@@ -45,8 +45,7 @@ def resident_mib(site: SiteProcess) -> float:
 
 def assert_rounds_go_on(site: SiteProcess, rounds: int = 2, timeout_s: float = PATIENCE_S) -> None:
     """The chain grows by so many entries from now on."""
-    now = site.wait_height(0, timeout_s)["height"]  # not 0 because the API was slow to answer
-    site.wait_height(now + rounds, timeout_s)
+    site.wait_height(site.state(timeout_s)["height"] + rounds, timeout_s)
 
 
 def assert_same_bits(*members: SiteProcess, timeout_s: float = PATIENCE_S) -> None:

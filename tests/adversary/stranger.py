@@ -58,7 +58,7 @@ class Stranger:
 
     async def meet(self, victim: SiteProcess) -> PeerId:
         """Connect to a site's port; its peer id."""
-        where, _, peer = str(victim.status()["join_address"]).partition("/p2p/")
+        where, _, peer = str(victim.state()["join_address"]).partition("/p2p/")
         await self.node.connect(PeerId(peer), [where])
         return PeerId(peer)
 
@@ -74,7 +74,7 @@ async def stranger(folder: Path, victim: SiteProcess, **settings: Any) -> AsyncI
     """A stranger who lives as long as the block; `settings`: of its NodeSettings."""
     folder.mkdir(parents=True, exist_ok=True)
     key = create(folder / "identity.key")
-    run_id = RunId(victim.status()["run_id"])
+    run_id = RunId(victim.state()["run_id"])
     node_settings = NodeSettings(key.path, folder / "p2p", (LISTEN,), hint_key=str(run_id), **settings)
     node = Node(node_settings, lambda data, expiration: key.peer_id, lambda code: None)
     try:

@@ -1,7 +1,6 @@
 """One vote, and a contributor that never offered it: such an entry takes no honest one's place. R25, TRUST C1."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.adversary.forger import LAST_PHASE, forger
 from tests.adversary.judge import assert_rounds_go_on
 from tests.harness.running.run_directories import OPEN, found_run
 from tests.harness.running.sites import SiteProcess, sites
+from tests.harness.running.strikes import events_of
 from tests.harness.running.training import log_of
 
 pytestmark = pytest.mark.processes
@@ -32,13 +32,9 @@ async def forge_until(folder: Path, victim: SiteProcess, what: str) -> bool:
             await me.attack(victim, peer)
             for _ in range(5):
                 await asyncio.sleep(0.2)
-                if any(is_of(event, what, me.me.identity.peer_id) for event in events(victim)):
+                if any(is_of(event, what, me.me.identity.peer_id) for event in events_of(victim)):
                     return True
     return False
-
-
-def events(site: SiteProcess) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (site.run_dir / "logs" / "events.jsonl").read_text().splitlines()]
 
 
 def is_of(event: dict[str, object], what: str, forger_id: str) -> bool:
@@ -62,4 +58,4 @@ def test_entry_that_names_who_did_not_offer_takes_no_place(tmp_path: Path) -> No
         one.name: [c.phase for s in log_of(one).entries() for c in s.entry.contributions] for one in (site, hollow)
     }
     assert LAST_PHASE not in phases["a"] and LAST_PHASE in phases["h"]
-    assert not any(event["event"] == "fork.resolved" for event in events(site))
+    assert not events_of(site, "fork.resolved")

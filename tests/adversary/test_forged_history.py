@@ -1,6 +1,5 @@
 """TRUST C2: a history that one key made alone, from genesis, heavier than that of a site at height 21. R28."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from dilocoxd.cli.main import cli
 from tests.adversary.judge import assert_rounds_go_on
 from tests.harness.running.run_directories import OPEN, common_options, found_run, free_port
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -25,8 +25,7 @@ def dilocoxd(*arguments: str) -> None:
 
 def is_replaced(site: SiteProcess) -> bool:
     """The site has left entries of its own."""
-    records = map(json.loads, (site.run_dir / "logs" / "events.jsonl").read_text().splitlines())
-    return any(row["event"] == "fork.resolved" and row["is_rolled_back"] for row in records)
+    return any(event["is_rolled_back"] for event in events_of(site, "fork.resolved"))
 
 
 def is_alarmed(site: SiteProcess) -> bool:

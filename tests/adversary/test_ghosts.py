@@ -37,12 +37,12 @@ async def haunt(folder: Path, victim: SiteProcess, *, entries: float = math.inf)
     async with stranger(folder, victim) as me:
         ghosts = [create(folder / f"ghost{number}.key") for number in range(GHOSTS)]
         peer = await me.meet(victim)
-        begun = at = int(victim.status()["height"])
+        begun = at = int(victim.state()["height"])
         clock = asyncio.get_running_loop().time
         started = moved = clock()
         while clock() - moved < STILL_S:
-            await tell(me, peer, ghosts, await asyncio.to_thread(victim.status))
-            if (height := int(victim.status()["height"])) != at:
+            await tell(me, peer, ghosts, await asyncio.to_thread(victim.state))
+            if (height := int(victim.state()["height"])) != at:
                 at, moved = height, clock()
             is_seen_through = at - begun >= entries and live_peers(victim) < GHOSTS
             if clock() - started > (UNDER_ATTACK_S if is_seen_through else PATIENCE_S):
@@ -51,7 +51,7 @@ async def haunt(folder: Path, victim: SiteProcess, *, entries: float = math.inf)
 
 
 def live_peers(victim: SiteProcess) -> int:
-    return int(victim.status()["peers"]["live"])
+    return int(victim.state()["peers"]["live"])
 
 
 async def tell(me: Stranger, peer: PeerId, ghosts: list[Identity], status: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def test_peers_that_do_not_exist_keep_nobody_from_rounds(tmp_path: Path) -> None
         other = join_run(tmp_path, "b", site)
         with sites(other):
             other.start_without_model(0.5)
-            other.wait_height(site.status()["height"], PATIENCE_S)
+            other.wait_height(site.state()["height"], PATIENCE_S)
             for victim in (site, hollow):
                 victim.wait_height(1, PATIENCE_S)
             entries, is_still = asyncio.run(haunt(tmp_path / "sa", site, entries=ENTRIES))

@@ -58,7 +58,7 @@ def keep_out(honest: list[SiteProcess], liar: SiteProcess) -> None:
         ("outsized_contribution", "keep that site out"),
     ):
         assert words in kind_of(code).remedy, "the remedy no longer says so: follow what it says"
-    a, liar_id = honest[0], str(liar.status()["peer_id"])
+    a, liar_id = honest[0], str(liar.state()["peer_id"])
     assert liar.stop() == 0
     patched(liar, "lie_spoils", phase_s=None)
 
@@ -69,7 +69,7 @@ def keep_out(honest: list[SiteProcess], liar: SiteProcess) -> None:
     name, _, _ = wait_until(told, "its size to be told", PATIENCE_S, a.describe).partition(":")
     assert "is evicted" in invoke("evict", name, str(a.run_dir)).output
     wait_until(lambda: "evicted" in str(liar.status().get("alerts")), "the liar to know", PATIENCE_S, liar.describe)
-    height = a.status()["height"]
+    height = a.state()["height"]
     assert_rounds_go_on(a, 3)
     assert not [one for one in rounds_of(a, liar_id, with_at_least=1) if one > height], "nothing of it comes in"
 
@@ -114,7 +114,7 @@ def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -
                 one["peer"]: one["tokens"] / one["inner_steps"] for row in a.rounds() for one in row["contributors"]
             }
             assert (claims[liar_id] > 8 * min(claims.values())) is (patch == "lie_tokens"), claims
-            others = {site.status()["peer_id"] for site in honest}
+            others = {site.state()["peer_id"] for site in honest}
             if patch == "lie_flipped":
                 keep_out(honest, liar)
             assert not any(peer in alert(site, "outsized_contribution") for site in honest for peer in others)

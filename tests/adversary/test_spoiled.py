@@ -26,7 +26,7 @@ UNBOUNDED = ("--set", "aggregation.norm_clip=false", "--set", "aggregation.drop_
 
 
 def trainer(site: SiteProcess) -> dict[str, Any]:
-    found: dict[str, Any] = site.status()["workers"]["trainer"]
+    found: dict[str, Any] = site.state()["workers"]["trainer"]
     return found
 
 
@@ -91,7 +91,7 @@ def test_who_spoils_again_and_again_ends_with_the_operator(tmp_path: Path) -> No
                     lambda: told_of(honest),
                 )
             wait_until(
-                lambda: all("a newer shared state" in site.status()["waiting_for"] for site in honest),
+                lambda: all("a newer shared state" in site.state()["waiting_for"] for site in honest),
                 "all to wait for a newer state",
                 PATIENCE_S,
                 a.describe,

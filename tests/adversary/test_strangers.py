@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.harness.running.sites import SiteProcess, sites
 pytestmark = pytest.mark.processes
 
 PATIENCE_S = 90.0
+FLOODS_MAX = 3
 KEYS = 180_000
 """Of one DHT request: just below 4 MiB, the most that p2pd carries."""
 DEAR_CPU_S = 0.35
@@ -62,6 +64,20 @@ async def flood_dht(me: Stranger, peer: PeerId) -> str:
     return ""
 
 
+async def cpu_of_flood(me: Stranger, peer: PeerId, victim: SiteProcess, *, is_refused: bool) -> float:
+    """Seconds of the daemon's processor, the least of a few: on a busy machine a flood takes long to arrive, and the
+    rounds that the victim makes meanwhile cost as much."""
+    least = math.inf
+    for _ in range(FLOODS_MAX):
+        with spending(victim) as spent:
+            refusal = await flood_dht(me, peer)
+        assert bool(refusal) is is_refused, refusal
+        least = min(least, spent.cpu_s)
+        if least < DEAR_CPU_S:
+            break
+    return least
+
+
 async def test_dht_request_of_4_mib_costs_a_site_next_to_nothing(
     tmp_path: Path, world: tuple[SiteProcess, SiteProcess, SiteProcess]
 ) -> None:
@@ -70,10 +86,8 @@ async def test_dht_request_of_4_mib_costs_a_site_next_to_nothing(
     for victim in (site, hollow):
         async with stranger(tmp_path / victim.name, victim) as me:
             peer = await me.meet(victim)
-            with spending(victim) as spent[victim.name]:
-                refusal = await flood_dht(me, peer)
-            assert bool(refusal) is (victim is site), refusal
-    assert spent["a"].cpu_s < DEAR_CPU_S < spent["h"].cpu_s, spent
+            spent[victim.name] = await cpu_of_flood(me, peer, victim, is_refused=victim is site)
+    assert spent["a"] < DEAR_CPU_S < spent["h"], spent
 
 
 async def test_site_does_not_relay_for_strangers(
@@ -83,7 +97,7 @@ async def test_site_does_not_relay_for_strangers(
     async with stranger(tmp_path / "s", site) as me:
         for victim in (site, hollow):
             peer = await me.meet(victim)
-            place = str(victim.status()["join_address"])
+            place = str(victim.state()["join_address"])
             if victim is site:
                 with pytest.raises(PeerError, match="refuses to relay"):
                     await reserve(me.node, peer, place)
@@ -95,7 +109,7 @@ async def scan(me: Stranger, victim: SiteProcess, ports: list[int]) -> list[bool
     """Have a site try ports of another address of its own machine."""
     addresses = tuple(f"/ip4/127.0.0.2/tcp/{port}" for port in ports)
     assert all(map(multiaddr_bytes, addresses))
-    me.gate.run_id = victim.status()["run_id"]
+    me.gate.run_id = victim.state()["run_id"]
     me.run_id = me.gate.run_id
     peer = await me.greet(victim, addresses=addresses)
     async with asyncio.timeout(30):

@@ -39,7 +39,7 @@ def test_reason_of_a_liar_neither_drives_a_terminal_nor_forges_a_line(tmp_path: 
             rejected = b"has a control character"
             wait_until(lambda: rejected in told(site), "the liar's reason is rejected", PATIENCE_S, site.describe)
             assert not is_forged(site)
-            assert liar.status()["peer_id"].encode() in told(site)
+            assert liar.state()["peer_id"].encode() in told(site)
             assert_rounds_go_on(site)
     assert not is_forged(site)
 

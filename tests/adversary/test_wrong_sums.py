@@ -15,7 +15,7 @@ from dilocoxd.wire.entry import Entry, entry_hash
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
 from tests.harness.running.openings import founder, pair
-from tests.harness.running.run_directories import OPEN, found_run, join_run
+from tests.harness.running.run_directories import OPEN, found_run, join_run, resting
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, wait_joint_round
@@ -117,8 +117,8 @@ def test_before_votes_a_false_sum_never_enters_the_chain(tmp_path: Path) -> None
         liar = who(b)
         wait_accused(a, liar)
         assert_rounds_go_on(a, 2, PATIENCE_S)
-        false = {read_case(folder).entry for folder in evidence_directory(a.run_dir).iterdir()}
         assert [site.stop() for site in (b, a)] == [0, 0]
+    false = {read_case(folder).entry for folder in evidence_directory(a.run_dir).iterdir()}
     assert false
     chain = {signed.entry for signed in log_of(a).entries()}
     assert not false & chain, "no entry was committed with a sum that was found false"
@@ -127,15 +127,17 @@ def test_before_votes_a_false_sum_never_enters_the_chain(tmp_path: Path) -> None
 @pytest.mark.parametrize("verify", ["after", "before_vote"])
 def test_honest_sites_accuse_nobody(tmp_path: Path, verify: str) -> None:
     with founder(tmp_path, PATIENCE_S, *OPEN, *audited(verify), phase_s=0.3) as a:
-        others = [join_run(tmp_path, name, a) for name in "bc"]
+        with resting(a):
+            others = [join_run(tmp_path, name, a) for name in "bc"]
         with sites(*others):
             for site in others:
                 site.start_without_model(0.3)
             everybody = [a, *others]
             wait_joint_round(everybody)
-            a.wait_height(a.status()["height"] + HONEST_ROUNDS, 2 * PATIENCE_S)
-            wait_until(lambda: all(audits(site)["made"] >= 3 for site in everybody), "audits", PATIENCE_S, a.describe)
-            assert [audits(site)["proofs"] for site in everybody] == [0, 0, 0]
+            assert_rounds_go_on(a, HONEST_ROUNDS, 2 * PATIENCE_S)
+            for site in everybody:
+                wait_audits(site, "made", 3)
+            assert [site.state()["audits"]["proofs"] for site in everybody] == [0, 0, 0]
             assert not any(accused(site) for site in everybody)
             assert_same_bits(*everybody)
 
@@ -166,12 +168,14 @@ def wait_electors(site: SiteProcess, ids: set[str]) -> None:
 def test_false_result_is_taken_back_everywhere_and_its_owner_is_evicted(tmp_path: Path) -> None:
     """Each site draws a third of the segments, so that some find it themselves and all others are shown it."""
     with founder(tmp_path, PATIENCE_S, *audited("after", 0.34), phase_s=0.5) as a:
-        honest = [a, *(join_run(tmp_path, name, a) for name in "bc")]
-        liar = join_run(tmp_path, "liar", a)
+        with resting(a):
+            honest = [a, *(join_run(tmp_path, name, a) for name in "bc")]
+            liar = join_run(tmp_path, "liar", a)
         with sites(*honest[1:], liar):
-            for site in (*honest[1:], liar):
-                site.start_without_model(0.5)
-            name, ids = who(liar), {who(site) for site in honest}
+            with resting(a):
+                for site in (*honest[1:], liar):
+                    site.start_without_model(0.5)
+                name, ids = who(liar), {who(site) for site in honest}
             wait_electors(a, {name, *ids})
             assert liar.stop() == 0  # it was honest, so it has a part in what it can be judged by
             patched(liar, "lie_sums", phase_s=0.5)

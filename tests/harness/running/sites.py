@@ -136,6 +136,11 @@ class SiteProcess:
 
         return wait_until(answer, f"{self.name} to say its {key}", ANSWER_S, self.describe)[key]
 
+    def state(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """The status, once the API answers: for who reads a field at once. A busy machine may take seconds for it."""
+        found: dict[str, Any] = wait_until(self.status, f"an answer of {self.name}", timeout_s, self.describe)
+        return found
+
     def rounds(self) -> list[dict[str, Any]]:
         """The newest rounds, up to a thousand, ascending; [] while nobody answers."""
         return (self.get("/v1/rounds?limit=1000") or [])[::-1]
