@@ -45,6 +45,14 @@ def start(site: SiteProcess, step_s: float) -> None:
     site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
 
 
+def start_while_another_stands_still(site: SiteProcess, step_s: float, other: SiteProcess) -> None:
+    """However long it takes to start, it has the longer branch of the two then."""
+    other.signal_tree(signal.SIGSTOP)
+    start(site, step_s)
+    site.says("peer_id")
+    other.signal_tree(signal.SIGCONT)
+
+
 def peer_id(site: SiteProcess) -> PeerId:
     return PeerId(wait_until(lambda: site.status().get("peer_id"), site.name, PATIENCE_S, site.describe))
 
@@ -149,11 +157,7 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
             start(killed, 0.3)
             height = wait_until(lambda: killed.status().get("height"), "a state", PATIENCE_S, killed.describe)
             killed.wait_height(height + ALONE, PATIENCE_S)
-            # However long the other takes to start, its branch is the longer one.
-            killed.signal_tree(signal.SIGSTOP)
-            start(first, 0.05)
-            first.says("peer_id")
-            killed.signal_tree(signal.SIGCONT)
+            start_while_another_stands_still(first, 0.05, killed)
             # The phase that it trains meanwhile has read what the queue of another branch has not handed out.
             wait_until(
                 lambda: contributes_on_another_branch(killed), "to go on after the fork", PATIENCE_S, killed.describe
