@@ -19,14 +19,15 @@ from tests.unit.daemon.audit.test_disproofs import TELLER, Site, finder, finds, 
 
 
 def slowly(site: Site, seconds: float, num_bytes: int, pieces: int = 1) -> None:
-    """Each share comes in so many pieces, each after `seconds` of the loop's clock and of `num_bytes`."""
+    """Each share comes in so many pieces, each after `seconds` of the loop's clock, which stands otherwise, and of
+    `num_bytes`."""
     passed = [0.0]
 
     async def pace(peer: PeerId, resource: str, on_bytes: Callable[[int], None]) -> None:
         loop = asyncio.get_running_loop()
         if passed[0] == 0.0:
-            clock = loop.time
-            loop.time = lambda: clock() + passed[0]  # type: ignore[method-assign]
+            began = loop.time()
+            loop.time = lambda: began + passed[0]  # type: ignore[method-assign]
         for _ in range(pieces):
             passed[0] += seconds
             await asyncio.sleep(0)
