@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -25,30 +26,30 @@ from dilocoxd.store.snapshots import SnapshotIndex
 AWAY_MODULE: Final = "dilocoxd.outerworker.away.main"
 
 
+@dataclass(frozen=True, slots=True)
+class PartAway:
+    """An outer part that runs on nodes."""
+
+    number: int
+    served: str
+    """What nodes call it."""
+    key_path: Path
+    feedback_path: Path
+    """Of the head; while there is none, what nodes have of theirs is of no use."""
+
+
 class NodePlace:
     """Of one part. Implements WorkerPlace."""
 
-    def __init__(
-        self,
-        door: NodeDoor,
-        fork_server: ForkServer,
-        served: str,
-        part: int,
-        last_nodes: LastNodes,
-        key_path: Path,
-        feedback_path: Path,
-    ) -> None:
-        """`feedback_path`: of the head; while there is none, what nodes have of theirs is of no use."""
+    def __init__(self, door: NodeDoor, fork_server: ForkServer, part: PartAway, last_nodes: LastNodes) -> None:
         self._door = door
         self._fork_server = fork_server
-        self._served = served
-        self._key_path = key_path
+        self._part = part
         self._last_nodes = last_nodes
-        self._feedback_path = feedback_path
         self._incarnation = ""
         """Of the buffers on the node that was given this part last."""
         self._is_attached = False
-        self.seen = NodePart(part=part, node=last_nodes.of(served), state="starting", since=time.time())
+        self.seen = NodePart(part=part.number, node=last_nodes.of(part.served), state="starting", since=time.time())
         """For people."""
 
     def _note_wait(self) -> None:
@@ -60,17 +61,17 @@ class NodePlace:
 
     async def start(self, launch: ForkLaunch) -> Workers:
         """See WorkerPlace; waits for a node."""
-        patience_s = CHOICE_S if self._feedback_path.exists() else 0.0
+        patience_s = CHOICE_S if self._part.feedback_path.exists() else 0.0
         holds = self._incarnation if self._is_attached else ""
-        visitor = await self._door.take(self._served, self._note_wait, holds=holds, patience_s=patience_s)
+        visitor = await self._door.take(self._part.served, self._note_wait, holds=holds, patience_s=patience_s)
         self._note("starting", visitor.who)
         self._incarnation = holds or self._door.new_incarnation()
         with visitor.sock:
             (common,) = launch.environments
             added = {
-                NODE_KEY_VARIABLE: str(self._key_path),
+                NODE_KEY_VARIABLE: str(self._part.key_path),
                 NODE_SALTS_VARIABLE: visitor.salts.hex(),
-                NODE_SERVED_VARIABLE: self._served,
+                NODE_SERVED_VARIABLE: self._part.served,
                 NODE_INCARNATION_VARIABLE: self._incarnation,
                 NODE_NEW_VARIABLE: "" if self._is_attached else "1",
             }
@@ -80,7 +81,7 @@ class NodePlace:
             )  # fmt: skip
             workers = await self._fork_server.start(launch)
         self._note("running", visitor.who)
-        await asyncio.to_thread(self._last_nodes.note, self._served, visitor.who)
+        await asyncio.to_thread(self._last_nodes.note, self._part.served, visitor.who)
         return workers
 
     def note_attached(self) -> None:

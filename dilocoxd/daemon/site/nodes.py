@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
-from dilocoxd.daemon.head.place import NodePlace
+from dilocoxd.daemon.head.place import NodePlace, PartAway
 from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.errors import ConfigError, StoreError
@@ -46,7 +46,7 @@ def places_on_nodes(settings: SiteSettings, door: NodeDoor, fork_server: ForkSer
     run_dir, key_path = RunDir(settings.run_directory), settings.run_directory / settings.node_key_file
     last_nodes = LastNodes(run_dir.last_nodes, served.values())
     return [
-        NodePlace(door, fork_server, name, index, last_nodes, key_path, run_dir.feedback)
+        NodePlace(door, fork_server, PartAway(index, name, key_path, run_dir.feedback), last_nodes)
         for index, name in served.items()
     ]
 
