@@ -34,6 +34,8 @@ NODE_SERVED_VARIABLE = "DILOCOXD_NODE_SERVED"
 NODE_INCARNATION_VARIABLE = "DILOCOXD_NODE_INCARNATION"
 NODE_NEW_VARIABLE = "DILOCOXD_NODE_NEW"
 """Not empty: the part has no buffers yet."""
+LINK_LOST_STATUS = 3
+"""Exit status of a process in the place of a worker on a node, whose connection to that node has ended."""
 _FDS_MAX = 32
 
 

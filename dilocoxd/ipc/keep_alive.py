@@ -7,9 +7,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Monotonic
+
+EXCUSED_KEPT: Final = 16
+"""Times of excused restarts: more of them make no pause longer."""
 
 
 @dataclass(slots=True)
@@ -20,7 +24,10 @@ class RestartBudget:
     window_s: float
     backoff_first_s: float = 0.5
     backoff_max_s: float = 30.0
+    excused_pause_max_s: float = 5.0
     total: int = 0
+    _excused: deque[float] = field(default_factory=deque)
+    _is_excused: bool = False
     _times: deque[float] = field(default_factory=deque)
 
     @property
@@ -30,12 +37,29 @@ class RestartBudget:
 
     def next_delay(self, now: Monotonic) -> float | None:
         """Seconds to wait before the restart that is counted now; None: the budget is spent."""
+        if self._is_excused:
+            return self._after_excuse(now)
         while self._times and self._times[0] <= now - self.window_s:
             self._times.popleft()
         if len(self._times) >= self.restarts_max:
             return None
         delay = min(self.backoff_max_s, self.backoff_first_s * float(2 ** len(self._times)))
         self._times.append(now)
+        self.total += 1
+        return delay
+
+    def excuse(self) -> None:
+        """The life that ends now did not fail: its restart spends nothing, however often that happens."""
+        self._is_excused = True
+
+    def _after_excuse(self, now: Monotonic) -> float:
+        self._is_excused = False
+        while self._excused and self._excused[0] <= now - self.window_s:
+            self._excused.popleft()
+        delay = min(self.excused_pause_max_s, self.backoff_first_s * float(2 ** min(len(self._excused), 10)))
+        self._excused.append(now)
+        while len(self._excused) > EXCUSED_KEPT:
+            self._excused.popleft()
         self.total += 1
         return delay
 

@@ -14,6 +14,7 @@ from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost, WorkerPlace, W
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
+from dilocoxd.ipc.client import LINK_LOST_STATUS
 from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.wire.local import outer_parts, outer_worker as local, worker as local_worker
@@ -233,6 +234,8 @@ class OuterWorker:
             told = await workers.end(grace_s=STOP_GRACE_S if self._stopping.is_set() else 0.0)
         if ConfigError.exit_code in workers.statuses:
             raise ConfigError("the outer worker refuses the configuration; the last line of logs/outer.log says why")
+        if LINK_LOST_STATUS in workers.statuses:
+            self.restarts.excuse()
         return f"{reason} ({told})"
 
     async def _watch_exit(self, workers: Workers, joined: asyncio.Future[_Session]) -> None:

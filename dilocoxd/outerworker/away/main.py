@@ -16,12 +16,10 @@ from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import DaemonConnection, DaemonGone
 from dilocoxd.ipc.sealed import Seal, SealedSocket, read_node_key
-from dilocoxd.outerworker.away.relay import NodeGone, Relay
+from dilocoxd.outerworker.away.relay import NodeGone, Relay, exit_status
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local.node import PartFolder, StartPart
 from dilocoxd.wire.placement import OuterPart
-
-_EXIT_GONE = 1
 
 
 def main() -> int:
@@ -43,7 +41,7 @@ def main() -> int:
     except (DaemonGone, NodeGone, EOFError, OSError, WireError) as error:
         sys.stderr.write(f"outer part {part.index}: {error}\n")
         sys.stderr.flush()
-        os._exit(_EXIT_GONE)  # a thread may be waiting for the node
+        os._exit(exit_status(error))  # a thread may be waiting for the node
     return 0
 
 

@@ -90,6 +90,8 @@ async def test_link_that_is_cut_again_and_again_costs_no_bit(tmp_path: Path) -> 
                 world.on_commit = strike
                 await world.until(lambda: len(world.committed) >= 4, "4 entries")
                 assert len(cut) == 4 and len(losses(world)) >= 2
+                budget = world.site.outer.restarts
+                assert budget.total >= 2 and budget.left == settings.restarts_max, "a link that flaps ends no daemon"
                 assert await world.replay() == one_worker(world).anchor_sha256
     assert world.offered[:4] == [0, 1, 2, 3]
 

@@ -58,3 +58,16 @@ async def test_stop_ends_the_pause_before_a_restart() -> None:
             await asyncio.sleep(0)
         process.is_stopped.set()
     assert kept.done() and process.num_lives == 1
+
+
+def test_end_that_is_excused_spends_nothing_however_often_it_comes() -> None:
+    budget = RestartBudget(1, window_s=100.0, backoff_first_s=1.0, excused_pause_max_s=4.0)
+    delays = []
+    for at in range(40):
+        budget.excuse()
+        delays.append(budget.next_delay(Monotonic(float(at))))
+    assert delays == [1.0, 2.0, *[4.0] * 38] and (budget.total, budget.left) == (40, 1)
+    assert budget.next_delay(Monotonic(40.0)) == 1.0, "one that is not excused"
+    assert budget.next_delay(Monotonic(41.0)) is None
+    budget.excuse()
+    assert budget.next_delay(Monotonic(200.0)) == 1.0, "those of long ago make no pause longer"
