@@ -29,7 +29,8 @@ WAITING_MAX: Final = 256
 CHOICE_S: Final = 5.0
 """So long a part waits for the node that has files of it before any other will do, be it a place without a past."""
 COMEBACK_S: Final = 60.0
-"""So long a part waits for the node that has its buffers."""
+"""So long a part waits for the node that has its buffers, where another one has room. Where none has, a new start would
+help nobody: it waits on, for a node that was only cut off has all of it still."""
 
 
 @dataclass(slots=True)
@@ -191,9 +192,10 @@ class NodeDoor:
             if not has_told:
                 has_told = True
                 waits()
-            if holds and waited >= COMEBACK_S:
+            if holds and waited >= COMEBACK_S and self._chosen(served, holds="", is_patient=False) is not None:
                 raise PlaceLost(
-                    f"its node did not come back within {COMEBACK_S:g} s, and what it held in memory is gone"
+                    f"its node did not come back within {COMEBACK_S:g} s and another one has room; what it held in"
+                    " memory is given up"
                 )
             self._changed.clear()
             with contextlib.suppress(TimeoutError):

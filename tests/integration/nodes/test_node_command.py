@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
+from dilocoxd.daemon.head import door as door_module
+from dilocoxd.daemon.head.door import GREET_TIMEOUT_S, GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
@@ -141,6 +142,20 @@ async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() ->
                 await until_waiting(door, 2)
                 with pytest.raises(PlaceLost, match="started anew"):
                     await door.take(PART, nothing, holds="this start-1")
+
+
+async def test_part_waits_on_for_its_buffers_unless_another_node_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "COMEBACK_S", 0.5)
+    async with open_door() as door:
+        holds = door.new_incarnation()
+        choice = asyncio.create_task(taken(door, holds=holds))
+        await asyncio.sleep(1.5)
+        assert not choice.done(), "a start anew would find no place either"
+        with await asyncio.to_thread(come, door, NodeHello(__version__, PART, holds)):
+            assert (await choice).hello.incarnation == holds, "it was only cut off"
+        with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
+            lost = asyncio.create_task(taken(door, holds=holds))
+            assert isinstance((await asyncio.gather(lost, return_exceptions=True))[0], PlaceLost)
 
 
 async def test_buffers_of_an_earlier_try_are_not_taken_for_those_of_the_part() -> None:
