@@ -10,6 +10,7 @@ import dataclasses
 import os
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -189,6 +190,8 @@ class PartLife:
                 _write(self._path(name), offset, data)
             case node.RemovePath(name):
                 _remove(self._path(name))
+            case node.KeepFiles(prefix, names):
+                _keep(self._folder, prefix, names)
             case _:
                 raise WireError("unexpected_message", f"{type(message).__name__} from the head")
 
@@ -241,6 +244,12 @@ def _make(path: Path, size: int) -> None:
 def _write(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b", buffering=0) as file:
         write_all(file.fileno(), data, offset)
+
+
+def _keep(folder: Path, prefix: str, names: Collection[str]) -> None:
+    for path in folder.iterdir():
+        if path.name.startswith(prefix) and path.name not in names:
+            _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -7,6 +7,7 @@ keeps for itself only the part's own feedback file. Source: docs/adr/0035-a-site
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from dilocoxd.outerworker.tensor_file import snapshot_files
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store import snapshots
 from dilocoxd.store.tensor_header import encode_header, read_header
+from dilocoxd.wire.local.node import KeepFiles
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
     LoadState,
@@ -35,8 +37,9 @@ LOADED: Final = "loaded"
 WRITTEN: Final = "written/snapshot"
 RESULTS: Final = "results"
 KEPT: Final = "kept"
-FEEDBACK: Final = ("feedback-0.safetensors", "feedback-1.safetensors")
-"""In turn: a node that dies while all save has the file before, which may be the one that the head has."""
+FEEDBACK: Final = "feedback-"
+"""How the names of the part's own feedback files begin; phase and content follow. The one that belongs to the head's
+file stays until the head has the next one: who dies while all save has what the head has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ class Files:
             case _:
                 return []
 
+    def kept(self, request: Any) -> KeepFiles | None:
+        """Which of several files is still of use on the node before this; None: this is not about them."""
+        if not isinstance(request, SaveSite):
+            return None
+        name = _feedback_of(Path(request.path))
+        return KeepFiles(FEEDBACK, (name,) if name else ())
+
     def sent(self, request: Any) -> Iterator[Sent]:
         """What the node gets before this. Raises OSError, StoreError."""
         match request:
@@ -106,10 +116,11 @@ class Files:
                 return dataclasses.replace(request, path=path, kept_path=kept)
             case RestoreSite():
                 results, kept = request.results_path and self._there(RESULTS), request.kept_path and self._there(KEPT)
-                path = request.path and self._there(FEEDBACK[_settled_in(Path(request.path)) % 2])
+                path = request.path and self._there(_feedback_of(Path(request.path)) or f"{FEEDBACK}none")
                 return dataclasses.replace(request, path=path, results_path=results, kept_path=kept)
             case SaveSite():
-                return dataclasses.replace(request, path=self._there(FEEDBACK[request.phase % 2]))
+                content = " ".join(f"{item.phase}:{item.times}" for item in request.content)
+                return dataclasses.replace(request, path=self._there(_feedback_name(str(request.phase), content)))
             case ReturnWork():
                 return dataclasses.replace(request, path=self._there(KEPT))
             case _:
@@ -167,9 +178,15 @@ def _whole(path: str, name: str) -> Iterator[Sent]:
         yield Sent(Path(path), name, ((0, Path(path).stat().st_size),))
 
 
-def _settled_in(path: Path) -> int:
-    """Last settled phase of the head's feedback file; of what cannot be read any will do: the part finds it unfit."""
+def _feedback_name(phase: str, content: str) -> str:
+    """Of two files of one phase that differ in what they hold the names differ too."""
+    return f"{FEEDBACK}{hashlib.sha256(f'{phase} {content}'.encode()).hexdigest()[:32]}.safetensors"
+
+
+def _feedback_of(path: Path) -> str:
+    """What the node calls the file that was saved together with the head's; empty if that is none."""
     try:
-        return int(read_header(path)[2].get("phase", "0"))
-    except (OSError, StoreError, ValueError):
-        return 0
+        metadata = read_header(path)[2]
+        return _feedback_name(metadata["phase"], metadata["content"])
+    except (OSError, StoreError, ValueError, KeyError):
+        return ""

@@ -122,6 +122,9 @@ class Relay:
         try:
             for name in self._files.replaced(request):
                 self._send(node.RemovePath(name))
+            kept = self._files.kept(request)
+            if kept is not None:
+                self._send(kept)
             for sent in self._files.sent(request):
                 self._send_file(sent.path, sent.name, sent.stretches)
         except StoreError as error:

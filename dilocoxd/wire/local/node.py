@@ -123,6 +123,14 @@ class RemovePath:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepFiles:
+    """Of the part's files whose names begin like this, only these are of use."""
+
+    prefix: Annotated[str, Length(1, 64)]
+    names: Annotated[tuple[FileName, ...], Length(0, 8)]
+
+
+@dataclass(frozen=True, slots=True)
 class FetchBytes:
     """Send bytes [first, stop) of a buffer or a file, as Fetched messages in order; the last one ends at `stop`."""
 
@@ -159,6 +167,7 @@ NODE_MESSAGES: Final = Registry(
         24: RemovePath,
         26: FetchBytes,
         28: Fetched,
+        30: KeepFiles,
     },
     size_max=NODE_MESSAGE_BYTES_MAX,
 )

@@ -13,7 +13,17 @@ from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.supervisor import Launch
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, greeting, new_salt, salt_of
-from dilocoxd.wire.local.node import HeadHello, MakeFile, NodeHello, PartEnded, PartFolder, StartPart
+from dilocoxd.wire.local.node import (
+    FetchBytes,
+    Fetched,
+    HeadHello,
+    KeepFiles,
+    MakeFile,
+    NodeHello,
+    PartEnded,
+    PartFolder,
+    StartPart,
+)
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 START = StartPart("0123456789abcdef.part1of2", "this start", True, "1/2", b"", b"")
@@ -123,3 +133,25 @@ async def test_trouble_with_a_file_is_told_as_what_it_is(tmp_path: Path) -> None
         await head.let_in.get()
     assert "the node cannot do what the head asks (MakeFile)" in reason
     assert any(reason in text for text in head.told)
+
+
+async def test_only_the_files_that_the_head_names_are_kept(tmp_path: Path) -> None:
+    left: asyncio.Queue[set[str]] = asyncio.Queue()
+
+    async def choose(stream: SealedStream) -> None:
+        await stream.send(START)
+        folder = await stream.receive()
+        assert isinstance(folder, PartFolder)
+        for name in ("feedback-1", "feedback-2", "other"):
+            await stream.send(MakeFile(name, 1))
+        await stream.send(KeepFiles("feedback-", ("feedback-2",)))
+        await stream.send(FetchBytes(1, True, "feedback-1", 0, 1))
+        answer = await stream.receive()
+        assert isinstance(answer, Fetched) and "cannot read it" in answer.problem
+        left.put_nowait({path.name for path in Path(folder.path).iterdir()})
+        head.parts.exits[-1].set_result(0)
+        await stream.receive()
+
+    head = Meetings(tmp_path, [], choose)
+    async with head.slot():
+        assert await left.get() == {"run.toml", "site.toml", "feedback-2", "other"}
