@@ -84,7 +84,7 @@ CHOICES = "return [...document.querySelectorAll('#loss-sites option')].map(e => 
 def test_losses_of_other_sites_are_shown_by_name_and_can_be_left_out(page: Page, daemon: FakeDaemon) -> None:
     page.opened(daemon.url)
     assert "inner, beta" in page.run(LABELS) and "inner, this site" in page.run(LABELS)
-    assert "1 other site 2.2" in page.label("loss-chart")
+    assert "1 other site 2.648 to 2.648" in page.label("loss-chart")
     colours = json.loads(
         page.run(
             "const c = getComputedStyle(document.documentElement);"
@@ -99,8 +99,11 @@ def test_losses_of_other_sites_are_shown_by_name_and_can_be_left_out(page: Page,
     page.choose("loss-sites", "each")
     page.drawn()
     assert "inner, beta" in page.run(LABELS)
-    losses = "return [...document.querySelectorAll('#sites tbody tr')].map(e => e.cells[5].textContent)"
-    assert page.run(losses)[1:] == ["2.125", "-"], "one tells, one does not"
+    rows = (
+        "return Object.fromEntries([...document.querySelectorAll('#sites tbody tr')]"
+        ".map(e => [e.dataset.peer, e.cells[5].textContent]))"
+    )
+    assert page.run(rows) == {"QmFakeSiteA": "3.200", "QmFakeSiteB": "2.125", "QmFakeSiteC": "-"}, "one does not tell"
     page.run("for (const e of document.querySelectorAll('details')) e.open = true")
     assert "beta" in page.text("loss-table")
 

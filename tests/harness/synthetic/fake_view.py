@@ -219,7 +219,7 @@ class FakeView:
         """Losses that another site tells; beyond the three sites of this run there are names only."""
         peer = PEERS[number] if number < len(PEERS) else f"QmFakeSite{number}"
         points = [
-            (START + r * ROUND_S + 20, r, 2.0 + number / 10 + 6.0 / (1.0 + r / 3)) for r in range(self.num_rounds)
+            (START + r * ROUND_S + 20, r, 2.4 + number / 10 + 6.0 / (1.0 + r / 3)) for r in range(self.num_rounds)
         ]
         return SiteLosses(peer_id=peer, name=NAMES.get(peer, f"site-{number}"), points=points[-240:])
 

@@ -18,7 +18,7 @@ export function startLosses(changed) {
   chart.onZoom = (isZoomed) => { id("loss-whole").hidden = !isZoomed; };
 }
 
-const byName = (sites) => sites.toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+const byName = (sites) => [...sites].sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
 
 /** What can be shown of the others, and what is: none, each, range, or the peer id of one. */
 function choice(sites) {
