@@ -1,6 +1,8 @@
 """Figures for people, the same in every table, line and message. Pure. Units: decimal (kB, MB), as links are sold."""
 
 import math
+import re
+from typing import Final
 
 from dilocoxd.answers.progress import RunProgress
 
@@ -9,6 +11,29 @@ HOUR_S = 3600
 DAY_S = 86_400
 SHORT_S = 0.05
 """Less would be shown as 0.0 s."""
+_WORD: Final = re.compile(r"(?:`[^`]*`|[^ `]|`)+")
+"""What stays on one line: a word, or a command between backquotes, blanks included."""
+
+
+def wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
+    """`text` in lines of at most `width` characters, broken at blanks, all but the first one `indent` further right.
+
+    A longer word stays whole, and so does a command between backquotes: they are to be copied. None: one line.
+
+    >>> wrapped("free some disk, then run `dilocoxd run big` again", 24, 2)
+    ['free some disk, then run', '  `dilocoxd run big`', '  again']
+    """
+    if width is None or len(text) <= width:
+        return [text]
+    begin = text[: len(text) - len(text.lstrip(" "))]
+    lines, is_empty = [begin], True
+    for word in _WORD.findall(text):
+        if not is_empty and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(begin + " " * indent + word)
+        else:
+            lines[-1] += word if is_empty else f" {word}"
+        is_empty = False
+    return lines
 
 
 def in_bytes(count: float) -> str:

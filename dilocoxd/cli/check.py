@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dilocoxd.cli.shell.offers import presets
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.fields import Section
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
@@ -161,9 +162,9 @@ def report(found: Checked, *, as_json: bool) -> None:
         click.echo(json.dumps({**told, "figures": weight}, indent=1))
         return
     for text in found.problems:
-        click.echo(f"error: {text}", err=True)
+        tell(f"error: {text}")
     for text in found.warnings:
-        click.echo(f"warning: {text}", err=True)
+        tell(f"warning: {text}")
     if not found.problems:
         click.echo(f"ok{f'  run {run_id}' if run_id else ''}")
     if found.weight is not None:

@@ -39,6 +39,7 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
@@ -131,7 +132,7 @@ def announce_run(run_dir: RunDir) -> None:
 
     manifest, site = run_dir.load()
     for warning in manifest.warnings():
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     peer_id = load(run_dir.identity(site)).peer_id
     click.echo(f"run        {manifest.run_id}")
     click.echo(f"directory  {run_dir.path}")

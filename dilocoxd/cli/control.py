@@ -19,6 +19,7 @@ from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.screens.peers import peers_screen, ping_screen
 from dilocoxd.cli.shell.default_command import SHOW, DefaultCommand
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
 from dilocoxd.errors import PeerError
 
@@ -91,7 +92,7 @@ def profile(target: str | None, steps: int, as_json: bool) -> int:
     while found.state in PROFILE_UNDER_WAY:
         if found.text != told:
             told = found.text
-            click.echo(told, err=True)
+            tell(told)
         time.sleep(PROFILE_POLL_S)
         found = client.ask("/v1/profile", ProfileStatus)
     if found.state != "written":

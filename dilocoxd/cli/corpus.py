@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from dilocoxd.cli.shell.helper_ends import cause_of
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy, weight_min
@@ -275,7 +274,7 @@ def _have_corpus(manifest: Manifest, site: SiteConfig, access: "Access") -> None
     if not is_pinned or not site.paths.corpus_bytes_max:
         raise ConfigError(f"the run's text {corpus!r} is not on this machine: give it with --data {corpus}=PATH")
     if problem:
-        click.echo(f"text: cannot be made here ({problem}); asking a peer for it", err=True)
+        tell(f"text: cannot be made here ({problem}); asking a peer for it")
     _fetch(manifest, site, cache, access)
 
 
@@ -352,7 +351,7 @@ def _prepare(manifest: Manifest, site: SiteConfig, *more: str) -> tuple[dict[str
 
 
 def _say(text: str) -> None:
-    click.echo(f"text: {text}", err=True)
+    tell(f"text: {text}")
 
 
 def _run(command: list[str]) -> tuple[dict[str, str], str]:

@@ -1,5 +1,6 @@
 """Decides what each failure means for whoever called the command: one sentence a problem on stderr and an exit code."""
 
+import io
 import sys
 from typing import NoReturn
 
@@ -9,6 +10,7 @@ from dilocoxd import __version__
 from dilocoxd.cli.exit_codes import FAILED, INTERRUPTED, epilog
 from dilocoxd.cli.shell.command_table import GROUPS
 from dilocoxd.cli.shell.grouped_help import GroupedHelp
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.errors import ConfigError, DilocoxdError
 
 
@@ -28,14 +30,16 @@ def main() -> NoReturn:
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        tell(shown.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(INTERRUPTED)
     except ConfigError as error:
         for problem in error.problems:
-            click.echo(f"dilocoxd: {problem}", err=True)
+            tell(f"dilocoxd: {problem}")
         sys.exit(error.exit_code)
     except DilocoxdError as error:
-        click.echo(f"dilocoxd: {error}", err=True)
+        tell(f"dilocoxd: {error}")
         sys.exit(FAILED)

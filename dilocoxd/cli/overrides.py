@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from dilocoxd.cli.shell.offers import settings
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address
 from dilocoxd.config.environment import field_name, require_unhidden
 from dilocoxd.config.site import SiteConfig
@@ -195,8 +196,7 @@ def warn_of_address(address: str) -> None:
     """One sentence on stderr if `address`, which stands in a link, does not lead here from everywhere."""
     where = read_address(address)
     if words := local_words(where.host):
-        click.echo(
+        tell(
             f"warning: the address in the link, {where.host}, {words}: sites elsewhere cannot follow it; give one that"
-            f" leads here from everywhere with --announce (network.announce), and forward its TCP port {where.port}",
-            err=True,
+            f" leads here from everywhere with --announce (network.announce), and forward its TCP port {where.port}"
         )

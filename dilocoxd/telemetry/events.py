@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from dilocoxd.answers.fields import Severity
+from dilocoxd.answers.words import wrapped
 from dilocoxd.errors import StoreError
 from dilocoxd.site_names import in_words
 from dilocoxd.telemetry.alerts import kind_of
@@ -57,6 +58,10 @@ def as_text(event: Event) -> str:
         return told
     parts = [f"{name}={_short(value)}" for name, value in dataclasses.asdict(event).items() if value not in ("", ())]
     return " ".join([event.name, *parts])
+
+
+WRAPPED_MIN: Final = 20
+"""Where a terminal leaves less room for words than this, it breaks lines itself."""
 
 
 def as_line(text: str, level: Level, *, unix_s: float, is_dated: bool) -> str:
@@ -171,8 +176,11 @@ class EventLog:
 
     def _print(self, text: str, level: Level, unix_s: float) -> None:
         line = as_line(text, level, unix_s=unix_s, is_dated=self._is_dated)
+        width, indent = _columns(self._stream), len(line) - len(text)
+        if self._is_dated or width < indent + WRAPPED_MIN:
+            width = sys.maxsize
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end training
-            print(line, file=self._stream, flush=True)
+            print("\n".join(wrapped(line, width, indent)), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Flush and close the file; later events still go to the stream."""

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import click
-
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.doctor.machine import clock_finding, disk_finding, memory_finding, shm_finding, threads_finding
 from dilocoxd.cli.doctor.site import announce_finding, port_finding
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import site_problems
@@ -30,7 +29,7 @@ def check_before_start(manifest: Manifest, site: SiteConfig, directory: Path, *,
         if finding.level == "error" and not (is_forced and finding.check in ESTIMATES):
             refused.append(sentence.rstrip(".") + (f"; {FORCE}." if finding.check in ESTIMATES else "."))
         elif finding.level in ("warning", "error"):
-            click.echo(f"warning: {finding.check}: {sentence}", err=True)
+            tell(f"warning: {finding.check}: {sentence}")
     if refused:
         raise ConfigError(" Also: ".join(refused))
 

@@ -25,6 +25,7 @@ from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
 from dilocoxd.cli.run_dir.admission import first_authorities
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import DEFAULT_PORT, read_address
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.footprint.estimate import site_estimate
@@ -148,7 +149,7 @@ def joined_run_dir(
 def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_asked: bool) -> None:
     """Tell what joining means here, and ask where somebody can answer. Raises Abort."""
     for name, text in what_joining_means(manifest, site, who):
-        click.echo(f"{name:<11}{text}", err=True)
+        tell(f"{name:<11}{text}", 11)
     if is_asked and sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm("join this run?", default=True, abort=True, err=True)
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from dilocoxd.cli.run_dir.admission import first_authorities, keep_membership, own_membership, use_invite
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import read_address
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
@@ -166,4 +165,4 @@ def _earlier(target: Target, directory: str | None) -> RunDir | None:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    tell(line)

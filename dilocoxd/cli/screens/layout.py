@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dilocoxd.answers.words import wrapped
+
 GAP: Final = "  "
 
 
@@ -68,19 +70,6 @@ def facts(rows: Sequence[tuple[str, str]], width: int | None) -> str:
             first, *rest = wrapped(value, None if width is None else width - indent)
             lines += [name.ljust(indent) + first, *(" " * indent + line for line in rest)]
     return "\n".join(lines)
-
-
-def wrapped(text: str, width: int | None) -> list[str]:
-    """`text` in lines of at most `width` characters, broken at blanks; a longer word stays whole, to be copied."""
-    if width is None:
-        return [text]
-    lines = [""]
-    for word in text.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
-    return lines
 
 
 def width(*, is_wide: bool) -> int | None:

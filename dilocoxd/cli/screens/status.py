@@ -7,8 +7,8 @@ from typing import Final
 from dilocoxd.answers.nodes import nodes_in_words
 from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status, VotedTwice
-from dilocoxd.answers.words import figure, in_bytes, in_time, plural, time_left, tokens_per_s
-from dilocoxd.cli.screens.layout import facts, wrapped
+from dilocoxd.answers.words import figure, in_bytes, in_time, plural, time_left, tokens_per_s, wrapped
+from dilocoxd.cli.screens.layout import facts
 from dilocoxd.cli.screens.peers import on_probation, peers_screen
 
 PERPLEXITY_MAX: Final = 20.0

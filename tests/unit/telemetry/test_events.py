@@ -156,6 +156,24 @@ def test_a_line_of_how_it_goes_is_one_line_of_the_terminal(columns: int, shown: 
         assert screen.read(1000).decode()[len("12:34:56 ") :] == f"{shown}\r\n"
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_long_warning_is_broken_between_words_on_a_terminal_and_whole_in_a_journal(columns: int) -> None:
+    remedy = "free some space there, then run `dilocoxd run /srv/run`"
+    event = AlertRaised(code="disk_low", text="a snapshot of 2.9 GB does not fit into the 1.1 GB left", remedy=remedy)
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    file = io.StringIO()
+    EventLog(None, stream=file).emit(event)
+    with os.fdopen(master, "rb", buffering=0) as screen, os.fdopen(slave, "w") as stream:
+        EventLog(None, stream=stream).emit(event)
+        shown = screen.read(2000).decode().removesuffix("\r\n").split("\r\n")
+    assert len(shown) > 1 and max(map(len, shown)) <= columns
+    assert {line[:9] for line in shown[1:]} == {" " * 9}, "below the words, not below the time"
+    assert any("`dilocoxd run /srv/run`" in line for line in shown), "a command to be copied is on one line"
+    (whole,) = file.getvalue().splitlines()
+    assert " ".join(line.strip() for line in shown).partition(" ")[2] == whole.split(" ", 2)[2]
+
+
 def test_lines_of_how_it_goes_are_info() -> None:
     screen = Screen()
     log = EventLog(None, stream=screen, level="warning")
