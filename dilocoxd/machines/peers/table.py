@@ -74,7 +74,7 @@ STANDING: Final = (
         "missed_join",
         "peers.record:Standing.has_missed_join",
         "joining",
-        "Ready, Propose, ProposeCommit, `Accept` or Vote of this or a later attempt; Ready from further down",
+        "Ready, Propose, ProposeCommit, `Accept` or Vote of this or a later attempt; Ready from elsewhere",
     ),
     StandingRow(
         "missed_accept",

@@ -105,8 +105,14 @@ def _is_left_behind(height: Height, exchange: Exchange) -> bool:
     """All contributors say that they are beyond this round: once what we observe has stopped, nothing more will come.
 
     If we believe them, recovery starts just as soon; if not, others may need us in another attempt."""
-    views = [height.book.view(peer) for peer in exchange.group]
-    return not exchange.is_contributor and not any(view is not None and view.height <= height.round for view in views)
+    return not exchange.is_contributor and all(_says_it_is_beyond(height, peer) for peer in exchange.group)
+
+
+def _says_it_is_beyond(height: Height, peer: PeerId) -> bool:
+    """By its heartbeats, or by its own word where membership has none. Silence says nothing (R12.10)."""
+    record = height.book.records[peer]
+    said = record.view or record.tip.claim
+    return said is not None and said.height > height.round
 
 
 def _entry(height: Height, exchange: Exchange, hashes: tuple[Digest, ...]) -> HeldLock:

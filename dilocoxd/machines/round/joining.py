@@ -61,9 +61,10 @@ def on_ready(height: Height, peer: PeerId, ready: Ready, state: str, now: Monoto
     if kind == SAME:
         return _on_ready_here(height, peer, ready, state, now)
     words.stands_elsewhere(peer)
-    if kind != BEHIND:
+    is_dead = Digest(ready.parent) in book.reverts.dead
+    if kind != BEHIND or is_dead:
         book.joined(peer)  # it answers, and will be waited for where we meet (R6)
-    if Digest(ready.parent) in book.reverts.dead:  # it has not heard that an entry of its chain was taken back (R29)
+    if is_dead:  # it has not heard that an entry of its chain was taken back (R29)
         return Told(tuple([Send(peer, message) for message in book.reverts.recent(height.chain)]))
     if kind == BEHIND and book.tips.has_fallen_back(peer, now):
         book.fell_back(peer, ready.round, Digest(ready.parent))
@@ -92,7 +93,7 @@ def _on_ready_here(height: Height, peer: PeerId, ready: Ready, state: str, now: 
     if ready.contribution is not None and ready.contribution.peer != peer:
         return Violation(peer, "foreign_contribution", f"offers a contribution of {ready.contribution.peer}")
     height.say(peer, ready, now)
-    is_ahead = ready.attempt > own and book.is_live(peer)
+    is_ahead = ready.attempt > own and book.is_witness(peer, now)  # a party may be one of whom membership says nothing
     if is_ahead and state == GATHERING:
         latest = height.latest_attempt(own)
         return Join(latest) if latest > own else None

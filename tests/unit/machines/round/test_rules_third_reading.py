@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
-from dilocoxd.ids import Attempt, Monotonic
+from dilocoxd.ids import Attempt, Digest, Monotonic, RoundIndex
 from dilocoxd.machines.round.attempt import RunningAttempt
+from dilocoxd.machines.round.exchanging import look as look_at_results
 from dilocoxd.machines.round.gathering import gathered_at, look
-from dilocoxd.machines.round.outcomes import GATHERING
+from dilocoxd.machines.round.joining import on_ready
+from dilocoxd.machines.round.outcomes import EXCHANGING, GATHERING, GiveUp, Waiting
 from dilocoxd.machines.round.proposals import on_proposal
 from dilocoxd.wire.messages import ProposeCommit
 from tests.unit.machines.round_world import (
@@ -15,6 +17,7 @@ from tests.unit.machines.round_world import (
     B,
     C,
     D,
+    begin_exchange,
     height_of,
     held_of,
     offer,
@@ -45,3 +48,36 @@ def test_r8_who_is_not_live_leaves_nobody_out_of_a_locked_entry_that_is_finished
         on_proposal(height, D, ProposeCommit(height.round, Attempt(1), lock, lock.voters), GATHERING, START)
         look(height, process(), PATIENT)
         assert height.attempt.is_left_out is is_live, f"live: {is_live}"
+
+
+def test_r12_observer_whose_contributors_said_nothing_of_where_they_stand_has_the_progress_timeout() -> None:
+    """Only who says that it is beyond the round is: one of which membership has never heard is not lost (R12.10)."""
+    height = height_of(B, C)
+    begin_exchange(height, B, C, observers=(ME,))
+    height.book.see([], height.chain, START)
+    quarter = Monotonic(START + LIMITS.progress_timeout_s / 4)
+    assert isinstance(look_at_results(height, quarter), Waiting)
+    for peer in (B, C):
+        height.book.tips.hear(height.chain, peer, RoundIndex(5), Digest(b"5" * 32), START)
+    assert isinstance(look_at_results(height, quarter), GiveUp), "now all of them have said so"
+
+
+def test_r5_needed_peer_that_goes_on_ends_the_attempt_though_membership_has_not_heard_of_it() -> None:
+    height = height_of(B, C)
+    begin_exchange(height, ME, B, observers=(C,))
+    height.book.see([], height.chain, START)
+    found = on_ready(height, B, ready(B, attempt=1), EXCHANGING, START)
+    assert isinstance(found, GiveUp) and "went on" in found.reason
+    found = on_ready(height, C, ready(attempt=1), EXCHANGING, START)
+    assert isinstance(found, GiveUp), "an observer that has not accepted may commit something else"
+    height.book.see([view(B, is_live=False)], height.chain, START)
+    assert on_ready(height, D, ready(attempt=1), EXCHANGING, START) is None, "nobody needs this one"
+
+
+def test_r6_ready_from_a_branch_that_was_taken_back_is_an_answer() -> None:
+    height = height_of(B, C)
+    dead = Digest(b"d" * 32)
+    height.book.reverts.bury([dead])
+    height.book.waited_in_vain(joining=[C])
+    on_ready(height, C, replace(ready(), round=RoundIndex(4), parent=dead), GATHERING, START)
+    assert not height.book.records[C].has_missed_join, "it leaves that branch once it hears of it, and comes here"
