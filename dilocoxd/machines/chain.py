@@ -52,7 +52,7 @@ class ChainView:
     """(next_lowrank_r, next_inner_steps) that the schedule of the applied state wants; None: as they are now."""
 
     tip_voters: tuple[PeerId, ...] = ()
-    """Who voted for the entry at the tip, sorted: what the next entry says of it."""
+    """Who contributed to the entry at the tip, and so voted for it, sorted: what the next entry says of it."""
     barred: Mapping[PeerId, RoundIndex] = field(default_factory=lambda: MappingProxyType({}))
     """Peers that the chain proves to have voted twice, with the last round that leaves them out (R27); none of them is
     below our height."""

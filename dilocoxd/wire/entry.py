@@ -95,7 +95,7 @@ class Entry:
     next_lowrank_r: Uint
     next_inner_steps: Uint
     parent_voters: Annotated[tuple[Annotated[PeerId, Length(1, 128)], ...], Length(0, CONTRIBUTORS_MAX)]
-    """Sorted: whose votes for the parent its coordinator had. Here, so that all replicas count the same voters."""
+    """Sorted: the contributors of the parent, whose votes committed it. Whoever has one entry knows them (R7.6)."""
     evidence: Annotated[tuple[Evidence, ...], Length(0, EVIDENCE_MAX)]
     """Sorted by peer, one each: from this entry on they count nowhere for a while."""
     ramps: Annotated[tuple[Annotated[int, Bounds(1, RAMP_WHOLE)], ...], Length(0, CONTRIBUTORS_MAX)] = ()

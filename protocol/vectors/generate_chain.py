@@ -117,6 +117,11 @@ def entry(round_index, parent, contributions, voters=(), evidence=(), ramps=()):
     return [RUN_ID, round_index, parent, digest, contributions, results, *decided]
 
 
+def contributors(fields):
+    """What the next entry has as its parent_voters."""
+    return [part[0] for part in fields[4]]
+
+
 UNIX_MS = 1_760_000_000_000
 OTHER_RUN = genesis("golden-0000000000000000", MANIFEST)
 
@@ -152,7 +157,7 @@ def chain():
     for round_index, group in enumerate(groups):
         found = [evidence(KEYS[1], 1, 0, parent)] if round_index == 2 else []
         fields = entry(round_index, parent, [contribution(*part) for part in group], voters, found)
-        parent, voters = entry_hash(fields), [part[0].peer for part in group]
+        parent, voters = entry_hash(fields), contributors(fields)
         yield fields, [vote(part[0], fields) for part in group]
 
 
@@ -237,6 +242,10 @@ def broken_branches():
     yield "vote of somebody who did not contribute", "bad_signature", alone(claiming(0, 6400), KEYS[1])
     yield "over the token cap", "out_of_range", alone(claiming(0, 10**6 + 1))
     yield "base that does not exist yet", "out_of_range", alone(claiming(1, 6400))
+    known = contributors(first)
+    for what, named in (("none", []), ("one less", known[1:]), ("another", [*known[:2], "z"])):
+        broken = alone([*second[:4], [contribution(KEYS[0], 1, 1, 6400)], *second[5:9], named, *second[10:]])
+        yield f"{what} as parent voters", "malformed", [pack([first, offers(first), first_votes]), *broken]
     again = [second[0], 1, digest, second[3], [contribution(KEYS[0], 0, 0, 6400)], *second[5:]]
     yield "a phase twice", "malformed", [pack([first, offers(first), first_votes]), *alone(again)]
     yield from branches_with_evidence()
@@ -246,15 +255,16 @@ def branches_with_evidence():
     """As above: what R27 forbids. KEYS[1] voted twice in attempt 0 of round 0; entry 1 may hold that."""
     found = evidence(KEYS[1], 0, 0, GENESIS)
 
-    def of(parts, held=(), round_index=1, parent=None):
-        head = entry_hash(first) if parent is None else parent
-        return entry(round_index, head, [contribution(*part) for part in parts], (), held)
+    def of(parts, held=(), below=None):
+        before = first if below is None else below
+        named = [contribution(*part) for part in parts]
+        return entry(before[1] + 1, entry_hash(before), named, contributors(before), held)
 
     def voted(fields):
         by_peer = {key.peer: key for key in KEYS}
         return pack([fields, offers(fields), [vote(by_peer[named[0]], fields) for named in fields[4]]])
 
-    first = of([(key, 0, 0, 6400) for key in KEYS], (), 0, GENESIS)
+    first = entry(0, GENESIS, [contribution(key, 0, 0, 6400) for key in KEYS])
     two = [(KEYS[0], 1, 1, 6400), (KEYS[2], 1, 1, 6400)]
     good = of(two, [found])
 
@@ -262,7 +272,7 @@ def branches_with_evidence():
         return [voted(first), voted(of(two, held))]
 
     def after_good(parts, held=()):
-        return [voted(first), voted(good), voted(of(parts, held, 2, entry_hash(good)))]
+        return [voted(first), voted(good), voted(of(parts, held, good))]
 
     other = evidence(KEYS[2], 0, 0, GENESIS)
     yield "evidence signed by another", "bad_evidence", holding([found[0], *other[1:]])
@@ -277,8 +287,8 @@ def branches_with_evidence():
     yield "accused beside others", "bad_evidence", [voted(first), voted(of(everybody, [found]))]
     yield "left out and named", "bad_evidence", after_good([(KEYS[0], 2, 2, 6400), (KEYS[1], 2, 2, 6400)])
     yield "left out and accused", "bad_evidence", after_good([(KEYS[0], 2, 2, 6400)], [found])
-    alone = of([(KEYS[0], 0, 0, 6400)], (), 0, GENESIS)
-    stranger = of([(KEYS[0], 1, 1, 6400)], [found], 1, entry_hash(alone))
+    alone = entry(0, GENESIS, [contribution(KEYS[0], 0, 0, 6400)])
+    stranger = of([(KEYS[0], 1, 1, 6400)], [found], alone)
     yield "evidence against who never contributed", "bad_evidence", [voted(alone), voted(stranger)]
 
 
@@ -292,13 +302,13 @@ def branches_on_probation():
 
     def grown(*groups, voters=None):
         """A chain of these groups of (key, ramp); a ramp of 0: the entry has none. `voters` of the last entry."""
-        parent, made = GENESIS, []
+        parent, before, made = GENESIS, [], []
         for number, group in enumerate(groups):
             parts = [contribution(key, number, number, 6400) for key, _ in group]
-            fields = entry(number, parent, parts, (), (), [ramp for _, ramp in group if ramp])
+            fields = entry(number, parent, parts, before, (), [ramp for _, ramp in group if ramp])
             who = voters if voters and number == len(groups) - 1 else [key for key, _ in group]
             made.append(pack([fields, offers(fields), [vote(key, fields) for key in who]]))
-            parent = entry_hash(fields)
+            parent, before = entry_hash(fields), contributors(fields)
         return made
 
     start, first, second = [(old, 0)], [(old, 64), (new, 21)], [(old, 64), (new, 42)]

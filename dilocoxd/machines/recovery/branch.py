@@ -47,6 +47,8 @@ def check_branch(branch: Branch, base: ChainView, limits: RoundLimits, keys: Vot
             raise WireError("malformed", f"entry {entry.round} does not continue the chain")
         if entry.lowrank_r != view.lowrank_r:
             raise WireError("malformed", f"entry {entry.round} uses a low rank that the entry before did not announce")
+        if entry.parent_voters != view.tip_voters:
+            raise WireError("malformed", f"entry {entry.round} names others than contributed to the entry before")
         if limits.is_complete(view.weight):
             raise WireError("malformed", f"entry {entry.round} comes after the end of the run (R24)")
         _check_claims(entry, view.last_phases, limits)

@@ -228,10 +228,11 @@ def proposal_problem(propose: Propose, chain: ChainView, shape: PayloadShape, li
         return "owners do not fit the segments or the contributors"
     if shape.is_gathered and any(propose.owners):
         return "names owners, but everybody sums for itself"
-    if propose.lowrank_r != chain.lowrank_r:
-        return "low rank is not what the chain says"
-    if (propose.next_lowrank_r, propose.next_inner_steps) != chain.announced:
-        return "low rank or inner steps of the next entry are not what the schedule says"
+    said = (propose.lowrank_r, propose.next_lowrank_r, propose.next_inner_steps)
+    if said != (chain.lowrank_r, *chain.announced):
+        return "low rank, or low rank or inner steps of the next entry, are not what the chain and the schedule say"
+    if propose.parent_voters != chain.tip_voters:
+        return "parent_voters are not the contributors of the entry before"
     if problem := evidence_problem(peers, propose.evidence, chain) or probation_problem(peers, chain):
         return problem
     if not shape.is_gathered and any(chain.is_on_probation(peers[owner]) for owner in set(propose.owners)):

@@ -100,7 +100,9 @@ class Mischief:
         log = node.disk.log
         start = max(0, len(log) - self.rng.randint(0, 2))
         self.forged = log[:start]
-        parent = entry_hash(log[start - 1].signed.entry) if start else GENESIS
+        below = log[start - 1].signed.entry if start else None
+        parent = entry_hash(below) if below is not None else GENESIS
+        voters = tuple(c.peer for c in below.contributions) if below is not None else ()
         digest = log[start].signed.entry.state_digest if start < len(log) else node.machine.chain.state_digest
         phases = [c.phase for stored in log for c in stored.signed.entry.contributions if c.peer == node.name]
         phase = max(phases, default=0) + 1000
@@ -121,10 +123,10 @@ class Mischief:
                 lowrank_r=0,
                 next_lowrank_r=0,
                 next_inner_steps=0,
-                parent_voters=(),
+                parent_voters=voters,
                 evidence=(),
             )
-            parent = entry_hash(entry)
+            parent, voters = entry_hash(entry), (node.name,)
             vote = self.keys.sign(voted_for(entry, parent, Attempt(0)))
             offers = (offer_of(contribution),)
             self.forged = [*self.forged, Stored(SignedEntry(entry, offers, (vote,)), payload)]

@@ -76,6 +76,14 @@ def test_vote_of_an_outsider_is_refused() -> None:
         check_branch(Branch(0, tuple(entries)), base_view(), LIMITS, KEYS)
 
 
+def test_entry_that_names_others_than_contributed_to_its_parent_is_refused() -> None:
+    """R20.7: 1,024 names of a liar's choice in each entry would be kept and handed on for ever."""
+    entries = chain(3)
+    entries[2] = signed_by_all(replace(entries[2].entry, parent_voters=(*entries[2].entry.parent_voters, PeerId("Z"))))
+    with pytest.raises(WireError, match="entry 2 names others than contributed"):
+        check_branch(Branch(0, tuple(entries)), base_view(), LIMITS, KEYS)
+
+
 def test_claim_over_the_cap_is_refused() -> None:
     with pytest.raises(WireError, match="over the caps"):
         check_branch(Branch(0, tuple(chain(1, tokens=101))), base_view(), LIMITS, KEYS)

@@ -6,6 +6,7 @@ from dilocoxd.ids import Attempt, Digest, Monotonic, RoundIndex
 from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.exchanging import look as look_at_results
 from dilocoxd.machines.round.gathering import gathered_at, look
+from dilocoxd.machines.round.grouping import proposal_problem
 from dilocoxd.machines.round.joining import on_ready
 from dilocoxd.machines.round.outcomes import EXCHANGING, GATHERING, GiveUp, Waiting
 from dilocoxd.machines.round.proposals import on_proposal
@@ -13,15 +14,18 @@ from dilocoxd.wire.messages import ProposeCommit
 from tests.unit.machines.round_world import (
     LIMITS,
     ME,
+    SHAPE,
     START,
     B,
     C,
     D,
     begin_exchange,
+    chain_at,
     height_of,
     held_of,
     offer,
     process,
+    proposal,
     ready,
     view,
 )
@@ -81,3 +85,10 @@ def test_r6_ready_from_a_branch_that_was_taken_back_is_an_answer() -> None:
     height.book.waited_in_vain(joining=[C])
     on_ready(height, C, replace(ready(), round=RoundIndex(4), parent=dead), GATHERING, START)
     assert not height.book.records[C].has_missed_join, "it leaves that branch once it hears of it, and comes here"
+
+
+def test_r7_proposal_names_the_contributors_of_the_entry_before_and_nobody_else() -> None:
+    before = replace(chain_at(), tip_voters=(B, C))
+    for named, is_right in (((B, C), True), ((), False), ((C, B), False), ((B, C, D), False)):
+        told = replace(proposal(B, C), parent_voters=named)
+        assert (proposal_problem(told, before, SHAPE, LIMITS) == "") == is_right, named
