@@ -138,7 +138,9 @@ class BulkReceiver:
             await self._confirm_at_once(stream, header)
             return
         except WireError as error:
-            await stream.refuse(error.code, error.detail)  # an answer, not bad input
+            if error.code not in ANSWERS:
+                raise  # bad input: counted, and the end of its connection (S5.2, S11.5)
+            await stream.refuse(error.code, error.detail)
             await self._until_finished(stream)
             return
         await stream.write(FrameKind.HOLDING, assembly.pieces.to_bytes())

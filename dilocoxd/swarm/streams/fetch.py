@@ -66,7 +66,8 @@ class FetchServer:
             served = await self._open_resource(stream.peer, request.resource)
         except WireError as error:
             await stream.refuse(error.code, error.detail)  # an answer, not bad input
-            return
+            await stream.is_at_end()
+            raise PeerError(f"{stream.peer} is refused {request.resource}") from error  # nothing follows it (S11.5)
         try:
             await self._send(stream, request, served)
         except StoreError as error:

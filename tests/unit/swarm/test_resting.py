@@ -1,13 +1,14 @@
-"""A data connection that its acceptor ended while it rested costs nothing: what was asked is asked again. S11.7."""
+"""Ends of data connections: one that was ended while it rested costs nothing, what failed ends it. S11.5, S11.7."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dilocoxd.errors import PeerError, StoreError
+from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.direct.certificates import Credentials
 from dilocoxd.swarm.direct.links import DataLink
@@ -16,10 +17,13 @@ from dilocoxd.swarm.direct.plane import DataPlane
 from dilocoxd.swarm.direct.sockets import listen_on
 from dilocoxd.swarm.discovery.identity import Identity, create
 from dilocoxd.swarm.streams.bulk import BulkReceiver
+from dilocoxd.swarm.streams.fetch import FetchServer, Served
 from dilocoxd.swarm.streams.guard import STRIKES_MAX, PeerGuard
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream, ServeStream, StreamGate
 from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header
-from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
+from dilocoxd.wire.messages import PEER_MESSAGES, Fetch, Hello, SegmentHeader
 
 RUN = RunId("test-0123456789abcdef")
 NUM_PIECES = 8
@@ -71,7 +75,8 @@ class End:
 
     async def _serve(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
         self.accepted.append(link)
-        await self.gate.serve(self.answer, peer, link.channel, link.channel, data_from=network)
+        answer: ServeStream = lambda stream, hello: self.answer(stream, hello)  # noqa: E731 - as it is by then
+        await self.gate.serve(answer, peer, link.channel, link.channel, data_from=network)
 
     async def _answer(self, stream: FrameStream, hello: Hello) -> None:
         await stream.read(FrameKind.OFFER)
@@ -187,3 +192,55 @@ async def test_pieces_on_their_way_to_a_full_disk_or_an_old_attempt_are_no_misbe
                     await a.gate.ask(b.identity.peer_id, PROTOCOL_BULK, push)
                 await asyncio.sleep(0.01)
         b.gate.guard.admit(a.identity.peer_id)
+
+
+async def refusals(a: End, b: End, kind: FrameKind, request: bytes, times: int = 1) -> list[str]:
+    """Codes of the answers to a request, sent so many times on one connection; "over" where that has ended."""
+    found, hello = [], PEER_MESSAGES.encode(a.gate.hello())
+    stream = await a.gate.open(b.identity.peer_id, PROTOCOL_BULK)
+    try:
+        for number in range(times):
+            if number:
+                await stream.write(FrameKind.HELLO, hello)
+            await stream.write(kind, request)
+            try:
+                await stream.read()
+            except Refused as refused:
+                found.append(refused.code)
+    except PeerError:
+        found.append("over")
+    finally:
+        stream.close()
+    return found
+
+
+async def test_connection_ends_with_a_fetch_that_was_refused(tmp_path: Path) -> None:
+    """S11.5: after any failure but a refused offer both sides close; nobody is blamed for asking what is not there."""
+
+    async def nothing(peer: PeerId, resource: str) -> Served:
+        raise WireError("not_found", "no such thing")
+
+    async with two(tmp_path) as (a, b):
+        b.answer = FetchServer(nothing).serve
+        wanted = PEER_MESSAGES.encode(Fetch(RUN, "payload/7", 0, 0))
+        for _ in range(STRIKES_MAX + 1):
+            assert await refusals(a, b, FrameKind.FETCH, wanted) == ["not_found"]
+        assert await refusals(a, b, FrameKind.FETCH, wanted, times=2) == ["not_found", "over"]
+        b.gate.guard.admit(a.identity.peer_id)
+
+
+async def test_offer_that_is_no_whole_segment_is_bad_input(tmp_path: Path) -> None:
+    """S5.2, S8.1: it is refused, counted, and the end of the connection."""
+
+    def unwanted(peer: PeerId, header: SegmentHeader) -> Region:
+        raise WireError("not_wanted", "not of this round")
+
+    async with two(tmp_path) as (a, b):
+        b.answer = BulkReceiver(unwanted, Disk(is_full=True)._received).serve
+        half = PEER_MESSAGES.encode(replace(HEADER, offset=PIECE_BYTES))
+        for _ in range(STRIKES_MAX - 1):
+            assert await refusals(a, b, FrameKind.OFFER, half) == ["malformed"]
+        b.gate.guard.admit(a.identity.peer_id)
+        assert await refusals(a, b, FrameKind.OFFER, half, times=2) == ["malformed", "over"]
+        with pytest.raises(WireError, match="banned"):
+            b.gate.guard.admit(a.identity.peer_id)
