@@ -156,8 +156,7 @@ class Daemon:
         self.round_history = RoundHistory(
             self.me, self.journal, opened.events, self.metrics, lambda: self.ledger.chain, self.forecast
         )
-        places = AdoptionParts(run_dir.adopted, log, self._peers, self.visits.peer_called, self.alerts)
-        self.adoption = Adoption(places)
+        self.adoption = Adoption(AdoptionParts(run_dir.adopted, log, self._peers, self.visits.peer_called, self.alerts))
         self.recovery = self._make_recovery(aside)
         self.auditor = self._make_auditor()
         self.sampler = Sampler(opened.run_dir, has_own_loop=manifest.model.kind == "external")

@@ -11,7 +11,7 @@ import pytest
 
 from dilocoxd import __version__
 from dilocoxd.daemon.head import door as door_module
-from dilocoxd.daemon.head.door import GREET_TIMEOUT_S, GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
