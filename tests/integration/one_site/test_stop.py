@@ -12,7 +12,7 @@ import pytest
 from dilocoxd.daemon.app import BLOCKED_LIMIT_S, STOP_LIMIT_S
 from dilocoxd.daemon.process.stop_signals import EXIT_NOW
 from tests.harness.running.run_directories import found_run, join_run
-from tests.harness.running.sites import ROOT, SiteProcess, sites, wait_until
+from tests.harness.running.sites import GONE_S, ROOT, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import Fault, events_of, now, wait_event
 
 pytestmark = pytest.mark.processes
@@ -84,7 +84,7 @@ def test_daemon_told_to_stop_while_it_starts_leaves_cleanly(tmp_path: Path) -> N
         tree = a.tree()
         assert a.stop() == 0
         assert not alerts(a, began)
-        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert not psutil.wait_procs(tree, timeout=GONE_S)[1]
 
 
 @pytest.fixture
