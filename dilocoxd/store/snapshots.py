@@ -33,6 +33,7 @@ OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 SEGMENTS_NAMED: Final = 16
 FILE_BYTES_MAX: Final = 1 << 42
+_HASH_DIGITS: Final = 64
 _HASH_TEXT_BYTES: Final = 67
 """Of one hash in the index: hexadecimal, quoted, with a comma."""
 _SEGMENT_TEXT_BYTES: Final = _HASH_TEXT_BYTES + 20
@@ -122,12 +123,16 @@ def _is_sound(index: SnapshotIndex) -> bool:
         and names == [ANCHOR_NAME, *(name for name in OPTIONAL_NAMES if name in names)]
         and all(0 < file.size <= FILE_BYTES_MAX for file in index.files)
         and all(len(file.chunks) == -(-file.size // CHUNK_BYTES) for file in index.files)
-        and all(len(bytes.fromhex(text)) == 32 for text in hashes)
+        and all(_is_hash(text) for text in hashes)
         and len(index.segments) <= SEGMENTS_MAX
         and all(type(values) is int and 0 < values <= FILE_BYTES_MAX for values, _ in index.segments)
-        and all(len(bytes.fromhex(text)) in (0, 32) for _, text in index.segments)
-        and len(bytes.fromhex(index.chain_head)) in (0, 32)
+        and all(text == "" or _is_hash(text) for text in (index.chain_head, *(text for _, text in index.segments)))
     )
+
+
+def _is_hash(text: str) -> bool:
+    """As it is compared with what is computed here: nothing but 64 small digits (L7)."""
+    return len(text) == _HASH_DIGITS and bytes.fromhex(text).hex() == text
 
 
 def _canonical(body: dict[str, Any]) -> bytes:

@@ -80,6 +80,8 @@ def test_a_flipped_byte_of_the_index_is_noticed(tmp_path: Path) -> None:
         {"round": -1},
         {"round": True},
         {"state_digest": "zz"},
+        {"state_digest": "BB" * 32},
+        {"chain_head": "AA " * 32},
         {"chain_head": "aa"},
         {"run_id": 5},
         {"files": ()},
@@ -88,6 +90,8 @@ def test_a_flipped_byte_of_the_index_is_noticed(tmp_path: Path) -> None:
         {"files": (SnapshotFile(snapshots.ANCHOR_NAME, 1 << 60, ("aa" * 32,)),)},
         {"files": (SnapshotFile(snapshots.ANCHOR_NAME, CHUNK_BYTES + 1, ("aa" * 32,)),)},
         {"files": (SnapshotFile(snapshots.ANCHOR_NAME, 5, ("aa" * 31,)),)},
+        {"files": (SnapshotFile(snapshots.ANCHOR_NAME, 5, ("CC" * 32,)),)},
+        {"segments": ((5, "CC" * 32),)},
     ],
     ids=str,
 )
