@@ -6,7 +6,7 @@ from dilocoxd.ids import Attempt, Digest, Monotonic, PhaseId, RoundIndex
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass
 from dilocoxd.machines.round.inputs import EntryApplied, PhaseOffered, RecoveryFailed, RecoveryFinished
 from dilocoxd.machines.round.life import RoundLife
-from dilocoxd.machines.round.outcomes import Commit, GiveUp, Join, Recover, VoteOn
+from dilocoxd.machines.round.outcomes import Commit, GiveUp, Join, Recover, TakeUp, VoteOn
 from dilocoxd.machines.round.outputs import (
     AbandonContribution,
     ApplyEntry,
@@ -30,6 +30,7 @@ from tests.unit.machines.round_world import (
     SIGNED,
     START,
     B,
+    C,
     against,
     chain_at,
     contribution,
@@ -40,6 +41,7 @@ from tests.unit.machines.round_world import (
 )
 
 BITS_AFTER = Digest(b"n" * 32)
+APPLIED = EntryApplied(RoundIndex(3), BITS_AFTER)
 
 
 def life(*, kept: KeptPromise | None = None) -> RoundLife:
@@ -98,9 +100,23 @@ def test_entry_is_persisted_then_settled_then_applied_then_the_next_round_begins
     assert kinds(found) == [Broadcast, ApplyEntry] and found.own.offer is None
     assert [one.settle for one in found.out if isinstance(one, ApplyEntry)] == [Settlement(PhaseId(0), ())]
     found.advance(START, None)
-    found.finish(EntryApplied(RoundIndex(3), BITS_AFTER))
+    found.finish(APPLIED)
     assert kinds(found) == [RoundFinished, Broadcast]
     assert found.height.round == 4 and found.height.lock is None and found.height.chain.state_digest == BITS_AFTER
+
+
+def test_x8_observers_go_on_to_get_results_until_the_next_exchange_needs_the_buffers() -> None:
+    found, held = life(), held_of(ME, B)
+    found.vote(VoteOn(held))
+    said = []
+    for step in (lambda: found.commit(Commit(held, ())), found.apply, lambda: found.finish(APPLIED)):
+        found.advance(START, None)
+        step()
+        said += kinds(found)
+    assert CancelTransfers not in said and RoundFinished in said
+    found.advance(START, None)
+    found.take_up(TakeUp(B, replace(proposal(B, C, observers=(ME,)), round=RoundIndex(4))))
+    assert found.out[0] == CancelTransfers(RoundIndex(4), Attempt(0))
 
 
 def test_contribution_that_no_entry_can_name_any_more_is_settled_at_the_new_tip() -> None:
