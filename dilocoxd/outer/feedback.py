@@ -20,9 +20,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dilocoxd.compress.codec import MAGNITUDE_MAX, NotEncodableError, chunks
 from dilocoxd.outer.rounding import fp32
-from dilocoxd.wire.layout import Layout
 
 FeedbackMode = Literal["local", "paper", "none"]
 
@@ -52,18 +50,3 @@ class ErrorFeedback:
                 raise ValueError("mode paper needs own and delta")
             r.add_(own)
             r.sub_(delta)
-
-
-def check_offerable(layout: Layout, u: Tensor) -> None:
-    """Raise NotEncodableError, naming the parameter, if u = float32[layout.numel] must not be offered."""
-    if _is_offerable(u):
-        return
-    for param in layout.params:
-        span = layout.span(param.name)
-        if not _is_offerable(u[span.start : span.stop]):
-            raise NotEncodableError(f"pseudo-gradient of {param.name} holds NaN, Inf or a magnitude above 2**63")
-
-
-def _is_offerable(u: Tensor) -> bool:
-    """Half of what codecs take, so that adding bounded feedback stays in range."""
-    return all(bool((u[a:b].abs().amax() <= MAGNITUDE_MAX / 2).item()) for a, b in chunks(u.numel()))

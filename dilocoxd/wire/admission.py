@@ -156,13 +156,6 @@ def decode_membership(data: bytes) -> MembershipProof:
     return found
 
 
-def decode_certificate(data: bytes) -> InviteCertificate:
-    """The certificate in `data`, its form checked, no signature. Raises WireError(malformed | too_large)."""
-    found = decode_struct(InviteCertificate, data, size_max=MEMBERSHIP_BYTES_MAX)
-    check_certificate_form(found)
-    return found
-
-
 def decode_revocation(data: bytes) -> Revocation:
     """The revocation in `data`, its form checked, no signature. Raises WireError(malformed | too_large)."""
     found = decode_struct(Revocation, data, size_max=REVOCATION_BYTES_MAX)

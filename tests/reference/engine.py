@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dilocoxd.compress.codec import MAGNITUDE_MAX, NotEncodableError, chunks
 from dilocoxd.compress.transform import Transform
 from dilocoxd.outer.clipping import ClipRecord, ClipRule
-from dilocoxd.outer.feedback import ErrorFeedback, check_offerable
+from dilocoxd.outer.feedback import ErrorFeedback
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
 from dilocoxd.outer.passes import (
     SegmentPass,
@@ -30,7 +31,7 @@ from dilocoxd.outer.passes import (
 )
 from dilocoxd.outer.rounding import capped_tokens, fp32, mean_weights, participation
 from dilocoxd.wire.clip_record import NORMS_KEPT
-from dilocoxd.wire.layout import Segment
+from dilocoxd.wire.layout import Layout, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,3 +232,18 @@ class Engine:
         payload = bytearray(at.payload_bytes)
         encode_pass(at, d, payload)
         return payload
+
+
+def check_offerable(layout: Layout, u: Tensor) -> None:
+    """Raise NotEncodableError, naming the parameter, if u = float32[layout.numel] must not be offered."""
+    if _is_offerable(u):
+        return
+    for param in layout.params:
+        span = layout.span(param.name)
+        if not _is_offerable(u[span.start : span.stop]):
+            raise NotEncodableError(f"pseudo-gradient of {param.name} holds NaN, Inf or a magnitude above 2**63")
+
+
+def _is_offerable(u: Tensor) -> bool:
+    """Half of what codecs take, so that adding bounded feedback stays in range."""
+    return all(bool((u[a:b].abs().amax() <= MAGNITUDE_MAX / 2).item()) for a, b in chunks(u.numel()))

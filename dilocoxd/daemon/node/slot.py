@@ -47,10 +47,6 @@ class SealedStream:
         front = await self._reader.readexactly(LENGTH.size)
         return self._seal.open(await self._reader.readexactly(length_of(front)))
 
-    async def receive_first(self, size: int) -> bytes:
-        """Bytes before the first message. Raises OSError, EOFError."""
-        return await self._reader.readexactly(size)
-
 
 class PartSlot:
     """`run` until cancelled."""

@@ -101,11 +101,6 @@ class Readiness:
         word = self._words.get(peer)
         return word is not None and word.ready is not None and word.ready.attempt == attempt != word.left
 
-    def has_joined(self, peer: PeerId, attempt: Attempt) -> bool:
-        """Whether it is in this attempt or a later one."""
-        ready = self.ready(peer)
-        return ready is not None and ready.attempt >= attempt
-
     def has_offered(self, peer: PeerId) -> bool:
         ready = self.ready(peer)
         return ready is not None and ready.contribution is not None

@@ -39,13 +39,6 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
 
 
-def congestion_control() -> str:
-    """What new data connections of this machine use."""
-    with socket.socket() as sock:
-        tune(sock)
-        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode("ascii", "replace")
-
-
 def listen_on(ips: Sequence[str], port: int) -> list[socket.socket]:
     """Listening sockets, one for each address, all with one port; 0: the kernel chooses it. Raises ConfigError."""
     found: list[socket.socket] = []
