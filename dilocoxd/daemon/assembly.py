@@ -140,8 +140,7 @@ class Daemon:
         network = _network(opened)
         self.swarm = Swarm(network, self._arrivals, opened.events.emit)
         library.network = self.swarm.node.network
-        library.authorities = self.swarm.decisions.known_authorities
-        library.losses = partial(own_losses, self.journal)
+        library.authorities, library.losses = self.swarm.decisions.known_authorities, partial(own_losses, self.journal)
         self.members = self._make_members(network)
         self.authorities = RunAuthorities(self.swarm, opened.identity, self.ledger.roll)
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)

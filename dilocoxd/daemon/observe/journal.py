@@ -14,8 +14,7 @@ from dilocoxd.answers.alerts import PastAlert, StandingAlert
 from dilocoxd.answers.history import OwnKind, OwnSpan, SiteSpan
 from dilocoxd.answers.losses import mean_of_known
 from dilocoxd.answers.rounds import RoundRow
-from dilocoxd.daemon.observe.other_losses import OtherLosses, PhaseBook
-from dilocoxd.daemon.observe.other_sites import OthersTimeline
+from dilocoxd.daemon.observe.other_sites import OtherLosses, OthersTimeline, PhaseBook
 from dilocoxd.ids import UnixTime
 from dilocoxd.site_names import in_words
 from dilocoxd.telemetry.sinks import Scalar, Sink

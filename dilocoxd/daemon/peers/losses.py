@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.daemon.observe.journal import Journal
-from dilocoxd.daemon.observe.other_losses import placed
+from dilocoxd.daemon.observe.other_sites import placed
 from dilocoxd.daemon.peers.dial_back import Ask
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId

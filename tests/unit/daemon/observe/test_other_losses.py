@@ -10,7 +10,7 @@ import pytest
 from dilocoxd.answers.rounds import Contributor, RoundRow
 from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.daemon.observe.journal import Journal
-from dilocoxd.daemon.observe.other_losses import (
+from dilocoxd.daemon.observe.other_sites import (
     NEWEST_KEPT,
     PHASES_KEPT,
     POINTS_KEPT,
