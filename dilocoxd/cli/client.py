@@ -20,6 +20,7 @@ from dilocoxd.store.rundir import open_run_dir
 DEFAULT_URL = "http://127.0.0.1:8080"
 TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
 CONFLICT = 409
+UNAUTHORIZED = 401
 ANSWER_BYTES_MAX = 64 << 20
 Answer = TypeVar("Answer")
 Body = Mapping[str, str | int] | None
@@ -35,6 +36,10 @@ class ApiClient:
     """PEM file to trust, from the run directory; empty: what the system trusts."""
     is_guessed: bool = False
     """Nobody named the daemon, and we are in no run directory."""
+    run_directory: str = ""
+    """Whose daemon it should be; empty: of whom the URL leads to."""
+    run_id: str = ""
+    """Of that directory."""
 
     def _open(self, path: str, body: Body, timeout_s: float) -> Any:
         request = urllib.request.Request(self.url + path, method="GET" if body is None else "POST")
@@ -53,7 +58,14 @@ class ApiClient:
 
         What a newer daemon says on top is left out; what an older one does not say is an error.
         """
-        return self.read(path, kind, self.ask_json(path, body, timeout_s=timeout_s))
+        found = self.read(path, kind, self.ask_json(path, body, timeout_s=timeout_s))
+        other = getattr(found, "run_id", self.run_id)
+        if self.run_id and other != self.run_id:
+            raise PeerError(
+                f"the daemon at {self.url} is of run {other}, and {self.run_directory} of run {self.run_id}: two sites"
+                f" have one api.port; `dilocoxd config set {self.run_directory} api.port=PORT` gives this one another"
+            )
+        return found
 
     def read(self, path: str, kind: type[Answer], found: object) -> Answer:
         """What `path` answered, as its class. Raises PeerError."""
@@ -74,20 +86,41 @@ class ApiClient:
                 return json.loads(answer.read(ANSWER_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:
-                raise PeerError(refusal(self.url + path, error)) from error
+                raise PeerError(self._refusal(path, error)) from error
         except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
             remedy = "check that the daemon runs and that api.port is right"
             if self.is_guessed:
                 remedy = f"this folder is no run directory: give RUN_DIR or the daemon's URL, and {remedy}"
-            raise PeerError(f"{self.url}{path} does not answer ({reason}); {remedy}") from error
+            elif self.run_directory:
+                remedy = f"if the daemon does not run, start it with `dilocoxd run {self.run_directory}`"
+            raise PeerError(f"{self.url}{path} does not answer ({in_words(error)}); {remedy}") from error
+
+    def _refusal(self, path: str, error: urllib.error.HTTPError) -> str:
+        """One sentence about an answer that is an error: the daemon's own, unless it is about a token."""
+        if error.code != UNAUTHORIZED:
+            return refusal(self.url + path, error)
+        if self.run_directory and self.token:
+            return (
+                f"the daemon at {self.url} does not take the token of {self.run_directory}: another site's daemon"
+                f" answers there; `dilocoxd status {self.url}` shows which one"
+            )
+        return (
+            f"{self.url}{path} wants a token: give the site's RUN_DIR instead of the URL, or put what is in its file"
+            f" api.token into {TOKEN_VARIABLE}"
+        )
 
     def lines(self, path: str, *, timeout_s: float = 30.0) -> Any:
         """The answer as a file object of lines; the caller closes it. Raises PeerError."""
         try:
             return self._open(path, None, timeout_s)
         except OSError as error:
-            raise PeerError(f"{self.url}{path} does not answer ({getattr(error, 'reason', error)})") from error
+            raise PeerError(f"{self.url}{path} does not answer ({in_words(error)})") from error
+
+
+def in_words(error: Exception) -> str:
+    """Why nobody answered, without the number of the error."""
+    reason = getattr(error, "reason", error)
+    return str(getattr(reason, "strerror", None) or reason)
 
 
 def refusal(where: str, error: urllib.error.HTTPError) -> str:
@@ -124,10 +157,12 @@ def client_for(target: str | None) -> ApiClient:
             raise ConfigError(f"{target}: {no_such_directory(target)}")
         return ApiClient(f"http://{target.rstrip('/')}", token)
     run_dir = open_run_dir(Path(target))
-    _, site = run_dir.load()
+    manifest, site = run_dir.load()
     if site.api.port == 0:
         raise ConfigError(f"{target}: api.port = 0, so this site has no API; give it a port in site.toml")
     token_path = run_dir.path / site.api.token_file
     with contextlib.suppress(OSError, UnicodeDecodeError):  # reading needs none, and a command says what is missing
         token = token or token_path.read_text("ascii").strip()
-    return ApiClient(site.api.base_url, token, site.api.tls_certificate)
+    return ApiClient(
+        site.api.base_url, token, site.api.tls_certificate, run_directory=target, run_id=str(manifest.run_id)
+    )

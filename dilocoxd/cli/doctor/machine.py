@@ -14,6 +14,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from dilocoxd.answers.words import in_bytes, plural
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.config.footprint.estimate import PROCESSES_BYTES, site_estimate
 from dilocoxd.config.manifest import Manifest
@@ -189,7 +190,7 @@ def shm_finding(site: SiteConfig | None) -> Finding:
     if not path.is_dir():
         return Finding("shm", "warning", "there is no /dev/shm")
     size, needed = shutil.disk_usage(path).total, SHM_PER_RANK * (site.parallel.ranks if site is not None else 1)
-    text = f"/dev/shm has {size / 1e6:.0f} MB, {needed / 1e6:.0f} MB wanted"
+    text = f"/dev/shm has {in_bytes(size)}, {in_bytes(needed)} wanted"
     return Finding("shm", "ok" if size >= needed else "warning", text)
 
 
@@ -200,7 +201,10 @@ def threads_finding(site: SiteConfig) -> Finding:
     cores, parts = len(os.sched_getaffinity(0)), site.workers.outer_parts
     wanted, outer = site.parallel.ranks * site.parallel.threads_per_rank, parts * site.workers.outer_threads
     each = site.parallel.threads_per_rank or "as many as fit"
-    text = f"threads of each of {site.parallel.ranks} trainer processes: {each}, on {cores} cores"
+    whose = (
+        "the one trainer process" if site.parallel.ranks == 1 else f"each of {site.parallel.ranks} trainer processes"
+    )
+    text = f"threads of {whose}: {each}, on {plural(cores, 'core')}"
     if outer > 1:
         text += f"; of each of {parts} outer workers: {site.workers.outer_threads}"
     return Finding("threads", "warning" if max(wanted, outer) > cores else "ok", text)

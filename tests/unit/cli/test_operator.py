@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from dilocoxd.cli.run_dir.members import outside_address
 from dilocoxd.config.api import ApiSection
 from dilocoxd.config.site import NetworkSection, ParallelSection, SiteConfig
 from dilocoxd.errors import PeerError
+from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.swarm.discovery.identity import load_or_create
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import NAMES, PEERS, FakeControl, FakeView
@@ -191,7 +193,7 @@ def test_refused_and_impossible_profiles(api: Served) -> None:
 
 
 def test_refusals_are_told_in_the_daemons_words(api: Served) -> None:
-    with pytest.raises(PeerError, match=r"answers 401 .*Authorization: Bearer"):
+    with pytest.raises(PeerError, match=rf"/leave wants a token: give the site's RUN_DIR .* into {TOKEN_VARIABLE}$"):
         run("leave", api.url, token="wrong")
     api.control.refusal = "the site is not paused"
     with pytest.raises(PeerError, match="the site is not paused"):
@@ -227,6 +229,26 @@ def test_run_directory_gives_url_and_token(tmp_path: Path) -> None:
     os.environ.pop(TOKEN_VARIABLE, None)
     client = client_for(str(tmp_path / "run"))
     assert (client.url, client.token) == ("http://127.0.0.1:1234", "secret-secret-secret")
+
+
+def test_daemon_of_another_site_is_not_taken_for_that_of_a_run_directory(api: Served, tmp_path: Path) -> None:
+    """`dilocoxd status DIR` showed whatever run answered at api.port, as if it were that of DIR."""
+    own = str(tmp_path / "run")
+    run("init", "tiny", "--dir", own, "--host", "127.0.0.1", "--api-port", api.url.rpartition(":")[2])
+    run_id = open_run_dir(Path(own)).load()[0].run_id
+    for command in ("status", "peers"):
+        with pytest.raises(PeerError, match=rf"is of run fake-0123456789abcdef, and {own} of run {run_id}: two sites"):
+            run(command, own)
+    with pytest.raises(PeerError, match=rf"does not take the token of {own}: another site's daemon answers there"):
+        run("pause", own, token="of another site")
+    assert api.control.asked == []
+
+
+def test_daemon_that_does_not_run_is_started_by_the_words_of_the_message(tmp_path: Path) -> None:
+    own = str(tmp_path / "run")
+    run("init", "tiny", "--dir", own, "--host", "127.0.0.1", "--api-port", "9")
+    with pytest.raises(PeerError, match=rf"\(Connection refused\); .*start it with `dilocoxd run {own}`$"):
+        run("pause", own)
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
@@ -332,6 +354,15 @@ def test_doctor_on_a_broken_directory_says_which_field(tmp_path: Path) -> None:
     code, text = run("doctor", "--json", str(tmp_path))
     first = json.loads(text)["findings"][0]
     assert code == 1 and first["check"] == "config" and "no run.toml" in first["text"] and first["remedy"]
+
+
+def test_doctor_speaks_in_the_units_of_all_other_tables() -> None:
+    assert re.fullmatch(r"/dev/shm has [\d.]+ (MB|GB|TB), 67\.1 MB wanted", checks_machine.shm_finding(None).text)
+    told = [checks_machine.threads_finding(SiteConfig(parallel=ParallelSection(stages=n))).text for n in (1, 2)]
+    assert [text.partition(":")[0] for text in told] == [
+        "threads of the one trainer process",
+        "threads of each of 2 trainer processes",
+    ]
 
 
 def test_doctor_draws_no_box_in_a_pipe(tmp_path: Path) -> None:

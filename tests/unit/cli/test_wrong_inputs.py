@@ -46,6 +46,7 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
 
 @pytest.mark.parametrize(("typed", "said"), [
     ("run nowhere", r"nowhere: is no run directory .*; make one with `dilocoxd init` or `dilocoxd join`$"),
+    ("export run --out model", r"run: this run was never started here, .*; begin with `dilocoxd run .*run`$"),
     ("run mine", r"mine: is no run directory .*; make one with `dilocoxd init`"),
     ("run file", r"file: is no run directory .*; make one with `dilocoxd init`"),
     ("run half", r"half/site\.toml: cannot be read .*; restore it, or begin from .* with `touch .*/site\.toml`$"),
