@@ -10,10 +10,11 @@ from pydantic import JsonValue, TypeAdapter
 
 from dilocoxd.answers.rounds import LogEntry
 from dilocoxd.cli.client import client_for
-from dilocoxd.cli.logs import labels
+from dilocoxd.cli.logs import Labels
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.screens.rounds import log_screen
 from dilocoxd.cli.shell.offers import run_directories
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.cli.show import wide_option
 from dilocoxd.daemon.observe.log_entries import log_entries
 from dilocoxd.errors import ConfigError, StoreError
@@ -120,7 +121,7 @@ def show(target: str | None, last: int, is_wide: bool, as_json: bool) -> int:
         click.echo(json.dumps([row.as_json() for row in found], indent=1))
         return 0
     entries, carries = [row.entry for row in found], [row.carries for row in found]
-    click.echo(log_screen(entries, carries, width(is_wide=is_wide), labels(target)))
+    click.echo(log_screen(entries, carries, width(is_wide=is_wide), Labels(target)))
     return 0
 
 
@@ -206,6 +207,6 @@ def report(height: int, head: Digest, problems: list[str], *, as_json: bool) -> 
         click.echo(json.dumps(found, indent=1))
         return
     for text in problems:
-        click.echo(f"error: {text}", err=True)
+        tell(f"error: {text}")
     if not problems:
         click.echo(f"ok  {height} entries, head {head.hex()[:16]}")

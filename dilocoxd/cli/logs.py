@@ -13,7 +13,9 @@ import click
 
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Status
+from dilocoxd.answers.words import wrapped
 from dilocoxd.cli.client import client_for
+from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.site_names import in_words, short_id
@@ -23,6 +25,8 @@ from dilocoxd.telemetry.events import SEVERITY
 from dilocoxd.telemetry.records import line_of, shown_level_of
 
 POLL_S: Final = 0.5
+ASK_AGAIN_S: Final = 5.0
+"""For the names of sites, when one comes that has none."""
 LEVELS: Final = tuple(SEVERITY)
 
 
@@ -31,36 +35,58 @@ LEVELS: Final = tuple(SEVERITY)
     "run_directory", metavar="[RUN_DIR]", default=".", type=click.Path(path_type=Path), shell_complete=run_directories
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("-n", "--last", type=click.IntRange(min=0), default=50, show_default=True, help="Newest lines first.")
+@click.option(
+    "-n", "--last", type=click.IntRange(min=0), default=50, show_default=True, help="So many of the newest lines."
+)
 @click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least severity.")
 def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
     """Show what happened at a site, newest last; details of each round with --level debug."""
     run_dir = open_run_dir(run_directory)
-    path, label = run_dir.events, labels(str(run_directory))
+    path, label = run_dir.events, Labels(str(run_directory))
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file; this run was never started here")
     older = path.with_name(path.name + ".1")
     found = deque(shown((line for file in (older, path) for line in lines_of(file)), level, label), maxlen=last)
     for line in found:
-        click.echo(line)
+        show_line(line)
     if follow:
         if level == "info":
             click.echo("(what happens from now on; each round too: --level debug)", err=True)
         for line in shown(coming(path), level, label):
-            click.echo(line)
+            show_line(line)
             sys.stdout.flush()
     return 0
 
 
-def labels(target: str | None) -> Callable[[str], str]:
-    """What sites are called, as the running daemon says; else the short ids."""
+def show_line(line: str) -> None:
+    """On a terminal broken between words, behind date and time."""
+    for part in wrapped(line, width(is_wide=False), len("2026-11-22 14:06:46 ")):
+        click.echo(part)
+
+
+class Labels:
+    """What sites are called, as the running daemon says; else the short ids. A site that is new is asked for."""
+
+    def __init__(self, target: str | None) -> None:
+        self._target = target
+        self._names = names_of(target)
+        self._asked_at = time.monotonic()
+
+    def __call__(self, peer: str) -> str:
+        if peer not in self._names and time.monotonic() - self._asked_at >= ASK_AGAIN_S:
+            self._names = names_of(self._target) or self._names
+            self._asked_at = time.monotonic()
+        return self._names.get(peer) or short_id(peer)
+
+
+def names_of(target: str | None) -> dict[str, str]:
+    """Of all sites that the daemon knows; none while it does not run."""
     try:
         client = client_for(target)
         me = client.ask("/v1/status", Status)
-        names = {me.peer_id: me.name, **{peer.peer_id: peer.name for peer in client.ask("/v1/peers", list[Peer])}}
+        return {me.peer_id: me.name, **{peer.peer_id: peer.name for peer in client.ask("/v1/peers", list[Peer])}}
     except (PeerError, ConfigError):
-        return short_id
-    return lambda peer: names.get(peer) or short_id(peer)
+        return {}
 
 
 def shown(lines: Iterator[str], level: Level, label: Callable[[str], str]) -> Iterator[str]:

@@ -71,10 +71,11 @@ class DaemonControl:
         if lifecycle.state in ("leaving", "failed"):
             raise CommandRefused(f"the daemon is {lifecycle.state}; there is nothing to pause")
         parts.pauses.hold(OPERATOR, reason)
-        if not lifecycle.is_paused:
-            lifecycle.is_paused = True
-            parts.events.emit(SitePaused(reason=reason))
-            parts.tell_others()
+        if lifecycle.is_paused:
+            return f"the site is paused already; the reason is now: {reason}"
+        lifecycle.is_paused = True
+        parts.events.emit(SitePaused(reason=reason))
+        parts.tell_others()
         return "the trainers stop at the next inner step; resume with `dilocoxd resume`"
 
     def resume(self) -> str:
@@ -93,7 +94,8 @@ class DaemonControl:
         if self._parts.lifecycle.state == "leaving":
             raise CommandRefused("the daemon is leaving already")
         self._stop("asked for over the API")
-        return "the daemon settles the round, writes its checkpoints and ends; start it again with `dilocoxd run`"
+        again = f"`dilocoxd run {self._parts.run_directory}`"
+        return f"the daemon settles the round, writes its checkpoints and ends; start it again with {again}"
 
     def snapshot(self) -> str:
         """Write the shared state to disk as soon as the outer worker is free."""
@@ -104,7 +106,7 @@ class DaemonControl:
             return f"state {height} is on disk already"
         if not self._parts.snapshots.request(height):
             raise CommandRefused("another snapshot is about to be written; try again later")
-        return f"state {height} is being written, unless the next entry overtakes it; see /v1/snapshots"
+        return f"state {height} is being written, unless the next entry overtakes it; see `dilocoxd snapshots`"
 
     async def profile(self, steps: int) -> str:
         """Record the next inner steps of all ranks."""

@@ -1,6 +1,7 @@
 """`dilocoxd config`: what holds at a site and where it comes from, and changing its site.toml."""
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.overrides import Sections, merged, split_settings
 from dilocoxd.cli.shell.offers import run_directories, settings
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.environment import field_name, given_variable
 from dilocoxd.config.fields import Section
 from dilocoxd.config.loading import read_toml, validated
@@ -23,6 +25,7 @@ from dilocoxd.store.rundir import RunDir, open_run_dir
 DEFAULT: Final = "default"
 NEXT_START: Final = "takes effect at the next start of the daemon"
 VALUE_CHARS_MAX: Final = 60
+"""In a list of everything on a terminal; whoever names a field, or reads by a pipe, gets all of it."""
 
 run_argument = click.argument(
     "run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories
@@ -60,9 +63,10 @@ def show_config(run_directory: Path, names: tuple[str, ...], is_changed: bool, a
         rows = [{"name": one.name, "value": one.value, "origin": one.origin, "hidden": one.hidden} for one in found]
         click.echo(json.dumps(rows, indent=1))
         return 0
+    is_cut = not names and sys.stdout.isatty()
     for one in found:
-        hidden = f" (site.toml: {_shown(one.hidden)})" if one.hidden is not None else ""
-        click.echo(f"{one.name} = {_shown(one.value)}    # {one.origin}{hidden}")
+        hidden = f" (site.toml: {_shown(one.hidden, is_cut=is_cut)})" if one.hidden is not None else ""
+        click.echo(f"{one.name} = {_shown(one.value, is_cut=is_cut)}    # {one.origin}{hidden}")
     return 0
 
 
@@ -85,9 +89,9 @@ def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
     click.echo(f"{run_dir.site_toml}: {NEXT_START if is_changed else 'says so already'}")
     for written in (assignment.partition("=")[0].strip() for assignment in assignments):
         if _present_name(written) != written:
-            click.echo(f"{written} is another name of {_present_name(written)}", err=True)
+            tell(f"{written} is another name of {_present_name(written)}")
     for line in _hidden_lines(changes):
-        click.echo(line, err=True)
+        tell(line)
     return 0
 
 
@@ -156,6 +160,6 @@ def _default(name: str) -> Any:
     return None
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
+def _shown(value: Any, *, is_cut: bool) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= VALUE_CHARS_MAX or not is_cut else f"{text[:VALUE_CHARS_MAX]}..."

@@ -67,11 +67,11 @@ def doctor(directory: Path | None, as_json: bool, bundle: Path | None) -> int:
 
     Exit code 1 if something stops the site from training with others.
     """
+    if bundle is not None and directory is None:
+        raise click.UsageError("--bundle is about a site; give its RUN_DIR")
     found = list(findings(directory))
     rows = [{"check": f.check, "level": f.level, "text": f.text, "remedy": f.remedy} for f in found]
-    if bundle is not None:
-        if directory is None:
-            raise click.UsageError("--bundle is about a site; give its RUN_DIR")
+    if bundle is not None and directory is not None:
         size = write_bundle(bundle, open_run_dir(directory), client_of(directory), rows)
         click.echo(f"{bundle}: {in_bytes(size)}; look into it before you send it", err=True)
     is_ill = any(finding.level == "error" for finding in found)

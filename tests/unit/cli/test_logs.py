@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dilocoxd.cli.logs import coming, shown
+from dilocoxd.cli.logs import Labels, coming, show_line, shown
 from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 from dilocoxd.telemetry.catalogue import DaemonStopped, PeerLeft, RoundCommitted
 from dilocoxd.telemetry.events import EventLog
 
 ALICE = "QmV3nFQT4Rz4oTBvXxPZrp8RV3iQWbyZAgNPJXaLiCe1"
+BOB = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjbob123"
 COMMITTED = RoundCommitted(
     round=1, attempt=0, entry_hash="ab", contributors=(ALICE,), bytes_sent=1, bytes_received=2, exchange_s=0.5
 )
@@ -50,6 +51,35 @@ def test_events_are_told_as_on_the_terminal_and_details_only_when_asked(run_dire
     ]
     assert run(str(run_directory), "--level", "debug", "-n", "4")[0].startswith("DEBUG round.committed round=1 ")
     assert run(str(run_directory), "-n", "1") == ["WARNING moon.risen phase=3"]
+
+
+def test_long_lines_are_broken_between_words_behind_date_and_time(
+    run_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "2026-11-22 14:06:46 WARNING attic does not answer any more, for 12 s: the connection broke"
+    show_line(line)
+    monkeypatch.setattr("dilocoxd.cli.logs.width", lambda *, is_wide: 60)
+    show_line(line)
+    whole, *shown = capsys.readouterr().out.splitlines()
+    assert whole == line and " ".join(part.strip() for part in shown) == line
+    assert max(map(len, shown)) <= 60 and {part[:20] for part in shown[1:]} == {" " * 20}
+
+
+def test_a_site_that_is_new_is_asked_for_and_not_at_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, asked = {ALICE: "alice"}, []
+
+    def names_of(target: str | None) -> dict[str, str]:
+        asked.append(target)
+        return dict(known)
+
+    monkeypatch.setattr("dilocoxd.cli.logs.names_of", names_of)
+    label = Labels("run")
+    assert (label(ALICE), label(BOB)) == ("alice", "~bob123") and len(asked) == 1
+    monkeypatch.setattr("dilocoxd.cli.logs.ASK_AGAIN_S", 0.0)
+    known[BOB] = "bob"
+    assert (label(BOB), label(ALICE)) == ("bob", "alice") and len(asked) == 2
+    known.clear()
+    assert label("QmCarol9999") == "~ol9999" and label(BOB) == "bob", "the daemon has ended; its names are good still"
 
 
 def test_a_run_that_never_started_has_no_log(run_directory: Path) -> None:

@@ -103,6 +103,7 @@ async def test_pause_and_resume_reach_the_site_and_the_others(world: Recorded) -
     await daemon.site.begin(daemon_chain())
     assert daemon.view.is_ready
     world.control.pause("a disk is exchanged")
+    assert world.control.pause("and a fan") == "the site is paused already; the reason is now: and a fan"
     assert (daemon.lifecycle.state, daemon.lifecycle.record_state) == ("paused", "paused")
     assert not daemon.site.status().is_training and not daemon.view.is_ready
     daemon.ledger.pause("catching up")
@@ -164,7 +165,7 @@ async def test_other_commands(world: Recorded) -> None:
         control.set_log_level("loud")
     with pytest.raises(CommandRefused, match="no other site is live"):
         await control.reach()
-    control.leave()
+    assert f"`dilocoxd run {daemon.opened.run_dir.path}`" in control.leave(), "a command that can be copied"
     assert world.stopped == ["asked for over the API"]
     assert daemon.snapshots.request(3) and not daemon.snapshots.request(4)
 

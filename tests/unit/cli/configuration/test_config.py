@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dilocoxd.cli.commands import new_manifest, with_known_texts
+from dilocoxd.cli.configuration.command import _shown
 from dilocoxd.cli.configuration.editing import with_values
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.joining.join import joined_run_dir
@@ -119,6 +120,18 @@ def test_show_tells_value_and_origin(run: Path, monkeypatch: pytest.MonkeyPatch)
     assert row == {"name": "network.port", "value": 31400, "origin": PORT, "hidden": 31337}
     with pytest.raises(ConfigError, match="there is no section and no field netwrk"):
         invoke("config", "show", str(run), "netwrk")
+
+
+def test_a_long_value_is_whole_in_a_pipe_and_where_its_field_is_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = [f"/ip4/198.51.100.{number}/tcp/31337/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wX" for number in (1, 2)]
+    invoke("config", "set", str(run), f"network.bootstrap={json.dumps(addresses)}")
+    whole = f"network.bootstrap = {json.dumps(addresses)}    # site.toml"
+    assert whole in invoke("config", "show", str(run)).output.splitlines()
+    assert _shown(addresses, is_cut=True).endswith("...") and _shown(addresses, is_cut=False) == json.dumps(addresses)
+    monkeypatch.setattr("dilocoxd.cli.configuration.command.VALUE_CHARS_MAX", 0)
+    assert whole in invoke("config", "show", str(run), "network.bootstrap").output.splitlines()
 
 
 def test_the_other_name_of_a_field_is_answered_with_its_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
