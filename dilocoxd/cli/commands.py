@@ -13,6 +13,7 @@ from dilocoxd.cli.corpus import (
     is_store,
     name_of,
     named_paths,
+    require_cut,
     require_documents,
     require_enough,
     require_named,
@@ -174,6 +175,8 @@ def created_from(
     if stores:
         require_enough(manifest, stores)
     require_documents(manifest, stores)
+    shared = {one.name for one in manifest.data.sources if not one.private}
+    require_cut(manifest, {name: path for name, path in stores.items() if name in shared})
     near = Path(directory or manifest.run_id)
     with made_first_state(manifest, origin.first_state, near) as first:
         named = with_tokenizer_files(first.manifest, origin.tokenizer)

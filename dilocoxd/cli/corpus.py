@@ -22,8 +22,9 @@ from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy, weight_min
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.config.site_fit import sources_here, store_path
-from dilocoxd.config.token_index import read_index
+from dilocoxd.config.site_fit import sources_here, store_path, volumes_here
+from dilocoxd.config.tokens.files import require_volumes
+from dilocoxd.config.tokens.index import read_index
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 
@@ -160,6 +161,18 @@ def require_documents(manifest: Manifest, paths: Mapping[str, str]) -> None:
         common_end({name: _index_of(name, path).eos for name, path in paths.items()})
 
 
+def require_cut(manifest: Manifest, paths: Mapping[str, str]) -> None:
+    """Refuse data.volumes where the shared token stores, at `paths`, cannot be cut so. Raises ConfigError."""
+    count = manifest.data.volumes
+    if count > 1 and not (manifest.data.sources and manifest.data.has_leases):
+        raise ConfigError(
+            f"data.volumes = {count} cuts the token stores that sites share, and this run has none; remove it, or give"
+            " stores with --data"
+        )
+    for name, path in paths.items() if count > 1 else ():
+        require_volumes(name, read_index(Path(path) / "index.json"), count, manifest.model.seq_len)
+
+
 def _require_enough_text(manifest: Manifest, train: int, held: int) -> None:
     seq_len, batch = manifest.model.seq_len, manifest.inner.batch_sequences
     name = manifest.data.corpus
@@ -290,6 +303,8 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
                 f"--data {source.name}={path}: no window of {manifest.model.seq_len + 1} tokens to train on; give"
                 " another of the run's stores"
             )
+    require_cut(manifest, {source.name: store_path(source, site) for source in sources if not source.private})
+    volumes_here(manifest, site)
     _require_held_out(manifest, counts)
     require_documents(manifest, {source.name: store_path(source, site) for source in sources})
 

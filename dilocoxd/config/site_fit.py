@@ -1,11 +1,14 @@
 """Decides whether a run can be cut as a site wants it: what neither run.toml nor site.toml can tell alone."""
 
+from collections.abc import Set
+from pathlib import Path
 from typing import Final
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.parallel import ParallelSection
 from dilocoxd.config.sections.sources import SourceSection, require_read
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.tokens.files import files_of
 from dilocoxd.errors import ConfigError
 
 _CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
@@ -95,3 +98,35 @@ def store_path(source: SourceSection, site: SiteConfig) -> str:
             f" (paths.corpora.{source.name} in site.toml)"
         )
     return path
+
+
+def volumes_here(manifest: Manifest, site: SiteConfig) -> frozenset[int]:
+    """The volumes of the run's shared token stores that this site has whole, and so can read.
+
+    Nobody types them: index.json, whose hash run.toml names, says which files a volume is made of. Raises ConfigError
+    if there is none, or if not all stores have the same one.
+    """
+    count = manifest.data.num_volumes
+    if count == 1:
+        return frozenset({0})
+    found = {
+        source.name: files_of(Path(store_path(source, site))).check(count)
+        for source in manifest.data.sources
+        if not source.private
+    }
+    here = frozenset.intersection(*found.values())
+    if not here:
+        each = "; ".join(f"{name} has {volume_list(volumes, count)}" for name, volumes in found.items())
+        raise ConfigError(f"no volume is here of every token store of the run: {each}; copy one that others have")
+    return here
+
+
+def volume_list(volumes: Set[int], count: int) -> str:
+    """Volumes for people, neighbours put together."""
+    if len(volumes) == count:
+        return f"all {count} volumes"
+    numbers = sorted(volumes)
+    firsts = [number for number in numbers if number - 1 not in volumes]
+    lasts = [number for number in numbers if number + 1 not in volumes]
+    spans = [str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True)]
+    return f"volume{'s' if len(volumes) > 1 else ''} {', '.join(spans)} of {count}"

@@ -7,6 +7,7 @@ from typing import Final
 from dilocoxd.config.addresses import listen_ip, read_address
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import volumes_here
 from dilocoxd.daemon.audit.auditor import AuditRules
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.daemon.site.interface import SiteSettings
@@ -15,6 +16,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.authority_book import recalled
 from dilocoxd.machines.admission.certificates import Authorities, authorities_of, check_membership
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
+from dilocoxd.machines.reading.volumes import HeldVolumes
 from dilocoxd.store.admission import read_authorities, read_membership
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 from dilocoxd.store.rundir import RunDir
@@ -68,6 +70,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         site_steps_min=manifest.site_steps_min,
         extend_steps_max=strategy.extend_steps_max if strategy.late_policy == "extend" else 0,
         evaluate_every_rounds=manifest.data.evaluate_every_rounds,
+        volumes=HeldVolumes(peer, manifest.data.num_volumes, volumes_here(manifest, site)),
         num_stages=site.parallel.ranks,
         outer_parts=workers.outer_parts,
         node_parts=site.cluster.outer_parts,

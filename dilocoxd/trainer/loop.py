@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -192,12 +192,12 @@ class TrainingLoop:
             self._training.restore(self._checkpoints, self._channel)
         self._order.own_position = self._training.progress.own_position
         self._hold(command.round, command.shared_steps)
-        self._begin(command.phase, command.inner_steps, command.samples)
+        self._order.begin(command.samples, command.volume)
+        self._begin(command.phase, command.inner_steps)
         self._channel.barrier()
         self._tell(local_trainer.AnchorTaken(round=command.round, how="start", phase=command.phase, inner_step=0))
 
-    def _begin(self, phase: PhaseId, inner_steps: int, samples: Sequence[int]) -> None:
-        self._order.begin(samples)
+    def _begin(self, phase: PhaseId, inner_steps: int) -> None:
         self._phase = PhaseProgress(phase, max(1, inner_steps))
         self._is_boundary_due = False
 
@@ -234,7 +234,8 @@ class TrainingLoop:
                 round=self._round,
             )
         )
-        self._begin(command.next_phase, command.inner_steps, command.samples)
+        self._order.begin(command.samples, command.volume)
+        self._begin(command.next_phase, command.inner_steps)
         self._checkpoint()
 
     def _on_take_anchor(self, command: local_trainer.TakeAnchor) -> None:
@@ -243,7 +244,7 @@ class TrainingLoop:
         self._hold(command.round, command.shared_steps)
         self._needs_anchor = False
         if command.how == "replace":
-            self._order.begin(command.samples)
+            self._order.begin(command.samples, command.volume)
         self._channel.barrier()
         self._tell(
             local_trainer.AnchorTaken(

@@ -16,6 +16,11 @@ RUNS = {
     "one of three": (9, 4000, 16, (1, 3)),
     "three of five, one door": (7, 100, 2, (3, 5)),
 }
+VOLUMES = {"all shared, three volumes": 3, "one of three, two volumes": 2}
+RUNS |= {
+    "all shared, three volumes": (3, 400, 5, (1, 1)),
+    "one of three, two volumes": (6, 400, 8, (1, 3)),
+}
 # (peer, phase, base round, samples of the phase) by entry
 HISTORIES = {
     "two sites": [[("a", 0, 0, 5), ("b", 0, 0, 7)], [("a", 1, 0, 4)], [("a", 2, 1, 7), ("b", 2, 1, 6)]],
@@ -89,24 +94,48 @@ class Reading:
                 del self.last[peer]
                 self.left[peer] = self.height
 
+    def queue(self, peer, phase):
+        return (self.sites.get(peer) or self.doors[self.door(peer)])[phase % 2][0]
+
     def told(self):
         return {
-            "read": [
-                {
-                    "peer": peer,
-                    "phase": phase,
-                    "samples": (self.sites.get(peer) or self.doors[self.door(peer)])[phase][0],
-                }
-                for peer, phase in ASKED
-            ],
+            "read": [{"peer": peer, "phase": phase, "samples": self.queue(peer, phase)} for peer, phase in ASKED],
             "taken": self.taken,
             "twice": self.twice,
             "fresh": self.fresh,
         }
 
 
+class Volumes:
+    """A reading for each."""
+
+    def __init__(self, count, longest, tokens, absent, share, wrong=""):
+        self.wrong = wrong
+        tokens = tokens // SEQ_LEN // count * SEQ_LEN
+        absent *= 1 if wrong == "absence as without volumes" else count
+        self.each = [Reading(longest, tokens, absent, share, wrong) for _ in range(count)]
+
+    def volume(self, peer, phase):
+        digest = hashlib.blake2b(peer.encode(), digest_size=8, person=b"data-volume").digest()
+        first = 0 if self.wrong == "all sites begin with volume 0" else int.from_bytes(digest, "little")
+        return (first + (phase if self.wrong == "a volume for each phase" else phase // 2)) % len(self.each)
+
+    def extend(self, entry):
+        for number, reading in enumerate(self.each):
+            reading.extend([one for one in entry if self.volume(one[0], one[1]) == number])
+
+    def told(self):
+        asked = [(peer, phase) for peer, phase in ASKED] + [(peer, phase + 2) for peer, phase in ASKED]
+        read = [
+            {"peer": peer, "phase": phase, "samples": self.each[self.volume(peer, phase)].queue(peer, phase)}
+            for peer, phase in asked
+        ]
+        sums = {name: sum(getattr(one, name) for one in self.each) for name in ("taken", "twice", "fresh")}
+        return {"read": read} | sums
+
+
 def play(run, history, wrong=""):
-    reading = Reading(*RUNS[run], wrong)
+    reading = Volumes(VOLUMES[run], *RUNS[run], wrong) if run in VOLUMES else Reading(*RUNS[run], wrong)
     told = [json.loads(json.dumps(reading.told()))]
     for entry in HISTORIES[history]:
         # A contribution cannot claim more than the longest phase, which differs from run to run.
@@ -125,6 +154,7 @@ def row(run, history, told):
         for e in HISTORIES[history]
     ]
     rules = {"seq_len": SEQ_LEN, "longest": longest, "store_tokens": tokens, "absent_rounds": absent, "share": share}
+    rules |= {"volumes": VOLUMES[run]} if run in VOLUMES else {}
     return {"run": run, "history": history, "rules": rules, "entries": entries, "told": told}
 
 
@@ -136,14 +166,21 @@ WRONG = (
     "old bases take samples",
     "nobody gives back",
 )
+WRONG_OF_VOLUMES = (
+    "a volume for each phase",
+    "all sites begin with volume 0",
+    "absence as without volumes",
+)
 
 
 def main():
-    names = [(run, history) for run in RUNS for history in HISTORIES]
+    names = [(run, history) for run in RUNS for history in (("two sites", "absence") if run in VOLUMES else HISTORIES)]
     good = [row(run, history, play(run, history)) for run, history in names]
     broken = []
-    for wrong in WRONG:
+    for wrong in (*WRONG, *WRONG_OF_VOLUMES):
         for (run, history), right in zip(names, good, strict=True):
+            if (run in VOLUMES) != (wrong in WRONG_OF_VOLUMES):
+                continue
             told = play(run, history, wrong)
             if told != right["told"]:
                 broken.append({"broken": wrong} | row(run, history, told))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
-from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases, num_doors
+from dilocoxd.machines.reading.leases import LeaseRules, num_doors
 from dilocoxd.machines.reading.ranges import num_leased
+from dilocoxd.machines.reading.volumes import VolumeLeases, first_volume_leases
 from dilocoxd.wire.entry import Contribution, Entry
 from tests.conformance.vectors import loaded
 
@@ -24,7 +25,7 @@ def _entry(height: int, contributions: list[dict[str, Any]]) -> Entry:
     return Entry(RunId("r"), RoundIndex(height), ZERO, ZERO, named, (ZERO,), 0, 0, 1, (), ())
 
 
-def _told(leases: Leases, asked: list[dict[str, Any]]) -> dict[str, Any]:
+def _told(leases: VolumeLeases, asked: list[dict[str, Any]]) -> dict[str, Any]:
     read = [
         {
             "peer": one["peer"],
@@ -37,15 +38,18 @@ def _told(leases: Leases, asked: list[dict[str, Any]]) -> dict[str, Any]:
         }
         for one in asked
     ]
-    return {"read": read, "taken": leases.num_taken, "twice": leases.num_twice, "fresh": leases.fresh}
+    fresh = sum(one.fresh for one in leases.volumes)
+    return {"read": read, "taken": leases.num_taken, "twice": leases.num_twice, "fresh": fresh}
 
 
 def _played(row: dict[str, Any]) -> list[dict[str, Any]]:
     given = row["rules"]
     share = (given["share"][0], given["share"][1])
     longest = max(1, num_leased(given["longest"], share))
-    doors = num_doors(given["store_tokens"] // given["seq_len"], longest)
-    leases = first_leases(LeaseRules(given["seq_len"], longest, doors, given["absent_rounds"], share))
+    volumes = given.get("volumes", 1)
+    doors = num_doors(given["store_tokens"] // given["seq_len"] // volumes, longest)
+    absent = given["absent_rounds"] * volumes
+    leases = first_volume_leases(LeaseRules(given["seq_len"], longest, doors, absent, share, volumes))
     asked = row["told"][0]["read"]
     told = [_told(leases, asked)]
     for height, contributions in enumerate(row["entries"]):

@@ -32,6 +32,7 @@ from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, in_force
+from dilocoxd.config.site_fit import volume_list, volumes_here
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
 
@@ -157,6 +158,8 @@ def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_aske
 def _texts(manifest: Manifest, site: SiteConfig) -> str:
     shared = ", ".join(source.name for source in manifest.data.sources if not source.private)
     private = [source.name for source in manifest.data.sources if source.private]
+    if shared and manifest.data.num_volumes > 1:
+        shared += f" ({volume_list(volumes_here(manifest, site), manifest.data.num_volumes)})"
     if not private:
         return shared or manifest.data.corpus
     here = ", ".join(name for name in private if name in site.paths.corpora) or "none of them"

@@ -63,13 +63,14 @@ def adopt(
 
 @data.command()
 @click.option("--seq-len", default=1024, show_default=True, help="Tokens of a sample.")
+@click.option("--volumes", default=1, metavar="N", help="As a run cuts it (data.volumes): what is in each, and here.")
 @click.option("--check", is_flag=True, help="Read all of it and compare the hashes.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.argument("store")
-def show(seq_len: int, check: bool, as_json: bool, store: str) -> int:
+def show(seq_len: int, volumes: int, check: bool, as_json: bool, store: str) -> int:
     """Documents, tokens, samples of a token store, and how long its documents are."""
     flags = [*(["--check"] if check else []), *(["--json"] if as_json else [])]
-    return _run("show", "--seq-len", str(seq_len), *flags, "--", store)
+    return _run("show", "--seq-len", str(seq_len), "--volumes", str(volumes), *flags, "--", store)
 
 
 def _run(*arguments: str) -> int:

@@ -35,6 +35,18 @@ class DataSection(Section):
         ),
     ] = ()
 
+    volumes: Annotated[
+        int,
+        knob(
+            "Volumes into which each shared token store is cut, of whole shards and about as many tokens each. A site"
+            " needs one of them; a phase reads one.",
+            unit="volumes",
+            cost="each is leased by itself: more samples wait in queues, and a phase reads text of one part only.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 1
+
     @model_validator(mode="after")
     def _share_fits_sources(self) -> Self:
         private = ", ".join(source.name for source in self.sources if source.private)
@@ -62,6 +74,11 @@ class DataSection(Section):
         return not all(source.private for source in self.sources)
 
     @property
+    def num_volumes(self) -> int:
+        """Volumes of what is leased."""
+        return self.volumes if self.has_leases else 1
+
+    @property
     def leased_share(self) -> tuple[int, int]:
         """(a, b): of b samples that a site reads, a are leased."""
         return (self.shared_share[0], self.shared_share[1]) if self.shared_share else (int(self.has_leases), 1)
@@ -70,6 +87,8 @@ class DataSection(Section):
     def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # A run of before has no such fields, and its bytes must stay the same.
         tables: dict[str, Any] = dump(self)
+        if self.volumes == 1:
+            del tables["volumes"]
         return {name: value for name, value in tables.items() if value or name not in ("sources", "shared_share")}
 
     document_mask: Annotated[

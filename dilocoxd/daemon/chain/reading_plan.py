@@ -10,9 +10,10 @@ from typing import Final
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.ids import PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
-from dilocoxd.machines.reading.leases import LeaseRules, Leases, first_leases, num_doors
+from dilocoxd.machines.reading.leases import LeaseRules, num_doors
 from dilocoxd.machines.reading.ranges import num_leased
 from dilocoxd.machines.reading.told import ToldPhases
+from dilocoxd.machines.reading.volumes import VolumeLeases, first_volume_leases, volume_leases_of, volume_of
 from dilocoxd.wire.entry import Contribution, Entry
 from dilocoxd.wire.local.trainer import SAMPLE_RANGES_MAX, CloseBoundary, StartTraining, TakeAnchor
 
@@ -26,25 +27,26 @@ def lease_rules(manifest: Manifest) -> LeaseRules | None:
         return None
     seq_len, share = manifest.model.seq_len, manifest.data.leased_share
     longest = max(1, num_leased(manifest.claimed_tokens_max // seq_len, share))
-    per_epoch = sum(source.num_tokens for source in sources) // seq_len
-    absent = max(ABSENT_ROUNDS_MIN, manifest.strategy.participation_rounds)
-    return LeaseRules(seq_len, longest, num_doors(per_epoch, longest), absent, share)
+    volumes = manifest.data.num_volumes
+    per_epoch = sum(source.num_tokens for source in sources) // seq_len // volumes
+    # Who has all volumes comes back to each of them after so many of its phases.
+    absent = max(ABSENT_ROUNDS_MIN, manifest.strategy.participation_rounds) * volumes
+    return LeaseRules(seq_len, longest, num_doors(per_epoch, longest), absent, share, volumes)
 
 
 class ReadingPlan:
     """The leases at our height, and what they say to our trainers."""
 
     def __init__(self, rules: LeaseRules | None, me: PeerId) -> None:
-        self.leases: Leases | None = first_leases(rules) if rules is not None else None
+        self.leases: VolumeLeases | None = first_volume_leases(rules) if rules is not None else None
         self._rules = rules
+        self._me = me
         self._told = ToldPhases(me)
 
     def restart(self, entries: Iterable[Entry]) -> None:
         """The chain is another one now, or longer than we knew."""
         if self._rules is not None:
-            self.leases = first_leases(self._rules)
-            for entry in entries:
-                self.leases = self.leases.extended(entry)
+            self.leases = volume_leases_of(self._rules, entries)
 
     def extend(self, entry: Entry) -> None:
         """`entry` is in the log. Before it is applied: the trainers' next phase may begin as soon as it is."""
@@ -55,21 +57,24 @@ class ReadingPlan:
         """`command`, with what its phase reads if it begins one, or begins it anew: what the trainers did before they
         replace their state is dropped, so what they read in it is not read."""
         match command:
-            case StartTraining():
-                return replace(command, samples=self._samples(command.phase))
-            case CloseBoundary():
-                return replace(command, samples=self._samples(command.next_phase))
-            case TakeAnchor(how="replace") if self._told.newest is not None:
-                return replace(command, samples=self._samples(self._told.newest))
+            case StartTraining(phase=phase) | CloseBoundary(next_phase=phase):
+                return replace(command, samples=self._samples(phase), volume=self._volume(phase))
+            case TakeAnchor(how="replace") if (newest := self._told.newest) is not None:
+                return replace(command, samples=self._samples(newest), volume=self._volume(newest))
             case _:
                 return command
 
     def _samples(self, phase: PhaseId) -> tuple[int, ...]:
-        queue = self._told.tell(phase, self.leases, SAMPLE_RANGES_MAX) if self.leases is not None else ()
+        if self.leases is None:
+            return ()
+        queue = self._told.tell(phase, self.leases.read_by(self._me, phase), SAMPLE_RANGES_MAX)
         return tuple(bound for part in queue for bound in (part.start, part.stop))
+
+    def _volume(self, phase: PhaseId) -> int:
+        return volume_of(self._me, phase, self._rules.num_volumes) if self._rules is not None else 0
 
     def base_of(self, contribution: Contribution) -> RoundIndex | None:
         """The base with which our contribution may be in our chain; None: with none (machines/reading/told.py)."""
         if self.leases is None:
             return contribution.base_round
-        return self._told.base_of(contribution, self.leases)
+        return self._told.base_of(contribution, self.leases.read_by(self._me, contribution.phase))

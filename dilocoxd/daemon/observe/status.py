@@ -48,7 +48,7 @@ from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.site.interface import SiteLayout, SiteStatus, TrainingSite, WorkerStatus
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.machines.chain import ChainView
-from dilocoxd.machines.reading.leases import Leases
+from dilocoxd.machines.reading.volumes import VolumeLeases
 from dilocoxd.machines.round.outputs import RoundStatus
 from dilocoxd.swarm.service import Swarm
 
@@ -264,7 +264,7 @@ def voted_twice_of(chain: ChainView, name_of: Callable[[str], str]) -> tuple[Vot
     )
 
 
-def samples_of(leases: Leases | None) -> Samples | None:
+def samples_of(leases: VolumeLeases | None) -> Samples | None:
     """What the leases of our height have counted; None where nobody leases."""
     return Samples(taken=leases.num_taken, twice=leases.num_twice) if leases is not None else None
 

@@ -30,6 +30,7 @@ from dilocoxd.machines.phase.inputs import CommittedEntry
 from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
 from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
+from dilocoxd.machines.reading.volumes import ALL_VOLUMES, HeldVolumes
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.wire.local.outer_worker import PassReady, ReducedAgain, SegmentReduced, Share, SnapshotSaved, StateReady
@@ -59,6 +60,8 @@ class SiteSettings:
     """Fewest inner steps of a slow site with schedule per_site, else 0."""
     with_samples: Callable[[TrainerCommand], TrainerCommand] = lambda command: command
     """Adds to a command that begins a phase which samples it reads (daemon/chain/reading_plan.py)."""
+    volumes: HeldVolumes = ALL_VOLUMES
+    """Of the run's shared stores, those that are here."""
     num_stages: int = 1
     is_training: bool = True
     """False: observer, an outer worker without trainers."""

@@ -70,6 +70,7 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
         start_timeout_s=settings.trainer_start_timeout_s,
         silence_factor=settings.trainer_silence_factor,
         silence_min_s=settings.trainer_silence_min_s,
+        volumes=settings.volumes,
     )
 
 

@@ -62,7 +62,7 @@ def begin(m: PhaseState, event: ev.TrainingBegun) -> PhaseId | None:
     if known and (settled is None or max(known) > settled):
         # The record can be lost with a disk; the chain remembers which numbers were used.
         m.persist(last_settled=max(known))
-        m.next_phase = PhaseId(max(m.next_phase, max(known) + 1))
+        m.next_phase = m.settings.volumes.first_phase(max(m.next_phase, max(known) + 1))
     return _restorable(saved, known, start.own_phases) if saved is not None else None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from dilocoxd.config.agreement import Delay
 from dilocoxd.ids import PhaseId
+from dilocoxd.machines.reading.volumes import ALL_VOLUMES, HeldVolumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class PhaseSettings:
     start_timeout_s: float = 300.0
     silence_factor: float = 20.0
     silence_min_s: float = 60.0
+    volumes: HeldVolumes = ALL_VOLUMES
+    """Of the run's stores; numbers of phases that would read others are skipped."""
 
 
 @dataclass(frozen=True, slots=True)

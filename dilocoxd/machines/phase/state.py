@@ -38,7 +38,7 @@ class PhaseState:
         self.queue: Final = OuterQueue()
         self.owed: Final = OwedWork()
         self.record = record
-        self.next_phase = PhaseId(record.phases_reserved)
+        self.next_phase = settings.volumes.first_phase(record.phases_reserved)
         self.trainer = Generation()
         self.soundness: Final = Soundness()
         self.flight: Flight | None = None
@@ -84,7 +84,7 @@ class PhaseState:
         number = self.next_phase
         if number >= self.record.phases_reserved:
             self.persist(phases_reserved=number + 1)
-        self.next_phase = PhaseId(number + 1)
+        self.next_phase = self.settings.volumes.first_phase(number + 1)
         return number
 
     def settle(

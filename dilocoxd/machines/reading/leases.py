@@ -46,6 +46,8 @@ class LeaseRules:
     """A site without a contribution in so many entries gives its queues back."""
     share: tuple[int, int] = (1, 1)
     """(a, b): of b samples of a phase a are leased."""
+    num_volumes: int = 1
+    """Each has leases of its own, by these rules (volumes.py)."""
 
     def num_leased(self, contribution: Contribution) -> int:
         """Leased samples that it claims."""
@@ -97,10 +99,14 @@ class Leases:
 
     def extended(self, entry: Entry) -> "Leases":
         """The leases after `entry`."""
+        return self.after(entry.contributions, int(entry.round) + 1)
+
+    def after(self, contributions: Iterable[Contribution], height: int) -> "Leases":
+        """The leases at `height`, whose newest entry has these contributions that are read from here."""
         book = _Book(self)
-        for contribution in entry.contributions:
+        for contribution in contributions:
             book.take(contribution, self._door_of(contribution.peer))
-        return book.closed(int(entry.round) + 1)
+        return book.closed(height)
 
     def _door_of(self, peer: PeerId) -> int:
         digest = hashlib.blake2b(peer.encode(), digest_size=8, person=b"data-door").digest()

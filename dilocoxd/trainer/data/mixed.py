@@ -63,9 +63,9 @@ class MixedOrder:
         self._leased_share = leased_share
         self._next = 0
 
-    def begin(self, samples: Sequence[int]) -> None:
-        """The next phase reads these shared samples: start, stop, start, stop, ..."""
-        self._shared.begin(samples)
+    def begin(self, samples: Sequence[int], volume: int = 0) -> None:
+        """The next phase reads these shared samples of a volume: start, stop, start, stop, ..."""
+        self._shared.begin(samples, volume)
         self._next = 0
 
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:

@@ -30,8 +30,8 @@ class SampleOrder(Protocol):
     document_end: int | None
     """The token behind which another document begins; None: the model sees all of a sample."""
 
-    def begin(self, samples: Sequence[int]) -> None:
-        """A phase begins that has leased these samples: start, stop, start, stop, ..."""
+    def begin(self, samples: Sequence[int], volume: int = 0) -> None:
+        """A phase begins that has leased these samples of a volume: start, stop, start, stop, ..."""
 
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
         """(ids, targets), both [num_sequences, seq_len] int64; `position` counts sequences of the site's life."""
@@ -62,7 +62,7 @@ class BatchOrder:
                 )
         self._key = hashlib.blake2b(f"{seed}/{peer}".encode(), digest_size=32).digest()
 
-    def begin(self, samples: Sequence[int]) -> None:
+    def begin(self, samples: Sequence[int], volume: int = 0) -> None:
         """A phase begins; nothing is leased here."""
 
     def offsets(self, position: int, num_sequences: int) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.sources import common_end, store_remedy
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path
+from dilocoxd.config.tokens.files import require_volumes
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.trainer.data.epochs import EpochOrder, Numbers, SourceSize
 from dilocoxd.trainer.data.targets import NOT_TRAINED
@@ -30,6 +31,8 @@ class TextSource:
     sha256: str
     path: str
     is_private: bool = False
+    num_volumes: int = 1
+    """Into which it is cut; one of them is enough here."""
 
 
 def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
@@ -37,13 +40,20 @@ def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
 
     Raises ConfigError for one whose path is not known.
     """
-    sections = sources_here(manifest, site)
-    return tuple([TextSource(one.name, one.weight, one.sha256, store_path(one, site), one.private) for one in sections])
+    count = manifest.data.num_volumes
+    return tuple(
+        [
+            TextSource(
+                one.name, one.weight, one.sha256, store_path(one, site), one.private, 1 if one.private else count
+            )
+            for one in sources_here(manifest, site)
+        ]
+    )
 
 
 def open_source(source: TextSource, vocab_size: int) -> TokenStore:
     """The store, if it is the run's. Raises ConfigError."""
-    store = open_store(Path(source.path))
+    store = open_store(Path(source.path), source.num_volumes)
     if store.index.sha256() != source.sha256:
         raise ConfigError(
             f"{source.path} is not the run's token store {source.name!r}: its hash is {store.index.sha256()}, the"
@@ -72,28 +82,29 @@ class SourceOrder:
         has_document_mask: bool = False,
         own_stream: str = "",
     ) -> None:
-        """Opens all stores. With `own_stream`, the name of the site's order, nothing is leased. Raises ConfigError."""
+        """Opens all stores. With `own_stream`, the name of the site's order, nothing is leased. Raises
+        ConfigError."""
         self._seq_len = seq_len
         stores = [open_source(source, vocab_size) for source in sources]
         ends = {source.name: store.index.eos for source, store in zip(sources, stores, strict=True)}
         self.document_end = common_end(ends) if has_document_mask else None
-        self._train = [store.train for store in stores]
+        self._sources, self._seed = sources, _own_seed(seed, own_stream) if own_stream else seed
+        self._volumes = [store.volumes(source.num_volumes) for source, store in zip(sources, stores, strict=True)]
         self._held = [store.held for store in stores]
         self._names = [source.name for source in sources]
-        for source, part in zip(sources, self._train, strict=True):
-            if not part.num_samples(seq_len):
+        for source, store in zip(sources, stores, strict=True):
+            if not store.train.num_samples(seq_len):
                 raise ConfigError(f"{source.path} has no window of {seq_len + 1} tokens: lower model.seq_len")
-        sizes = [
-            SourceSize(source.name, source.weight, part.num_samples(seq_len))
-            for source, part in zip(sources, self._train, strict=True)
-        ]
+            require_volumes(source.name, store.index, source.num_volumes, seq_len)
         self._is_own = bool(own_stream)
-        self._order = EpochOrder(sizes, _own_seed(seed, own_stream) if own_stream else seed)
+        self._orders: dict[int, EpochOrder] = {}
+        self._volume = 0
         self._leased: Numbers = np.zeros(0, np.int64)
         self._next = 0
 
-    def begin(self, samples: Sequence[int]) -> None:
-        """The next phase reads these samples: start, stop, start, stop, ... (machines/reading/leases.py)."""
+    def begin(self, samples: Sequence[int], volume: int = 0) -> None:
+        """The next phase reads these samples of a volume: start, stop, start, stop, ... (machines/reading)."""
+        self._volume = volume
         bounds = zip(samples[::2], samples[1::2], strict=True)
         self._leased = np.concatenate([np.zeros(0, np.int64), *(np.arange(*bound) for bound in bounds)])
         self._next = 0
@@ -113,8 +124,24 @@ class SourceOrder:
         return self._at(samples)
 
     def _at(self, samples: Numbers) -> tuple[Tensor, Tensor]:
-        which, windows = self._order.locate(samples)
-        return self._windows([(self._train[k], int(w)) for k, w in zip(which, windows, strict=True)])
+        which, windows = self._order().locate(samples)
+        parts = [volumes[self._volume] for volumes in self._volumes]
+        return self._windows([(parts[k], int(w)) for k, w in zip(which, windows, strict=True)])
+
+    def _order(self) -> EpochOrder:
+        """Of the volume that is read: a run on parts of its stores, with epochs of its own."""
+        number = self._volume
+        if number not in self._orders:
+            sizes = [
+                SourceSize(
+                    f"{source.name}/{number}" if len(volumes) > 1 else source.name,
+                    source.weight,
+                    volumes[number].num_samples(self._seq_len),
+                )
+                for source, volumes in zip(self._sources, self._volumes, strict=True)
+            ]
+            self._orders[number] = EpochOrder(sizes, self._seed)
+        return self._orders[number]
 
     def validation_batches(self, num_sequences: int, batch_sequences: int) -> list[tuple[Tensor, Tensor]]:
         """The same evenly spread windows of all held-out parts for every site and every call; full batches only.

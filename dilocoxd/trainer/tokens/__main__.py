@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     adopting.add_argument("paths", type=Path, nargs="+")
     showing = commands.add_parser("show")
     showing.add_argument("--seq-len", type=int, default=1024)
+    showing.add_argument("--volumes", type=int, default=1)
     showing.add_argument("--check", action="store_true")
     showing.add_argument("--json", action="store_true")
     showing.add_argument("store", type=Path)
@@ -98,15 +99,18 @@ def _adopt(options: argparse.Namespace) -> None:
 def _show(options: argparse.Namespace) -> None:
     if options.seq_len < 1:
         raise ConfigError(f"--seq-len {options.seq_len}: a sample has at least one token; give a larger number")
-    store = open_store(options.store)
+    if options.volumes < 1:
+        raise ConfigError(f"--volumes {options.volumes}: a store has at least one; give a larger number")
+    store = open_store(options.store, options.volumes)
     if options.check:
         with _Reporter("checking", "B") as report:
-            total = sum(store.place(shard).path.stat().st_size for shard in store.index.shards)
+            here = [shard for shard in store.index.shards if not store.lacks(shard)]
+            total = sum(store.place(shard).path.stat().st_size for shard in here)
             done = 0
-            for num_bytes in check_hashes(store):
+            for num_bytes in check_hashes(store, here):
                 done += num_bytes
                 report.progress(done, total)
-    found = describe(store, options.seq_len)
+    found = describe(store, options.seq_len, options.volumes)
     sys.stdout.write(json.dumps(found) + "\n" if options.json else "\n".join(text_lines(found)) + "\n")
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from dilocoxd.config.tokens.files import volumes_of
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore
+from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo, TokenStore
 
 _BAR: Final = 40
 _READ_BYTES: Final = 8 << 20
 
 
-def describe(store: TokenStore, seq_len: int) -> dict[str, object]:
-    """Figures of the store; samples for sequences of `seq_len` tokens."""
+def describe(store: TokenStore, seq_len: int, num_volumes: int = 1) -> dict[str, object]:
+    """Figures of the store; samples for sequences of `seq_len` tokens. Of several volumes each is named."""
     index = store.index
     parts = {
         part: {
@@ -38,23 +39,45 @@ def describe(store: TokenStore, seq_len: int) -> dict[str, object]:
         "loss": "answers only" if store.train.has_mask else "all tokens",
         "seq_len": seq_len,
         **parts,
+        **({"volumes": volumes(store, seq_len, num_volumes)} if num_volumes > 1 else {}),
         "lengths": histogram(store),
     }
 
 
+def volumes(store: TokenStore, seq_len: int, count: int) -> list[dict[str, object]]:
+    """What is in each of `count` volumes, and whether it is here."""
+    cut = zip(volumes_of(store.index, count), store.volumes(count), strict=True)
+    return [
+        {
+            "first": shards[0].name if shards else "",
+            "last": shards[-1].name if shards else "",
+            "shards": len(shards),
+            "tokens": part.num_tokens,
+            "samples": part.num_samples(seq_len),
+            "here": not any(store.lacks(shard) for shard in shards),
+        }
+        for shards, part in cut
+    ]
+
+
 def histogram(store: TokenStore) -> dict[str, int]:
-    """Number of training documents by length in tokens, in powers of two: "256" counts lengths of 256 to 511."""
+    """Number of training documents by length in tokens, in powers of two: "256" counts lengths of 256 to 511.
+
+    Of shards that are here.
+    """
     counts = np.zeros(64, np.int64)
     for shard in store.index.of_part(TRAIN):
+        if store.lacks(shard):
+            continue
         lengths = np.diff(store.ends(shard), prepend=0)
         counts += np.bincount(np.log2(np.maximum(lengths, 1)).astype(np.int64), minlength=64)
     return {str(1 << power): int(count) for power, count in enumerate(counts) if count}
 
 
-def check_hashes(store: TokenStore) -> Iterator[int]:
-    """Reads every shard; yields bytes read since the last. Raises ConfigError for a shard that is not what it was."""
+def check_hashes(store: TokenStore, shards: Sequence[ShardInfo] = ()) -> Iterator[int]:
+    """Reads every shard, or these; yields bytes read since the last. Raises ConfigError for one that is damaged."""
     item = np.dtype(store.index.dtype).itemsize
-    for shard in store.index.shards:
+    for shard in shards or store.index.shards:
         place, digest = store.place(shard), hashlib.sha256()
         left = shard.num_tokens * item
         with place.path.open("rb") as file:
@@ -89,6 +112,13 @@ def text_lines(found: dict[str, object]) -> list[str]:
             f"{title:17}{row['documents']:,} documents, {row['tokens']:,} tokens,"
             f" {row['samples']:,} samples of {found['seq_len']}, {row['left_over']:,} tokens left over,"
             f" {row['shards']} shards"
+        )
+    rows = found.get("volumes", [])
+    assert isinstance(rows, list)
+    for number, row in enumerate(rows):
+        lines.append(
+            f"{f'volume {number}':17}{row['first']} to {row['last']}, {row['tokens']:,} tokens,"
+            f" {row['samples']:,} samples, {'here' if row['here'] else 'not here'}"
         )
     lengths = found["lengths"]
     assert isinstance(lengths, dict)

@@ -10,10 +10,8 @@ not hashed.
 
 from __future__ import annotations
 
-import json
 import mmap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +19,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dilocoxd.config.token_index import HELD, INDEX, TOKENS_MAX, TRAIN, ShardInfo, StoreIndex, read_index
+from dilocoxd.config.tokens.files import PATHS, ShardPlace, StoreFiles, files_of, volumes_of
+from dilocoxd.config.tokens.index import HELD, INDEX, TRAIN, ShardInfo, StoreIndex
 from dilocoxd.errors import ConfigError
 
-PATHS: Final = "paths.json"
 TOKENIZER: Final = "tokenizer.json"
 _DTYPES: Final[dict[str, type[np.integer[Any]]]] = {"uint16": np.uint16, "uint32": np.uint32, "int32": np.int32}
 _TOUCHED_BYTES_MAX: Final = 32 << 20
@@ -41,15 +39,6 @@ __all__ = [
     "HELD", "INDEX", "PATHS", "TOKENIZER", "TRAIN", "Part", "ShardInfo", "ShardPlace", "StoreIndex", "TokenStore",
     "is_store", "open_store",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlace:
-    """Where the token ids of a shard are."""
-
-    path: Path
-    first_token: int = 0
-    """Tokens of the file before the shard."""
 
 
 class _Mapped:
@@ -77,11 +66,11 @@ class _Mapped:
 
 
 class Part:
-    """The training or the held-out part of a store, as samples of a given length."""
+    """The training or the held-out part of a store, or a volume of it, as samples of a given length."""
 
-    def __init__(self, store: TokenStore, part: str) -> None:
+    def __init__(self, store: TokenStore, shards: Sequence[ShardInfo]) -> None:
         self._store = store
-        self._shards = store.index.of_part(part)
+        self._shards = shards
         # Tokens before each shard, and of all.
         self._starts: Ids = np.cumsum([0, *(shard.num_tokens for shard in self._shards)], dtype=np.int64)
         self._maps: dict[int, _Mapped] = {}
@@ -166,24 +155,28 @@ def _make_room(maps: dict[int, _Mapped]) -> None:
 class TokenStore:
     """A store on disk, open for reading. Shards are opened when they are first read."""
 
-    def __init__(self, directory: Path, index: StoreIndex, places: dict[str, ShardPlace]) -> None:
+    def __init__(self, directory: Path, index: StoreIndex, places: Mapping[str, ShardPlace]) -> None:
         self.directory = directory
         self.index = index
-        self._places = places
+        self._files = StoreFiles(directory, index, places)
 
     @cached_property
     def train(self) -> Part:
         """What may be trained on."""
-        return Part(self, TRAIN)
+        return Part(self, self.index.of_part(TRAIN))
+
+    def volumes(self, count: int) -> tuple[Part, ...]:
+        """The same in so many volumes (docs/data.md)."""
+        return tuple([Part(self, shards) for shards in volumes_of(self.index, count)])
 
     @cached_property
     def held(self) -> Part:
         """What never is."""
-        return Part(self, HELD)
+        return Part(self, self.index.of_part(HELD))
 
     def place(self, shard: ShardInfo) -> ShardPlace:
         """Where its token ids are."""
-        return self._places.get(shard.name) or ShardPlace(self.directory / f"{shard.name}.bin")
+        return self._files.place(shard)
 
     def mapped(self, shard: ShardInfo) -> _Mapped:
         """Its token ids. Raises ConfigError if the file is gone or too short."""
@@ -215,55 +208,25 @@ class TokenStore:
             raise ConfigError(f"{path} is not what it was when it was packed; copy or pack it again")
         return found
 
-    def check_sizes(self) -> None:
-        """Every shard is there in its full length, with its ends and mask. Raises ConfigError (hashes: describe.py)."""
-        item = np.dtype(_DTYPES[self.index.dtype]).itemsize
-        for shard in self.index.shards:
-            place = self.place(shard)
-            self._check_size(place.path, (place.first_token + shard.num_tokens) * item)
-            self._check_size(self.directory / f"{shard.name}.ends", shard.num_documents * 8)
-            if shard.mask_sha256:
-                self._check_size(self.directory / f"{shard.name}.mask", shard.num_tokens)
+    def check_sizes(self, num_volumes: int = 1) -> frozenset[int]:
+        """Every shard is there in its full length, with its ends and mask; of several volumes, those of one at least.
 
-    def _check_size(self, path: Path, wanted: int) -> None:
-        try:
-            size = path.stat().st_size
-        except OSError:
-            size = -1
-        if size < wanted:
-            state = "is missing" if size < 0 else f"has {size} of {wanted} bytes"
-            raise ConfigError(f"token store {self.directory}: {path} {state}; copy or pack it again")
+        Returns which volumes are. Raises ConfigError (hashes: describe.py).
+        """
+        return self._files.check(num_volumes)
+
+    def lacks(self, shard: ShardInfo) -> bool:
+        """Whether some of it is not here."""
+        return bool(self._files.problem(shard))
 
 
-def open_store(directory: Path) -> TokenStore:
-    """The store in `directory`, its files checked for their lengths. Raises ConfigError."""
-    index = read_index(directory / INDEX)
-    try:
-        places = _places(directory)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{directory / PATHS} is damaged ({error}); pack or copy the store again") from error
-    store = TokenStore(directory, index, places)
-    store.check_sizes()
-    return store
+def open_store(directory: Path, num_volumes: int = 1) -> TokenStore:
+    """The store in `directory`, the lengths of its files checked; one of its volumes is enough. Raises ConfigError."""
+    files = files_of(directory)
+    files.check(num_volumes)
+    return TokenStore(directory, files.index, files.places)
 
 
 def is_store(directory: Path) -> bool:
     """True if `directory` looks like a token store."""
     return (directory / INDEX).is_file()
-
-
-def _places(directory: Path) -> dict[str, ShardPlace]:
-    path = directory / PATHS
-    if not path.exists():
-        return {}
-    tables = json.loads(path.read_bytes())
-    if not isinstance(tables, dict):
-        raise ValueError("it is no table of shards")
-    found: dict[str, ShardPlace] = {}
-    for name, row in tables.items():
-        if not isinstance(row, dict) or not isinstance(row.get("path"), str) or type(row.get("first_token")) is not int:
-            raise ValueError(f"{name!r} needs path, a text, and first_token, a number")
-        if not 0 <= row["first_token"] <= TOKENS_MAX or "\0" in row["path"]:
-            raise ValueError(f"{name!r} has first_token {row['first_token']} in {row['path']!r}")
-        found[name] = ShardPlace(directory / row["path"], row["first_token"])
-    return found

@@ -33,6 +33,8 @@ class StartTraining:
     shared_steps: Uint = 0
     """The run's place on the learning rate's cosine at this anchor."""
     samples: Samples = ()
+    volume: Uint = 0
+    """Of the token stores, in which these samples are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class CloseBoundary:
     """Of the newest entry, with those it was short of; 0: not known. Says how much of the mean was ours (eager)."""
     samples: Samples = ()
     """Of `next_phase`."""
+    volume: Uint = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class TakeAnchor:
     """The entry with our contribution, if it is among those that made this anchor."""
     samples: Samples = ()
     """With `replace`: what the phase reads from here on; what it has read so far is dropped with what it learned."""
+    volume: Uint = 0
 
 
 @dataclass(frozen=True, slots=True)

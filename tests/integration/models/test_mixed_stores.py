@@ -32,16 +32,21 @@ SHARED, NORTH, SOUTH = 1, 2, 3
 
 
 def write_store(folder: Path, kind: int) -> Path:
-    """Documents of one window, which begin with their number in two digits, and their store."""
+    """Of one shard."""
     folder.mkdir()
+    shard = write_documents(folder, "train-00000", kind)
+    (folder / INDEX).write_bytes(StoreIndex("uint16", 300, None, "", (shard,)).canonical_bytes())
+    return folder
+
+
+def write_documents(folder: Path, name: str, kind: int) -> ShardInfo:
+    """Documents of one window, which begin with their number in two digits, and tell what they are of."""
     numbers = np.arange(NUM_DOCUMENTS)
     tokens = np.full((NUM_DOCUMENTS, TOKENS_PER_STEP), kind, dtype="<u2")
     tokens[:, 0], tokens[:, 1] = numbers // 256, numbers % 256
-    tokens.tofile(folder / "train-00000.bin")
-    ((numbers + 1) * TOKENS_PER_STEP).astype("<i8").tofile(folder / "train-00000.ends")
-    shard = ShardInfo("train-00000", tokens.size, NUM_DOCUMENTS, "0" * 64, "0" * 64)
-    (folder / INDEX).write_bytes(StoreIndex("uint16", 300, None, "", (shard,)).canonical_bytes())
-    return folder
+    tokens.tofile(folder / f"{name}.bin")
+    ((numbers + 1) * TOKENS_PER_STEP).astype("<i8").tofile(folder / f"{name}.ends")
+    return ShardInfo(name, tokens.size, NUM_DOCUMENTS, "0" * 64, "0" * 64)
 
 
 def mixed_run(folder: Path, stores: dict[str, Path]) -> Path:

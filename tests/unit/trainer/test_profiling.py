@@ -42,7 +42,7 @@ class Order:
 
     own_position = 0
 
-    def begin(self, samples: Sequence[int]) -> None:
+    def begin(self, samples: Sequence[int], volume: int = 0) -> None:
         """Nothing is leased here."""
 
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:

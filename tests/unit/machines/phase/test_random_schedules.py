@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dilocoxd.config.agreement import Delay
+from dilocoxd.ids import PeerId, PhaseId
 from dilocoxd.machines.phase.inputs import LeaveOrdered, PauseOrdered, ResumeOrdered
 from dilocoxd.machines.phase.settings import PhaseSettings
+from dilocoxd.machines.reading.volumes import ALL_VOLUMES, HeldVolumes, volume_of
 from dilocoxd.wire.local import outer_worker as local
 from tests.unit.machines.phase.site_model import SiteModel
 
@@ -104,8 +106,8 @@ def check_history(site: SiteModel) -> None:
         assert offer.tokens == 10 * offer.inner_steps
 
 
-def new_site(delay: Delay, *, extend: int = 3) -> SiteModel:
-    site = SiteModel(PhaseSettings(delay, 4, extend, 2))
+def new_site(delay: Delay, *, extend: int = 3, volumes: HeldVolumes = ALL_VOLUMES) -> SiteModel:
+    site = SiteModel(PhaseSettings(delay, 4, extend, 2, volumes=volumes))
     site.start_outer()
     site.load(0)
     site.settle_down()
@@ -129,6 +131,17 @@ def test_any_order_of_events_keeps_the_invariants(delay: Delay, actions: list[st
         act(site, action)
     calm_down(site)
     check_history(site)
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_only_phases_of_volumes_that_are_here_begin(delay: Delay) -> None:
+    volumes = HeldVolumes(PeerId("me"), 5, {1, 3})
+    read = set()
+    for seed in range(20):
+        site = new_site(delay, extend=seed % 5, volumes=volumes)
+        run_schedule(site, random.Random(seed), 400)
+        read |= {volume_of(volumes.peer, PhaseId(phase), 5) for phase in site.formed}
+    assert read == {1, 3}
 
 
 @pytest.mark.parametrize("delay", DELAYS)

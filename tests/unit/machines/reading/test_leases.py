@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import Counter
 
 from hypothesis import given, settings, strategies as st
 
@@ -22,7 +23,10 @@ def held(leases: Leases) -> list[int]:
 
 
 def check(world: World) -> None:
-    leases, counted = world.leases[-1], world.counted()
+    check_leases(world.leases[-1], world.counted())
+
+
+def check_leases(leases: Leases, counted: Counter[int]) -> None:
     waiting = held(leases)
     assert len(waiting) == len(set(waiting)), "in two queues"
     assert set(waiting) | counted.keys() == set(range(leases.fresh)), "skipped"

@@ -96,11 +96,12 @@ class World:
         site.seen = max(site.seen, len(self.entries) - self.rng.choice([0, 0, 1, 2]))
         length = self.rng.randint(1, self.longest or self.rules.phase_samples_max)
         phase = PhaseId(site.next_phase)
-        site.training = Work(phase, site.seen, self._told(site, phase), length)
+        site.training = Work(phase, site.seen, self.told(site, phase), length)
         site.next_phase += 1
 
-    def _told(self, site: ModelSite, phase: PhaseId) -> list[int]:
-        queue = site.told.tell(phase, self.leases[site.seen], 1 << 20)
+    def told(self, site: ModelSite, phase: PhaseId) -> list[int]:
+        """What this phase reads, from now on."""
+        queue = site.told.tell(phase, self.leases_for(site.peer, phase, site.seen), 1 << 20)
         assert num_samples(queue) >= self.rules.phase_samples_max
         return [sample for part in queue for sample in range(part.start, part.stop)]
 
@@ -114,7 +115,7 @@ class World:
         assert site.training is not None
         site.seen = len(self.entries)
         site.training.base = site.seen
-        site.training.queue = self._told(site, site.training.phase)
+        site.training.queue = self.told(site, site.training.phase)
 
     def close(self) -> None:
         """A phase ends; its contribution can go as soon as the one before has met its fate."""
@@ -123,7 +124,8 @@ class World:
             if is_free and self.rng.random() < 0.7:
                 work, site.training = site.training, None
                 assert work is not None
-                base = site.told.base_of(contribution(site.peer, work), self.leases[site.seen])
+                leases = self.leases_for(site.peer, work.phase, site.seen)
+                base = site.told.base_of(contribution(site.peer, work), leases)
                 if base is None:
                     self.num_misread += 1
                 else:
@@ -163,7 +165,19 @@ class World:
         )
         self.entries.append(entry)
         self.read.append(read)
+        self.extend(entry)
+
+    def leases_for(self, peer: PeerId, phase: PhaseId, height: int) -> Leases:
+        """Those that this phase reads by, at this height."""
+        return self.leases[height]
+
+    def extend(self, entry: Entry) -> None:
+        """The leases after `entry`."""
         self.leases.append(self.leases[-1].extended(entry))
+
+    def cut(self, height: int) -> None:
+        """Forget those of higher ones."""
+        del self.leases[height + 1 :]
 
     def lose(self) -> None:
         """A site dies, and perhaps comes back, without what it was doing."""
@@ -177,7 +191,8 @@ class World:
         """The chain of others wins: ours is cut, and who stood on what is gone goes astray until it recovers."""
         self.num_forks += 1
         height = max(0, len(self.entries) - self.rng.randint(1, 4))
-        del self.entries[height:], self.read[height:], self.leases[height + 1 :]
+        del self.entries[height:], self.read[height:]
+        self.cut(height)
         for site in self.sites:
             site.is_astray = site.is_astray or site.seen > height
 
@@ -192,7 +207,8 @@ class World:
         flight, training = site.flight, site.training
         if flight is not None:
             is_known = flight.base <= site.seen
-            base = site.told.base_of(contribution(site.peer, flight), self.leases[site.seen]) if is_known else None
+            leases = self.leases_for(site.peer, flight.phase, site.seen)
+            base = site.told.base_of(contribution(site.peer, flight), leases) if is_known else None
             if base != flight.base:
                 site.flight = None
                 self.num_misread += 1
