@@ -171,7 +171,7 @@ def created_from(
     known = effective.paths.corpora
     stores = {one.name: known[one.name] for one in manifest.data.sources if is_store(known.get(one.name, ""))}
     if origin.tokenizer is not None and stores:
-        require_packed_with(origin.tokenizer, stores)
+        require_packed_with(origin.tokenizer, stores, manifest.data.num_volumes)
     if stores:
         require_enough(manifest, stores)
     require_documents(manifest, stores)

@@ -61,7 +61,7 @@ class TokenizerFiles:
         return names
 
 
-def require_packed_with(tokenizer: Path, stores: Mapping[str, str]) -> None:
+def require_packed_with(tokenizer: Path, stores: Mapping[str, str], num_volumes: int = 1) -> None:
     """Raise ConfigError if one of these token stores (name to path) was packed with another tokenizer.
 
     Only what decides on the ids of a text counts. A store that does not say which tokenizer it is from is believed.
@@ -72,7 +72,7 @@ def require_packed_with(tokenizer: Path, stores: Mapping[str, str]) -> None:
 
     given = load_tokenizer(tokenizer)
     for name, path in stores.items():
-        known = open_store(Path(path)).index.tokenizer_sha256
+        known = open_store(Path(path), num_volumes).index.tokenizer_sha256
         if not known or known == tokenizer_digest(given):
             continue
         own = Path(path) / TOKENIZER_NAME

@@ -18,7 +18,7 @@ class DataSection(Section):
             "Token stores to train on, instead of a corpus: tables [[data.sources]] with name, sha256, num_tokens,"
             " weight and private. `--data NAME=STORE` fills them in.",
             unit="tables",
-            cost="every site needs every store that is not private, and one of those that are.",
+            cost="every site needs every store that is not private (or a volume of it), and one of those that are.",
             max_length=64,
             strict=False,
         ),

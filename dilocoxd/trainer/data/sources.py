@@ -40,15 +40,12 @@ def sources_of(manifest: Manifest, site: SiteConfig) -> tuple[TextSource, ...]:
 
     Raises ConfigError for one whose path is not known.
     """
-    count = manifest.data.num_volumes
-    return tuple(
-        [
-            TextSource(
-                one.name, one.weight, one.sha256, store_path(one, site), one.private, 1 if one.private else count
-            )
-            for one in sources_here(manifest, site)
-        ]
-    )
+    found = []
+    for one in sources_here(manifest, site):
+        num_volumes = 1 if one.private else manifest.data.num_volumes
+        path = store_path(one, site)
+        found.append(TextSource(one.name, one.weight, one.sha256, path, one.private, num_volumes))
+    return tuple(found)
 
 
 def open_source(source: TextSource, vocab_size: int) -> TokenStore:
@@ -82,14 +79,13 @@ class SourceOrder:
         has_document_mask: bool = False,
         own_stream: str = "",
     ) -> None:
-        """Opens all stores. With `own_stream`, the name of the site's order, nothing is leased. Raises
-        ConfigError."""
+        """Opens all stores. With `own_stream`, the name of the site's order, nothing is leased. Raises ConfigError."""
         self._seq_len = seq_len
         stores = [open_source(source, vocab_size) for source in sources]
         ends = {source.name: store.index.eos for source, store in zip(sources, stores, strict=True)}
         self.document_end = common_end(ends) if has_document_mask else None
         self._sources, self._seed = sources, _own_seed(seed, own_stream) if own_stream else seed
-        self._volumes = [store.volumes(source.num_volumes) for source, store in zip(sources, stores, strict=True)]
+        self._volumes = [store.volumes(one.num_volumes) for store, one in zip(stores, sources, strict=True)]
         self._held = [store.held for store in stores]
         self._names = [source.name for source in sources]
         for source, store in zip(sources, stores, strict=True):

@@ -107,7 +107,20 @@ def test_trainers_are_told_the_volume_of_their_phase(tmp_path: Path, stores: dic
         told.add(volume)
     assert told == {0, 1, 2}
     sources = make_settings(manifest, make_site(tmp_path, stores), data_stream="x").sources
-    assert {source.num_volumes for source in sources} == {3}
+    assert [source.num_volumes for source in sources] == [3, 3]
+
+
+def test_a_founder_needs_one_volume_too(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
+    drop(stores["books"], 0)
+    given = {"data": (f"books={stores['books'].directory}",), "tokenizer_from": str(tmp_path / "tokenizer")}
+
+    def found(volumes: int, name: str) -> Path:
+        changes = (f"data.volumes={volumes}",)
+        return created_from("tiny", str(tmp_path / name), changes, given, lambda made, site, tokenizer: made).path
+
+    assert found(NUM_VOLUMES, "run").exists()
+    with pytest.raises(ConfigError, match="is missing; copy or pack it again"):
+        found(1, "whole")
 
 
 def test_what_cannot_be_cut_is_refused_before_it_names_a_run(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
