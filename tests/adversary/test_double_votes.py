@@ -13,7 +13,7 @@ from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import log_of
 from tests.remedies.test_findings import invoke
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 PHASE_S = 0.7
 

@@ -14,7 +14,7 @@ from tests.harness.running.training import wait_joint_round
 from tests.harness.synthetic.fake_site import TURN
 from tests.remedies.test_findings import invoke
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 PATIENCE_S = 90
 SAME = ("python", "torch", "config")
 """What must be equal at two sites for their bits to be."""

@@ -11,7 +11,7 @@ from tests.harness.running.run_directories import join_run
 from tests.harness.running.sites import sites, wait_until
 from tests.remedies.test_findings import of_site, require_words
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 PATIENCE_S = 120
 
 

@@ -21,7 +21,7 @@ from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of, now, wait_event
 from tests.remedies.test_findings import invoke, of_site, set_site
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 PATIENCE_S = 90
 LONG_PHASE_S = 1000.0
 """Nothing is contributed meanwhile, so that no round meets the fault before the part that is meant."""

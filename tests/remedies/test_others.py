@@ -22,7 +22,7 @@ from tests.harness.synthetic.fake_site import HOLD
 from tests.remedies.names import REMEDIES
 from tests.remedies.test_findings import invoke, of_site, require_words, set_site
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 PATIENCE_S = 90
 LONG_PHASE_S = 1000.0
 PHASE_S = 1.0

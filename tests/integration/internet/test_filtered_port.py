@@ -13,7 +13,7 @@ from tests.harness.running.network_namespaces import NamespacedSite, Network
 from tests.harness.running.sites import sites, wait_until
 from tests.harness.running.strikes import stood_still_s
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 PATIENCE_S = 120.0
 DATA_PORT = 31338

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.internet.conditions import rtt
 from tests.harness.internet.life import live
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 RTT_S, LOSS = 0.3, 0.01
 JITTER_S = 0.02

@@ -15,7 +15,7 @@ from tests.harness.published.directory import VOCAB
 from tests.harness.running.family_run import ids, same_files, train
 from tests.unit.models.families import FAMILY_CONFIGS
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 ALWAYS = ("qwen3 wide heads", "deepseek_v3")
 """Tied, and with heads of a size of their own; experts, compressed attention, and numbers that are saved but not
 trained. The others take `make test-families`."""

@@ -12,7 +12,7 @@ from dilocoxd.store.rundir import open_run_dir
 from tests.harness.running.run_directories import common_options, found_run, free_port, link_of
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 60
 
 

@@ -26,7 +26,7 @@ from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import log_of
 from tests.harness.synthetic.trainer import READ_LOG_VARIABLE, STEP_S_VARIABLE, TOKENS_PER_STEP
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 120
 NUM_SAMPLES = 400
 """Of an epoch: three of them are begun by what is read here."""

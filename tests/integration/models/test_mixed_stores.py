@@ -25,7 +25,7 @@ from tests.harness.running.training import log_of
 from tests.harness.synthetic.trainer import TOKENS_PER_STEP
 from tests.integration.models.test_leased_reading import OPTIONS, PATIENCE_S, held, peer_id, start, told
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 NUM_DOCUMENTS = 1 << 16
 SHARED, NORTH, SOUTH = 1, 2, 3
 """What the tokens of a document say of its store."""

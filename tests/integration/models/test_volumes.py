@@ -27,7 +27,7 @@ from tests.harness.synthetic.trainer import TOKENS_PER_STEP
 from tests.integration.models.test_leased_reading import OPTIONS, PATIENCE_S, held, peer_id, start, told
 from tests.integration.models.test_mixed_stores import NUM_DOCUMENTS, num_contributions, write_documents
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 NUM_VOLUMES = 3
 
 

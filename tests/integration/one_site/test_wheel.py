@@ -22,7 +22,7 @@ from tests.harness.running.run_directories import free_port
 from tests.harness.running.training import write_corpus
 from tests.unit.models.families import FAMILY_CONFIGS
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "dilocoxd")
 EXTRA = "transformers"

@@ -22,7 +22,7 @@ from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
 from tests.harness.running.warm import STEP_VARIABLE
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOINT_ROUNDS = 4
 PATIENT = {"round.grace_min_s": "30.0", "round.grace_max_s": "60.0"}

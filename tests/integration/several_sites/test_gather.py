@@ -13,7 +13,7 @@ from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SETTINGS = {"reduction.reducer": "gather", "strategy.codec": "topk", "round.grace_min_s": "20.0"}
 

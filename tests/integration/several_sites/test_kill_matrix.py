@@ -28,7 +28,7 @@ from tests.harness.running.training import (
     write_corpus,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MOMENTS = ("training", "exchange", "commit", "apply")
 VICTIMS = ("outer", "trainer", "p2pd", "daemon")

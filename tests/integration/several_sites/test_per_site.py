@@ -11,7 +11,7 @@ from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options, log_of, site_options, write_corpus
 from tests.harness.synthetic.trainer import STEP_S_VARIABLE, TOKENS_PER_STEP
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 INNER_STEPS = 20
 SETTINGS = {

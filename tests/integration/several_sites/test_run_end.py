@@ -55,7 +55,7 @@ def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_another_run_goes_on_from_where_one_ended(tmp_path: Path) -> None:
     """As the last line says, with real trainers; a second site fetches its first state."""
     a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=14), "--set", "run.stop_after_tokens=12000")
