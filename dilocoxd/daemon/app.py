@@ -30,6 +30,7 @@ from dilocoxd.daemon.peers.losses import LossAsker, LossSources
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.peers.outcast import OutcastParts, OutcastWatch
 from dilocoxd.daemon.preparing import prepare
+from dilocoxd.daemon.process.loop_faults import tell_faults
 from dilocoxd.daemon.process.open_files import allow_open_files
 from dilocoxd.daemon.process.open_run import Opened
 from dilocoxd.daemon.process.service_manager import Address, ServiceManager
@@ -82,6 +83,7 @@ def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: Make
 
 async def _run(run_dir: RunDir, serve_api: ServeApi | None, make_site: MakeSite) -> int:
     opened = _open(run_dir)
+    tell_faults(asyncio.get_running_loop())
     mark = mark_this_process()
     try:
         log = await asyncio.to_thread(

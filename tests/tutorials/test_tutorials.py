@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dilocoxd.trained.found import find_run
 from dilocoxd.trained.load import load_model
+from tests.harness.published.reloaded import reloaded
 from tests.harness.running.run_directories import free_port
 from tests.tutorials.documents import ROOT, commands_of, run, shape, write_files
 from tests.tutorials.warm_commands import warm_commands
@@ -121,7 +122,7 @@ def test_continue_a_model(reader: Reader, warm: dict[str, str]) -> None:
     accuracy = next(text.split("|")[7] for command, text in followed if command.startswith("lm_eval"))
     assert round(3 * float(accuracy), 3) in {1, 2, 3}, "of three questions"
     number = int(re.findall(r", round (\d+)$", (reader.folder / "better" / "README.md").read_text(), re.M)[0])
-    library = AutoModelForCausalLM.from_pretrained(reader.folder / "better", dtype=torch.float32)
+    library = reloaded(reader.folder / "better")
     assert_same_logits(library, reader.folder / "better", reader.folder / "third", number)
 
 
@@ -131,7 +132,7 @@ def test_fine_tune(reader: Reader, warm: dict[str, str]) -> None:
     assert after < before, "nothing was learnt"
     assert all(len(text) > 8 for text in generated(followed))
     number = int(re.findall(r", round (\d+)$", (reader.folder / "adapter" / "README.md").read_text(), re.M)[0])
-    base = AutoModelForCausalLM.from_pretrained(reader.folder / "my-model", dtype=torch.float32)
+    base = reloaded(reader.folder / "my-model")
     adapted = PeftModel.from_pretrained(base, reader.folder / "adapter")
     assert_same_logits(adapted, reader.folder / "adapter", reader.folder / "tuned", number)
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from dilocoxd.config.sections.adapter import LoraSection
 from dilocoxd.outerworker.plan import make_plan
 from tests.harness.published.directory import VOCAB
+from tests.harness.published.reloaded import reloaded
 from tests.harness.running.family_run import ids, same_files, train
 from tests.unit.models.families import FAMILY_CONFIGS
 
@@ -31,7 +31,7 @@ def test_a_family_in_and_out(tmp_path: Path, label: str) -> None:
     run = train(tmp_path, FAMILY_CONFIGS[label] | {"vocab_size": VOCAB})
     out, other = run.export(run.first), run.export(run.second)
     assert same_files(out, other)
-    library = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+    library = reloaded(out)
     with torch.no_grad():
         logits = library(input_ids=ids(VOCAB), use_cache=False).logits
         assert torch.equal(logits, run.own_model()(ids(VOCAB)))
@@ -51,7 +51,7 @@ def test_two_sites_train_an_adapter_that_peft_loads(tmp_path: Path) -> None:
     assert same_files(out, other)
     weights = load_file(out / "adapter_model.safetensors")
     assert max(float(tensor.abs().max()) for name, tensor in weights.items() if ".lora_B." in name) > 0
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
+    base = reloaded(tmp_path / "model")
     with torch.no_grad():
         before = base(input_ids=ids(VOCAB)).logits
         adapted = PeftModel.from_pretrained(base, out).eval()

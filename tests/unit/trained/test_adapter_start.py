@@ -7,7 +7,6 @@ import torch
 from click.testing import CliRunner
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from dilocoxd.cli.main import cli
 from dilocoxd.cli.model.first_state import joined_first_state
@@ -22,6 +21,7 @@ from dilocoxd.wire.local.outer_worker import LoadState
 from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.published.directory import VOCAB, publish
 from tests.harness.published.prepared_here import prepared_here
+from tests.harness.published.reloaded import reloaded
 from tests.unit.models.families import FAMILY_CONFIGS
 from tests.unit.trained.test_pretrained import export, logits, start
 
@@ -67,7 +67,7 @@ def test_the_first_state_exported_is_the_model_for_peft(made: Path) -> None:
     worker.do(LoadState, "")
     worker.write_snapshot(made / "run" / "snapshots" / "0")
     out = export(made)
-    base = AutoModelForCausalLM.from_pretrained(made / "model", dtype=torch.float32)
+    base = reloaded(made / "model")
     expected = logits(base)
     assert torch.equal(logits(PeftModel.from_pretrained(base, out)), expected)
     assert "LoRA adapter" in (out / "README.md").read_text()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError, StoreError
@@ -24,6 +24,7 @@ from dilocoxd.trained.load import filled
 from dilocoxd.trainer.whole import flat_layout, whole_model
 from dilocoxd.wire.entry import genesis_hash
 from tests.harness.outer_worker.run_on_disk import PEER, TOKENS, VOCAB, RunOnDisk, make_run
+from tests.harness.published.reloaded import reloaded
 from tests.reference.state_digest import anchor_hash
 
 ROUNDS = 5
@@ -98,7 +99,7 @@ def test_transformers_gives_the_logits_of_our_own_model_to_the_bit(tmp_path: Pat
     run = make_run(tmp_path, rounds=1, snapshots_at=(1,), model={"kind": kind})
     export(run, tmp_path / "out", "--shard-gb", str(BYTES_OF_A_SHARD / 1e9))
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    model = reloaded(tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = torch.tensor([tokenizer("Number 7 is the sum")["input_ids"]])
     assert ids.shape[1] > 3

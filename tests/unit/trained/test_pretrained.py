@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from dilocoxd.cli.main import cli, main
 from dilocoxd.config.manifest import load_manifest, manifest_from_tables
@@ -27,6 +27,7 @@ from dilocoxd.wire.local.worker import WorkerFailed
 from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.published.directory import LINES, VOCAB, publish, save_tokenizer
 from tests.harness.published.prepared_here import prepared_here
+from tests.harness.published.reloaded import reloaded
 from tests.unit.models.families import FAMILY_CONFIGS
 
 LLAMA = FAMILY_CONFIGS["llama tied"] | {"vocab_size": VOCAB}
@@ -98,7 +99,7 @@ def test_start_takes_a_model_and_export_gives_it_back(tmp_path: Path, label: str
     assert ready.state_digest.hex() == manifest.init.state_digest
     assert not worker.floats(local_buffers.MOMENTUM).any()
     out = export(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    again = reloaded(out)
     assert torch.equal(logits(again), logits(saved))
     assert (out / "tokenizer_config.json").read_text() == (tmp_path / "model" / "tokenizer_config.json").read_text()
 
