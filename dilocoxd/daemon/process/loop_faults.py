@@ -16,9 +16,8 @@ CLOSED: Final = "the handler is closed"
 TLS_PROTOCOL: Final = "SSLProtocol"
 
 
-def is_end_of_connection(context: dict[str, Any]) -> bool:
+def is_end_of_connection(error: object, protocol: object) -> bool:
     """Whether what a loop's exception handler is given says only that a TLS connection is over."""
-    error, protocol = context.get("exception"), context.get("protocol")
     return isinstance(error, RuntimeError) and CLOSED in str(error) and type(protocol).__name__ == TLS_PROTOCOL
 
 
@@ -26,7 +25,7 @@ def tell_faults(loop: asyncio.AbstractEventLoop) -> None:
     """From now on `loop` tells faults as it always does, and ends of TLS connections at debug."""
 
     def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if is_end_of_connection(context):
+        if is_end_of_connection(context.get("exception"), context.get("protocol")):
             log.debug("a TLS connection was closed while it was written to: %s", context["exception"])
         else:
             loop.default_exception_handler(context)
