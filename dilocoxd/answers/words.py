@@ -2,9 +2,10 @@
 
 import math
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dilocoxd.answers.progress import RunProgress
+if TYPE_CHECKING:  # `--help` breaks its lines by this file, and is there before pydantic would be
+    from dilocoxd.answers.progress import RunProgress
 
 MINUTE_S = 60
 HOUR_S = 3600
@@ -87,7 +88,7 @@ def tokens_per_s(value: float | None) -> str:
     return f"{value:,.0f} tok/s" if value is not None else "-"
 
 
-def time_left(progress: RunProgress) -> str:
+def time_left(progress: "RunProgress") -> str:
     """What comes to its end, and when: the run where it has an end, else the fall of its learning rate; empty where it
     is not known."""
     if progress.stop_after_tokens:

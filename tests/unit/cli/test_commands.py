@@ -173,8 +173,8 @@ def test_link_carries_the_public_address_that_peers_confirmed(tmp_path: Path, is
         port = served.url.rpartition(":")[2]
         invoke("init", "tiny", "--dir", str(tmp_path / "run"), "--host", "127.0.0.1", "--api-port", port)
         seen = PublicAddress(address="/ip4/45.33.7.1/tcp/31337", num_tried=2, num_reached=2, is_announced=is_announced)
-        status = served.view.status
-        served.view.status = lambda: changed(status(), public_addresses=(seen,))  # type: ignore[method-assign]
+        status, run_id = served.view.status, open_run_dir(tmp_path / "run").load()[0].run_id
+        served.view.status = lambda: changed(status(), public_addresses=(seen,), run_id=run_id)  # type: ignore[method-assign]
         shown = invoke("invite", str(tmp_path / "run"))
     finally:
         served.stop()

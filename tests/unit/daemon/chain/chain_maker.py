@@ -56,11 +56,12 @@ def payload_of(index: int, salt: bytes = b"") -> bytes:
 
 def chain(
     length: int, *, peers: tuple[str, ...] = ("A", "B"), tokens: int = 10, start: int = 0, parent: Digest = GENESIS,
-    salt: bytes = b"",
+    salt: bytes = b"", before: tuple[str, ...] | None = None,
 ) -> list[SignedEntry]:  # fmt: skip
-    """Entries start..start+length-1 after `parent`; every peer contributes its phase = round to each."""
+    """Entries start..start+length-1 after `parent`; every peer contributes its phase = round to each. `before`: who
+    contributed to the entry before them (R7.6), if not these peers."""
     found = []
-    voters: tuple[PeerId, ...] = tuple(sorted(map(PeerId, peers))) if start else ()
+    voters: tuple[PeerId, ...] = tuple(sorted(map(PeerId, before or peers))) if start else ()
     for index in range(start, start + length):
         payload = payload_of(index, salt)
         parts = (payload[: LENGTHS[0]], payload[LENGTHS[0] :])

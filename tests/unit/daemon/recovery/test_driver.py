@@ -86,7 +86,8 @@ class Branch:
         for _ in range(count):
             index = len(made.entries)
             parent = entry_hash(made.entries[-1].entry) if made.entries else GENESIS
-            (signed,) = chain(1, start=index, parent=parent, peers=peers)
+            before = tuple(c.peer for one in made.entries[-1:] for c in one.entry.contributions)
+            (signed,) = chain(1, start=index, parent=parent, peers=peers, before=before)
             data = (hashlib.sha256(salt + index.to_bytes(8, "big")).digest() * 125)[: fake_site.TOTAL]
             parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
             hashes = tuple(hashlib.sha256(part).digest() for part in parts)

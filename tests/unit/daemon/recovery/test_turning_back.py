@@ -46,7 +46,8 @@ def branch(
 ) -> list[SignedEntry]:
     """A chain on the fake site's bits; entry `lies_at` is voted for on a state that never was, entry `steers_at`
     announces another H than the schedule wants."""
-    digest, parent, entries = fake_site.GENESIS, GENESIS, []
+    entries: list[SignedEntry] = []
+    digest, parent = fake_site.GENESIS, GENESIS
     own, other = chain(length), chain(length, tokens=tokens, peers=("B",))
     for signed in [own[0], *(other if salt else own)[1:]]:
         index = signed.entry.round
@@ -54,7 +55,8 @@ def branch(
         parts = (data[: fake_site.LENGTHS[0]], data[fake_site.LENGTHS[0] :])
         hashes = tuple(hashlib.sha256(part).digest() for part in parts)
         said = Digest(b"x" * 32) if index == lies_at else digest
-        entry = replace(signed.entry, parent=parent, state_digest=said, result_hashes=hashes)
+        voters = tuple(c.peer for one in entries[-1:] for c in one.entry.contributions)
+        entry = replace(signed.entry, parent=parent, state_digest=said, result_hashes=hashes, parent_voters=voters)
         entry = replace(entry, next_inner_steps=7) if index == steers_at else entry
         parent, digest = entry_hash(entry), Digest(hashlib.sha256(digest + data).digest())
         entries.append(signed_by_all(entry))
