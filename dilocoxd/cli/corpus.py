@@ -24,7 +24,7 @@ from dilocoxd.config.sections.sources import SourceSection, common_end, store_re
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path, volumes_here
 from dilocoxd.config.tokens.files import require_volumes
-from dilocoxd.config.tokens.index import read_index
+from dilocoxd.config.tokens.index import INDEX, read_index
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 
@@ -60,7 +60,7 @@ def name_of(path: str) -> str:
 
 def is_store(path: str) -> bool:
     """Whether `dilocoxd data pack` or `adopt` made what lies there."""
-    return (Path(path) / "index.json").is_file()
+    return (Path(path) / INDEX).is_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Index:
 
 def _index_of(name: str, path: str) -> _Index:
     """Of the token store at `path`. Raises ConfigError."""
-    file = Path(path) / "index.json"
+    file = Path(path) / INDEX
     try:
         seen = file.stat()
         return _read_index(file, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns))
@@ -170,7 +170,7 @@ def require_cut(manifest: Manifest, paths: Mapping[str, str]) -> None:
             " stores with --data"
         )
     for name, path in paths.items() if count > 1 else ():
-        require_volumes(name, read_index(Path(path) / "index.json"), count, manifest.model.seq_len)
+        require_volumes(name, read_index(Path(path) / INDEX), count, manifest.model.seq_len)
 
 
 def _require_enough_text(manifest: Manifest, train: int, held: int) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.telemetry.catalogue import AlertRaised, Event, Level
 from dilocoxd.telemetry.journald import Journald, is_journal
 from dilocoxd.telemetry.sentences import sentence
+from dilocoxd.terminal import columns_of
 
 FILE_BYTES_MAX: Final = 16 << 20
 """Then the file becomes `events.jsonl.1` (the one before it goes)."""
@@ -86,10 +86,7 @@ def fitted(text: str, columns: int) -> str:
 
 def _columns(stream: TextIO) -> int:
     """Width of a terminal; more than any line's where there is none."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or sys.maxsize
-    except (OSError, ValueError):
-        return sys.maxsize
+    return columns_of(stream) or sys.maxsize
 
 
 def _short(value: object) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
 from dilocoxd.machines.reading.leases import LeaseRules, num_doors
-from dilocoxd.machines.reading.ranges import num_leased
+from dilocoxd.machines.reading.ranges import Queue, num_leased
 from dilocoxd.machines.reading.volumes import VolumeLeases, first_volume_leases
 from dilocoxd.wire.entry import Contribution, Entry
 from tests.conformance.vectors import loaded
@@ -26,13 +26,16 @@ def _entry(height: int, contributions: list[dict[str, Any]]) -> Entry:
 
 
 def _told(leases: VolumeLeases, asked: list[dict[str, Any]]) -> dict[str, Any]:
+    def queue(peer: PeerId, phase: PhaseId) -> Queue:
+        return leases.read_by(peer, phase).reading(peer, phase)
+
     read = [
         {
             "peer": one["peer"],
             "phase": one["phase"],
             "samples": [
                 sample
-                for part in leases.reading(PeerId(one["peer"]), PhaseId(one["phase"]))
+                for part in queue(PeerId(one["peer"]), PhaseId(one["phase"]))
                 for sample in range(part.start, part.stop)
             ],
         }

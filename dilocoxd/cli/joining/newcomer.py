@@ -79,7 +79,7 @@ class Newcomer:
         from dilocoxd.swarm.discovery.bootstrap import Access
 
         shown = encode_struct(self.proof) if self.proof is not None else b""
-        return Access(self.target.addresses, timeout_s, _say, self.key, shown)
+        return Access(self.target.addresses, timeout_s, tell, self.key, shown)
 
     def needs_authorities(self, manifest: Manifest) -> bool:
         """Whether our invite is signed by others than those that the manifest names."""
@@ -162,7 +162,3 @@ def _earlier(target: Target, directory: str | None) -> RunDir | None:
         if (path / "run.toml").exists():
             return open_run_dir(path)
     return None
-
-
-def _say(line: str) -> None:
-    tell(line)

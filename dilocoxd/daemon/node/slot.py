@@ -132,7 +132,7 @@ class PartSlot:
                 f"the head at {world.host}:{world.port} runs dilocoxd {version}, this node {__version__}; install the"
                 " same version on both"
             )
-        await stream.send(NodeHello(__version__, self._served, self._incarnation, _own_name()))
+        await stream.send(NodeHello(__version__, self._served, self._incarnation, name_of_host(socket.gethostname())))
         return stream
 
     async def _live(self, start: StartPart, stream: SealedStream) -> None:
@@ -160,10 +160,6 @@ class PartSlot:
         finally:
             self._life = None
         self._tell(f"outer part {start.part} ended: {ended}")
-
-
-def _own_name() -> str:
-    return name_of_host(socket.gethostname())
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:

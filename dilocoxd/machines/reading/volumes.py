@@ -14,7 +14,6 @@ from typing import Final
 
 from dilocoxd.ids import PeerId, PhaseId
 from dilocoxd.machines.reading.leases import LANES, LeaseRules, Leases, first_leases
-from dilocoxd.machines.reading.ranges import Queue
 from dilocoxd.wire.entry import Entry
 
 
@@ -71,10 +70,6 @@ class VolumeLeases:
     def read_by(self, peer: PeerId, phase: PhaseId) -> Leases:
         """Those of the volume that this phase reads."""
         return self.volumes[volume_of(peer, phase, len(self.volumes))]
-
-    def reading(self, peer: PeerId, phase: PhaseId) -> Queue:
-        """What this phase reads of its volume, in this order, as far as it comes."""
-        return self.read_by(peer, phase).reading(peer, phase)
 
     def extended(self, entry: Entry) -> "VolumeLeases":
         """The leases after `entry`."""

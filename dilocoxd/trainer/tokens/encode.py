@@ -13,11 +13,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
+from dilocoxd.config.tokens.files import StoreFiles
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder, canonical, has_answer, messages_of
 from dilocoxd.trainer.tokens.inputs import TextPiece, documents, rows_of
-from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo, StoreIndex, TokenStore
+from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo, StoreIndex
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, whole_texts
 from dilocoxd.trainer.tokens.words import WordEncoder
 
@@ -170,7 +171,7 @@ def packed_before(directory: Path, piece: TextPiece, settings: PackSettings) -> 
         tables: dict[str, Any] = json.loads(_note(directory, piece.number).read_bytes())
         packed = PackedPiece(**{**tables, "shards": tuple(ShardInfo(**shard) for shard in tables["shards"])})
         index = StoreIndex(settings.dtype, 0, settings.eos, "", packed.shards)
-        TokenStore(directory, index, {}).check_sizes()
+        StoreFiles(directory, index, {}).check()
     except (OSError, ValueError, KeyError, TypeError, ConfigError):
         return None
     is_same = packed.number == piece.number and packed.num_bytes == piece.num_bytes

@@ -21,6 +21,7 @@ from typing import Final, TextIO
 
 from tokenizers import Tokenizer
 
+from dilocoxd.config.tokens.files import StoreFiles
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.store.durable import write_file
@@ -28,7 +29,7 @@ from dilocoxd.trainer.tokens.chat import ChatEncoder
 from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, packed_before
 from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs
-from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex, TokenStore
+from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex
 from dilocoxd.trainer.tokens.vocabulary import (
     end_token,
     load_tokenizer,
@@ -233,7 +234,7 @@ def _finish(
         what = "conversations without an answer" if settings.is_chat else "empty documents"
         tell(f"left out: {num_empty} {what}")
     write_file(out / TOKENIZER, tokenizer.to_str().encode())
-    TokenStore(out, index, {}).check_sizes()
+    StoreFiles(out, index, {}).check()
     write_file(out / INDEX, index.canonical_bytes())
     shutil.rmtree(out / WORK, ignore_errors=True)
     return index.sha256()

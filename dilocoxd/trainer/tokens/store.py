@@ -11,7 +11,7 @@ not hashed.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -155,10 +155,10 @@ def _make_room(maps: dict[int, _Mapped]) -> None:
 class TokenStore:
     """A store on disk, open for reading. Shards are opened when they are first read."""
 
-    def __init__(self, directory: Path, index: StoreIndex, places: Mapping[str, ShardPlace]) -> None:
-        self.directory = directory
-        self.index = index
-        self._files = StoreFiles(directory, index, places)
+    def __init__(self, files: StoreFiles) -> None:
+        self.directory = files.directory
+        self.index = files.index
+        self._files = files
 
     @cached_property
     def train(self) -> Part:
@@ -208,13 +208,6 @@ class TokenStore:
             raise ConfigError(f"{path} is not what it was when it was packed; copy or pack it again")
         return found
 
-    def check_sizes(self, num_volumes: int = 1) -> frozenset[int]:
-        """Every shard is there in its full length, with its ends and mask; of several volumes, those of one at least.
-
-        Returns which volumes are. Raises ConfigError (hashes: describe.py).
-        """
-        return self._files.check(num_volumes)
-
     def lacks(self, shard: ShardInfo) -> bool:
         """Whether some of it is not here."""
         return bool(self._files.problem(shard))
@@ -224,7 +217,7 @@ def open_store(directory: Path, num_volumes: int = 1) -> TokenStore:
     """The store in `directory`, the lengths of its files checked; one of its volumes is enough. Raises ConfigError."""
     files = files_of(directory)
     files.check(num_volumes)
-    return TokenStore(directory, files.index, files.places)
+    return TokenStore(files)
 
 
 def is_store(directory: Path) -> bool:
