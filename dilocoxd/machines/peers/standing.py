@@ -53,6 +53,8 @@ class PeerBook:
             view = told.get(peer)
             if record.view is not None and not record.view.is_live and view is not None and view.is_live:
                 record.has_departed = False
+            if view is not None and not view.is_live:
+                record.tip.is_at_our_head = False  # it may come back without what it had (R19.6)
             record.view = self._corrected(record, view)
         for peer in told.keys() - self.records.keys():
             record = self.records.put(peer)

@@ -164,7 +164,7 @@ STANDING: Final = (
         "here",
         "peers.record:Tip.is_at_our_head",
         "Ready, `Committed`, heartbeat",
-        "says a tip ahead or on another branch, or Ready from further down; a new height",
+        "says a tip ahead or on another branch, or Ready from further down; not live; a new height",
     ),
     StandingRow(
         "unconfirmed",

@@ -240,9 +240,10 @@ class Height:
         return self.accepts.accepted.get(peer, {}).get(attempt.index) != attempt.coordinator
 
     def is_reached_by(self, peer: PeerId) -> bool:
-        """Whether the peer stands on our head, or on ahead as far as we know."""
+        """Whether the peer stands on our head, or on ahead as far as we know. A Ready that it said before it was gone is no
+        sign of that (R17.4)."""
         record = self.book.records[peer]
-        if self.words.ready(peer) is not None or record.tip.is_at_our_head:
+        if record.tip.is_at_our_head:
             return True
         view, head = record.view, self.chain.head
         return view is not None and (view.head == head or (view.height > self.round and not record.tip.is_unconfirmed))

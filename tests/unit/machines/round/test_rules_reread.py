@@ -7,6 +7,7 @@ from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.peers.readiness import ABANDONED_MAX
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
 from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX, Tips
+from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import LeaveRequested, PeersChanged, RecoveryFinished
 from dilocoxd.machines.round.life import BLAMES_MAX
 from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, LeaveFinished, PersistPromise, Promise
@@ -163,6 +164,19 @@ def test_r17_who_leaves_stays_at_most_for_the_leave_time_out_and_not_at_all_when
     alone.tell(PeersChanged((), is_training=True))
     alone.tell(LeaveRequested())
     assert has_left(alone)
+
+
+def test_r17_what_a_peer_had_before_it_was_gone_does_not_let_us_leave() -> None:
+    """It is back, but perhaps from a wiped disk (R19.6): only its own new word tells that our last entry is there."""
+    desk = high_desk()
+    desk.hears(B, said_at(HIGH, GENESIS))
+    for is_live in (False, True):
+        views = (PeerView(B, is_live, False, ZERO, OTHER_HEAD),)
+        desk.tell(PeersChanged(views, is_training=True))
+    desk.tell(LeaveRequested())
+    assert not has_left(desk)
+    desk.hears(B, said_at(HIGH, GENESIS))
+    assert has_left(desk)
 
 
 # --- R22
