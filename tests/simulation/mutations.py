@@ -307,6 +307,7 @@ BUGS: dict[str, Bug] = {
     "a late contribution is given up": replaced(life, "contribution_problem", late_is_over),
     "a contribution is offered in the first attempt only": replaced(Height, "ready_message", offers_at_first),
     "who never votes is asked again": replaced(proposals, "named_voters", lambda height, locks, _: {*locks.voters}),
+    "a newcomer proposes the one that it knows": replaced(gathering, "_unacquainted", lambda *given: None),
     "strangers are not asked": replaced(PeerBook, "is_witness", lambda self, peer, now: self.is_live(peer)),
     "who is not known yet is lost": replaced(PeerBook, "is_lost", lambda self, peer: not self.is_live(peer)),
     "strangers are not believed": replaced(PeerBook, "_is_there", lambda self, peer, *given: self.is_live(peer)),

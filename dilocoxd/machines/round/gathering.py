@@ -23,6 +23,7 @@ from dilocoxd.machines.round.locks import LockDecision
 from dilocoxd.machines.round.outcomes import GiveUp, Join, Outcome, Waiting
 from dilocoxd.machines.round.proposals import finish_problem, promise_only, propose, take_up
 from dilocoxd.machines.round.timers import (
+    ACQUAINTED,
     COORDINATOR,
     HEARD,
     JOINING,
@@ -53,7 +54,7 @@ def look(height: Height, process: Timers, now: Monotonic) -> Outcome:
     locks, (gathered, look_at) = height.lock_decision(), _gathered_now(height, now)
     decision = decide_group(gathered, height.limits, now=now)
     _note_who_is_late(height, gathered, decision, now)
-    hold = _hold(height, locks, gathered, process, now)
+    hold = _hold(height, locks, gathered, process, now) or _unacquainted(height, decision, process, now)
     made = _make(height, first, locks, decision, hold, now)
     if not isinstance(made, Waiting):
         return made
@@ -71,7 +72,7 @@ def _make(
     attempt = height.attempt
     if first != height.me or attempt.is_left_out or attempt.promised_to is not None:
         return Waiting(f"a proposal of {first} ({decision.reason if locks.is_free else locks.reason})")
-    if locks.commit is not None and hold is not None:
+    if hold is not None:
         return Waiting(hold.reason)
     if not locks.is_free and locks.commit is None:
         return Waiting(locks.reason)
@@ -198,6 +199,14 @@ def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Time
         return Waiting(f"{names} to join this attempt, in which a locked entry is finished", joining_end)
     height.book.waited_in_vain(joining=missing)
     return unheard_voters(height, locks, locks.commit, process, now)
+
+
+def _unacquainted(height: Height, decision: Decision, process: Timers, now: Monotonic) -> Waiting | None:
+    """We have just started, and know of one other that offers something: another newcomer may know another one (R6.11)."""
+    end = process.end(ACQUAINTED, height.limits)
+    if decision.group is None or len(decision.group) > 1 or height.me in decision.group or now >= end:
+        return None
+    return Waiting("others that may say Ready: we have just started, and know of one that offers something", end)
 
 
 def unheard_voters(height: Height, locks: LockDecision, lock: Lock, process: Timers, now: Monotonic) -> Waiting | None:

@@ -40,14 +40,12 @@ from dilocoxd.machines.round.outputs import (
     StartRecovery,
 )
 from dilocoxd.machines.round.proposals import acceptance, begin
-from dilocoxd.machines.round.timers import LAG_S, Mark, Timers
+from dilocoxd.machines.round.timers import LAG_S, READIES_HEARD, Mark, Timers
 from dilocoxd.machines.round.voting import promise_of, signed_vote, vote_again
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 from dilocoxd.wire.messages import Abandon, Accept, Accuse, Committed, Leaving, TakeBack
 
-READIES_HEARD: Final = 2
-"""After a recovery everybody can say Ready so often before what was waited earlier counts."""
 REASON_MAX: Final = 500
 BLAMES_MAX: Final = 64
 TIPS_KEPT: Final = 64

@@ -12,6 +12,8 @@ from typing import Final
 from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.limits import RoundLimits
 
+READIES_HEARD: Final = 2
+"""Everybody gets the time to say Ready so often before it counts that nobody else was heard."""
 LAG_S: Final = 1.0
 """Woken later than this after a deadline: we were not running. To read what came meanwhile may take as long again."""
 
@@ -54,6 +56,7 @@ GRACE: Final = Timer("grace", Mark.CONTRIBUTION, None)
 JOINING: Final = Timer("joining", Mark.ATTEMPT, lambda of: of.progress_timeout_s)
 ARRIVING: Final = Timer("arriving", Mark.ATTEMPT, lambda of: of.grace_min_s)
 HEARD: Final = Timer("heard", Mark.PROCESS, lambda of: of.progress_timeout_s)
+ACQUAINTED: Final = Timer("acquainted", Mark.PROCESS, lambda of: READIES_HEARD * of.ready_repeat_s)
 OTHER_CANDIDATE: Final = Timer("other candidate", Mark.PROPOSAL, lambda of: of.coordinator_patience_s / 2)
 COORDINATOR: Final = Timer("coordinator", Mark.POSSIBLE, lambda of: of.coordinator_patience_s)
 UNANSWERED_LOCK: Final = Timer("unanswered lock", Mark.ATTEMPT, lambda of: of.progress_timeout_s)
@@ -70,8 +73,8 @@ IGNORED: Final = Timer("ignored", None, None, "tips.py", is_moved=False)
 LEAVE: Final = Timer("leave", Mark.LEAVE, lambda of: of.leave_timeout_s)
 
 TIMERS: Final = (
-    REPEAT, GRACE, JOINING, ARRIVING, HEARD, OTHER_CANDIDATE, COORDINATOR, UNANSWERED_LOCK, LEFT_OUT, PROGRESS,
-    PROGRESS_OF_RESULTS, LEFT_BEHIND, TRANSFER, VOTE, DISPUTE, BEHIND, RECOVERY_PAUSE, IGNORED, LEAVE,
+    REPEAT, GRACE, JOINING, ARRIVING, HEARD, ACQUAINTED, OTHER_CANDIDATE, COORDINATOR, UNANSWERED_LOCK, LEFT_OUT,
+    PROGRESS, PROGRESS_OF_RESULTS, LEFT_BEHIND, TRANSFER, VOTE, DISPUTE, BEHIND, RECOVERY_PAUSE, IGNORED, LEAVE,
 )  # fmt: skip
 
 

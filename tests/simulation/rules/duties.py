@@ -44,11 +44,15 @@ class Duties:
         self.doubtful: set[PeerId] = set()
         """Were not confirmed at least once (R22)."""
         self.open_since = 0.0
+        self.born_at: float | None = None
+        """When the process started, by its own clock."""
         self.elsewhere: dict[PeerId, float] = {}
         """Ahead or on another branch, since when."""
 
     def begin(self, event: e.Event, was: str, *, is_new_exchange: bool) -> None:
         """The machine has decided; what the peer was told is noted already. Its commands come next, one by one."""
+        if self.born_at is None:
+            self.born_at = self.watch.now
         self._note_answer(event)
         self._note_elsewhere(was)
         self._note_difference(event, was)
@@ -110,6 +114,8 @@ class Duties:
                 self._judge_offering(command.message)
             case c.Send() if isinstance(command.message, m.Accept):
                 self._judge_accepting(command.message)
+            case c.Send() if isinstance(command.message, m.Propose):
+                self._judge_proposing(command.message)
             case c.Send() if isinstance(command.message, m.Vote):
                 self._judge_voting(command.message)
             case c.Send() if isinstance(command.message, m.ResultHashes):
@@ -127,6 +133,15 @@ class Duties:
         promised = self.watch.promised
         is_kept = promised is not None and promised.attempt >= accept.attempt
         self.watch.check(is_kept, f"R8: what is accepted in attempt {accept.attempt} is not on disk")
+
+    def _judge_proposing(self, proposal: m.Propose) -> None:
+        """One of somebody else is only told again (R4.4)."""
+        watch, named = self.watch, {one.peer for one in proposal.contributions}
+        assert self.born_at is not None
+        is_ours = watch.is_proposed_now and proposal.attempt == watch.attempt
+        is_new = watch.now - self.born_at < 2 * watch.node.swarm.limits.ready_repeat_s - SLACK_S
+        is_hasty = is_ours and is_new and len(named) == 1 and watch.node.name not in named
+        watch.check(not is_hasty, f"R6: proposes {sorted(named)} alone, and has just started")
 
     def _judge_voting(self, vote: m.Vote) -> None:
         """A new vote; the watch has not noted it yet."""

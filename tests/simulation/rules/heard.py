@@ -216,6 +216,10 @@ class Heard:
     def is_suspected(self, peer: PeerId) -> bool:
         return self.suspicion.get(peer, 0) > SUSPICION_MAX
 
+    def is_said_ahead(self, peer: PeerId) -> bool:
+        """By its heartbeat: a lower word that comes right after one may be older (R19.5), or ends what it claims."""
+        return peer in self.views and self.place is not None and self.views[peer].height > self.place[0]
+
     def stands_here(self, peer: PeerId) -> bool:
         """By its last word, or for want of one."""
         word = self.word.get(peer)

@@ -168,7 +168,7 @@ class Watch:
 
     def _is_excused(self, peer: PeerId) -> bool:
         """What keeps the machine from waiting for it may be known to the machine only."""
-        return self.heard.is_suspected(peer) or peer in self.status.unconfirmed
+        return self.heard.is_suspected(peer) or peer in self.status.unconfirmed or self.heard.is_said_ahead(peer)
 
     def _waited(self) -> bool:
         """For the progress time-out, in this attempt."""

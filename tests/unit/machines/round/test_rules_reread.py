@@ -11,6 +11,7 @@ from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import LeaveRequested, PeersChanged, RecoveryFinished
 from dilocoxd.machines.round.life import BLAMES_MAX
 from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, LeaveFinished, PersistPromise, Promise
+from dilocoxd.machines.round.timers import READIES_HEARD
 from dilocoxd.wire.entry import Entry
 from dilocoxd.wire.messages import Abandon, Committed, Leaving
 from tests.unit.machines.round.test_rules import OTHER_HEAD, reports
@@ -128,6 +129,32 @@ def test_r12_what_is_given_up_on_another_branch_leaves_nobody_out_here() -> None
         desk.hears(C, Abandon(ZERO, Attempt(attempt), "x", ()))
     desk.hears(C, ready(contribution(C)))
     assert not desk.machine.height.is_left_out(C) and desk.machine.height.words.is_in(C, FIRST)
+
+
+# --- R6
+
+
+def newcomer_that_knows(*known: PeerId) -> Desk:
+    """We have just started and offer nothing; these offer."""
+    desk = Desk()
+    desk.tell(PeersChanged(tuple(PeerView(one, True, True, ZERO, GENESIS) for one in known), is_training=False))
+    for one in known:
+        desk.hears(one, ready(contribution(one)))
+    return desk
+
+
+def test_r6_newcomer_that_knows_one_who_offers_hears_the_others_first() -> None:
+    desk, acquainted = newcomer_that_knows(B), READIES_HEARD * LIMITS.ready_repeat_s
+    desk.runs(acquainted - 0.1)
+    assert not desk.proposals() and "just started" in desk.machine.waiting_for
+    desk.runs(acquainted + 0.1)
+    [(_, proposal)] = desk.proposals()
+    assert [one.peer for one in proposal.contributions] == [B]
+
+
+def test_r6_newcomer_that_knows_two_who_offer_proposes_them_at_once() -> None:
+    [(at, _)] = newcomer_that_knows(B, C).proposals()
+    assert at == 0.0
 
 
 # --- R17
