@@ -202,9 +202,10 @@ def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Time
 
 
 def _unacquainted(height: Height, decision: Decision, process: Timers, now: Monotonic) -> Waiting | None:
-    """We have just started, and know of one other that offers something: another newcomer may know another one (R6.11)."""
+    """We have just started, and know of one other that offers something: who starts beside us may know another (R6.11)."""
     end = process.end(ACQUAINTED, height.limits)
-    if decision.group is None or len(decision.group) > 1 or height.me in decision.group or now >= end:
+    group = [one.peer for one in decision.group or ()]
+    if len(group) != 1 or height.me in group or now >= end:
         return None
     return Waiting("others that may say Ready: we have just started, and know of one that offers something", end)
 

@@ -334,8 +334,8 @@ class Watch:
     def _judge_locks(self, message: m.Propose | m.ProposeCommit) -> None:
         """R13, with what we and others have said in this attempt."""
         ready = {peer: said for peer, said in self.heard.ready.items() if said.attempt == self.attempt}
-        said_locks = sorted([said.lock for said in ready.values() if said.lock is not None], key=lambda one: one.attempt)
-        for lock in {one.entry_hash: one for one in said_locks}.values():  # of each entry the latest one
+        latest = sorted([said.lock for said in ready.values() if said.lock is not None], key=lambda lock: lock.attempt)
+        for lock in {one.entry_hash: one for one in latest}.values():  # of each entry one
             present = [peer for peer in lock.voters if peer in ready]
             held = [said for peer in present if (said := ready[peer].lock) and said.entry_hash == lock.entry_hash]
             if len(held) < len(present) or all(map(self.node.machine.chain.is_on_probation, present)):

@@ -157,6 +157,12 @@ def test_r6_newcomer_that_knows_two_who_offer_proposes_them_at_once() -> None:
     assert at == 0.0
 
 
+def test_r6_newcomer_that_offers_something_itself_waits_for_nobody_else() -> None:
+    desk = newcomer_that_knows()
+    desk.offers()
+    assert desk.machine.status.state != "gathering", "its own group, of itself alone"
+
+
 # --- R17
 
 
