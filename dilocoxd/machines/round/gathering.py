@@ -202,7 +202,7 @@ def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Time
 
 
 def _unacquainted(height: Height, decision: Decision, process: Timers, now: Monotonic) -> Waiting | None:
-    """We have just started, and know of one other that offers something: who starts beside us may know another (R6.11)."""
+    """We have just started, and know of one that offers something: another newcomer may know another (R6.11)."""
     end = process.end(ACQUAINTED, height.limits)
     group = [one.peer for one in decision.group or ()]
     if len(group) != 1 or height.me in group or now >= end:

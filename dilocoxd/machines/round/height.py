@@ -240,8 +240,8 @@ class Height:
         return self.accepts.accepted.get(peer, {}).get(attempt.index) != attempt.coordinator
 
     def is_reached_by(self, peer: PeerId) -> bool:
-        """Whether the peer stands on our head, or on ahead as far as we know. A Ready of before it was gone is no sign of
-        that (R17.4)."""
+        """Whether the peer stands on our head, or on ahead as far as we know. What it said before it was gone is no
+        sign of that (R17.4)."""
         record = self.book.records[peer]
         if record.tip.is_at_our_head:
             return True
