@@ -235,9 +235,10 @@ class Heard:
         return peer in self.ready and self.ready[peer].attempt >= self.attempt
 
     def note_silent(self, *, is_over: bool) -> None:
-        """`is_over`: joining had its time in this attempt."""
+        """`is_over`: joining had its time in this attempt. Who committed what leads here is here (R6.5)."""
         if self.place is not None and is_over:
-            self.silent |= {peer for peer in self.here() if not self.has_joined(peer)}
+            said = [p for p in self.live() if (word := self.word.get(p)) and (word.height, word.head) == self.place]
+            self.silent |= {peer for peer in (*self.here(), *said) if not self.has_joined(peer)}
 
     def blame(self, others: Iterable[PeerId], round_index: RoundIndex) -> None:
         """We blame them ourselves."""
