@@ -12,6 +12,8 @@ HOUR_S = 3600
 DAY_S = 86_400
 SHORT_S = 0.05
 """Less would be shown as 0.0 s."""
+ABOUT_MIN = 1.8
+"""Fewer of a unit are told in the next smaller one: 75 s, not 1 min."""
 _WORD: Final = re.compile(r"(?:`[^`]*`|[^ `]|`)+")
 """What stays on one line: a word, or a command between backquotes, blanks included."""
 
@@ -67,6 +69,18 @@ def in_time(seconds: float | None) -> str:
     if seconds < 2 * DAY_S:
         return _two_units(seconds, HOUR_S, "h", MINUTE_S, "min")
     return _two_units(seconds, DAY_S, "d", HOUR_S, "h")
+
+
+def about(seconds: float) -> str:
+    """A duration that is an estimate: one unit, short enough for a line of 80 columns.
+
+    >>> [about(s) for s in (0.42, 9.6, 75, 197, 7500, 200_000)]
+    ['0.4 s', '10 s', '75 s', '3 min', '2 h', '2 d']
+    """
+    for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
+        if seconds >= ABOUT_MIN * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return in_time(seconds) if seconds < MINUTE_S else f"{seconds:.0f} s"
 
 
 def _two_units(seconds: float, large_s: int, large: str, small_s: int, small: str) -> str:

@@ -74,14 +74,18 @@ def as_line(text: str, level: Level, *, unix_s: float, is_dated: bool) -> str:
 
 
 def fitted(text: str, columns: int) -> str:
-    """As many parts of a line as are shown in `columns`, the first one whole; two spaces stand between parts.
+    """The parts of a line for which `columns` have room, the first one whole; two spaces stand between parts.
 
-    >>> fitted("round 7  3/3 sites  next in ~2 s", 20)
-    'round 7  3/3 sites'
+    A part that is too long is left out, and shorter ones after it are still shown.
+
+    >>> fitted("round 7  3/3 sites  learning rate at its lowest  next in ~2 s", 33)
+    'round 7  3/3 sites  next in ~2 s'
     """
-    while len(text) > columns and "  " in text:
-        text = text.rpartition("  ")[0]
-    return text
+    shown, *others = text.split("  ")
+    for part in others:
+        if len(shown) + 2 + len(part) <= columns:
+            shown += f"  {part}"
+    return shown
 
 
 def _columns(stream: TextIO) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
-from dilocoxd.answers.words import figure, in_bytes, in_time, time_left, tokens_per_s
+from dilocoxd.answers.words import about, figure, in_bytes, in_time, time_left, tokens_per_s
 
 LINE_EVERY_S: Final = 8.0
 """With the time between two looks, also late ones, less than 10 s."""
@@ -101,27 +101,32 @@ def _stem(waiting_for: str) -> str:
 
 
 def round_line(status: Status, row: RoundRow) -> str:
-    """A committed round: sites in it, losses, speed, bytes, when the next one comes, time left."""
+    """A committed round: sites in it, losses, speed, when the next one or the end comes, bytes.
+
+    Narrow terminals leave out parts, the later ones first: what is asked for most stands before the bytes.
+    """
     num, peers, progress = len(row.contributors), status.peers, status.progress
     usual = max(num, peers.took_part_last_round + peers.missed_last_round)
     parts = [f"round {row.round}", f"{num}/{usual} sites", losses(status), speed(status)]
+    parts.append("" if row.is_contributor else "without us")
+    end_s = progress.end_s if progress.stop_after_tokens else None
+    parts.append(f"ends in ~{about(end_s)}" if end_s else "")
+    parts.append(f"next in ~{about(progress.round_s)}" if progress.round_s is not None else "")
     if row.bytes_sent is not None and row.bytes_received is not None:
         parts.append(f"{in_bytes(row.bytes_sent)} up, {in_bytes(row.bytes_received)} down")
-    if not row.is_contributor:
-        parts.append("without us")
-    parts.append(f"next in ~{in_time(progress.round_s)}" if progress.round_s is not None else "")
-    return "  ".join(filter(None, [*parts, time_left(status.progress)]))
+    return "  ".join(filter(None, [*parts, "" if end_s else time_left(progress)]))
 
 
 def step_line(status: Status) -> str:
-    """Where the inner steps are, in a round that takes long."""
+    """Where the inner steps are, in a round that takes long; what is waited for belongs to the first part, which no
+    terminal leaves out."""
     phase = status.phase
-    if status.state != "training" or phase.phase is None or not phase.inner_step:
+    if status.state != "training" or phase.phase is None or not phase.inner_steps:
         return wait_line(status)
     left_s = max(0, phase.inner_steps - phase.inner_step) * phase.step_seconds
-    parts = [f"round {status.height}", f"step {phase.inner_step}/{phase.inner_steps}", losses(status)]
-    parts += [speed(status), f"exchange in ~{in_time(left_s)}" if left_s else ""]
-    parts += [f"waits for {_wait(status)}" if _wait(status) else "", time_left(status.progress)]
+    where, wait = (f"round {status.height}", f"step {phase.inner_step}/{phase.inner_steps}"), _wait(status)
+    parts = [f"{', '.join(where)}: waits for {wait}" if wait else "  ".join(where), losses(status)]
+    parts += [f"exchange in ~{about(left_s)}" if left_s else "", speed(status), time_left(status.progress)]
     return "  ".join(filter(None, parts))
 
 

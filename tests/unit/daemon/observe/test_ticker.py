@@ -7,6 +7,7 @@ import pytest
 
 from dilocoxd.answers.rounds import Contributor, RoundRow
 from dilocoxd.answers.status import Status
+from dilocoxd.answers.words import about
 from dilocoxd.daemon.observe.ticker import (
     EARLY_EVERY_S,
     LINE_EVERY_S,
@@ -18,6 +19,7 @@ from dilocoxd.daemon.observe.ticker import (
     step_line,
     wait_line,
 )
+from dilocoxd.telemetry.events import fitted
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import PEERS, FakeView
 
@@ -47,41 +49,57 @@ def row(number: int, *, is_ours: bool = True) -> RoundRow:
 
 def test_a_round_is_one_line_with_all_that_people_ask() -> None:
     assert round_line(status(), row(12)) == (
-        "round 12  2/3 sites  loss 3.41 (val 3.40)  1,240 tok/s  312.0 kB up, 600.0 kB down  next in ~42 s"
+        "round 12  2/3 sites  loss 3.41 (val 3.40)  1,240 tok/s  next in ~42 s  312.0 kB up, 600.0 kB down"
         "  learning rate falls for 2 h 5 min more"
     )
     bare = status(losses__inner=None, losses__validation=None, progress__round_s=None, progress__eta_s=None)
     assert round_line(bare, row(12, is_ours=False)) == (
-        "round 12  2/3 sites  1,240 tok/s  312.0 kB up, 600.0 kB down  without us"
+        "round 12  2/3 sites  1,240 tok/s  without us  312.0 kB up, 600.0 kB down"
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "round 13  step 12/34  loss 3.41 (val 3.40)  1,240 tok/s  exchange in ~44 s"
+        ({}, "round 13  step 12/34  loss 3.41 (val 3.40)  exchange in ~44 s  1,240 tok/s"
          "  learning rate falls for 2 h 5 min more"),
         (
             {"waiting_for": NOBODY_READY},  # who is in the middle of its own phase
-            "round 13  step 12/34  loss 3.41 (val 3.40)  1,240 tok/s  exchange in ~44 s"
+            "round 13  step 12/34  loss 3.41 (val 3.40)  exchange in ~44 s  1,240 tok/s"
             "  learning rate falls for 2 h 5 min more",
         ),
         (
             {"waiting_for": NOBODY_READY, "phase__inner_step": 34, "progress__eta_s": 0.0},
-            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s"
-            f"  waits for {NOBODY_READY}  learning rate at its lowest",
+            f"round 13, step 34/34: waits for {NOBODY_READY}  loss 3.41 (val 3.40)  1,240 tok/s"
+            "  learning rate at its lowest",
         ),
         (
             {"waiting_for": "segments of attic", "phase__inner_step": 34, "progress__eta_s": 0.0},
-            "round 13  step 34/34  loss 3.41 (val 3.40)  1,240 tok/s"
-            "  waits for segments of attic  learning rate at its lowest",
+            "round 13, step 34/34: waits for segments of attic  loss 3.41 (val 3.40)  1,240 tok/s"
+            "  learning rate at its lowest",
         ),
-        ({"phase__inner_step": 0, "waiting_for": "the validation loss (evaluate 42 %)"},
-         "training: waits for the validation loss (evaluate 42 %)"),
+        (
+            {  # the first step is computed meanwhile
+                "phase__inner_step": 0, "phase__step_seconds": 0.0, "waiting_for": "the validation loss",
+                "losses__inner": None, "losses__validation": None, "progress__tokens_per_s": None,
+                "progress__eta_s": None,
+            },
+            "round 13, step 0/34: waits for the validation loss",
+        ),
     ],
 )  # fmt: skip
 def test_within_a_round_the_steps_are_told(changes: dict[str, Any], line: str) -> None:
     assert step_line(status(**changes)) == line
+
+
+@pytest.mark.parametrize("end_s", [12.0, 96.0, 3300.0])
+def test_eighty_columns_show_when_the_run_ends_or_what_comes_next(end_s: float) -> None:
+    room = 80 - len("12:34:56 ")
+    ending = status(progress__stop_after_tokens=60_000, progress__end_s=end_s, progress__round_s=2.4)
+    assert f"  ends in ~{about(end_s)}" in fitted(round_line(ending, row(12)), room)
+    assert fitted(round_line(status(), row(12)), room).endswith("  1,240 tok/s  next in ~42 s")
+    long = status(phase__inner_steps=100, phase__step_seconds=end_s)
+    assert "  exchange in ~" in fitted(step_line(long), room)
 
 
 def test_before_it_trains_the_line_says_what_is_waited_for_and_how_far_it_is() -> None:
