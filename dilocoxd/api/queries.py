@@ -96,7 +96,10 @@ class Reading:
 
     async def join(self, request: web.Request) -> web.StreamResponse:
         status = self._view.status()
-        return await self._cache.answer(request, self._made(lambda: join_line(status.join_address, status.admission)))
+        directory = self._view.config().run_directory
+        return await self._cache.answer(
+            request, self._made(lambda: join_line(status.join_address, status.admission, directory))
+        )
 
     async def round_(self, request: web.Request) -> web.StreamResponse:
         index = endpoints.ROUND.integer(request)

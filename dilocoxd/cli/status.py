@@ -1,6 +1,7 @@
 """`dilocoxd status`: what a daemon does, what it waits for and why."""
 
 import json
+import shlex
 
 import click
 
@@ -29,8 +30,12 @@ def status(target: str | None, is_wide: bool, as_json: bool) -> int:
     else:
         found = client.ask("/v1/status", Status)
         click.echo(status_screen(found, client.ask("/v1/peers", list[Peer]), width(is_wide=is_wide)))
-        if found.admission == "invite":
-            click.echo("\ninvite others with: dilocoxd invite RUN_DIR")
-        else:
-            click.echo(f"\njoin with: dilocoxd join {found.join_address}")
+        click.echo(f"\n{for_others(found, client.run_directory)}")
     return 0
+
+
+def for_others(status: Status, run_directory: str) -> str:
+    """What others join with. `run_directory`: as it was given; empty if only the daemon's URL was."""
+    if status.admission == "invite":
+        return f"invite others with: dilocoxd invite {shlex.quote(run_directory or 'RUN_DIR')}"
+    return f"join with: dilocoxd join {status.join_address}"

@@ -32,6 +32,7 @@ def _stopped(event: c.DaemonStopped) -> str:
 
 _SENTENCES: Final[dict[type[c.Event], Callable[[Any], str]]] = {
     c.DaemonStopped: _stopped,
+    c.RunCompleted: lambda e: f"the run is complete: {e.tokens:,} tokens in {plural(e.height, 'round')}",
     c.SwarmJoined: _joined,
     c.PeerFound: lambda e: f"{e.peer} is a site of this run",
     c.PeerLost: lambda e: f"{e.peer} does not answer any more, for {in_time(e.silent_s)}: {e.reason}",

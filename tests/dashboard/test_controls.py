@@ -111,6 +111,15 @@ def test_join_line_can_be_copied_and_seen_as_a_code(page: Page, daemon: FakeDaem
     assert line in page.run("return document.querySelector('#qr-box svg').getAttribute('aria-label')")
 
 
+def test_where_an_invite_is_needed_the_page_says_how_one_is_made(page: Page, daemon: FakeDaemon) -> None:
+    daemon.view.admission = "invite"
+    page.opened(daemon.url)
+    line = "return document.getElementById('join-line').value"
+    page.until(lambda: page.run(line) == "dilocoxd invite /run", "the command is that of this run directory")
+    assert page.text("join-what") == "On this site's machine, a link for another machine is made with"
+    assert page.run("return document.getElementById('show-qr').hidden"), "another machine can do nothing with it"
+
+
 def test_configuration_and_snapshots_are_shown_when_opened(page: Page, daemon: FakeDaemon) -> None:
     page.opened(daemon.url)
     assert page.run("return document.getElementById('config').childElementCount") == 0

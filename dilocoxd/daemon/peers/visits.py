@@ -23,6 +23,9 @@ from dilocoxd.swarm.service import Swarm
 PINGS: Final = 4
 """Hellos: the first one may still dial; the least of the times is the link's."""
 PING_S: Final = 10.0
+NOT_IN_TABLE: Final = "failed to find any peer in table"
+"""p2pd has no connection to the peer, and nobody tells it an address."""
+NO_WAY: Final = "there is no connection to it, and nobody here knows an address of it: it has left, or is down"
 PAYLOAD_BYTES_MAX: Final = 4 << 20
 MEASURED_BYTES_MIN: Final = 64 << 10
 """Less says more about the round trip than about the link."""
@@ -32,6 +35,11 @@ def times_of(hellos: Sequence[Introduction]) -> tuple[float, float, float]:
     """Shortest and longest round trip, and the clock offset by the hello with the shortest, the surest about it."""
     shortest, *_, longest = sorted(hellos, key=lambda one: one.round_trip_s)
     return shortest.round_trip_s, longest.round_trip_s, shortest.clock_offset_s
+
+
+def why_silent(error: str) -> str:
+    """An error of asking a site, for people: p2pd tells of its tables where it knows no way to a site."""
+    return NO_WAY if NOT_IN_TABLE in error else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class Visits:
             addresses = [address_text(data) for data in (await swarm.node.connections()).get(peer, ())]
             speed = await self._download_speed(peer)
         except (PeerError, WireError) as error:
-            raise CommandRefused(f"{self.names.of(peer)} does not answer: {self.names.in_words(str(error))}") from error
+            raise CommandRefused(f"{self.names.of(peer)} does not answer: {self.names.in_words(why_silent(str(error)))}") from error
         direct = [address for address in addresses if not is_relayed(address)]
         shortest_s, longest_s, offset_s = times_of(hellos)
         return Ping(

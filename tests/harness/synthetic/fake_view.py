@@ -66,6 +66,7 @@ class FakeView:
         self.is_ready = False
         self.state: DaemonState = "joining"
         self.waiting_for = "an answer of the first peer"
+        self.admission = "open"
         self.live = list(PEERS[1:])
         self.alert_codes = ["left_out"]
         self.listeners: list[Callable[[dict[str, object]], None]] = []
@@ -94,7 +95,7 @@ class FakeView:
             waiting_for=self.waiting_for, height=n, chain_head=digest(f"e{n - 1}"),
             anchor_sha256=digest(f"a{n}"), state_digest=digest(f"s{n}"), started_at=START,
             uptime_s=self.now - START, addresses=(f"/ip4/10.0.0.1/tcp/31337/p2p/{ME}",),
-            join_address=f"/ip4/10.0.0.1/tcp/31337/p2p/{ME}", admission="open",
+            join_address=f"/ip4/10.0.0.1/tcp/31337/p2p/{ME}", admission=self.admission,
             phase=Phase(phase=n, inner_step=7, inner_steps=STEPS, global_step=STEPS * n + 7, base_round=n,
                         step_seconds=1.2),
             round=Round(round=n, attempt=0, state="exchanging", coordinator=PEERS[1], group=(ME, *self.live),

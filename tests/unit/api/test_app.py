@@ -205,6 +205,12 @@ async def test_columns_hold_what_the_rows_hold_without_the_unfinished_round() ->
         assert {site["peer_id"]: site["tokens"] for site in shares["sites"]}["QmFakeSiteB"] == [8192] * 4
 
 
+async def test_where_an_invite_is_needed_the_command_makes_one_in_this_run_directory() -> None:
+    async with served() as api:
+        api.view.admission = "invite"
+        assert (await api.ask("/v1/join")).body["command"] == "dilocoxd invite /run"
+
+
 async def test_join_line_is_a_square_code_with_a_light_margin() -> None:
     async with served() as api:
         line = (await api.ask("/v1/join")).body

@@ -14,7 +14,7 @@ from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.status import Status
 from dilocoxd.api.responses.encoding import encoded
 from dilocoxd.cli.client import client_for
-from dilocoxd.cli.status import status
+from dilocoxd.cli.status import for_others, status
 from dilocoxd.errors import PeerError
 from tests.harness.shapes import changed
 from tests.harness.synthetic.fake_view import FakeView
@@ -79,6 +79,15 @@ def test_status_shows_what_matters(url: str) -> None:
         "alert clock_skew (warning): clock is off by 12 s; start NTP",
     ):
         assert part in done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "command"), [("", "dilocoxd invite RUN_DIR"), ("one", "dilocoxd invite one"), ("a b", "dilocoxd invite 'a b'")]
+)
+def test_the_command_that_invites_others_names_the_run_directory_that_was_given(given: str, command: str) -> None:
+    found = changed(VIEW.status(), admission="invite")
+    assert isinstance(found, Status)
+    assert for_others(found, given) == f"invite others with: {command}"
 
 
 def test_json_is_what_the_api_says(url: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from dilocoxd.daemon.observe.names import SiteNames
-from dilocoxd.daemon.peers.visits import Visits, times_of
+from dilocoxd.daemon.peers.visits import NO_WAY, Visits, times_of, why_silent
 from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.discovery.hello import Introduction
@@ -45,6 +45,11 @@ def test_clocks_are_compared_by_the_hello_that_was_under_way_for_the_shortest_ti
         for offset_s, trip_s in ((2.0, 5.0), (0.25, 0.01), (-5.5, 11.0))
     ]
     assert times_of(hellos) == (0.01, 11.0, 0.25)
+
+
+def test_a_site_to_which_no_way_is_known_is_told_without_the_tables_of_p2pd() -> None:
+    assert why_silent("open /dilocoxd/hello to QmBob: failed to find any peer in table") == NO_WAY
+    assert why_silent("QmBob: refused: version") == "QmBob: refused: version"
 
 
 @pytest.mark.parametrize("site", ["home", "QmMe"])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.errors import StoreError
-from dilocoxd.telemetry.catalogue import AlertRaised, PeerLost, PhaseStarted, RoundCommitted, WorkerDied
+from dilocoxd.telemetry.catalogue import AlertRaised, PeerLost, PhaseStarted, RoundCommitted, RunCompleted, WorkerDied
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.kinds import event_types
 
@@ -118,6 +118,12 @@ COMMITTED = RoundCommitted(
     round=1, attempt=0, entry_hash="ab" * 32, contributors=("a", "b"), bytes_sent=1, bytes_received=2, exchange_s=0.5
 )
 LOST = PeerLost(peer="attic", reason="connection broke", silent_s=12.0)
+
+
+def test_the_end_of_a_run_is_told_in_words() -> None:
+    screen = Screen()
+    EventLog(None, stream=screen).emit(RunCompleted(height=53, tokens=60_288))
+    assert screen.getvalue().endswith(" the run is complete: 60,288 tokens in 53 rounds\n")
 
 
 def test_details_of_a_round_are_debug_for_people_and_whole_in_the_file(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
-// The line that others join with: to copy, and as a QR code drawn from the daemon's rows of modules.
+// The line that others join with: to copy, and as a QR code drawn from the daemon's rows of modules. Where others need an
+// invite, the command that makes one on the machine of this site.
 
 import { get } from "../source.js";
 import { say } from "../words.js";
 
 const id = (name) => document.getElementById(name);
+let isInvite = false;
+let inviteLine = "";
 const SVG = "http://www.w3.org/2000/svg";
 
 function picture(rows, text) {
@@ -31,7 +34,7 @@ async function copy() {
     line.select();
     if (!document.execCommand("copy")) { say(id("done"), "The browser does not let a page copy: the line is selected, press Ctrl+C."); return; }
   }
-  say(id("done"), "The join line is copied.");
+  say(id("done"), isInvite ? "The command is copied." : "The join line is copied.");
 }
 
 export function startJoin() {
@@ -49,6 +52,13 @@ export function startJoin() {
 
 export function showJoin({ status }) {
   // A link holds a secret, so the page never has it: it is made on the machine of the site.
-  const line = status.admission === "invite" ? "dilocoxd invite RUN_DIR" : `dilocoxd join ${status.join_address}`;
+  isInvite = status.admission === "invite";
+  say(id("join-what"), isInvite ? "On this site's machine, a link for another machine is made with" : "Another machine joins with");
+  id("show-qr").hidden = isInvite;
+  if (isInvite && !inviteLine) {
+    inviteLine = "dilocoxd invite RUN_DIR";
+    get("v1/join").then(({ command }) => { inviteLine = command; }, () => { inviteLine = ""; });
+  }
+  const line = isInvite ? inviteLine : `dilocoxd join ${status.join_address}`;
   if (id("join-line").value !== line) id("join-line").value = line;
 }

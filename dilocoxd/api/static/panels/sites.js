@@ -62,7 +62,7 @@ export function startSites(changed) {
 /** Of a site in an open run that does not count in full yet. */
 const onProbation = (row) => (row.probation ? `, on probation: ${row.probation.rounds_done} of ${row.probation.rounds} rounds` : "");
 
-const lag = (row) => (row.behind > 0 ? `${count(row.behind)} behind` : row.behind < 0 ? `${count(-row.behind)} ahead` : "none");
+const lag = (row) => (row.behind > 0 ? `${count(row.behind)} behind` : row.behind < 0 ? `${count(-row.behind)} ahead` : "up to date");
 
 export function showSites(model) {
   const { status } = model;
