@@ -18,7 +18,7 @@ from dilocoxd.cli.client import client_for
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError, PeerError
-from dilocoxd.site_names import in_words, short_id
+from dilocoxd.site_names import in_words, labels_of, short_id
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.telemetry.catalogue import Level
 from dilocoxd.telemetry.events import SEVERITY
@@ -65,7 +65,8 @@ def show_line(line: str) -> None:
 
 
 class Labels:
-    """What sites are called, as the running daemon says; else the short ids. A site that is new is asked for."""
+    """What sites are called: as the running daemon says, or as the run directory remembers; else the short ids. A site
+    that is new is asked for."""
 
     def __init__(self, target: str | None) -> None:
         self._target = target
@@ -80,13 +81,28 @@ class Labels:
 
 
 def names_of(target: str | None) -> dict[str, str]:
-    """Of all sites that the daemon knows; none while it does not run."""
+    """Of all sites that the daemon knows; while it does not run, of those that its run directory remembers."""
     try:
         client = client_for(target)
         me = client.ask("/v1/status", Status)
         return {me.peer_id: me.name, **{peer.peer_id: peer.name for peer in client.ask("/v1/peers", list[Peer])}}
     except (PeerError, ConfigError):
+        return remembered_names(Path(target or "."))
+
+
+def remembered_names(run_directory: Path) -> dict[str, str]:
+    """What the sites that this one has met called themselves; none where that is no run directory."""
+    # Here and not above: with a daemon nobody needs them, and they take a while to load.
+    from dilocoxd.swarm.discovery import identity
+    from dilocoxd.swarm.discovery.peers_file import PeersFile
+
+    try:
+        run_dir = open_run_dir(run_directory)
+        manifest, site = run_dir.load()
+        me = identity.load(run_dir.identity(site)).peer_id
+    except ConfigError:
         return {}
+    return labels_of({**PeersFile(run_dir.peers_json).names(manifest.run_id), me: site.site.shown})
 
 
 def shown(lines: Iterator[str], level: Level, label: Callable[[str], str]) -> Iterator[str]:

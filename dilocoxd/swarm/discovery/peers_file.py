@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dilocoxd.ids import PeerId, is_peer_id
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId, RunId, is_peer_id
 from dilocoxd.store.durable import write_json
+from dilocoxd.swarm.discovery.records import verify_record
 from dilocoxd.wire.messages import RECORD_BYTES_MAX
 from dilocoxd.wire.records import ADDRESSES_MAX, is_address
 
 PEERS_MAX: Final = 256
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
+UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, RecursionError)
+"""What reading a damaged file raises."""
 
 
 @dataclass(slots=True)
@@ -43,20 +47,33 @@ class PeersFile:
     def load(self) -> str:
         """Fill from the file. Returns why the file could not be used (it is set aside), or an empty text."""
         try:
-            if self.path.stat().st_size > FILE_BYTES_MAX:
-                raise ValueError("too large")
-            content = json.loads(self.path.read_bytes())
-            self.incarnation = _whole(content["incarnation"])
-            for item in content["peers"][:PEERS_MAX]:
-                remembered = _remembered(item)
-                self.peers[remembered.peer] = remembered
+            self._read()
         except FileNotFoundError:
             return ""
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except UNUSABLE as error:
             with contextlib.suppress(OSError):
                 self.path.rename(self.path.with_suffix(".json.bad"))
             return f"{type(error).__name__}: {error}"
         return ""
+
+    def _read(self) -> None:
+        if self.path.stat().st_size > FILE_BYTES_MAX:
+            raise ValueError("too large")
+        content = json.loads(self.path.read_bytes())
+        self.incarnation = _whole(content["incarnation"])
+        for item in content["peers"][:PEERS_MAX]:
+            remembered = _remembered(item)
+            self.peers[remembered.peer] = remembered
+
+    def names(self, run_id: RunId) -> dict[PeerId, str]:
+        """What the sites called themselves, as far as the file can be used; it stays as it is."""
+        with contextlib.suppress(*UNUSABLE):
+            self._read()
+        found: dict[PeerId, str] = {}
+        for peer in self.peers.values():
+            with contextlib.suppress(WireError):  # none was heard, or of a version before
+                found[peer.peer] = verify_record(peer.record, run_id).name
+        return found
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...], seen_unix_ms: int, record: bytes = b"") -> None:
         """Put these addresses before those known already."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,15 @@ from click.testing import CliRunner
 from dilocoxd.cli.logs import Labels, coming, show_line, shown
 from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
+from dilocoxd.ids import PeerId
+from dilocoxd.site_names import short_id
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.swarm.discovery.identity import create, load
+from dilocoxd.swarm.discovery.peers_file import PeersFile
+from dilocoxd.swarm.discovery.records import sign_record
 from dilocoxd.telemetry.catalogue import DaemonStopped, PeerLeft, RoundCommitted
 from dilocoxd.telemetry.events import EventLog
+from tests.unit.swarm.test_records import record_of
 
 ALICE = "QmV3nFQT4Rz4oTBvXxPZrp8RV3iQWbyZAgNPJXaLiCe1"
 BOB = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjbob123"
@@ -51,6 +59,27 @@ def test_events_are_told_as_on_the_terminal_and_details_only_when_asked(run_dire
     ]
     assert run(str(run_directory), "--level", "debug", "-n", "4")[0].startswith("DEBUG round.committed round=1 ")
     assert run(str(run_directory), "-n", "1") == ["WARNING moon.risen phase=3"]
+
+
+def test_while_no_daemon_runs_sites_are_called_what_the_run_directory_remembers(run_directory: Path) -> None:
+    """The name a site has with the daemon is the one in its log afterwards: `bert` did not become `~Gaja8e`."""
+    run_dir = open_run_dir(run_directory)
+    manifest, site = run_dir.load()
+    bert = create(run_directory / "bert.key")
+    record = sign_record(bert, replace(record_of(bert.peer_id), run_id=manifest.run_id, name="bert"))
+    peers = PeersFile(run_dir.peers_json)
+    peers.remember(bert.peer_id, ("/ip4/10.0.0.1/tcp/31337",), 1, record)
+    peers.remember(PeerId(ALICE), ("/ip4/10.0.0.2/tcp/31337",), 1)
+    peers.save()
+    log = events(run_directory)
+    for peer in (bert.peer_id, ALICE, load(run_dir.identity(site)).peer_id):
+        log.emit(PeerLeft(peer=peer, reason="left"))
+    assert run(str(run_directory)) == [
+        "INFO bert said goodbye", "INFO ~aLiCe1 said goodbye", f"INFO {site.site.shown} said goodbye",
+    ]  # fmt: skip
+    run_dir.peers_json.write_text("{")
+    assert run(str(run_directory))[0] == f"INFO {short_id(bert.peer_id)} said goodbye"
+    assert run_dir.peers_json.read_text() == "{", "who only reads does not put the file aside"
 
 
 def test_long_lines_are_broken_between_words_behind_date_and_time(
