@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.harness.running.warm import WARM_VARIABLE
 
@@ -22,7 +22,8 @@ LONGEST = (
     *("unit/trainer/test_data.py", "unit/outer/test_invariants.py", "unit/trained/test_adapter_start.py"),
 )
 
-settings.register_profile("fixed", derandomize=True)
+# How long an example takes says something about the machine alone.
+settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default" if os.environ.get("DILOCOXD_NEW_EXAMPLES") else "fixed")
 
 os.environ.setdefault(WARM_VARIABLE, "1")
