@@ -61,7 +61,8 @@ class Visits:
             addresses = [address_text(data) for data in (await swarm.node.connections()).get(peer, ())]
             speed = await self._download_speed(peer)
         except (PeerError, WireError) as error:
-            raise CommandRefused(f"{self.names.of(peer)} does not answer: {self.names.in_words(why_silent(str(error)))}") from error
+            reason = self.names.in_words(why_silent(str(error)))
+            raise CommandRefused(f"{self.names.of(peer)} does not answer: {reason}") from error
         direct = [address for address in addresses if not is_relayed(address)]
         shortest_s, longest_s, offset_s = times_of(hellos)
         return Ping(

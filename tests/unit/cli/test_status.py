@@ -82,7 +82,8 @@ def test_status_shows_what_matters(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "command"), [("", "dilocoxd invite RUN_DIR"), ("one", "dilocoxd invite one"), ("a b", "dilocoxd invite 'a b'")]
+    ("given", "command"),
+    [("", "dilocoxd invite RUN_DIR"), ("one", "dilocoxd invite one"), ("a b", "dilocoxd invite 'a b'")],
 )
 def test_the_command_that_invites_others_names_the_run_directory_that_was_given(given: str, command: str) -> None:
     found = changed(VIEW.status(), admission="invite")
