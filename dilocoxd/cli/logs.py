@@ -102,7 +102,8 @@ def remembered_names(run_directory: Path) -> dict[str, str]:
         me = identity.load(run_dir.identity(site)).peer_id
     except ConfigError:
         return {}
-    return labels_of({**PeersFile(run_dir.peers_json).names(manifest.run_id), me: site.site.shown})
+    names = {str(peer): name for peer, name in PeersFile(run_dir.peers_json).names(manifest.run_id).items()}
+    return labels_of({**names, me: site.site.shown})
 
 
 def shown(lines: Iterator[str], level: Level, label: Callable[[str], str]) -> Iterator[str]:
