@@ -1,5 +1,6 @@
 """`dilocoxd data`: token stores. Runs in a process of its own, because this one never loads numpy."""
 
+import os
 import subprocess
 import sys
 
@@ -74,4 +75,6 @@ def show(seq_len: int, volumes: int, check: bool, as_json: bool, store: str) -> 
 
 
 def _run(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments], check=False).returncode
+    # A signal to this process alone would leave the other one at work, and the store locked.
+    command = [sys.executable, "-m", "dilocoxd.trainer.tokens", "--parent", str(os.getpid()), *arguments]
+    return subprocess.run(command, check=False).returncode
