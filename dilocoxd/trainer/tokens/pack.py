@@ -225,14 +225,17 @@ def _finish(
         (shard for piece in packed for shard in piece.shards), key=lambda s: (s.name.startswith(HELD), s.name)
     )
     index = StoreIndex(settings.dtype, num_ids(tokenizer), settings.eos, tokenizer_digest(tokenizer), tuple(shards))
+    num_empty = sum(piece.num_empty for piece in packed)
+    what = "conversations without an answer" if settings.is_chat else "empty documents"
+    left_out = f"left out: {num_empty} {what}"
     if not index.of_part(TRAIN):
-        raise ConfigError(f"{out}: there is no text to train on in these files; give others")
+        if index.of_part(HELD):
+            raise ConfigError(f"{out}: all documents are held out; lower --held-out, or pack more documents")
+        raise ConfigError(f"{out}: there is no text to train on in these files ({left_out}); give others")
     if settings.held_fraction and not index.of_part(HELD):
         tell("no document was held out: there will be no validation loss; raise --held-out, or pack more documents")
-    num_empty = sum(piece.num_empty for piece in packed)
     if num_empty:
-        what = "conversations without an answer" if settings.is_chat else "empty documents"
-        tell(f"left out: {num_empty} {what}")
+        tell(left_out)
     write_file(out / TOKENIZER, tokenizer.to_str().encode())
     StoreFiles(out, index, {}).check()
     write_file(out / INDEX, index.canonical_bytes())

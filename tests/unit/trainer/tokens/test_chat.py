@@ -149,6 +149,7 @@ def test_stores_of_text_keep_their_hash(tmp_path: Path) -> None:
         ("", {"messages": CHATS[0]}, "has no chat template"),
         (PLAIN, {"text": "x"}, "line 1: field 'messages' is no list of messages"),
         (PLAIN, {"messages": [{"role": "user"}]}, "no list of messages"),
+        (PLAIN, {"messages": CHATS[0][:2]}, "left out: 1 conversations without an answer"),
         (FORGETFUL, {"messages": CHATS[0]}, "writes earlier messages differently"),
         (PLAIN + "{{ raise_exception('no') }}", {"messages": CHATS[0]}, "refuses this conversation"),
     ],

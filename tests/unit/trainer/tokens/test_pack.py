@@ -224,6 +224,10 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     assert "there is no such file" in refused(folder, [folder / "none.txt"])
     assert "no tokenizer" in refused(folder, [lines], tokenizer=folder / "a.png")
     assert "no token '<end>'" in refused(folder, [lines], eos="<end>")
+    one = write_lines(folder / "one.jsonl", ["alone"])
+    assert "all documents are held out; lower --held-out" in refused(folder, [one], held_fraction=0.9999)
+    blank = write_lines(folder / "blank.jsonl", ["", ""])
+    assert "no text to train on in these files (left out: 2 empty documents)" in refused(folder, [blank])
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
