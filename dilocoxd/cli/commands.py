@@ -206,7 +206,7 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
         return manifest, corpora
     stores = {name: path for name, path in corpora.items() if is_store(path)}
     if stores and len(stores) == len(corpora):
-        sources = sources_at(stores, manifest.model.vocab_size)
+        sources = sources_at(stores, manifest.model.vocab_size, manifest.data.sources)
         return manifest.model_copy(update={"data": manifest.data.model_copy(update={"sources": sources})}), stores
     if len(corpora) > 1:
         raise ConfigError(

@@ -20,7 +20,7 @@ from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.config.sections.sources import SourceSection, common_end, store_remedy, weight_min
+from dilocoxd.config.sections.sources import SourceSection, common_end, require_read, store_remedy, weight_min
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path, volumes_here
 from dilocoxd.config.tokens.files import require_volumes
@@ -98,11 +98,20 @@ def _read_index(file: Path, _state: tuple[int, ...]) -> _Index:
     return _Index(index.sha256(), index.vocab_size, index.eos, shards)
 
 
-def sources_at(paths: Mapping[str, str], vocab_size: int) -> tuple[SourceSection, ...]:
-    """The token stores of a new run; the weight of a tiny one is raised so far that it is read. Raises ConfigError."""
+def sources_at(
+    paths: Mapping[str, str], vocab_size: int, named: Iterable[SourceSection] = ()
+) -> tuple[SourceSection, ...]:
+    """The token stores of a new run; those that its run.toml has `named` keep their weight. Raises ConfigError.
+
+    The weight of a tiny one of which run.toml says nothing is raised so far that it is read.
+    """
     found = [source_at(name, path, vocab_size) for name, path in paths.items()]
     least = weight_min([source.weight for source in found])
-    return tuple(source.model_copy(update={"weight": max(source.weight, least)}) for source in found)
+    chosen = {(source.name, source.sha256): source.weight for source in named}
+    weights = [chosen.get((source.name, source.sha256), max(source.weight, least)) for source in found]
+    weighed = [source.model_copy(update={"weight": weight}) for source, weight in zip(found, weights, strict=True)]
+    require_read(weighed)
+    return tuple(weighed)
 
 
 def source_at(name: str, path: str, vocab_size: int) -> SourceSection:

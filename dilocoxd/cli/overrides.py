@@ -65,7 +65,7 @@ def site_options(function: F) -> F:
         click.option("--stages", type=int, metavar="N", help="Pipeline stages at this site; default 1."),
         click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where the stages compute; default cpu."),
         click.option("--cache", metavar="DIR", help="Tokenised corpora; default ~/.cache/dilocoxd."),
-        click.option("--data", multiple=True, metavar="[NAME=]PATH", help="Own text: a file or folder here."),
+        click.option("--data", multiple=True, metavar="[NAME=]PATH", help="Own text or token store: its path here."),
         click.option(
             "--set",
             "settings",

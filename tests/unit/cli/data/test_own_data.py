@@ -1,5 +1,6 @@
 """`--data`: what a run calls its text, and what it says of token stores."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,24 @@ def test_store_becomes_a_source_by_its_hash(store: Path) -> None:
     small = tiny.model_copy(update={"model": tiny.model.model_copy(update={"vocab_size": 290})})
     with pytest.raises(ConfigError, match=r"--set model\.vocab_size=300"):
         own_text(small, {"data": (f"books={store}",)})
+
+
+def test_weights_of_a_run_toml_are_kept(store: Path, tmp_path: Path) -> None:
+    """As docs/data.md says: draft, edit `[[data.sources]]`, start from the copy with the same stores."""
+    other = store.rename(tmp_path / "other")
+    shutil.copytree(other, store)
+    (store / INDEX).write_bytes((other / INDEX).read_bytes().replace(b"900", b"800"))
+    given = {"data": (f"books={store}", f"more={other}")}
+    draft, _ = own_text(new_manifest("tiny", {}), given)
+    assert [one.weight for one in draft.data.sources] == [800.0, 900.0]
+    copy = tmp_path / "own.toml"
+    copy.write_text(draft.to_toml().replace("weight = 800.0", "weight = 100.0"))
+    made, _ = own_text(new_manifest(str(copy), {}), given)
+    assert [(one.name, one.weight) for one in made.data.sources] == [("books", 100.0), ("more", 900.0)]
+    # What was packed anew since weighs as much as it holds now.
+    (store / INDEX).write_bytes((other / INDEX).read_bytes().replace(b"900", b"700"))
+    again, _ = own_text(new_manifest(str(copy), {}), given)
+    assert [one.weight for one in again.data.sources] == [700.0, 900.0]
 
 
 def refusal(manifest: Manifest, **corpora: str) -> str:
