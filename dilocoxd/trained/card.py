@@ -70,8 +70,22 @@ def _opening(manifest: Manifest, facts: Facts) -> str:
     return (
         f"{what} of {facts.anchor.num_parameters:,} parameters, trained by {sites}"
         f" site{'s' if sites != 1 else ''} that only the internet joined, with dilocoxd, on {tokens:,} tokens of"
-        f" `{manifest.data.corpus}`."
+        f" {_texts(manifest)}."
     )
+
+
+def _texts(manifest: Manifest) -> str:
+    sources = manifest.data.sources
+    if not sources:
+        return f"`{manifest.data.corpus}`"
+    named = [f"`{source.name}`" for source in sources if not source.private]
+    return ", ".join([*named, *_private(manifest)])
+
+
+def _private(manifest: Manifest) -> list[str]:
+    """How many private stores there are: what they are called is for the sites of the run alone."""
+    count = sum(source.private for source in manifest.data.sources)
+    return [f"{count} private token store{'s' if count > 1 else ''}"] if count else []
 
 
 def _table(manifest: Manifest, facts: Facts) -> list[str]:
@@ -93,8 +107,9 @@ def _table(manifest: Manifest, facts: Facts) -> list[str]:
     rows += [
         ("model", f"{manifest.model.kind}, {manifest.model.num_layers} layers, width {manifest.model.hidden_size}"),
         *_base_rows(manifest),
-        ("tokenizer", f"sha256 `{manifest.tokenizer.sha256}`" if manifest.tokenizer.sha256 else "not named by the run"),
-        ("data", f"`{manifest.data.corpus}`" + (f", sha256 `{manifest.data.sha256}`" if manifest.data.sha256 else "")),
+        *_init_rows(manifest),
+        ("tokenizer", _tokenizer(manifest)),
+        *_data_rows(manifest),
         ("inner optimizer", f"{inner.optimizer}, learning rate {inner.lr:g}, {strategy.inner_steps} steps per phase"),
         ("outer optimizer", f"{outer.optimizer}, learning rate {outer.lr:g}, momentum {outer.momentum:g}"),
         (
@@ -110,8 +125,38 @@ def _base_rows(manifest: Manifest) -> list[tuple[str, str]]:
     lora = manifest.lora
     if not lora.rank:
         return []
-    files = ", ".join(f"`{name}` sha256 `{sha256}`" for name, sha256 in sorted(lora.base_files.items()))
-    return [("adapter", f"rank {lora.rank}, alpha {lora.alpha:g}"), ("adapts", f"{lora.base_name}: {files}")]
+    adapts = f"{lora.base_name}: {_files(lora.base_files)}"
+    return [("adapter", f"rank {lora.rank}, alpha {lora.alpha:g}"), ("adapts", adapts)]
+
+
+def _init_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """What the first state was made of, if not of the seed alone."""
+    if manifest.init.parent:
+        return [("goes on from", manifest.init.parent)]
+    return [("starts from", _files(manifest.init.files))] if manifest.init.files else []
+
+
+def _tokenizer(manifest: Manifest) -> str:
+    if manifest.tokenizer.files:
+        return _files(manifest.tokenizer.files)
+    return f"sha256 `{manifest.tokenizer.sha256}`" if manifest.tokenizer.sha256 else "not named by the run"
+
+
+def _data_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """The text of the run, or its token stores with the weight by which each was read."""
+    data = manifest.data
+    if not data.sources:
+        return [("data", f"`{data.corpus}`" + (f", sha256 `{data.sha256}`" if data.sha256 else ""))]
+    shared = [
+        f"token store `{one.name}`, {one.num_tokens:,} tokens, weight {one.weight:g}, sha256 `{one.sha256}`"
+        for one in data.sources
+        if not one.private
+    ]
+    return [("data", value) for value in (*shared, *_private(manifest))]
+
+
+def _files(files: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}` sha256 `{sha256}`" for name, sha256 in sorted(files.items()))
 
 
 def _curve(facts: Facts) -> list[str]:
