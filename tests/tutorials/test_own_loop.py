@@ -1,12 +1,11 @@
 """Two sites, each with a training loop of its own in its own process, train one torch module, as the tutorial says.
 
-The loops are examples/own_loop.py as it is; daemons, sockets and buffers are those of a service.
+The loops are examples/own_loop.py, as the tutorial shows it; daemons, sockets and buffers are those of a service.
 """
 
 import json
 import os
 import re
-import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from safetensors.torch import load_file
 
 from tests.harness.running.run_directories import free_port
 from tests.harness.running.sites import wait_until
-from tests.tutorials.documents import ROOT, commands_of, run
+from tests.tutorials.documents import ROOT, commands_of, run, write_files
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 240.0
@@ -54,8 +53,8 @@ def loops(folder: Path) -> list[psutil.Process]:
 
 
 def test_two_loops_of_their_own_train_one_module(folder: Path) -> None:
-    shutil.copy(EXAMPLE, folder / "own_loop.py")
-    ports = {"API1": free_port(), "API2": free_port(), "PORT1": free_port(), "PORT2": free_port()}
+    write_files("own-loop.md", folder)
+    ports = {"API1": free_port(), "API2": free_port()}
     shown = commands_of("own-loop.md")
     printed = run(shown, folder, {name: str(port) for name, port in ports.items()}, PATIENCE_S)
     listing = next(text for one, text in zip(shown, printed, strict=True) if one.command.startswith("ls"))
@@ -119,6 +118,12 @@ def assert_model_is_in_the_snapshot(folder: Path) -> None:
     found, first = load_file(newest / "anchor.safetensors"), load_file(folder / "sine-model" / "model.safetensors")
     assert found.keys() == first.keys()
     assert not all(torch.equal(found[name], first[name]) for name in found)
+
+
+def test_the_tutorial_shows_the_whole_example(tmp_path: Path) -> None:
+    """Who installed the package has no copy of the repository."""
+    write_files("own-loop.md", tmp_path)
+    assert (tmp_path / "own_loop.py").read_text() == EXAMPLE.read_text()
 
 
 def test_the_example_needs_few_lines() -> None:
