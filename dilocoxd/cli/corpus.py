@@ -23,7 +23,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.sources import SourceSection, common_end, require_read, store_remedy, weight_min
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import sources_here, store_path, volumes_here
-from dilocoxd.config.tokens.files import require_volumes
+from dilocoxd.config.tokens.files import files_of, require_volumes
 from dilocoxd.config.tokens.index import INDEX, read_index
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
@@ -306,6 +306,7 @@ def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
     for source in sources:
         path = store_path(source, site)
         _same_store(source, path, manifest.model.vocab_size)
+        files_of(Path(path)).check(1 if source.private else manifest.data.num_volumes)
         counts[source.name] = _index_of(source.name, path).windows(manifest.model.seq_len)
         if source.private and not counts[source.name][0]:
             raise ConfigError(

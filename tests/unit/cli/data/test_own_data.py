@@ -28,6 +28,9 @@ def store(tmp_path: Path) -> Path:
     path.mkdir()
     shards = (ShardInfo("train-00000", 900, 3, "0" * 64, "0" * 64), ShardInfo("held-00000", 90, 1, "0" * 64, "0" * 64))
     (path / INDEX).write_bytes(StoreIndex("uint16", 300, None, "", shards).canonical_bytes())
+    for shard in shards:
+        (path / f"{shard.name}.bin").write_bytes(bytes(2 * shard.num_tokens))
+        (path / f"{shard.name}.ends").write_bytes(bytes(8 * shard.num_documents))
     return path
 
 
@@ -106,6 +109,10 @@ def test_joiner_needs_the_runs_stores(store: Path, notes: Path, tmp_path: Path) 
     other.mkdir()
     (other / INDEX).write_bytes((store / INDEX).read_bytes().replace(b"900", b"901"))
     assert "its hash is" in refusal(manifest, books=str(other))
+    (store / "train-00000.bin").write_bytes(bytes(1000))
+    assert "train-00000.bin has 1000 of 1800 bytes; copy or pack it again" in refusal(manifest, books=str(store))
+    (store / "held-00000.ends").unlink()
+    assert "held-00000.ends is missing; copy or pack it again" in refusal(manifest, books=str(store))
 
 
 def test_path_in_somebody_elses_manifest_is_never_read(notes: Path) -> None:
