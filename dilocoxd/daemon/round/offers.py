@@ -40,11 +40,12 @@ class OfferCheck:
         if len(contributions) != len(offers):
             return f"{len(offers)} offers for {len(contributions)} contributions"
         for offered in zip(contributions, offers, strict=True):
-            if not self._is_known(offered):
+            if not self._check(offered):
                 return f"{offered[0].peer} did not sign phase {offered[0].phase} as it is named"
         return ""
 
-    def _is_known(self, offered: tuple[Contribution, Signature]) -> bool:
+    def _check(self, offered: tuple[Contribution, Signature]) -> bool:
+        """Whether its peer signed it; the newest right ones are remembered."""
         if offered in self._known:
             self._known.move_to_end(offered)
             return True

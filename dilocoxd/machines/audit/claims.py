@@ -50,12 +50,13 @@ class Claims:
         is_near = height - RECENT_ENTRIES <= claim.round < height
         if not is_near or self.is_proved(claim.entry_hash, owner) or claim.teller in self._waiting:
             return False
-        if self._silenced.get(claim.teller, (0, 0))[0] > height or not self._has_room(claim, height):
+        if self._silenced.get(claim.teller, (0, 0))[0] > height or not self._make_room(claim, height):
             return False
         self._waiting[claim.teller] = claim
         return True
 
-    def _has_room(self, claim: Accusation, height: int) -> bool:
+    def _make_room(self, claim: Accusation, height: int) -> bool:
+        """Whether this one may wait; who is known takes the place of the newest stranger."""
         if not claim.is_known and not self._are_strangers_heard(height):
             return False
         if len(self._waiting) < TELLERS_MAX:
