@@ -157,6 +157,8 @@ class App:
 
     async def _run_parts(self) -> None:
         daemon = self._daemon
+        if self._stop.is_set():
+            return  # told while the API began: a site that never ran would be waited for in vain
         async with asyncio.TaskGroup() as group:
             alerts = self._watched(group, daemon.alert_driver.run(), "alerts")
             texts = group.create_task(daemon.sampler.run(), name="texts")

@@ -12,7 +12,7 @@ import pytest
 from dilocoxd.daemon.app import BLOCKED_LIMIT_S, STOP_LIMIT_S
 from dilocoxd.daemon.process.stop_signals import EXIT_NOW
 from tests.harness.running.run_directories import found_run, join_run
-from tests.harness.running.sites import GONE_S, ROOT, SiteProcess, sites, wait_until
+from tests.harness.running.sites import GONE_S, PYTHON, ROOT, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import Fault, events_of, now, wait_event
 
 pytestmark = pytest.mark.processes
@@ -85,6 +85,18 @@ def test_daemon_told_to_stop_while_it_starts_leaves_cleanly(tmp_path: Path) -> N
         assert a.stop() == 0
         assert not alerts(a, began)
         assert not psutil.wait_procs(tree, timeout=GONE_S)[1]
+
+
+def test_daemon_told_to_stop_before_any_part_has_begun_waits_for_none(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        began = now()
+        a.start_command([*PYTHON, "tests.harness.synthetic.stopped_daemon", str(a.run_dir)])
+        assert a.process is not None
+        assert a.process.wait(PATIENCE_S) == 0
+        assert not alerts(a, began), "it waited for workers that nobody had started"
+        assert "Warning" not in a.log_path.read_text()
+        assert [event["exit_code"] for event in events_of(a, "daemon.stopped")] == [0]
 
 
 @pytest.fixture
