@@ -76,19 +76,35 @@ def test_the_broken_rule_fails_in_the_test_that_is_named(tmp_path: Path, monkeyp
 
 def test_the_broken_rule_spoils_the_story_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the way that is told: nobody waits for a majority any more."""
-    from dilocoxd.machines.round import grouping
     from tests.stories.library import STORIES
 
     (story,) = [story for story in STORIES if story.path == FIVE[1]]
+    _break_the_rule(monkeypatch)
+    with pytest.raises(AssertionError, match="the story's moment never came"):
+        story.play()
+
+
+def test_the_broken_rule_fails_the_schedules_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other of those that the command runs."""
+    from tests.simulation.test_seeds import SCENARIOS
+
+    named = set(re.findall(r"`(majority_[a-z_]+)`", STRANGER))
+    assert len(named) == 2
+    asked = [scenario for scenario in SCENARIOS if "majority" in scenario.__name__]
+    _break_the_rule(monkeypatch)
+    assert {scenario.__name__ for scenario in asked if scenario()} == named
+
+
+def _break_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half is enough, wherever the function is imported."""
+    from dilocoxd.machines.round import grouping
+
     rule, broken = _change()
     code = FIVE[3].read_text(encoding="utf-8").replace(rule, broken)
     half_is_enough = ModuleType("half_is_enough")
     monkeypatch.setitem(sys.modules, "half_is_enough", half_is_enough)
     exec(compile(code, "half_is_enough.py", "exec"), half_is_enough.__dict__)
-    changed = half_is_enough.missing_majority
-    monkeypatch.setattr(grouping.missing_majority, "__code__", changed.__code__)  # wherever it is imported
-    with pytest.raises(AssertionError):
-        story.play()
+    monkeypatch.setattr(grouping.missing_majority, "__code__", half_is_enough.missing_majority.__code__)
 
 
 def _change() -> tuple[str, str]:
