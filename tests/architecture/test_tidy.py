@@ -26,7 +26,7 @@ def python_files(*folders: str) -> list[Path]:
 
 
 PRODUCT = python_files("dilocoxd")
-ALL = python_files("dilocoxd", "tests")
+ALL = python_files("dilocoxd", "examples", "protocol", "tests")
 
 
 def parsed(path: Path) -> ast.Module:
@@ -153,13 +153,15 @@ def test_product_file_is_tidy(path: Path) -> None:
     assert ast.get_docstring(tree), f"{where(path)}: no module docstring; say what the file decides or moves"
 
 
-def test_test_files_are_tidy() -> None:
+def test_what_stands_beside_the_product_is_tidy() -> None:
     found: list[str] = []
-    for path in python_files("tests"):
+    for path in ALL:
+        if path in PRODUCT:
+            continue
         tree = parsed(path)
         found += length_problems(path, tree) + mark_problems(path) + skip_problems(path, tree)
         if path.name != "__init__.py" and not ast.get_docstring(tree):
-            found.append(f"{where(path)}: no module docstring; say what the tests prove")
+            found.append(f"{where(path)}: no module docstring; say what the file is for, or what its tests prove")
     report(found)
 
 
