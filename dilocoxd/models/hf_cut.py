@@ -197,7 +197,9 @@ def new_model(config: Any) -> Any:
         # Typed here once: the factories of transformers carry no annotations.
         factory: Any = AutoModelForCausalLM
         return factory.from_config(config, attn_implementation=attention)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RuntimeError) as error:
+    except (
+        *(TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RuntimeError, ArithmeticError),
+    ) as error:
         raise ConfigError(f"transformers cannot build a {config.model_type} from config.json: {error!r}") from error
 
 

@@ -159,18 +159,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         manifest = load_manifest(options.run_toml)
         check_model(ModelConfig.of_run(manifest), keeps_documents_apart=manifest.data.document_mask)
+        plan = make_plan(manifest)  # in its own sizes, of which the tiny one that was checked has few
         found: dict[str, Any] = {}
         if options.init is not None:
             source = Pretrained(options.init)
             if manifest.lora.rank:
                 check_frozen(manifest, source, tell)
             else:
-                found = write_first_state(make_plan(manifest), source, options.out, tell)
+                found = write_first_state(plan, source, options.out, tell)
             found["files"] = source.hashes(tell)
         elif options.from_run is not None:
             scratch = options.out.with_suffix(".parent")
             with StoredState(find_run(options.from_run), options.round, scratch, tell) as state:
-                found = write_first_state(make_plan(manifest), state, options.out, tell) | {"files": {}}
+                found = write_first_state(plan, state, options.out, tell) | {"files": {}}
                 state.finish()
     except DilocoxdError as error:
         tell(f"error: {error}")

@@ -20,6 +20,7 @@ from tests.unit.models.families import FAMILY_CONFIGS
         ("layer_types", ["full_attention"], "layer_types"),
         ("pad_token_id", 100_000, "Padding_idx"),
         ("head_dim", -8, "negative dimension"),
+        ("head_dim", 0, "ZeroDivisionError"),
     ],
 )
 def test_a_field_that_the_library_refuses_is_one_sentence(field: str, value: object, word: str) -> None:

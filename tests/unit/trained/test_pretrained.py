@@ -214,6 +214,21 @@ def test_config_that_does_not_exist_is_called_so(tmp_path: Path, refused: Callab
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("head_dim", 1 << 60, "cannot build a llama from config.json"),
+        ("head_dim", -8, "negative dimension"),
+        ("max_position_embeddings", "many", "'max_position_embeddings' expected int"),
+    ],
+)
+def test_a_size_that_no_tiny_model_has_is_refused_before_the_run_is_there(
+    tmp_path: Path, refused: Callable[..., str], field: str, value: object, words: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {field: value}))
+    assert words in refused(tmp_path, "--config", str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (spoil_shard, "is missing"),
