@@ -44,9 +44,11 @@ class ChatEncoder:
         library: Any = AutoTokenizer
         try:
             # A conversation may be longer than the model's window, and is cut into windows later.
-            self._tokenizer = library.from_pretrained(folder, model_max_length=_NO_LIMIT)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder}: transformers cannot load this tokenizer ({error})") from error
+            # Unless told not to, it asks on the terminal whether code of that folder shall run, and takes a "y".
+            self._tokenizer = library.from_pretrained(folder, model_max_length=_NO_LIMIT, trust_remote_code=False)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"{folder}: transformers cannot load this tokenizer ({said}); give another") from error
         template = self._tokenizer.chat_template
         if not isinstance(template, str):
             raise ConfigError(

@@ -1,5 +1,6 @@
 """Conversations to a token store with a loss mask: the mask is transformers' own, and only answers are trained."""
 
+import io
 import json
 from pathlib import Path
 
@@ -185,3 +186,25 @@ def test_without_transformers_conversations_are_refused_in_one_sentence(
     monkeypatch.setattr(installed_models.PathFinder, "find_spec", lambda *_: None)
     with pytest.raises(ConfigError, match=r"--chat needs transformers, .* pip install 'dilocoxd\[hf\]'"):
         ChatEncoder(tmp_path)
+
+
+def test_code_beside_a_tokenizer_never_runs_whatever_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(tmp_path / "tokenizer", PLAIN)
+    (folder / "tokenization_own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(ConfigError, match="custom code") as refused:
+        ChatEncoder(folder)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("text", ["[1]", '"x"', '{"chat_template": 5}', '{"added_tokens_decoder": {"x": 1}}', "{"])
+def test_a_tokenizers_table_that_is_none_is_one_sentence(tmp_path: Path, text: str) -> None:
+    folder = save(tmp_path / "tokenizer", "")
+    (folder / "tokenizer_config.json").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        ChatEncoder(folder)
+    assert "\n" not in str(refused.value)
