@@ -15,6 +15,8 @@ TOKENIZER_FILES = (
     *("vocab.json", "merges.txt", "tokenizer.model", "spiece.model"),
 )
 """Everything of a tokenizer that transformers looks for; only the first must be there."""
+TOKENIZER_FILE_BYTES_MAX = 64 << 20
+"""Twice the largest that is known. A newcomer takes no larger one from a peer, so no run begins with one."""
 
 
 class InitSection(Section):

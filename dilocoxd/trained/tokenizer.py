@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dilocoxd.config.origin import TOKENIZER_FILES
+from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX, TOKENIZER_FILES
 from dilocoxd.errors import ConfigError
 from dilocoxd.trained.model_config import SpecialTokens
 
@@ -31,23 +31,38 @@ class TokenizerFiles:
     def path(self) -> Path:
         return self.folder / TOKENIZER_NAME
 
+    def check(self) -> None:
+        """Raise ConfigError for files that `special` cannot read, or that are too large to be sent to a newcomer."""
+        for path in (self.folder / name for name in FILE_NAMES):
+            if path.is_file() and path.stat().st_size > TOKENIZER_FILE_BYTES_MAX:
+                raise ConfigError(
+                    f"{path} has more than {TOKENIZER_FILE_BYTES_MAX >> 20} MiB, which is no tokenizer; give another"
+                )
+        self.special()
+
     def special(self) -> SpecialTokens:
         """Ids of the special tokens that tokenizer_config.json names. Raises ConfigError for a damaged file."""
         config = self._table(CONFIG_NAME)
         if not config:
             return SpecialTokens()
-        ids = {one["content"]: int(one["id"]) for one in self._table(TOKENIZER_NAME).get("added_tokens", [])}
+        added = self._table(TOKENIZER_NAME).get("added_tokens") or []
+        try:
+            ids: dict[str, int] = {one["content"]: int(one["id"]) for one in added}
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise ConfigError(f"{self.path}: its added tokens are none ({error!r}); give a whole tokenizer") from error
         found = (ids.get(_content(config.get(f"{name}_token"))) for name in ("eos", "bos", "pad"))
         return SpecialTokens(*found)
 
     def _table(self, name: str) -> dict[str, Any]:
         try:
-            table = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            table: object = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            if not isinstance(table, dict):
+                raise ValueError("it is no table")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{self.folder / name} cannot be read ({error}); give a whole tokenizer") from error
-        return table if isinstance(table, dict) else {}
+        return table
 
     def copy_to(self, folder: Path, seq_len: int) -> list[str]:
         """Copy all files; a trained tokenizer gets the config file that transformers wants. Returns their names."""

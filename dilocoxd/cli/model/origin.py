@@ -15,7 +15,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections import own_module
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.installed_models import installed_model
-from dilocoxd.trained.tokenizer import FILE_NAMES, TOKENIZER_NAME
+from dilocoxd.trained.tokenizer import FILE_NAMES, TOKENIZER_NAME, TokenizerFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
 _JSON_BYTES_MAX = 256 << 20
@@ -142,6 +142,8 @@ def origin_of(options: dict[str, object]) -> Origin:
     if folder is not None and not (folder / "config.json").is_file():
         raise ConfigError(f"--init {folder}: there is no config.json in it; give the directory of a Hugging Face model")
     given = _tokenizer_given(tokenizer, folder)
+    if given is not None:
+        TokenizerFiles(given).check()
     return Origin(folder, Path(config) if config else None, given, int(str(lora or 0)), own=own)
 
 
@@ -202,7 +204,9 @@ def vocabulary_of(path: Path) -> int:
         vocab = table["model"]["vocab"]
         ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
         ids += [token["id"] for token in table.get("added_tokens", [])]
-        return int(max(ids)) + 1
+        if other := [one for one in ids if type(one) is not int]:
+            raise TypeError(f"{str(other[0])[:40]!r} is no id")
+        return max(ids) + 1
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: is no tokenizer ({error!r}); give a folder with a whole tokenizer.json") from error
 

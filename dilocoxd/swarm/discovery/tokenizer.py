@@ -2,15 +2,13 @@
 
 import hashlib
 from pathlib import Path
-from typing import Final
 
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX
 from dilocoxd.errors import WireError
 from dilocoxd.store.durable import write_file
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.swarm.discovery.fetching import AskedPeer, fetch
-
-FILE_BYTES_MAX: Final = 64 << 20
 
 
 def fetch_tokenizer(access: Access, manifest: Manifest, folder: Path) -> None:
@@ -21,7 +19,7 @@ def fetch_tokenizer(access: Access, manifest: Manifest, folder: Path) -> None:
 
     async def question(source: AskedPeer) -> None:
         for name, sha256 in manifest.tokenizer.files.items():
-            data = await source.client.fetch_bytes(source.peer, f"tokenizer/{name}", bytes_max=FILE_BYTES_MAX)
+            data = await source.client.fetch_bytes(source.peer, f"tokenizer/{name}", bytes_max=TOKENIZER_FILE_BYTES_MAX)
             if hashlib.sha256(data).hexdigest() != sha256:
                 raise WireError("bad_hash", f"{source.peer} sent another {name} than the run's")
             write_file(folder / name, data)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from tokenizers import Tokenizer
 
+from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens.store import TOKENIZER
 
@@ -24,6 +25,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer at `path`, a tokenizer.json or a folder with one. Raises ConfigError."""
     file = tokenizer_file(path)
     try:
+        if file.stat().st_size > TOKENIZER_FILE_BYTES_MAX:
+            raise ValueError(f"it has more than {TOKENIZER_FILE_BYTES_MAX >> 20} MiB")
         text = file.read_text(encoding="utf-8")
         tables = json.loads(text)
         largest = largest_id(tables)

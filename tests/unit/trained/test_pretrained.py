@@ -1,6 +1,7 @@
 """Models in: what transformers saved becomes shared state 0, and comes out again as the same model, for each family."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -15,12 +16,14 @@ from transformers import AutoTokenizer
 
 from dilocoxd.cli.main import cli, main
 from dilocoxd.config.manifest import load_manifest, manifest_from_tables
+from dilocoxd.errors import ConfigError
 from dilocoxd.models.pretrained import Pretrained
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.store import snapshots
 from dilocoxd.trained.incoming.first_state import write_first_state
 from dilocoxd.trained.tokenizer import require_packed_with
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import LoadState
 from dilocoxd.wire.local.worker import WorkerFailed
@@ -226,6 +229,35 @@ def test_a_size_that_no_tiny_model_has_is_refused_before_the_run_is_there(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {field: value}))
     assert words in refused(tmp_path, "--config", str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("tokenizer_config.json", "{", "tokenizer_config.json cannot be read"),
+        ("tokenizer_config.json", "[" * 200_000, "tokenizer_config.json cannot be read"),
+        ("tokenizer_config.json", "[1]", "it is no table"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": Infinity}}}', "'inf' is no id"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 0}}, "added_tokens": [5]}', "added tokens are none"),
+        ("tokenizer.json", "nonsense", "tokenizer.json cannot be read"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_is_refused_before_the_run_is_there(
+    tmp_path: Path, refused: Callable[..., str], name: str, text: str, words: str
+) -> None:
+    save_tokenizer(tmp_path / "mine")
+    (tmp_path / "mine" / name).write_text(text)
+    assert words in refused(tmp_path, "--tokenizer", str(tmp_path / "mine"))
+
+
+def test_a_file_that_is_too_large_for_a_tokenizer_is_refused_unread(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    save_tokenizer(tmp_path / "mine")
+    os.truncate(tmp_path / "mine" / "tokenizer.json", 1 << 40)
+    assert "has more than 64 MiB" in refused(tmp_path, "--tokenizer", str(tmp_path / "mine"))
+    with pytest.raises(ConfigError, match="has more than 64 MiB"):
+        load_tokenizer(tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
