@@ -7,15 +7,15 @@ can be refused without reading the weights is refused first.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, fsync_directory, store_error, write_file
+from dilocoxd.store.durable import fsync_directory, store_error, write_file
 from dilocoxd.store.file_hash import file_sha256
+from dilocoxd.store.hidden_folder import hidden_folder
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained import curve
 from dilocoxd.trained.adapter import ADAPTER_CONFIG_NAME, adapter_config, write_adapter_weights
@@ -66,23 +66,20 @@ def export(run: StoredRun, wanted: Wanted, tokenizer: TokenizerFiles, out: Path,
     """
     require_free(out)
     averaged_rounds(newest_round(run) if wanted.round is None else wanted.round, wanted.average)
-    temporary = out.absolute().with_name(f".{out.absolute().name}{TEMPORARY_SUFFIX}")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        anchor, chain = _chosen(run, wanted, temporary / ".rebuilt", tell)
-        files = _write_all(run, wanted, tokenizer, (anchor, chain), temporary)
-        (temporary / ".rebuilt").unlink(missing_ok=True)
-        total = sum((temporary / name).stat().st_size for name in files)
-        fsync_directory(temporary)
-        if out.exists():
-            out.rmdir()
-        temporary.rename(out)
-        fsync_directory(out.absolute().parent)
+        with hidden_folder(out) as folder:
+            require_free(out)  # again: another process may have just ended
+            anchor, chain = _chosen(run, wanted, folder / ".rebuilt", tell)
+            files = _write_all(run, wanted, tokenizer, (anchor, chain), folder)
+            (folder / ".rebuilt").unlink(missing_ok=True)
+            total = sum((folder / name).stat().st_size for name in files)
+            fsync_directory(folder)
+            if out.exists():
+                out.rmdir()
+            folder.rename(out)
+            fsync_directory(out.absolute().parent)
     except OSError as error:
         raise store_error("exporting the model", out, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return Exported(out, anchor.round, anchor.num_parameters, total, tuple(files))
 
 

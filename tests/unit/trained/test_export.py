@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import prune
 from dilocoxd.telemetry.catalogue import ValidationMeasured
 from dilocoxd.telemetry.events import EventLog
+from dilocoxd.trained import export as export_module
 from dilocoxd.trained.anchor import anchor_of_snapshot
 from dilocoxd.trained.load import filled
 from dilocoxd.trainer.whole import flat_layout, whole_model
@@ -163,6 +165,36 @@ def test_an_existing_directory_is_never_touched(run: RunOnDisk, tmp_path: Path) 
     with pytest.raises(ConfigError, match="exists already"):
         export(run, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_two_exports_at_once_to_one_place_do_not_meet(
+    run: RunOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins when the first has written its weights."""
+    refused, write = [], export_module.write_shards
+
+    def meanwhile(*arguments: Any) -> list[str]:
+        names = write(*arguments)
+        if not refused:
+            refused.append("")
+            with pytest.raises(ConfigError, match="another process makes it just now") as error:
+                export(run, tmp_path / "out")
+            refused[0] = str(error.value)
+        return names
+
+    monkeypatch.setattr(export_module, "write_shards", meanwhile)
+    assert export(run, tmp_path / "out").exit_code == 0
+    assert "\n" not in refused[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert torch.equal(flat(run, tmp_path / "out"), run.anchors[4])
+
+
+def test_what_a_killed_export_left_is_cleared_away(run: RunOnDisk, tmp_path: Path) -> None:
+    (tmp_path / ".out.tmp" / "below").mkdir(parents=True)
+    (tmp_path / ".out.tmp" / "model.safetensors").write_bytes(b"half")
+    assert export(run, tmp_path / "out").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert torch.equal(flat(run, tmp_path / "out"), run.anchors[4])
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
