@@ -4,12 +4,11 @@ torch is never loaded here: `python -m dilocoxd.trained.incoming.first_state` do
 """
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.origin import InitSection
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.store.first_state import StateHashes, publish_first_state, require_same_files
+from dilocoxd.store.hidden_folder import hidden_folder
 from dilocoxd.store.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -93,7 +93,14 @@ def joined_first_state(manifest: Manifest, init: Path | None, near: Path, access
         from dilocoxd.swarm.discovery.first_state import fetch_first_state
 
         said = replace(access, tell=lambda line: click.echo(f"model: {line}", err=True))
-        yield FirstState(manifest, folder, fetch_first_state(said, manifest, folder))
+        fetch_first_state(said, manifest, folder)
+        found = _work(manifest, ["--fetched"], folder)
+        if found["state_digest"] != manifest.init.state_digest:
+            raise ConfigError(
+                "a peer sent other weights than those that the run started from; give them with --init DIR, or join"
+                " through another peer"
+            )
+        yield FirstState(manifest, folder, _hashes(found))
 
 
 def _hashes(found: dict[str, Any]) -> StateHashes:
@@ -119,16 +126,13 @@ def _require_base(manifest: Manifest, init: Path | None, near: Path) -> None:
 @contextmanager
 def _beside(near: Path) -> Iterator[Path]:
     """A temporary folder on the disk of the run directory."""
-    parent = near.absolute().parent
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".dilocoxd-first-state-", dir=parent))
-    except OSError as error:
-        raise StoreError(f"{parent}: cannot be written ({error.strerror}); give --dir a writable place") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(hidden_folder(near, ".first-state"))
+        except OSError as error:
+            parent = near.absolute().parent
+            raise StoreError(f"{parent}: cannot be written ({error.strerror}); give --dir a writable place") from error
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _work(manifest: Manifest, source: Sequence[str], folder: Path) -> dict[str, Any]:

@@ -1,34 +1,48 @@
-"""Fetches snapshot 0 of a run that starts from pretrained weights, for a newcomer that does not have the files.
+"""Fetches the anchor of snapshot 0 of a run that starts from pretrained weights, for a newcomer that does not have them.
 
-What it must be is said by the manifest, which is verified: state digest of the index, sha256 of each chunk.
+The peer's index says how long it is and the sha256 of each chunk. Whether it is the run's is for the caller to compute:
+all else of state 0 follows from the plan, and the manifest names its digest.
 """
 
 import asyncio
 import functools
 from pathlib import Path
+from typing import Final
 
+from dilocoxd.config.footprint.counts import model_parameters
+from dilocoxd.config.hugging_face import idle_parameters
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.store.first_state import StateHashes
-from dilocoxd.store.snapshots import INDEX_BYTES_MAX, INDEX_NAME, SnapshotFile, decode_index, hash_chunks
+from dilocoxd.store.snapshots import (
+    FILE_BYTES_MAX,
+    INDEX_BYTES_MAX,
+    INDEX_NAME,
+    SnapshotFile,
+    decode_index,
+    hash_chunks,
+)
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.swarm.discovery.fetching import AskedPeer, fetch, fetch_file
 
+_BYTES_OF_A_PARAMETER: Final = 32
+"""Eight times what an anchor has: the manifest tells the size of a model near enough, not to the byte."""
+_HEADER_BYTES: Final = 64 << 20
 
-def fetch_first_state(access: Access, manifest: Manifest, folder: Path) -> StateHashes:
-    """Fill `folder` with the files of snapshot 0; what its index says. Blocks; runs its own event loop.
 
-    Raises ConfigError if no peer has it or what comes is not what the manifest names; JoinError, StoreError.
+def fetch_first_state(access: Access, manifest: Manifest, folder: Path) -> None:
+    """Put the anchor of snapshot 0, as one peer has it, into `folder`. Blocks; runs its own event loop.
+
+    Raises ConfigError if no peer has it or what comes cannot be what the manifest names; JoinError, StoreError.
     """
 
-    async def question(source: AskedPeer) -> StateHashes:
-        return await _download(source, manifest, folder)
+    async def question(source: AskedPeer) -> None:
+        await _download(source, manifest, folder)
 
     what, instead = "the model that the run started from", "give its files with --init DIR"
-    return fetch(access, manifest.run_id, what, instead, question)
+    fetch(access, manifest.run_id, what, instead, question)
 
 
-async def _download(source: AskedPeer, manifest: Manifest, folder: Path) -> StateHashes:
+async def _download(source: AskedPeer, manifest: Manifest, folder: Path) -> None:
     data = await source.client.fetch_bytes(source.peer, f"snapshot/0/{INDEX_NAME}", bytes_max=INDEX_BYTES_MAX)
     try:
         index = await asyncio.to_thread(decode_index, data, f"snapshot 0 of {source.peer}")
@@ -36,11 +50,20 @@ async def _download(source: AskedPeer, manifest: Manifest, folder: Path) -> Stat
         raise WireError("malformed", str(error)) from error
     if (index.run_id, index.round, index.state_digest) != (manifest.run_id, 0, manifest.init.state_digest):
         raise WireError("bad_hash", f"snapshot 0 of {source.peer} is not the state that the manifest names")
-    for file in index.files:
-        is_right = functools.partial(_is_file, named=file)
-        resource = f"snapshot/0/{file.name}"
-        await fetch_file(source, resource, folder / file.name, file.size, file.name, is_right)
-    return StateHashes(index.anchor_sha256, index.segments)
+    anchor, most = index.files[0], bytes_max(manifest)
+    if anchor.size > most:
+        raise WireError("too_large", f"{anchor.name} of {source.peer} has {anchor.size} bytes, at most {most}")
+    is_right = functools.partial(_is_file, named=anchor)
+    await fetch_file(source, f"snapshot/0/{anchor.name}", folder / anchor.name, anchor.size, anchor.name, is_right)
+
+
+def bytes_max(manifest: Manifest) -> int:
+    """Longer than any anchor of this run, so that a liar does not fill the disk."""
+    model = manifest.model
+    if model.kind == "python":
+        return FILE_BYTES_MAX  # what its sizes mean is up to the package that it comes from
+    idle = idle_parameters(model.config) if model.kind == "hf" else 0
+    return _BYTES_OF_A_PARAMETER * (model_parameters(manifest) + idle) + _HEADER_BYTES
 
 
 def _is_file(path: Path, named: SnapshotFile) -> bool:

@@ -28,8 +28,8 @@ from dilocoxd.outerworker.plan import HEADER_BYTES, OuterPlan, make_plan
 from dilocoxd.outerworker.schedule_memory import Memory
 from dilocoxd.outerworker.tensor_file import anchor_entries, memory_entries, momentum_entries
 from dilocoxd.store import snapshots
-from dilocoxd.store.durable import SteadyWriter, store_error
-from dilocoxd.store.tensor_header import encode_header
+from dilocoxd.store.durable import Corrupt, SteadyWriter, store_error
+from dilocoxd.store.tensor_header import encode_header, read_header
 from dilocoxd.trained.found import find_run
 from dilocoxd.trained.incoming.stored_state import StoredState
 from dilocoxd.wire.layout import ParamSpec, Segment
@@ -54,10 +54,22 @@ def write_first_state(plan: OuterPlan, source: ParameterSource, folder: Path, te
 
     Raises ConfigError for weights that do not fit the model, StoreError for a disk that refuses.
     """
+    return _with_anchor(plan, folder, lambda path, memory: _write_anchor(plan, source, path, tell, memory))
+
+
+def complete_first_state(plan: OuterPlan, folder: Path, tell: Tell) -> dict[str, Any]:
+    """The same where a peer's anchor is in `folder` already: the rest of state 0 follows from the plan.
+
+    What it is called is computed, so that whoever knows the state's digest knows whether it is the run's.
+    """
+    return _with_anchor(plan, folder, lambda path, memory: _read_anchor(plan, path, tell, memory))
+
+
+def _with_anchor(plan: OuterPlan, folder: Path, anchor: Callable[[Path, Memory], list[Leaf]]) -> dict[str, Any]:
     try:
         memory = _write_memory(plan, folder / snapshots.MEMORY_NAME)
         _write_momentum(plan, folder / snapshots.MOMENTUM_NAME)
-        leaves = _write_anchor(plan, source, folder / snapshots.ANCHOR_NAME, tell, memory)
+        leaves = anchor(folder / snapshots.ANCHOR_NAME, memory)
     except OSError as error:
         raise store_error("writing the first state", folder, error) from error
     root = root_of(0, memory.digested_header(0), leaves)
@@ -72,7 +84,7 @@ def write_first_state(plan: OuterPlan, source: ParameterSource, folder: Path, te
 def _write_anchor(plan: OuterPlan, source: ParameterSource, path: Path, tell: Tell, memory: Memory) -> list[Leaf]:
     """The leaves of state 0, whose optimizer state is zeros."""
     source.require(tuple(plan.layout.params))  # what is missing is said before gigabytes are written
-    hashes = AnchorStream([4 * s.numel for s in plan.segments], lambda index: _rest(plan, memory, plan.segments[index]))
+    hashes = _hashes_of(plan, memory)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         writer = SteadyWriter(fd)
@@ -88,6 +100,28 @@ def _write_anchor(plan: OuterPlan, source: ParameterSource, path: Path, tell: Te
     finally:
         os.close(fd)
     return hashes.leaves
+
+
+def _read_anchor(plan: OuterPlan, path: Path, tell: Tell, memory: Memory) -> list[Leaf]:
+    """The leaves of state 0 with the anchor at `path`. Raises ConfigError for a file that is no anchor of this run."""
+    try:
+        offset, entries, _ = read_header(path)
+    except Corrupt as error:
+        raise ConfigError(f"a peer sent no model ({error}); join through another peer") from error
+    left = sum(entry.num_bytes for entry in entries)
+    if entries != anchor_entries(plan) or path.stat().st_size != offset + left:
+        raise ConfigError("a peer sent another model than the run's; join through another peer")
+    hashes = _hashes_of(plan, memory)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while data := file.read(snapshots.CHUNK_BYTES):
+            hashes.add(data)
+    tell(f"reading the model that came: {left:,} bytes")
+    return hashes.leaves
+
+
+def _hashes_of(plan: OuterPlan, memory: Memory) -> AnchorStream:
+    return AnchorStream([4 * s.numel for s in plan.segments], lambda index: _rest(plan, memory, plan.segments[index]))
 
 
 def _rest(plan: OuterPlan, memory: Memory, segment: Segment) -> Iterator[bytes | memoryview]:
@@ -147,9 +181,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--run-toml", type=Path, required=True)
     parser.add_argument("--init", type=Path, default=None, help="directory of the pretrained model")
+    parser.add_argument("--fetched", action="store_true", help="the anchor is in --out, from a peer")
     parser.add_argument("--from-run", type=Path, default=None, help="run directory or snapshot of another run")
     parser.add_argument("--round", type=int, default=0, help="which state of it")
-    parser.add_argument("--out", type=Path, default=None, help="empty folder for the files of the snapshot")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the files of the snapshot")
     options = parser.parse_args(arguments)
 
     def tell(text: str) -> None:
@@ -168,8 +203,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 found = write_first_state(plan, source, options.out, tell)
             found["files"] = source.hashes(tell)
+        elif options.fetched:
+            found = complete_first_state(plan, options.out, tell)
         elif options.from_run is not None:
-            scratch = options.out.with_suffix(".parent")
+            scratch = options.out / ".parent"
             with StoredState(find_run(options.from_run), options.round, scratch, tell) as state:
                 found = write_first_state(plan, state, options.out, tell) | {"files": {}}
                 state.finish()
