@@ -52,11 +52,15 @@ class _Mapped:
         length = info.num_tokens * self._item + self._skip
         with place.path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=start - self._skip)
+        self._path, self._end = place.path, start - self._skip + length
         self._map.madvise(mmap.MADV_RANDOM)
         self._touched = 0
 
     def read(self, start: int, count: int) -> Ids:
-        """`count` ids from `start` on, a copy."""
+        """`count` ids from `start` on, a copy. Raises ConfigError if the file was cut off since."""
+        if self._map.size() < self._end:
+            # To touch what is gone ends the process by SIGBUS, without a word.
+            raise ConfigError(f"{self._path} became shorter while it was read; copy or pack it again")
         found = np.frombuffer(self._map, self._dtype, count, self._skip + start * self._item).astype(np.int64)
         self._touched += count * self._item + 2 * _FAULT_BYTES
         if self._touched > _TOUCHED_BYTES_MAX:

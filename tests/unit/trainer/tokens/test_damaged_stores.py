@@ -137,3 +137,13 @@ def test_token_that_the_vocabulary_does_not_have_is_named(store: TokenStore, tmp
     assert live.train.sample(3, 32).tolist() == good.tolist()
     with pytest.raises(ConfigError, match=r"train-00000\.bin is not what it was .* from 128 on .* size 301"):
         live.train.sample(4, 32)
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_shard_that_is_cut_off_while_it_is_read_is_named(size: int, store: TokenStore, tmp_path: Path) -> None:
+    folder = copy(store, tmp_path)
+    part = open_store(folder).train
+    part.sample(0, 8)
+    os.truncate(folder / "train-00000.bin", size)
+    with pytest.raises(ConfigError, match=r"train-00000\.bin became shorter while it was read"):
+        part.sample(0, 8)
