@@ -1,4 +1,4 @@
-"""Fetches the anchor of snapshot 0 of a run that starts from pretrained weights, for a newcomer that does not have them.
+"""Fetches the anchor of snapshot 0, which pretrained weights became, for a newcomer that does not have them.
 
 The peer's index says how long it is and the sha256 of each chunk. Whether it is the run's is for the caller to compute:
 all else of state 0 follows from the plan, and the manifest names its digest.
