@@ -128,8 +128,11 @@ def check_documents(
     waiting = documents(first, written, Counter(held(leases)), leases.fresh)
     assert max(document.epoch for document in in_model) >= 1
     settled = [document for document in in_model if waiting[document] == {0}]
-    several = {document for document in settled if in_model[document] != {1}}
+    twice = Counter(sample for sample, times in counted.items() if times > 1)
+    again = documents(first, written, twice, leases.fresh)
+    several = {document for document in settled if again[document] != {0}}
     assert leases.num_twice or not several
+    assert all(in_model[document] == {1} for document in settled if document not in several), "not once"
     died = documents(other, written, by_dead, leases.fresh)
     assert died.keys() == in_model.keys()
     assert {document for document in settled if max(died[document])} - several
