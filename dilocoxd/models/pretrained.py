@@ -156,13 +156,20 @@ def _weight_files(folder: Path) -> list[Path]:
             raise ConfigError(f"{index}: cannot be read ({error!r}); download the model again") from error
     else:
         names = [SINGLE_NAME]
-    missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
+    missing = [name for name in names if Path(name).name != name or not _is_file(folder / name)]
     if missing:
         raise ConfigError(
-            f"{folder}: {missing[0]} is missing ({len(missing)} of {len(names)} files of weights); download the model"
-            " again, as safetensors"
+            f"{folder}: {missing[0]:.200} is missing ({len(missing)} of {len(names)} files of weights); download the"
+            " model again, as safetensors"
         )
     return [folder / name for name in names]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have, or a folder that cannot be searched
+        return False
 
 
 def _tensors_of(path: Path) -> dict[str, Found]:

@@ -266,10 +266,13 @@ def make_plan(manifest: Manifest, part: OuterPart = WHOLE) -> OuterPlan:
     """The plan of a run, of all or of one part of it. Raises ConfigError for a manifest that no site can follow."""
     strategy, outer = manifest.strategy, manifest.outer
     model = ModelConfig.of_run(manifest)
-    layout = make_layout(param_specs(model), strategy.segment_elements_max)
-    _check_messages(layout, 1)  # before the transform, which works on each segment
+    params = param_specs(model)
+    numel = sum(param.numel for param in params)
+    _check_messages(numel, numel // strategy.segment_elements_max, 1)  # before as many segments are made
+    layout = make_layout(params, strategy.segment_elements_max)
+    _check_messages(numel, len(layout.segments), 1)  # before the transform, which works on each segment
     transform = _transform(manifest, layout)
-    _check_messages(layout, transform.num_passes)
+    _check_messages(numel, len(layout.segments), transform.num_passes)
     plan = OuterPlan(
         manifest,
         layout,
@@ -294,12 +297,11 @@ def _check_snapshots(plan: OuterPlan) -> None:
         )
 
 
-def _check_messages(layout: Layout, num_passes: int) -> None:
+def _check_messages(numel: int, count: int, num_passes: int) -> None:
     """Raise ConfigError for more segments than the messages of a round can name."""
-    count = len(layout.segments)
     if count > SEGMENTS_MAX or count * num_passes > RESULT_HASHES_MAX:
         raise ConfigError(
-            f"{layout.numel} parameters make {count} segments in {num_passes} passes, but the messages of a round"
+            f"{numel} parameters make {count} segments in {num_passes} passes, but the messages of a round"
             f" name at most {SEGMENTS_MAX} segments and {RESULT_HASHES_MAX} results; raise"
             " strategy.segment_elements_max"
         )

@@ -86,3 +86,10 @@ def test_an_index_that_names_no_files_is_one_sentence(tmp_path: Path, names: obj
     (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": names}))
     with pytest.raises(ConfigError, match="cannot be read"):
         Pretrained(tmp_path)
+
+
+def test_an_index_with_a_name_that_no_file_can_have_is_one_sentence(tmp_path: Path) -> None:
+    written(tmp_path, HONEST)
+    (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
+    with pytest.raises(ConfigError, match=r"x{200} is missing"):
+        Pretrained(tmp_path)

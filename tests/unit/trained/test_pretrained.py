@@ -221,6 +221,7 @@ def test_config_that_does_not_exist_is_called_so(tmp_path: Path, refused: Callab
     [
         ("head_dim", 1 << 60, "cannot build a llama from config.json"),
         ("head_dim", -8, "negative dimension"),
+        ("head_dim", 1 << 31, "parameters make 201326593 segments"),
         ("max_position_embeddings", "many", "'max_position_embeddings' expected int"),
     ],
 )
