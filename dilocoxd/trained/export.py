@@ -65,6 +65,7 @@ def export(run: StoredRun, wanted: Wanted, tokenizer: TokenizerFiles, out: Path,
     there is nothing at `out`.
     """
     require_free(out)
+    place = out.absolute()  # the kernel removes no ".", and whoever stands in it stands nowhere then
     averaged_rounds(newest_round(run) if wanted.round is None else wanted.round, wanted.average)
     try:
         with hidden_folder(out) as folder:
@@ -74,10 +75,10 @@ def export(run: StoredRun, wanted: Wanted, tokenizer: TokenizerFiles, out: Path,
             (folder / ".rebuilt").unlink(missing_ok=True)
             total = sum((folder / name).stat().st_size for name in files)
             fsync_directory(folder)
-            if out.exists():
-                out.rmdir()
-            folder.rename(out)
-            fsync_directory(out.absolute().parent)
+            if place.exists():
+                place.rmdir()
+            folder.rename(place)
+            fsync_directory(place.parent)
     except OSError as error:
         raise store_error("exporting the model", out, error) from error
     return Exported(out, anchor.round, anchor.num_parameters, total, tuple(files))

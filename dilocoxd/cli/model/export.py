@@ -1,6 +1,7 @@
 """`dilocoxd export`: the trained model as a directory that transformers, and what understands its files, can load."""
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def export(
     Of a stopped or a running site, or of one snapshot (RUN_DIR/snapshots/ROUND). Needs no GPU. A round without a
     snapshot is made again from the log, in memory. A third party can check the result: see README.md in it.
     """
+    if not math.isfinite(shard_gb):
+        raise click.BadParameter(f"{shard_gb} is no size", param_hint="--shard-gb")
     # Only here: numpy is not needed by commands that answer at once.
     from dilocoxd.trained.export import Wanted, export as write_model
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from click import BadParameter
 from click.testing import CliRunner, Result
 from safetensors import safe_open
 from transformers import AutoTokenizer
@@ -187,6 +188,22 @@ def test_two_exports_at_once_to_one_place_do_not_meet(
     assert "\n" not in refused[0]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert torch.equal(flat(run, tmp_path / "out"), run.anchors[4])
+
+
+def test_the_folder_that_one_stands_in_may_be_named(
+    run: RunOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert export(run, Path()).exit_code == 0
+    assert torch.equal(flat(run, tmp_path / "here"), run.anchors[4])
+
+
+@pytest.mark.parametrize("size", ["inf", "nan"])
+def test_files_without_a_size_are_refused(run: RunOnDisk, tmp_path: Path, size: str) -> None:
+    with pytest.raises(BadParameter, match=f"{size} is no size"):
+        export(run, tmp_path / "out", "--shard-gb", size)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_export_left_is_cleared_away(run: RunOnDisk, tmp_path: Path) -> None:
