@@ -6,12 +6,16 @@ Every file that matters is written under a temporary name, fsynced, renamed, and
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dilocoxd.errors import StoreError
+from dilocoxd.errors import ConfigError, StoreError
 
 TEMPORARY_SUFFIX = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -112,3 +116,45 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as JSON, atomically and durably. Raises StoreError (DiskFull)."""
     write_file(path, json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n")
+
+
+@contextmanager
+def hidden_folder(place: Path, suffix: str = TEMPORARY_SUFFIX) -> Iterator[Path]:
+    """An empty folder beside `place`, where one process at a time makes what shall be there.
+
+    Gone at the end, unless it was renamed. What a killed process left is cleared away: weights have gigabytes.
+
+    Raises ConfigError if another process has it, OSError.
+    """
+    path = place.absolute().with_name(f".{place.absolute().name}{suffix}")
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, path, place)
+        try:
+            for left in path.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            yield path
+        finally:
+            # What was renamed is not here any more, and another process may have made its own folder since.
+            if _is_at(descriptor, path):
+                shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, place: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = _is_at(descriptor, path)  # else its owner has ended since, and the lock is on what is gone
+    except BlockingIOError:
+        is_ours = False
+    if not is_ours:
+        raise ConfigError(f"{place}: another process makes it just now; wait for that one, or give another place")
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.durable import fsync_directory, store_error, write_file
+from dilocoxd.store.durable import fsync_directory, hidden_folder, store_error, write_file
 from dilocoxd.store.file_hash import file_sha256
-from dilocoxd.store.hidden_folder import hidden_folder
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained import curve
 from dilocoxd.trained.adapter import ADAPTER_CONFIG_NAME, adapter_config, write_adapter_weights

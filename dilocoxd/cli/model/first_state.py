@@ -19,8 +19,8 @@ from dilocoxd.cli.shell.helper_ends import cause_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.origin import InitSection
 from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.store.durable import hidden_folder
 from dilocoxd.store.first_state import StateHashes, publish_first_state, require_same_files
-from dilocoxd.store.hidden_folder import hidden_folder
 from dilocoxd.store.rundir import RunDir
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.hidden_folder import hidden_folder
+from dilocoxd.store.durable import hidden_folder
 
 
 def test_what_a_killed_process_left_is_gone_and_nothing_stays(tmp_path: Path) -> None:
