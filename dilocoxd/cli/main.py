@@ -1,5 +1,6 @@
 """Decides what each failure means for whoever called the command: one sentence a problem on stderr and an exit code."""
 
+import contextlib
 import io
 import sys
 from typing import NoReturn
@@ -10,6 +11,7 @@ from dilocoxd import __version__
 from dilocoxd.cli.exit_codes import FAILED, INTERRUPTED, epilog
 from dilocoxd.cli.shell.command_table import GROUPS
 from dilocoxd.cli.shell.grouped_help import GroupedHelp
+from dilocoxd.cli.shell.streams import of_the_system, open_closed_streams, silence_output
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.errors import ConfigError, DilocoxdError
 
@@ -27,19 +29,30 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Entry point of `dilocoxd`."""
+    open_closed_streams()
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        tell(shown.getvalue().rstrip("\n"))
-        sys.exit(error.exit_code)
+        _end(error.exit_code, shown.getvalue().rstrip("\n"))
     except click.Abort:
         sys.exit(INTERRUPTED)
     except ConfigError as error:
-        for problem in error.problems:
-            tell(f"dilocoxd: {problem}")
-        sys.exit(error.exit_code)
+        _end(error.exit_code, *(f"dilocoxd: {problem}" for problem in error.problems))
     except DilocoxdError as error:
-        tell(f"dilocoxd: {error}")
-        sys.exit(FAILED)
+        _end(FAILED, f"dilocoxd: {error}")
+    except OSError as error:
+        # Any command reads and writes files, and those of another user or of a full disk are no fault of ours.
+        if error.filename is None:
+            silence_output()
+        sentence, code = of_the_system(error)
+        _end(code, f"dilocoxd: {sentence}")
+
+
+def _end(code: int, *sentences: str) -> NoReturn:
+    """Exit with `code`, also where nobody can be told why."""
+    with contextlib.suppress(OSError):
+        for sentence in sentences:
+            tell(sentence)
+    sys.exit(code)

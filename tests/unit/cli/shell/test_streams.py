@@ -1,0 +1,65 @@
+"""What the system refuses to a command is one sentence and no traceback: paths, closed streams, a full disk."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.main import main
+
+LONG = "x" * 300
+"""Longer than any file system allows a name to be."""
+HANG_S = 900.0
+
+
+def typed(
+    *arguments: str, before: Callable[[], object] | None = None, stdout: str = ""
+) -> "subprocess.CompletedProcess[bytes]":
+    """`dilocoxd ARGUMENTS` in a process of its own, as the console script runs it."""
+    command = [sys.executable, "-m", "dilocoxd", *arguments]
+    with Path(stdout or os.devnull).open("wb") as out:
+        return subprocess.run(
+            command, preexec_fn=before, stdout=out, stderr=subprocess.PIPE, timeout=HANG_S, check=False
+        )
+
+
+@pytest.mark.parametrize("command", [
+    "run", "status", "logs", "log show", "log verify", "config show", "doctor", "invite", "id", "generate", "members",
+])  # fmt: skip
+def test_path_that_cannot_be_looked_at_is_one_sentence(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dilocoxd", *command.split(), LONG])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 78, said
+    assert said.count("\n") == 1
+    assert "File name too long" in said
+    assert said.endswith("check the path, its owner and its permissions\n")
+
+
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    ended = typed("check-config", "--explain", stdout="/dev/full")
+    assert ended.returncode == 1
+    said = ended.stderr.decode()
+    assert said.startswith("dilocoxd: the output cannot be written (No space left on device); free space ")
+    assert said.count("\n") == 1
+
+
+def test_closed_streams_are_no_reason_to_fail(tmp_path: Path) -> None:
+    where = str(tmp_path / "run")
+    assert typed("init", "tiny", "--dir", where, "--host", "127.0.0.1", "--port", "0").returncode == 0
+    for command in ("config show", "id"):
+        ended = typed(*command.split(), where, before=lambda: (os.close(0), os.close(1)))
+        assert ended.returncode == 0, ended.stderr.decode()
+    assert typed("id", str(tmp_path / "nowhere"), before=lambda: (os.close(1), os.close(2))).returncode == 78
+
+
+def test_exit_code_is_that_of_the_trouble_also_where_it_cannot_be_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = typed("id", str(tmp_path / "nowhere"), before=lambda: os.dup2(full.fileno(), 2))
+    assert ended.returncode == 78
