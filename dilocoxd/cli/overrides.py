@@ -1,7 +1,6 @@
 """Turns `--set section.field=value` and the short options into tables that the configuration models check."""
 
 import socket
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ import click
 from dilocoxd.cli.shell.offers import settings
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address
-from dilocoxd.config.environment import field_name, require_unhidden
+from dilocoxd.config.environment import field_name, require_unhidden, toml_value
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
@@ -87,10 +86,7 @@ def parse_setting(text: str) -> tuple[str, str, object]:
     field = field_name(section, written)
     if not equals or not dot or not section or not field:
         raise ConfigError(f"--set {text!r} cannot be read; write it as SECTION.FIELD=VALUE, like outer.lr=0.5")
-    try:
-        return section, field, tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
-        return section, field, value.strip()
+    return section, field, toml_value(value)
 
 
 def split_settings(settings: Iterable[str]) -> tuple[Sections, Sections]:

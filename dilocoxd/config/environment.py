@@ -13,17 +13,26 @@ from dilocoxd.errors import ConfigError
 
 _OTHER_NAMES: Final = {("parallel", "stages"): "pipeline"}
 _NAME: Final = re.compile(r"DILOCOXD_([A-Z0-9]+(?:_[A-Z0-9]+)*)__([A-Z0-9_]+)")
+_PREFIX: Final = "DILOCOXD_"
 
 
 def with_environment(
-    tables: Mapping[str, Any], environment: Mapping[str, str], sections: Iterable[str]
+    tables: Mapping[str, Any], environment: Mapping[str, str], fields: Mapping[str, Iterable[str]]
 ) -> dict[str, Any]:
-    """`tables` with the variables' values over them. Raises ConfigError for a section that site.toml does not have."""
-    known = list(sections)
+    """`tables` with the variables' values over them; `fields`: those of each section of site.toml.
+
+    Raises ConfigError for a section that is none, and for a name that is nearly one of a field.
+    """
+    known = list(fields)
+    meant = {
+        _spelled(name): name for section in known for field in fields[section] for name in _variables(section, field)
+    }
     found = renamed(tables)
     for variable, text in sorted(environment.items()):
         match = _NAME.fullmatch(variable)
         if match is None:
+            if (name := meant.get(_spelled(variable))) and variable.upper().startswith(_PREFIX):
+                raise ConfigError(f"{variable} is in the environment, but means nothing; did you mean {name}?")
             continue
         section, field = match[1].lower(), match[2].lower()
         if section not in known:
@@ -34,6 +43,11 @@ def with_environment(
         before = found.get(section, {})
         found[section] = {**(before if isinstance(before, dict) else {}), field_name(section, field): toml_value(text)}
     return found
+
+
+def _spelled(variable: str) -> str:
+    """What names have in common that differ in capitals and in how many underscores stand together."""
+    return re.sub("_+", "_", variable.upper())
 
 
 def field_name(section: str, field: str) -> str:
@@ -104,5 +118,5 @@ def toml_value(text: str) -> object:
     """`text` as a TOML value; what is none is text."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also thousands of digits or brackets
         return text.strip()
