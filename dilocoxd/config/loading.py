@@ -34,9 +34,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is not a configuration file of dilocoxd")
     try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(data.decode("utf-8-sig"))  # some editors put a mark in front that nobody sees
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path}: not valid TOML ({error}); correct that line") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not valid TOML (brackets in brackets, too deep); correct that line") from error
 
 
 def validated(
