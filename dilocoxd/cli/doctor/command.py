@@ -40,7 +40,7 @@ def findings(directory: Path | None) -> Iterator[Finding]:
     warnings = [*manifest.warnings(), *site.api.warnings()]
     yield Finding("config", "warning" if warnings else "ok", "; ".join(warnings) or f"run {manifest.run_id}")
     yield from machine_findings(site, manifest, run_dir.path)
-    yield from site_findings(run_dir.path, site, client_for(str(directory)))
+    yield from site_findings(run_dir.path, site, client_of(directory))
 
 
 def client_of(directory: Path) -> ApiClient | None:

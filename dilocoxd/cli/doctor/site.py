@@ -29,22 +29,22 @@ SKEW_LOOK_S: Final = 8.0
 """Two heartbeats, and some more."""
 
 
-def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterator[Finding]:
-    """All checks of this file; the daemon may run or not."""
-    try:
-        status = client.ask("/v1/status", Status)
-    except PeerError:
-        status = None
+def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient | None) -> Iterator[Finding]:
+    """All checks of this file; the daemon may run or not. Without an API (None) nobody can ask which."""
+    status = status_of(client)
+    is_running = status is not None if client is not None else None
     yield identity_finding(RunDir(run_dir).identity(site))
-    yield port_finding("port_network", site.network.host, site.network.port, is_running=status is not None)
+    yield port_finding("port_network", site.network.host, site.network.port, is_running=is_running)
     if site.network.data_connections and site.network.data_port:
-        yield port_finding("port_data", site.network.host, site.network.data_port, is_running=status is not None)
+        yield port_finding("port_data", site.network.host, site.network.data_port, is_running=is_running)
     if site.api.port:
-        yield port_finding("port_api", site.api.host, site.api.port, is_running=status is not None)
+        yield port_finding("port_api", site.api.host, site.api.port, is_running=is_running)
     yield announce_finding(site, status)
     if site.network.bootstrap:
         yield bootstrap_finding(site.network.bootstrap)
-    if status is not None:
+    if client is None:
+        yield Finding("reach", "info", "api.port = 0: a daemon cannot be asked; give it a port in site.toml")
+    elif status is not None:
         peers = client.ask("/v1/peers", list[Peer])
         yield peers_clock_finding(client, status, peers)
         if site.network.nat_port_map and not site.network.announce:
@@ -54,6 +54,14 @@ def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient) -> Iterato
         yield data_finding(peers, is_on=site.network.data_connections > 0)
     else:
         yield Finding("reach", "info", "no daemon runs here; start it and ask again")
+
+
+def status_of(client: ApiClient | None) -> Status | None:
+    """What the daemon says; None where none answers, or none can be asked."""
+    try:
+        return client.ask("/v1/status", Status) if client is not None else None
+    except PeerError:
+        return None
 
 
 def identity_finding(path: Path) -> Finding:
@@ -66,7 +74,8 @@ def identity_finding(path: Path) -> Finding:
         return Finding("identity", "error", str(error))
 
 
-def port_finding(check: str, host: str, port: int, *, is_running: bool) -> Finding:
+def port_finding(check: str, host: str, port: int, *, is_running: bool | None) -> Finding:
+    """`is_running`: whether the daemon of this site does; None: it has no API to ask."""
     try:
         ips = listened_on(listen_ip(host), "api" if check == "port_api" else "network")
     except ConfigError:
@@ -77,6 +86,8 @@ def port_finding(check: str, host: str, port: int, *, is_running: bool) -> Findi
             return Finding("host", "error", f"{host} is no address of this machine")
         if is_running:
             return Finding(check, "ok", f"{host} port {port}: the daemon listens")
+        if is_running is None and error.errno == errno.EADDRINUSE:
+            return Finding(check, "info", f"{host} port {port} is in use, by this site's daemon or another program")
         return Finding(check, "error", f"{host} port {port} cannot be listened on: {error.strerror}")
     if is_running and check in ("port_network", "port_data"):
         return Finding(check, "error", f"the daemon runs, but nobody listens on {host} port {port}")

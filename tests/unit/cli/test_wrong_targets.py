@@ -1,6 +1,7 @@
 """Wrong input in the words of who typed it: a folder that is not there, a section that does not exist, silence."""
 
 import json
+import socket
 import threading
 from pathlib import Path
 
@@ -95,3 +96,16 @@ def test_a_long_step_is_never_silent() -> None:
         heart.note("tokenising")
         assert repeated.wait(30)
     assert said[0] == "looking" and "tokenising" in said and not heart._thread.is_alive()
+
+
+def test_a_site_without_an_api_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    """`doctor` refused it as a whole: `so this site has no API; give it a port in site.toml`."""
+    where = str(tmp_path / "run")
+    made = ("init", "tiny", "--dir", where, "--host", "127.0.0.1", "--port", "0", "--api-port", "0")
+    assert CliRunner().invoke(cli, made, standalone_mode=False, catch_exceptions=False).return_value == 0
+    with socket.create_server(("127.0.0.1", load_site(tmp_path / "run" / "site.toml").network.port)):
+        shown = CliRunner().invoke(cli, ("doctor", where, "--json"), standalone_mode=False, catch_exceptions=False)
+    found = {one["check"]: one for one in json.loads(shown.stdout)["findings"]}
+    assert found["identity"]["level"] == "ok"
+    assert found["port_network"]["level"] == "info", "its own daemon may be who listens"
+    assert found["reach"]["text"].startswith("api.port = 0: a daemon cannot be asked")
