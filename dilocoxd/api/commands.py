@@ -32,6 +32,9 @@ Body = TypeVar("Body", bound=RequestBody)
 
 async def body_of(request: web.Request, model: type[Body]) -> Body:
     """The JSON body as `model`; no body is an empty object. Raises ProblemError."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        # Commands are short, and what cannot be unpacked would be found within the reading of it.
+        raise ProblemError(415, "Unsupported Media Type", "send the body as it is, without Content-Encoding")
     raw = await request.read()
     if raw and request.content_type != "application/json":
         raise ProblemError(415, "Unsupported Media Type", "send the body as application/json")

@@ -62,6 +62,7 @@ BAD_BODIES: list[tuple[dict[str, Any], int]] = [
     ({"data": b"{", "headers": {"Content-Type": "application/json"}}, 400),
     ({"data": b"[" * 9000, "headers": {"Content-Type": "application/json"}}, 400),
     ({"data": b"level=debug", "headers": {"Content-Type": "text/plain"}}, 415),
+    ({"data": b"no gzip", "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"}}, 415),
     ({"json": {"level": "loud"}}, 400),
     ({"json": {"level": "debug", "more": 1}}, 400),
     ({"json": []}, 400),
