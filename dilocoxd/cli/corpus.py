@@ -7,7 +7,6 @@ import fcntl
 import functools
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dilocoxd.cli.shell.helper_ends import cause_of
+from dilocoxd.cli.shell.helper_ends import cause_of, helper
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.loading import validated
@@ -380,7 +379,7 @@ def _say(text: str) -> None:
 
 
 def _run(command: list[str]) -> tuple[dict[str, str], str]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with helper(command) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         last = ""

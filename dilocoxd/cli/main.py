@@ -11,6 +11,7 @@ from dilocoxd import __version__
 from dilocoxd.cli.exit_codes import FAILED, INTERRUPTED, epilog
 from dilocoxd.cli.shell.command_table import GROUPS
 from dilocoxd.cli.shell.grouped_help import GroupedHelp
+from dilocoxd.cli.shell.helper_ends import end_by_exception
 from dilocoxd.cli.shell.streams import of_the_system, open_closed_streams, silence_output
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.errors import ConfigError, DilocoxdError
@@ -30,6 +31,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Entry point of `dilocoxd`."""
     open_closed_streams()
+    end_by_exception()
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.ClickException as error:

@@ -4,7 +4,6 @@ torch is never loaded here: `python -m dilocoxd.trained.incoming.first_state` do
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dilocoxd.cli.shell.helper_ends import cause_of
+from dilocoxd.cli.shell.helper_ends import cause_of, helper
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.origin import InitSection
 from dilocoxd.errors import ConfigError, StoreError
@@ -142,7 +141,7 @@ def _work(manifest: Manifest, source: Sequence[str], folder: Path) -> dict[str, 
         command = [sys.executable, "-m", "dilocoxd.trained.incoming.first_state", "--run-toml", str(run_toml)]
         if source:
             command += [*source, "--out", str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with helper(command) as process:
             assert process.stdout is not None
             assert process.stderr is not None
             problem, last = _told(process.stderr)

@@ -218,7 +218,10 @@ def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Pr
     train, held = hold_out(chunks_of(text, data.chars_max), data.validation_fraction)
     tokenizer = _tokenizer(config, train, progress)
     dtype = token_dtype(config.vocab_size)
-    temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
+    mark = f".build-{folder.name}-"
+    for left in folder.parent.glob(f"{mark}*"):  # of a process that was killed: we hold the lock of this text
+        shutil.rmtree(left, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=mark, dir=folder.parent))
     try:
         # As it was given: nothing of a text may be left out, but what it says of lengths is part of its hash.
         tokenizer.save(str(temporary / TOKENIZER))
