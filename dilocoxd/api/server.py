@@ -9,6 +9,7 @@ from aiohttp import web
 
 from dilocoxd.api.app import Api
 from dilocoxd.api.connections import listening
+from dilocoxd.api.http_log import SERVER_LOG
 from dilocoxd.api.interface import Control, View
 from dilocoxd.api.settings import ApiSettings
 from dilocoxd.config.api import ApiSection
@@ -25,7 +26,7 @@ async def serve_api(
     Raises ConfigError when the address cannot be bound or the certificate cannot be used.
     """
     api = Api(view, control, ApiSettings(section, token))
-    runner = web.AppRunner(api.app, access_log=None, keepalive_timeout=15.0, shutdown_timeout=1.0)
+    runner = web.AppRunner(api.app, access_log=None, logger=SERVER_LOG, keepalive_timeout=15.0, shutdown_timeout=1.0)
     await runner.setup()
     api.connections.server = runner.server
     try:

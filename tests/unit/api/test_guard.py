@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import json
+import logging
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from dilocoxd.answers.site import Problem
 from dilocoxd.api import connections as listening
@@ -194,3 +196,24 @@ async def test_garbage_is_answered_or_closed_and_harms_nobody(request_line: byte
         assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
         writer.close()
         assert (await api.ask("/healthz")).status == 200
+
+
+NO_REQUESTS = [
+    b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",  # TLS
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+    b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"POST /v1/control/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/control/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
+]
+
+
+@pytest.mark.parametrize("sent", NO_REQUESTS)
+async def test_what_is_no_request_is_no_news_to_the_operator(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Each put the stack of the HTTP library on the terminal or into the journal, and a scanner sends hundreds."""
+    async with served() as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(api.url).port)
+        writer.write(sent)
+        assert b" 40" in await reader.readline()
+        writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
