@@ -231,7 +231,7 @@ def written_site(path: Path) -> dict[str, Any]:
 def load_site(path: Path) -> SiteConfig:
     """The site configuration in a site.toml, with what the environment says over it. Raises ConfigError."""
     kept = read_toml(path)
-    tables = with_environment(kept, os.environ, _fields())
+    tables = with_environment(kept, os.environ, fields_of_sections())
     try:
         found = validated(SiteConfig, tables, source=str(path), elsewhere=_REFUSED)
     except ConfigError:
@@ -240,7 +240,7 @@ def load_site(path: Path) -> SiteConfig:
     return _with_own_ports(found, f"{path}: ")
 
 
-def _fields() -> dict[str, list[str]]:
+def fields_of_sections() -> dict[str, list[str]]:
     """Names of the fields of each section."""
     sections = {name: section.annotation for name, section in SiteConfig.model_fields.items()}
     return {name: list(one.model_fields) for name, one in sections.items() if one is not None}
@@ -251,7 +251,7 @@ def in_force(kept: SiteConfig) -> SiteConfig:
 
     Raises ConfigError naming the variable's field.
     """
-    tables = with_environment(kept.model_dump(mode="json"), os.environ, _fields())
+    tables = with_environment(kept.model_dump(mode="json"), os.environ, fields_of_sections())
     return _with_own_ports(validated(SiteConfig, tables, source="the environment"), "")
 
 

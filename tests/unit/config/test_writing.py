@@ -8,7 +8,7 @@ import pytest
 from dilocoxd.config.environment import with_environment
 from dilocoxd.config.manifest import load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
-from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.config.site import SiteConfig, fields_of_sections, load_site
 from dilocoxd.config.training import ModelSection
 from dilocoxd.config.writing import choices, commented_toml, description
 from dilocoxd.errors import ConfigError
@@ -67,4 +67,4 @@ def test_variables_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("name", ["DILOCOXD_OUTER__LR", "DILOCOXD_NETWRK__PORT"])
 def test_a_variable_of_no_section_is_an_error(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name} is in the environment, but site.toml has no section"):
-        with_environment({}, {**os.environ, name: "1"}, SiteConfig.model_fields)
+        with_environment({}, {**os.environ, name: "1"}, fields_of_sections())

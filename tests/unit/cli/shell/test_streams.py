@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,9 @@ def test_closed_streams_are_no_reason_to_fail(tmp_path: Path) -> None:
     where = str(tmp_path / "run")
     assert typed("init", "tiny", "--dir", where, "--host", "127.0.0.1", "--port", "0").returncode == 0
     for command in ("config show", "id"):
-        ended = typed(*command.split(), where, before=lambda: (os.close(0), os.close(1)))
+        ended = typed(*command.split(), where, before=partial(os.closerange, 0, 2))
         assert ended.returncode == 0, ended.stderr.decode()
-    assert typed("id", str(tmp_path / "nowhere"), before=lambda: (os.close(1), os.close(2))).returncode == 78
+    assert typed("id", str(tmp_path / "nowhere"), before=partial(os.closerange, 1, 3)).returncode == 78
 
 
 def test_exit_code_is_that_of_the_trouble_also_where_it_cannot_be_told(tmp_path: Path) -> None:
