@@ -276,6 +276,7 @@ def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: 
     """
     site_changes = only_site_settings(settings)
     run_dir = open_run_dir(run_directory)
+    run_dir.require_usable()
     with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
         manifest = load_manifest(run_dir.run_toml)
         given = named_paths(options["data"])

@@ -137,6 +137,15 @@ class RunDir:
         """Both configuration files. Raises ConfigError."""
         return load_manifest(self.run_toml), load_site(self.site_toml)
 
+    def require_usable(self) -> None:
+        """Raises ConfigError if this process may not read and write all folders: a closed one looks empty."""
+        for folder in (self.path, self.log, self.snapshots, self.site, self.logs):
+            if folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+                raise ConfigError(
+                    f"{folder}: may not be read and written by this user; run the daemon as the owner of {self.path},"
+                    " or give all of it to this one with `chown -R`"
+                )
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory; the kernel lets go of it when the process dies. Raises ConfigError if it is held."""

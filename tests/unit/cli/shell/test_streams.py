@@ -16,6 +16,10 @@ LONG = "x" * 300
 HANG_S = 900.0
 
 
+UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+"""root may read what nobody may."""
+
+
 def typed(
     *arguments: str, before: Callable[[], object] | None = None, stdout: str = ""
 ) -> "subprocess.CompletedProcess[bytes]":
@@ -64,3 +68,20 @@ def test_exit_code_is_that_of_the_trouble_also_where_it_cannot_be_told(tmp_path:
     with Path("/dev/full").open("wb") as full:
         ended = typed("id", str(tmp_path / "nowhere"), before=lambda: os.dup2(full.fileno(), 2))
     assert ended.returncode == 78
+
+
+@pytest.mark.parametrize("folder", ["log", "snapshots", "logs"])
+def test_folder_that_may_not_be_read_is_not_taken_for_an_empty_one(folder: str, tmp_path: Path) -> None:
+    """A site whose log belonged to another user began at round 0, until its first entry could not be written."""
+    where = tmp_path / "run"
+    options = ("--host", "127.0.0.1", "--port", "0", "--api-port", "0")
+    assert typed("init", "tiny", "--dir", str(where), *options).returncode == 0
+    (where / folder).chmod(0)
+    command = [*UNPRIVILEGED, sys.executable, "-m", "dilocoxd", "run", str(where)]
+    ended = subprocess.run(command, capture_output=True, timeout=HANG_S, check=False)
+    (where / folder).chmod(0o700)
+    assert ended.returncode == 78
+    assert ended.stdout == b""
+    said = ended.stderr.decode()
+    assert said.startswith(f"dilocoxd: {where / folder}: may not be read and written by this user; run the daemon as ")
+    assert not list((where / "logs").iterdir())
