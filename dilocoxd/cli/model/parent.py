@@ -65,6 +65,11 @@ def parent_of(text: str) -> Parent:
     """What `--from` names; without @ROUND the newest state that its snapshots and log lead to. Raises ConfigError."""
     before, mark, number = text.rpartition("@")
     path = Path(before if mark and number.isdecimal() else text)
+    if mark and not number.isdecimal() and not path.exists() and Path(before, "run.toml").exists():
+        raise ConfigError(
+            f"--from {text}: {number!r} is no round; write {before}@ROUND with a whole number, or {before} for the"
+            " newest"
+        )
     run = run_of(path)
     newest = max(_newest(run), *run.rounds(), 0)
     wanted = int(number) if mark and number.isdecimal() else newest

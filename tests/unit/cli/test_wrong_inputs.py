@@ -65,6 +65,9 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
     ("init tiny --dir new --set storage.payload_bytes_max=10MB", r"'10MB' is wrong: give a whole number without quot"),
     ("init tiny --dir new --set model.num_heads=3", r"hidden_size = 32 is not a multiple of model\.num_heads = 3; c"),
     ("init tiny --dir new --set parallel.device=cuda --set parallel.backend=gloo", r"use gloo with cpu, nccl w"),
+    ("init --from run@last --dir new", r"--from run@last: 'last' is no round; write run@ROUND with a whole "),
+    ("init --from run@-1 --dir new", r"--from run@-1: '-1' is no round; write run@ROUND with a whole number"),
+    ("init --from run@ --dir new", r"--from run@: '' is no round; write run@ROUND with a whole number"),
     ("init tiny --dir new --set foo.bar=1", r"unknown section foo; remove it, known here: run, model"),
 ])  # fmt: skip
 def test_wrong_input_is_one_sentence_and_changes_nothing(typed: str, said: str, here: Path) -> None:
