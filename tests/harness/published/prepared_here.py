@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from dilocoxd.cli import corpus
-from dilocoxd.cli.model import first_state as command_line
+from dilocoxd.cli.shell import helper_ends
 from dilocoxd.trained.incoming import first_state
 from dilocoxd.trainer import prepare
 
@@ -38,10 +37,13 @@ class _Ended:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def kill(self) -> None:
+        """It has ended already."""
+
 
 @contextmanager
 def prepared_here() -> Iterator[None]:
     """As long as it lasts."""
     library = SimpleNamespace(Popen=_Ended, PIPE=subprocess.PIPE)
-    with mock.patch.object(command_line, "subprocess", library), mock.patch.object(corpus, "subprocess", library):
+    with mock.patch.object(helper_ends, "subprocess", library):
         yield
