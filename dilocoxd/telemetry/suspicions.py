@@ -45,6 +45,17 @@ class ContributionContrary(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLate(Event):
+    """A site of which we wanted entries, payloads or a part of a snapshot did not give it, or not in time; others are
+    asked for it. Once for each site while we catch up."""
+
+    name: ClassVar[str] = "source.late"
+    level: ClassVar[Level] = "info"
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFalse(Event):
     """A segment that a site reduced was summed again here from the signed contributions, and is another one: drawn by
     this site, or shown to it by another one."""

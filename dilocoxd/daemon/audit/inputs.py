@@ -144,7 +144,7 @@ class RoundInputs:
         except (PeerError, TimeoutError) as error:
             raise Unanswered((teller,)) from error
         finally:
-            self.bytes_received += shown.bytes_received
+            self.bytes_received += shown.pace.bytes_received
 
     async def _answer(self, named: Contribution, segment: int, path: Path) -> ShareProof | StoreError | None:
         """None: this other site did not give it. StoreError: a fault of our own."""

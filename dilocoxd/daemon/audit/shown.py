@@ -15,6 +15,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.store.audits import share_name
 from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.pace import Pace
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.streams import FRAME_BYTES_PER_S_MIN
 from dilocoxd.wire.audit import ShareProof, decode_sum_proof, sum_proof_bytes_max
@@ -32,24 +33,22 @@ class ShownShares:
 
     def __init__(self, client: FetchClient, teller: PeerId, entry: Entry, segment: int, lengths: Sequence[int]) -> None:
         """`lengths`: bytes of a share, by segment."""
-        self.bytes_received = 0
+        self.pace = Pace(START_S, FRAME_BYTES_PER_S_MIN)
         self._client = client
         self._teller = teller
         self._entry = entry
         self._segment = segment
         self._lengths = lengths
-        self._limit = asyncio.timeout(None)
 
     async def fetch(self, folder: Path) -> tuple[ShareProof, ...]:
         """All shares, one after the other, as files of the folder. Raises PeerError and TimeoutError if the teller
         shows nothing, or too slowly; WireError if it shows something else."""
         entry, number = self._entry, len(self._entry.contributions)
         resource = f"proof/{entry_hash(entry).hex()}/{self._segment}"
-        self._limit = asyncio.timeout(START_S)
-        async with self._limit:
+        async with self.pace.begin():
             limit = sum_proof_bytes_max(number)
             data = await self._client.fetch_bytes(self._teller, resource, bytes_max=limit)
-            self._came(len(data))
+            self.pace.came(len(data))
             shares = decode_sum_proof(data, number).shares
             for named, share in zip(entry.contributions, shares, strict=True):
                 if not is_under(named.payload_root, share.sha256, self._segment, len(self._lengths), share.proof):
@@ -59,22 +58,13 @@ class ShownShares:
                 await self._fetch_file(f"{resource}/{place}", path)
                 if await asyncio.to_thread(file_sha256, path) != share.sha256:
                     raise WireError("bad_hash", f"the share of {named.peer} is another one than was announced")
-                self._allow(SHARE_S)
+                self.pace.allow(SHARE_S)
         return shares
 
     async def _fetch_file(self, resource: str, path: Path) -> None:
         fd = await asyncio.to_thread(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             target = Region(fd, 0, self._lengths[self._segment], is_on_disk=True)
-            await self._client.fetch_region(self._teller, resource, target, on_bytes=self._came)
+            await self._client.fetch_region(self._teller, resource, target, on_bytes=self.pace.came)
         finally:
             os.close(fd)
-
-    def _came(self, num_bytes: int) -> None:
-        self.bytes_received += num_bytes
-        self._allow(num_bytes / FRAME_BYTES_PER_S_MIN)
-
-    def _allow(self, seconds: float) -> None:
-        ends_at = self._limit.when()
-        if ends_at is not None and not self._limit.expired():
-            self._limit.reschedule(min(ends_at + seconds, asyncio.get_running_loop().time() + START_S + seconds))

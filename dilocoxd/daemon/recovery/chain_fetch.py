@@ -10,15 +10,15 @@ from typing import Final
 from dilocoxd.daemon.peers.serving import CHAIN_BYTES_MAX, parse_chain
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX, Entry, SignedEntry
 
 BYTES_MAX: Final = CHAIN_BYTES_MAX + ENTRY_BYTES_MAX + 4
 
 
-async def fetch_entries(client: FetchClient, peer: PeerId, first: int) -> tuple[SignedEntry, ...]:
+async def fetch_entries(client: FetchClient, peer: PeerId, first: int, on_bytes: OnBytes) -> tuple[SignedEntry, ...]:
     """The peer's entries from `first` on, as many as fit into one answer. Raises PeerError, WireError."""
-    data = await client.fetch_bytes(peer, f"chain/{first}", bytes_max=BYTES_MAX)
+    data = await client.fetch_bytes(peer, f"chain/{first}", bytes_max=BYTES_MAX, on_bytes=on_bytes)
     return tuple(await asyncio.to_thread(parse_chain, data, first))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from dilocoxd.daemon.chain.snapshots import replayable_height, usable_snapshots
 from dilocoxd.daemon.recovery.questions import Questions
 from dilocoxd.daemon.recovery.steps import OwnSteps, RecoveryParts
-from dilocoxd.ids import Digest, Monotonic
+from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.machine import RecoveryMachine
@@ -22,6 +22,7 @@ from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import remove_downloads
 from dilocoxd.telemetry import catalogue
+from dilocoxd.telemetry.suspicions import SourceLate
 
 LIMITS = r.RecoveryLimits()
 __all__ = ["RecoveryDriver", "RecoveryParts", "finish_turn_back"]
@@ -71,7 +72,9 @@ class RecoveryDriver:
         if machine is None:
             return ""
         status = machine.status
-        return status.waiting_for + (f" (at most {status.patience_s:.0f} s)" if status.patience_s is not None else "")
+        limit = f" (at most {status.patience_s:.0f} s)" if status.patience_s is not None else ""
+        late = ", ".join(peer for peer, _ in status.late)
+        return status.waiting_for + limit + (f"; late, others are asked: {late}" if late else "")
 
     def start(self, order: StartRecovery, tell: Callable[[Event], None]) -> None:
         """RecoveryFinished or RecoveryFailed follows."""
@@ -119,7 +122,7 @@ class RecoveryDriver:
         machine = self._machine = self._make_machine(order)
         async with asyncio.TaskGroup() as group:
             questions = Questions(group, parts.client, parts.ledger, parts.snapshots)
-            steps = OwnSteps(parts, questions)
+            steps, told = OwnSteps(parts, questions), set[PeerId]()
             try:
                 effects = machine.start(now=_now())
                 while True:
@@ -128,8 +131,16 @@ class RecoveryDriver:
                             return effect
                         await self._carry_out(effect, questions, steps)
                     effects = machine.handle(await _next_event(machine, questions), now=_now())
+                    self._tell_late(machine, told)
             finally:
                 questions.close()
+
+    def _tell_late(self, machine: RecoveryMachine, told: set[PeerId]) -> None:
+        """Name each source once that gives nothing, or too late."""
+        for peer, reason in machine.status.late:
+            if peer not in told:
+                told.add(peer)
+                self._parts.events.emit(SourceLate(peer=peer, reason=reason))
 
     async def _carry_out(self, effect: r.Effect, questions: Questions, steps: OwnSteps) -> None:
         parts = self._parts

@@ -9,8 +9,9 @@ import hashlib
 import os
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from dilocoxd.answers.words import in_bytes
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.recovery.chain_fetch import check_payload, fetch_entries
 from dilocoxd.daemon.recovery.snapshot_fetch import SnapshotDownload, fetch_index, list_of
@@ -18,9 +19,14 @@ from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.store.snapshots import SnapshotIndex
-from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
+from dilocoxd.swarm.streams.pace import Pace
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.refusals import Refused
+
+START_S: Final = 60.0
+"""So long a source may give nothing of an answer; the machine's own patience is for the whole of the largest one."""
+BYTES_PER_S_MIN: Final = 32 * 1024
 
 
 class Questions:
@@ -61,28 +67,39 @@ class Questions:
     async def _answer(self, question: r.Ask) -> None:
         """Raises StoreError when our own disk fails."""
         try:
-            answer = await self._work(question)
+            answer = await self._steadily(question)
         except (PeerError, WireError) as error:
             is_wrong = isinstance(error, WireError)
             answer = r.AskFailed(question.request, str(error), is_wrong or isinstance(error, Refused), is_wrong)
         if self._tasks.pop(question.request, None) is not None:
             self.answers.put_nowait(answer)
 
-    def _work(self, question: r.Ask) -> Coroutine[Any, Any, r.Answer]:
+    async def _steadily(self, question: r.Ask) -> r.Answer:
+        """The answer. Raises PeerError too where it comes more slowly than BYTES_PER_S_MIN (L16)."""
+        pace = Pace(START_S, BYTES_PER_S_MIN)
+        try:
+            async with pace.begin():
+                return await self._work(question, pace)
+        except TimeoutError:
+            given = in_bytes(pace.bytes_received)
+            raise PeerError(f"{question.peer} gave {given} of what it was asked for, then too little in time") from None
+
+    def _work(self, question: r.Ask, pace: Pace) -> Coroutine[Any, Any, r.Answer]:
         match question:
             case r.AskEntries():
-                return self._entries(question)
+                return self._entries(question, pace.came)
             case r.AskSnapshots():
                 return self._rounds(question)
             case r.AskOffer():
                 return self._offer(question)
             case r.AskChunk():
-                return self._chunk(question)
+                return self._chunk(question, pace.came)
             case r.AskPayload():
-                return self._payload(question)
+                return self._payload(question, pace)
 
-    async def _entries(self, question: r.AskEntries) -> r.Answer:
-        return r.EntriesCame(question.request, await fetch_entries(self._client, question.peer, question.first))
+    async def _entries(self, question: r.AskEntries, on_bytes: OnBytes) -> r.Answer:
+        entries = await fetch_entries(self._client, question.peer, question.first, on_bytes)
+        return r.EntriesCame(question.request, entries)
 
     async def _rounds(self, question: r.AskSnapshots) -> r.Answer:
         return r.SnapshotsListed(question.request, tuple(await list_of(self._client, question.peer)))
@@ -97,18 +114,23 @@ class Questions:
         sizes = tuple(file.chunk_length(chunk) for file in index.files for chunk in range(len(file.chunks)))
         return r.OfferCame(question.request, r.Offer(index.round, key, sizes))
 
-    async def _chunk(self, question: r.AskChunk) -> r.Answer:
+    async def _chunk(self, question: r.AskChunk, on_bytes: OnBytes) -> r.Answer:
         assert self.download is not None
-        await self.download.chunks.fetch(question.peer, question.number, lambda: question.request in self._tasks)
+
+        def is_wanted() -> bool:
+            return question.request in self._tasks
+
+        await self.download.chunks.fetch(question.peer, question.number, is_wanted, on_bytes)
         return r.ChunkCame(question.request)
 
-    async def _payload(self, question: r.AskPayload) -> r.Answer:
+    async def _payload(self, question: r.AskPayload, pace: Pace) -> r.Answer:
         entry = question.signed.entry
         payloads = self._ledger.payloads.at(entry.lowrank_r)
         fd = os.memfd_create(f"payload-{entry.round}", os.MFD_CLOEXEC)
         try:
             region = Region(fd, 0, payloads.total_bytes)
-            await self._client.fetch_region(question.peer, f"payload/{entry.round}", region)
+            await self._client.fetch_region(question.peer, f"payload/{entry.round}", region, on_bytes=pace.came)
+            pace.is_whole()
             await asyncio.to_thread(check_payload, fd, payloads.lengths, entry)
             self._payloads[question.request], fd = fd, -1
         finally:

@@ -66,7 +66,10 @@ class RecoveryMachine:
         patience_s = asked[-1].deadline - asked[-1].since if asked else None
         sources = tuple(dict.fromkeys(question.peer for question in asked))
         problems = self._faults.problems
-        return r.RecoveryStatus(self._state, self._waiting_for, self.next_deadline(), patience_s, sources, problems)
+        late = tuple(self._faults.late.items())
+        return r.RecoveryStatus(
+            self._state, self._waiting_for, self.next_deadline(), patience_s, sources, problems, late
+        )
 
     @property
     def is_over(self) -> bool:
@@ -171,6 +174,8 @@ class RecoveryMachine:
     def _enact(self, outcome: Outcome) -> None:
         match outcome:
             case Asking():
+                for overtaken in outcome.superseded:
+                    self._faults.overtaken(*overtaken)
                 self._withdraw(lambda ask: isinstance(ask, r.AskChunk) and (ask.peer, ask.number) in outcome.superseded)
                 for question in outcome.questions:
                     self._ask(question)

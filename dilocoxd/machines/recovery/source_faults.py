@@ -21,6 +21,8 @@ class SourceFaults:
     """Peers that did not answer, or whose branch could not be had."""
     in_part: PeerId | None = None
     """Of those: the last one, if a part of its branch came."""
+    late: dict[PeerId, str] = field(default_factory=dict)
+    """Did not give what they were asked for, or not in time, and what is known of that."""
     liars: set[PeerId] = field(default_factory=set)
     """Gave a wrong chunk: no source of snapshots in this recovery any more."""
 
@@ -35,6 +37,12 @@ class SourceFaults:
             self.wrong_bytes.append(f"{asked.peer}: {event.reason}")
             if isinstance(asked.ask, AskChunk):
                 self.liars.add(asked.peer)
+        elif isinstance(event, AskFailed) and not event.is_final:
+            self.late[asked.peer] = event.reason
+
+    def overtaken(self, peer: PeerId, chunk: int) -> None:
+        """Another source gave this chunk before it."""
+        self.late.setdefault(peer, f"chunk {chunk} came from another source first")
 
     def note(self, peer: PeerId, reason: str, *, is_false: bool, has_part: bool = False) -> None:
         """Nothing, or (`has_part`) nothing more, comes of this peer's chain."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.snapshots import CHUNK_BYTES
-from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
 from dilocoxd.swarm.streams.pieces import Region
 
 
@@ -64,7 +64,13 @@ class ChunkFetcher:
         except StoreError:
             return False  # the target is shorter than that
 
-    async def fetch(self, donor: PeerId, number: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    async def fetch(
+        self,
+        donor: PeerId,
+        number: int,
+        is_wanted: Callable[[], bool] = lambda: True,
+        on_bytes: OnBytes = lambda num_bytes: None,
+    ) -> None:
         """One chunk into its place, unless nobody wants it any more. Raises PeerError, WireError (`bad_hash`: the donor
         has been reported), StoreError."""
         plan, index = self._chunks[number]
@@ -72,7 +78,7 @@ class ChunkFetcher:
         scratch = os.memfd_create("chunk", os.MFD_CLOEXEC)
         try:
             copy = Region(scratch, 0, chunk.length)
-            await self._client.fetch_region(donor, plan.resource, copy, offset=index * CHUNK_BYTES)
+            await self._client.fetch_region(donor, plan.resource, copy, offset=index * CHUNK_BYTES, on_bytes=on_bytes)
             if await copy.sha256() != plan.chunk_hashes[index]:
                 wrong = WireError("bad_hash", f"chunk {index} of {plan.resource} is wrong")
                 self._client.on_bad(donor, wrong)

@@ -177,7 +177,7 @@ class FetchClient:
             received = await self.fetch_range(peer, resource, rest, offset=offset + done, on_bytes=on_bytes)
             done += received if received == rest.length else received - received % PIECE_BYTES
 
-    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int, on_bytes: OnBytes = _nobody) -> bytes:
         """A small resource; its hash is checked only against what this peer said. Raises PeerError, WireError."""
         fd = os.memfd_create("fetch", os.MFD_CLOEXEC)
         try:
@@ -185,8 +185,8 @@ class FetchClient:
             try:
                 if header.total_bytes > bytes_max:
                     raise WireError("too_large", f"{resource} has {header.total_bytes} bytes, at most {bytes_max}")
-                async for _ in self._take_pieces(stream, Region(fd, 0, header.length)):
-                    pass
+                async for num_bytes in self._take_pieces(stream, Region(fd, 0, header.length)):
+                    on_bytes(num_bytes)
                 await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
                 stream.done()
             finally:

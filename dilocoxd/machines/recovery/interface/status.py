@@ -23,3 +23,5 @@ class RecoveryStatus:
     """Peers that owe an answer."""
     problems: tuple[str, ...]
     """Sources that gave wrong bytes, and why other peers were of no use."""
+    late: tuple[tuple[PeerId, str], ...] = ()
+    """Sources that did not give what they were asked for, or not in time, and what is known of that."""

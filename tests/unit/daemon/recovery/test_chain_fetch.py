@@ -16,11 +16,16 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery.branch import Branch, check_branch, is_better
 from dilocoxd.machines.recovery.branch_search import BranchSearch
 from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.swarm.streams.fetch import OnBytes
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, LENGTHS, RUN, base_view, chain, payload_of, signed_by_all
 
 LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
+
+
+def ignored(num_bytes: int) -> None:
+    """Nobody wants to know."""
 
 
 class LibraryClient:
@@ -30,7 +35,7 @@ class LibraryClient:
         self._library = library
         self.asked: list[str] = []
 
-    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int, on_bytes: OnBytes = ignored) -> bytes:
         self.asked.append(resource)
         served = await self._library.open(peer, resource)
         try:
@@ -52,7 +57,7 @@ def log_of(path: Path, entries: list[SignedEntry], salt: bytes = b"") -> EntryLo
 async def branch_of(client: LibraryClient, log: EntryLog) -> Branch:
     """What the machine's search finds over the driver's fetches."""
     search = BranchSearch([log.hash_at(height) for height in range(log.height + 1)], 1 << 20)
-    while (branch := search.take(await fetch_entries(client, PeerId("B"), search.next_from))) is None:  # type: ignore[arg-type]
+    while (branch := search.take(await fetch_entries(client, PeerId("B"), search.next_from, ignored))) is None:  # type: ignore[arg-type]
         pass
     return branch
 

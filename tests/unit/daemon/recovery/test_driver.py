@@ -23,7 +23,7 @@ from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog, PayloadSource
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish, stamp_chain_head, verify
-from dilocoxd.swarm.streams.fetch import FetchClient
+from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -31,6 +31,7 @@ from dilocoxd.wire.local.outer_worker import StateReady
 from tests.harness.synthetic import fake_site
 from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, RUN, chain, signed_by_all
 from tests.unit.daemon.recovery.adoptions import adoption_of
+from tests.unit.daemon.recovery.test_chain_fetch import ignored
 
 ME, DONOR = PeerId("A"), PeerId("D")
 LIMITS = RoundLimits(tokens_max=100, inner_steps_max=100)
@@ -46,7 +47,7 @@ class LibraryClient(FetchClient):
         self.bad: list[str] = []
         self.on_bad = lambda peer, error: self.bad.append(f"{peer} {error.code}")
 
-    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int, on_bytes: OnBytes = ignored) -> bytes:
         self.asked.append(resource)
         served = await self.library.open(peer, resource)
         try:
@@ -54,7 +55,9 @@ class LibraryClient(FetchClient):
         finally:
             served.close()
 
-    async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
+    async def fetch_region(
+        self, peer: PeerId, resource: str, target: Region, *, offset: int = 0, on_bytes: OnBytes = ignored
+    ) -> None:
         data = await self.fetch_bytes(peer, resource, bytes_max=1 << 30)
         os.pwrite(target.fd, data[offset : offset + target.length], target.offset)
 

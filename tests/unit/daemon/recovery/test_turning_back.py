@@ -25,6 +25,7 @@ from dilocoxd.store.admission import write_checkpoint
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.swarm.streams.fetch import OnBytes
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -32,6 +33,7 @@ from tests.harness.synthetic import fake_site
 from tests.unit.daemon.chain.chain_maker import GENESIS, KEYS, RUN, chain, signed_by_all
 from tests.unit.daemon.chain.test_ledger import ME, opened
 from tests.unit.daemon.recovery.adoptions import adoption_of
+from tests.unit.daemon.recovery.test_chain_fetch import ignored
 
 OTHER = PeerId("B")
 LIMITS = RoundLimits(tokens_max=1000)
@@ -95,7 +97,7 @@ class Client:
     def on_bad(self, peer: PeerId, error: WireError) -> None:
         self.blamed.append((peer, error.code))
 
-    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int) -> bytes:
+    async def fetch_bytes(self, peer: PeerId, resource: str, *, bytes_max: int, on_bytes: OnBytes = ignored) -> bytes:
         if resource in self.missing:
             raise PeerError(f"{peer} does not have {resource}")
         served = await self.libraries[peer].open(peer, resource)
@@ -104,7 +106,9 @@ class Client:
         finally:
             served.close()
 
-    async def fetch_region(self, peer: PeerId, resource: str, target: Region, *, offset: int = 0) -> None:
+    async def fetch_region(
+        self, peer: PeerId, resource: str, target: Region, *, offset: int = 0, on_bytes: OnBytes = ignored
+    ) -> None:
         os.pwrite(target.fd, await self.fetch_bytes(peer, resource, bytes_max=1 << 20), target.offset)
 
 

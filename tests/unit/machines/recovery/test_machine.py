@@ -136,7 +136,24 @@ def test_source_that_falls_silent_in_the_middle_delays_only_its_own_chunks() -> 
     started = world.now
     assert not world.run().failure
     assert world.now - started < 5.0, "nobody waited for the silent one's deadline"
+    assert [peer for peer, _ in world.machine.status.late] == ["D"], "it is named"
     assert {q.number for q in world.questions(r.AskChunk) if q.peer == "E"} >= set(range(1, NUM_CHUNKS))  # type: ignore[union-attr]
+
+
+def test_source_that_gives_no_list_is_named_and_nobody_who_refuses() -> None:
+    donors = {name: Donor(FAR, 20, (22,)) for name in "DEF"}
+    world = World(COMMON, donors)
+
+    def twist(question: r.Ask, answer: r.Answer) -> r.Answer | None:
+        is_list = isinstance(question, r.AskSnapshots)
+        if is_list and question.peer == "F":
+            return r.AskFailed(question.request, "not_found", is_final=True)
+        return None if is_list and question.peer == "E" else answer
+
+    world.twist = twist
+    assert not world.run().failure
+    ((peer, reason),) = world.machine.status.late
+    assert peer == "E" and "its list of snapshots" in reason
 
 
 def test_every_wait_says_for_whom_and_until_when() -> None:
