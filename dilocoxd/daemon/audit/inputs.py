@@ -99,6 +99,7 @@ class RoundInputs:
             missing = await asyncio.to_thread(self._missing)
             recent = await asyncio.to_thread(self._recent, segment)
             await asyncio.to_thread(self._write_before, segment, folder)
+            self._check_below()
             proofs = await (
                 self._shares(entry, segment, folder) if teller is None else self._shown(teller, segment, folder)
             )
@@ -234,6 +235,12 @@ class RoundInputs:
             await asyncio.sleep(RETRY_S)
 
     # --- the chain
+
+    def _check_below(self) -> None:
+        """Raises StoreError unless our log leads to the entry: by another chain another sum would be right."""
+        entry, log = self.audited.entry, self._from.ledger.log
+        if log.height < entry.round or log.hash_at(entry.round) != entry.parent:
+            raise StoreError(f"our chain leads to entry {entry.round} no more")
 
     def _missing(self) -> int:
         entry = self.audited.entry

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,12 @@ def test_nothing_is_fetched_for_an_entry_whose_chain_our_disk_lacks(tmp_path: Pa
     second.log.entries = dropped  # type: ignore[method-assign, assignment]
     hears(second, claim)
     assert not asked and not second.bad and not second.told
+
+
+def test_entry_to_which_our_chain_does_not_lead_is_judged_by_nobody(tmp_path: Path) -> None:
+    """What a sum depends on beside the shares is in the chain before it, which a fork may have changed meanwhile."""
+    site = finder(tmp_path)
+    other = replace(site.audited, entry=replace(site.audited.entry, parent=bytes(range(32))))
+    found = asyncio.run(site.auditor().audit(other, 5.0))
+    assert {finding.verdict for finding in found} == {"unproved"} and "leads to entry 0 no more" in found[0].why
+    assert not site.alerts and not site.site.num_sums
