@@ -28,7 +28,7 @@ from dilocoxd.store.audits import RESULT_NAME, write_votes
 from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.telemetry.suspicions import AuditFinished, ResultFalse
 from dilocoxd.wire.audit import AuditCase
-from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.entry import SignedEntry, entry_hash
 from dilocoxd.wire.messages import FalseSum
 
 AFTER_S: Final = 15.0
@@ -118,9 +118,11 @@ class Auditor:
             signed = await asyncio.to_thread(self._from.ledger.log.entry, number)
         except StoreError:
             return None
-        if entry_hash(signed.entry) != digest:
-            return None
-        return AuditedEntry(signed.entry, signed.offers, self._owners.get(digest, ()), signed.votes)
+        return self._audited(signed) if entry_hash(signed.entry) == digest else None
+
+    def _audited(self, signed: SignedEntry) -> AuditedEntry:
+        owners = self._owners.get(entry_hash(signed.entry), ())
+        return AuditedEntry(signed.entry, signed.offers, owners, signed.votes)
 
     # --- what others tell (X14)
 
@@ -155,8 +157,9 @@ class Auditor:
     async def _look_at(self, claim: Accusation) -> None:
         """Sum what is shown; what the teller says of it beside that counts for nothing."""
         disproofs, log = self.disproofs, self._from.ledger.log
-        if (audited := await self._stored(claim.round, claim.entry_hash)) is None:
-            return None
+        if (signed := disproofs.told_of(claim)) is None:
+            return None  # many others were told of since
+        audited = self._audited(signed)  # also where our chain has left it while the claim waited
         if claim.segment >= len(audited.entry.result_hashes):
             return disproofs.in_vain(claim, log.height, "the entry has no such segment")
         if disproofs.claims.is_proved(claim.entry_hash, audited.owner(claim.segment)):

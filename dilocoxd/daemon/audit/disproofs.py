@@ -19,7 +19,7 @@ from dilocoxd.machines.chain import RECENT_ENTRIES
 from dilocoxd.machines.round.inputs import EntryFalse
 from dilocoxd.store.log import EntryLog
 from dilocoxd.wire.audit import ShareProof
-from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.entry import SignedEntry, entry_hash
 from dilocoxd.wire.messages import FalseSum
 
 
@@ -77,8 +77,8 @@ class Disproofs:
         self._log = log
         self._shelf = shelf
         self._found: list[Disproof] = []
-        self._contributors: OrderedDict[Digest, frozenset[str]] = OrderedDict()
-        """Of the newest entries that somebody told of."""
+        self._told_of: OrderedDict[Digest, SignedEntry] = OrderedDict()
+        """The newest entries of our chain that somebody told of; it may have left them since."""
 
     def certain_owner(self, audited: AuditedEntry, segment: int) -> str:
         """Who reduced it by the proposal that we took up, and signed with its vote that this is what it returned. Who
@@ -139,15 +139,18 @@ class Disproofs:
 
     def _counted(self, claim: Accusation) -> frozenset[str]:
         """Who contributed to this entry of our log and was not on probation."""
-        if claim.entry_hash not in self._contributors:
+        if claim.entry_hash not in self._told_of:
             try:
-                entry = self._log.entry(claim.round).entry
+                self._told_of[claim.entry_hash] = self._log.entry(claim.round)
             except StoreError:
                 return frozenset()
-            self._contributors[claim.entry_hash] = frozenset(named.peer for named in entry.counted)
-            while len(self._contributors) > RECENT_ENTRIES:
-                self._contributors.popitem(last=False)
-        return self._contributors[claim.entry_hash]
+            while len(self._told_of) > RECENT_ENTRIES:
+                self._told_of.popitem(last=False)
+        return frozenset(named.peer for named in self._told_of[claim.entry_hash].entry.counted)
+
+    def told_of(self, claim: Accusation) -> SignedEntry | None:
+        """The entry of this claim, also once our chain has left it."""
+        return self._told_of.get(claim.entry_hash)
 
     def in_vain(self, claim: Accusation, height: int, refuted: str = "") -> None:
         """A claim led to nothing. `refuted`: why what was shown proves nothing; empty: nothing was shown in time."""

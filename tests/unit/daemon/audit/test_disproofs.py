@@ -207,6 +207,26 @@ def test_who_sums_it_only_after_it_was_taken_back_votes_against_its_owner_all_th
     assert read_votes(folder) == second.audited.votes
 
 
+def test_claim_that_waited_until_the_entry_was_taken_back_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    """Looks go one by one, and a majority may be done with theirs first."""
+    first = finder(tmp_path)
+    claim = finds(first)
+    second = hearer(tmp_path, first)
+
+    async def run() -> None:
+        auditor = second.auditor()
+        auditor._owners[Digest(claim.entry_hash)] = second.audited.owners
+        auditor.hear(TELLER, claim)
+        second.log.roll_back(0)
+        task = asyncio.create_task(auditor._follow_claims())
+        while (auditor._claimed.is_set() or auditor._looks) and not task.done():
+            await asyncio.to_thread(time.sleep, 0.01)
+        assert task.cancel(), task.exception()
+
+    asyncio.run(run())
+    assert second.votes == [(OWNER, 0)] and "has left our chain" in second.alerts[0]
+
+
 def test_result_that_was_found_false_before_any_vote_is_told_to_nobody(tmp_path: Path) -> None:
     """No chain has the entry, so there is nothing to take back, and no vote of the owner that makes it certain."""
     site = finder(tmp_path)
