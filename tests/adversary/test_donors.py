@@ -1,0 +1,49 @@
+"""A donor that trickles: a newcomer leaves it for others, and says whom it left (S3, L13, L16, TRUST H4)."""
+
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
+from tests.adversary.daemon import patched
+from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
+from tests.harness.running.run_directories import OPEN, found_run, join_run
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+PATIENCE_S = 300.0
+PHASE_S = 0.5
+
+
+def left(site: SiteProcess, donor: str) -> str:
+    """Why it left this donor for others, once it has caught up all the same."""
+    if not events_of(site, "recovery.finished"):
+        return ""
+    return next((str(event["reason"]) for event in events_of(site, "source.late") if event["peer"] == donor), "")
+
+
+def test_donor_that_trickles_is_left_for_others_and_named(tmp_path: Path) -> None:
+    site = found_run(tmp_path, "a", *OPEN)
+    with sites(site):
+        patched(site, "with_snapshots", phase_s=PHASE_S)
+        site.wait_height(1, PATIENCE_S)
+        donor = join_run(tmp_path, "donor", site)
+        with sites(donor):
+            patched(donor, "with_snapshots", "lie_trickle", phase_s=PHASE_S)
+            for one in (site, donor):
+                one.wait_height(RecoveryLimits().replay_max + 5, PATIENCE_S)
+            newcomer, hollow = join_run(tmp_path, "n", donor), join_run(tmp_path, "h", donor)
+            with sites(newcomer, hollow):
+                patched(newcomer, "with_snapshots", phase_s=PHASE_S)
+                patched(hollow, "with_snapshots", "hole_patience", phase_s=PHASE_S)
+                name = donor.state()["peer_id"]
+                why = {
+                    one.name: wait_until(lambda at=one: left(at, name), "it to be left", PATIENCE_S, one.describe)
+                    for one in (newcomer, hollow)
+                }
+                all_of_its_patience = "no answer about its list of snapshots"
+                assert all_of_its_patience not in why["n"] and all_of_its_patience in why["h"], why
+                assert_rounds_go_on(newcomer, timeout_s=PATIENCE_S)
+                assert_same_bits(site, newcomer, timeout_s=PATIENCE_S)
