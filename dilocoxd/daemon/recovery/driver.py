@@ -7,6 +7,7 @@ in which order, is in machines/recovery/machine.py.
 import asyncio
 from collections.abc import Callable, Set
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.daemon.chain.snapshots import replayable_height, usable_snapshots
 from dilocoxd.daemon.recovery.questions import Questions
@@ -25,6 +26,8 @@ from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.suspicions import SourceLate
 
 LIMITS = r.RecoveryLimits()
+LATE_NAMED_MAX: Final = 3
+"""Sources that the text names; events name all."""
 __all__ = ["RecoveryDriver", "RecoveryParts", "finish_turn_back"]
 
 
@@ -73,7 +76,7 @@ class RecoveryDriver:
             return ""
         status = machine.status
         limit = f" (at most {status.patience_s:.0f} s)" if status.patience_s is not None else ""
-        late = ", ".join(peer for peer, _ in status.late)
+        late = ", ".join(peer for peer, _ in status.late[:LATE_NAMED_MAX])
         return status.waiting_for + limit + (f"; late, others are asked: {late}" if late else "")
 
     def start(self, order: StartRecovery, tell: Callable[[Event], None]) -> None:

@@ -15,6 +15,7 @@ from dilocoxd.daemon.chain.snapshots import usable_snapshots
 from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.errors import PeerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
@@ -23,7 +24,7 @@ from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog, PayloadSource
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotIndex, hash_chunks, publish, stamp_chain_head, verify
-from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
+from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes, Served
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -153,7 +154,8 @@ class World:
             lambda signed: None, Aside(self.folder / "aside"), adoption_of(self.folder, self.ledger.log),
         )  # fmt: skip
         order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", False, None)
-        return await RecoveryDriver(parts)._recover(order)
+        self.driver = RecoveryDriver(parts)
+        return await self.driver._recover(order)
 
     def drop_own_payloads(self, before: int) -> None:
         """As retention, or a start from a snapshot, leaves it."""
@@ -202,6 +204,25 @@ async def test_payload_that_nobody_has_and_no_snapshot_is_a_failure_with_the_rea
     assert isinstance(failed, RecoveryFailed)
     assert "payload of entry 4" in failed.reason
     assert world.ledger.chain.head == heads(common.entries)
+
+
+async def test_source_that_gives_nothing_is_named_in_the_text_and_in_an_event(tmp_path: Path) -> None:
+    common = Branch().grown(4, salt=b"common")
+    world = World(tmp_path, common, common.grown(3, salt=b"theirs"))
+    world.donor_log.drop_payloads(6)
+    honest = world.client.library.open
+
+    async def silent(peer: PeerId, resource: str) -> Served:
+        if resource == "snapshots":
+            raise PeerError("nothing came")
+        return await honest(peer, resource)
+
+    world.client.library.open = silent  # type: ignore[method-assign]
+    await world.open()
+    assert isinstance(await world.recover(), RecoveryFailed)
+    assert world.driver.text.endswith(f"; late, others are asked: {DONOR}")
+    (event,) = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if "source.late" in line]
+    assert DONOR in event and "nothing came" in event
 
 
 async def test_fork_below_what_our_disk_can_rebuild_is_left_by_their_snapshot(tmp_path: Path) -> None:
