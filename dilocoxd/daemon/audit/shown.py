@@ -15,7 +15,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.store.audits import share_name
 from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.swarm.streams.fetch import FetchClient
-from dilocoxd.swarm.streams.pace import Pace
+from dilocoxd.swarm.streams.pace import AnswerPace
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.streams import FRAME_BYTES_PER_S_MIN
 from dilocoxd.wire.audit import ShareProof, decode_sum_proof, sum_proof_bytes_max
@@ -33,7 +33,7 @@ class ShownShares:
 
     def __init__(self, client: FetchClient, teller: PeerId, entry: Entry, segment: int, lengths: Sequence[int]) -> None:
         """`lengths`: bytes of a share, by segment."""
-        self.pace = Pace(START_S, FRAME_BYTES_PER_S_MIN)
+        self.pace = AnswerPace(START_S, FRAME_BYTES_PER_S_MIN)
         self._client = client
         self._teller = teller
         self._entry = entry

@@ -20,7 +20,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.store.snapshots import SnapshotIndex
 from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
-from dilocoxd.swarm.streams.pace import Pace
+from dilocoxd.swarm.streams.pace import AnswerPace
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.refusals import Refused
 
@@ -76,7 +76,7 @@ class Questions:
 
     async def _steadily(self, question: r.Ask) -> r.Answer:
         """The answer. Raises PeerError too where it comes more slowly than BYTES_PER_S_MIN (L16)."""
-        pace = Pace(START_S, BYTES_PER_S_MIN)
+        pace = AnswerPace(START_S, BYTES_PER_S_MIN)
         try:
             async with pace.begin():
                 return await self._work(question, pace)
@@ -84,7 +84,7 @@ class Questions:
             given = in_bytes(pace.bytes_received)
             raise PeerError(f"{question.peer} gave {given} of what it was asked for, then too little in time") from None
 
-    def _work(self, question: r.Ask, pace: Pace) -> Coroutine[Any, Any, r.Answer]:
+    def _work(self, question: r.Ask, pace: AnswerPace) -> Coroutine[Any, Any, r.Answer]:
         match question:
             case r.AskEntries():
                 return self._entries(question, pace.came)
@@ -123,7 +123,7 @@ class Questions:
         await self.download.chunks.fetch(question.peer, question.number, is_wanted, on_bytes)
         return r.ChunkCame(question.request)
 
-    async def _payload(self, question: r.AskPayload, pace: Pace) -> r.Answer:
+    async def _payload(self, question: r.AskPayload, pace: AnswerPace) -> r.Answer:
         entry = question.signed.entry
         payloads = self._ledger.payloads.at(entry.lowrank_r)
         fd = os.memfd_create(f"payload-{entry.round}", os.MFD_CLOEXEC)

@@ -7,7 +7,7 @@ instead, and speed of before is no credit. Rules S3, L16, X14.
 import asyncio
 
 
-class Pace:
+class AnswerPace:
     """Of one answer, or of several from one peer; `came` and `allow` buy time."""
 
     def __init__(self, start_s: float, bytes_per_s: float) -> None:
