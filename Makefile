@@ -110,7 +110,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 # torch comes first and alone: its exact version decides which build is taken, and everything else accepts it.
-$(STAMP): constraints.txt pyproject.toml
+$(STAMP): constraints.txt pyproject.toml dilocoxd/compress/loops.c
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "dilocoxd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)

@@ -25,7 +25,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.codec import Codec, Payload, bad_payload, check_encodable, folded, load, store
+from dilocoxd.compress import loops
+from dilocoxd.compress.codec import (
+    Codec,
+    Payload,
+    bad_payload,
+    check_encodable,
+    folded,
+    load,
+    not_encodable,
+    store,
+)
 
 ScaleFormat = Literal["fp32", "bf16", "pow2", "short"]
 SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1, "short": 2}
@@ -52,7 +62,7 @@ class BlockInt(Codec):
     def __init__(self, bits: Literal[4, 8], block: int, scale: ScaleFormat, *, is_stochastic: bool = False) -> None:
         self.name = f"int{bits}"
         self._is_stochastic = is_stochastic
-        self._bits = bits
+        self._bits: Literal[4, 8] = bits
         self._levels = 2 ** (bits - 1) - 1
         self._block = block
         self._scale: ScaleFormat = scale
@@ -61,6 +71,11 @@ class BlockInt(Codec):
         return self._scale_bytes(numel) + (numel * self._bits + 7) // 8
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
+        if loops.found and self._bits == 4 and not self._is_stochastic:
+            scales, codes = self._parts(out, start, numel, values.numel())
+            if not loops.found.encode(values, 4, self._block, self._scale, scales, codes):
+                raise not_encodable()
+            return
         rows = padded(values, self._block).view(-1, self._block)
         maxima = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
         scales, raw = encode_scales(maxima, self._levels, self._scale)
@@ -78,6 +93,10 @@ class BlockInt(Codec):
             pack_nibbles(codes, target)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
+        if loops.found:
+            parts = self._parts(payload, start, numel, out.numel())
+            loops.found.decode(parts, self._bits, self._block, self._scale, out, None)
+            return
         size = SCALE_BYTES[self._scale]
         first_block, num_blocks = start // self._block, -(-out.numel() // self._block)
         scales = load_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale)
@@ -93,6 +112,13 @@ class BlockInt(Codec):
         if full < num_blocks:
             torch.mul(codes[end:], scales[full], out=out[end:])
 
+    def add_chunk_(self, payload: Tensor, start: int, numel: int, target: Tensor, factor: float) -> None:
+        if loops.found:
+            parts = self._parts(payload, start, numel, target.numel())
+            loops.found.decode(parts, self._bits, self._block, self._scale, target, factor)
+        else:
+            super().add_chunk_(payload, start, numel, target, factor)
+
     def square_sum_chunk(self, payload: Tensor, start: int, numel: int, count: int) -> float:
         """Sums of squared codes are exact integers, whatever their order; each is multiplied by its scale squared."""
         if (self._levels + 1) ** 2 * self._block > EXACT_SUM_MAX:
@@ -102,6 +128,9 @@ class BlockInt(Codec):
         scales = load_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale).double()
         first = self._scale_bytes(numel) + start * self._bits // 8
         source = payload[first : first + (count * self._bits + 7) // 8]
+        if loops.found:
+            exact = loops.found.square_sums(source, self._bits, self._block, count)
+            return folded(scales.mul_(scales).mul_(exact))
         codes = source.view(torch.int8) if self._bits == 8 else unpack_nibbles(source, count)
         rows = padded(codes.to(torch.float32), self._block).view(-1, self._block)
         sums = torch.mul(rows, rows).sum(dim=1).double()
@@ -111,6 +140,15 @@ class BlockInt(Codec):
         source = super().checked_payload(payload, numel)
         decode_scales(source[: self._scale_bytes(numel)], self._scale)
         return source
+
+    def _parts(self, payload: Tensor, start: int, numel: int, count: int) -> tuple[Tensor, Tensor]:
+        """Scales and codes of `count` values from `start` on."""
+        size, first = SCALE_BYTES[self._scale], start // self._block
+        codes = self._scale_bytes(numel) + start * self._bits // 8
+        return (
+            payload[first * size : (first - (-count // self._block)) * size],
+            payload[codes : codes + (count * self._bits + 7) // 8],
+        )
 
     def _scale_bytes(self, numel: int) -> int:
         return -(-numel // self._block) * SCALE_BYTES[self._scale]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from dilocoxd.compress import loops
 from dilocoxd.errors import DilocoxdError, WireError
 
 CHUNK = 1 << 19
@@ -59,6 +60,13 @@ class Codec(ABC):
     @abstractmethod
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         """Fill `out`, one of `self.chunks(numel)`, from a payload that `checked_payload` passed. Raises WireError."""
+
+    def add_chunk_(self, payload: Tensor, start: int, numel: int, target: Tensor, factor: float) -> None:
+        """target <- target + values * factor of one chunk, each product and each sum rounded: -1 takes values away.
+        Raises WireError."""
+        values = torch.empty_like(target)
+        self.decode_chunk(payload, start, numel, values)
+        target.add_(values if factor == 1.0 else values.mul_(factor))
 
     def square_sum_chunk(self, payload: Tensor, start: int, numel: int, count: int) -> float:
         """Sum of squares of the `count` values of one chunk of a payload that `checked_payload` passed, in float64: the
@@ -117,6 +125,11 @@ def square_sum(values: Tensor) -> float:
     The square of an fp32 number is exact in float64, and every addition of `folded` is one IEEE operation.
     """
     total = 0.0
+    if loops.found:
+        work = torch.empty(FOLD // 2, dtype=torch.float64)
+        for start, stop in chunks(values.numel(), FOLD):
+            total += loops.found.folded_squares(values[start:stop], work)
+        return total
     for start in range(0, values.numel(), FOLD):
         squares = values[start : start + FOLD].double()
         total += folded(squares.mul_(squares))
@@ -166,10 +179,15 @@ def load(payload: Tensor, dtype: torch.dtype) -> Tensor:
     return values
 
 
+def not_encodable() -> NotEncodableError:
+    """The error for values that no codec takes."""
+    return NotEncodableError("values hold NaN, Inf or a magnitude above 2**64")
+
+
 def check_encodable(magnitudes: Tensor) -> None:
     """Raise NotEncodableError unless all `magnitudes` (absolute values, or maxima of them) are in range; NaN is not."""
     if not bool((magnitudes.amax() <= MAGNITUDE_MAX).item()):
-        raise NotEncodableError("values hold NaN, Inf or a magnitude above 2**64")
+        raise not_encodable()
 
 
 def check_decoded(values: Tensor) -> None:

@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dilocoxd.compress import loops
 from dilocoxd.compress.blockint import padded
-from dilocoxd.compress.codec import CHUNK, Codec, bad_payload, check_decoded, check_encodable
+from dilocoxd.compress.codec import CHUNK, Codec, bad_payload, check_decoded, check_encodable, not_encodable
 
 SPAN = 4096
 SPAN_BITS = 12
@@ -48,7 +49,7 @@ class TopK(Codec):
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         rows = padded(values, SPAN).view(-1, SPAN)
-        positions = largest_positions(rows.abs(), self._k)
+        positions = largest_positions_of(rows, self._k)
         chosen = rows.gather(1, positions)
         target = self._spans(out, start, rows.shape[0]).numpy()
         _pack_positions(positions.numpy(), target[:, : self._position_bytes])
@@ -78,6 +79,21 @@ class TopK(Codec):
     def _spans(self, payload: Tensor, start: int, count: int) -> Tensor:
         first = start // SPAN * self._span_bytes
         return payload[first : first + count * self._span_bytes].view(count, self._span_bytes)
+
+
+def largest_positions_of(rows: Tensor, k: int) -> Tensor:
+    """`largest_positions` of the magnitudes of float32[rows, SPAN]. Raises NotEncodableError."""
+    groups = 4 << (k - 1).bit_length()
+    if loops.found is None or groups > SPAN // 2:
+        return largest_positions(rows.abs(), k)
+    found = loops.found.largest_places(rows, k, groups)
+    if found is None:
+        raise not_encodable()
+    positions, is_clear = found
+    if not bool(is_clear.all()):
+        unclear = ~is_clear
+        positions[unclear] = _plain_positions(rows[unclear].abs(), k)
+    return positions
 
 
 def largest_positions(magnitudes: Tensor, k: int) -> Tensor:

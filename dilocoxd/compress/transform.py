@@ -150,20 +150,15 @@ class NoTransform(OnePass):
 
 def subtract_decoded_(codec: Codec, payload: Payload, target: Tensor) -> None:
     """target <- target - decode(payload), chunk by chunk in the cache."""
-    _for_decoded_chunks(codec, payload, target, is_added=False)
+    _add_decoded_(codec, payload, target, -1.0)
 
 
 def add_decoded_(codec: Codec, payload: Payload, target: Tensor) -> None:
     """target <- target + decode(payload), chunk by chunk in the cache."""
-    _for_decoded_chunks(codec, payload, target, is_added=True)
+    _add_decoded_(codec, payload, target, 1.0)
 
 
-def _for_decoded_chunks(codec: Codec, payload: Payload, target: Tensor, *, is_added: bool) -> None:
+def _add_decoded_(codec: Codec, payload: Payload, target: Tensor, factor: float) -> None:
     source = codec.checked_payload(payload, target.numel())
     for start, stop in codec.chunks(target.numel()):
-        decoded = torch.empty(stop - start)
-        codec.decode_chunk(source, start, target.numel(), decoded)
-        if is_added:
-            target[start:stop].add_(decoded)
-        else:
-            target[start:stop].sub_(decoded)
+        codec.add_chunk_(source, start, target.numel(), target[start:stop], factor)

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dilocoxd.compress import loops
 from dilocoxd.compress.blockint import (
     BELOW_SCALE_MIN,
     GROUP,
@@ -27,7 +28,7 @@ from dilocoxd.compress.blockint import (
     multiply_blocks_,
     padded,
 )
-from dilocoxd.compress.codec import CHUNK, Codec, Payload, check_encodable, store
+from dilocoxd.compress.codec import CHUNK, Codec, Payload, check_encodable, not_encodable, store
 
 QUARTER = GROUP // 4
 NARROW = 16
@@ -49,6 +50,10 @@ class Int2(Codec):
         return 2 * -(-numel // self._block) + -(-numel // 4)
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
+        if loops.found:
+            if not loops.found.encode(values, 2, self._block, "bf16", *self._parts(out, start, values.numel(), numel)):
+                raise not_encodable()
+            return
         rows = padded(values, self._block).view(-1, self._block)
         maxima = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
         least, largest = maxima.aminmax()
@@ -71,6 +76,9 @@ class Int2(Codec):
             _spare_scratch.append(scratch)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
+        if loops.found:
+            loops.found.decode(self._parts(payload, start, out.numel(), numel), 2, self._block, "bf16", out, None)
+            return
         first, count = start // self._block, -(-out.numel() // self._block)
         scales = load_scales(payload[2 * first : 2 * (first + count)], "bf16")
         levels = _taken_levels(out.numel())
@@ -80,10 +88,22 @@ class Int2(Codec):
             _spare_levels.append(levels)
         multiply_blocks_(out, scales, self._block)
 
+    def add_chunk_(self, payload: Tensor, start: int, numel: int, target: Tensor, factor: float) -> None:
+        if loops.found:
+            parts = self._parts(payload, start, target.numel(), numel)
+            loops.found.decode(parts, 2, self._block, "bf16", target, factor)
+        else:
+            super().add_chunk_(payload, start, numel, target, factor)
+
     def checked_payload(self, payload: Payload, numel: int) -> Tensor:
         source = super().checked_payload(payload, numel)
         decode_scales(source[: 2 * -(-numel // self._block)], "bf16")
         return source
+
+    def _parts(self, payload: Tensor, start: int, count: int, numel: int) -> tuple[Tensor, Tensor]:
+        """Scales and codes of `count` values from `start` on."""
+        first = start // self._block
+        return payload[2 * first : 2 * (first - (-count // self._block))], self._codes(payload, start, count, numel)
 
     def _codes(self, payload: Tensor, start: int, count: int, numel: int) -> Tensor:
         first = 2 * -(-numel // self._block) + start // 4

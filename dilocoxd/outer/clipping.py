@@ -76,6 +76,10 @@ class Weighing:
     factors: Sequence[float] = ()
     center: Tensor | None = None
 
+    def is_whole(self, position: int) -> bool:
+        """Whether all of share `position` is counted."""
+        return not self.factors or self.factors[position] == 1.0
+
     def apply_(self, values: Tensor, position: int, start: int) -> None:
         """values <- weight times what is counted of share `position`, whose elements from `start` on they are."""
         factor = self.factors[position] if self.factors else 1.0

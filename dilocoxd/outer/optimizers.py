@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dilocoxd.compress import loops
 from dilocoxd.compress.codec import chunks
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.rounding import fp32
@@ -73,6 +74,12 @@ class Nesterov(OuterOptimizer):
 
     def __init__(self, lr: float, momentum: float) -> None:
         self._lr, self._momentum = fp32(lr), fp32(momentum)
+
+    def step_(self, x: Tensor, slots: Sequence[Tensor], g: Tensor, outer_step: int) -> None:
+        if loops.found and len(slots) == 1 and x.dtype == torch.float32:
+            loops.found.nesterov(x, slots[0], g, self._lr, self._momentum)
+        else:
+            super().step_(x, slots, g, outer_step)
 
     def update(self, g: Tensor, slots: list[Tensor], outer_step: int) -> Tensor:
         m = slots[0]

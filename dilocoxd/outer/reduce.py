@@ -98,16 +98,18 @@ def _mean_of_chunk(
     """`place`: where the chunk begins, and the length of the whole."""
     weighing = weights if isinstance(weights, Weighing) else Weighing(weights)
     assert len(weighing.weights) == len(sources), "one weight for each share"
-    share_values = torch.empty_like(mean) if len(sources) > 1 else mean
     for position, source in enumerate(sources):
-        target = mean if position == 0 else share_values
         try:
+            if position and weighing.is_whole(position):
+                codec.add_chunk_(source, *place, mean, weighing.weights[position])
+                continue
+            target = torch.empty_like(mean) if position else mean
             codec.decode_chunk(source, *place, target)
         except WireError as error:
             raise BadShareError(position, error.detail) from error
         weighing.apply_(target, position, place[0])
         if position:
-            mean.add_(share_values)
+            mean.add_(target)
     mean.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
 
 
@@ -144,8 +146,7 @@ def settle_in_chunks_(
         values, rest = torch.empty(stop - start), residual[start:stop]
         _mean_of_chunk(codec, sources, weights, (start, numel), values)
         rest.add_(values).clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
-        codec.decode_chunk(reduced, start, numel, values)
-        rest.sub_(values)
+        codec.add_chunk_(reduced, start, numel, rest, -1.0)
 
 
 def reduce_segment(

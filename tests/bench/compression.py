@@ -1,8 +1,9 @@
 """`python -m tests.bench.compression [--elements N]`: cost of codecs and low rank, in memcpys of the same fp32 bytes.
 
 CPU time of one thread, best of a few repetitions, ratio to a copy of the same fp32 bytes in the same run, so that a
-busy machine disturbs both. Low rank is set against its three products, all in fp32 and with the last one in float64, as
-bit parity needs it (ALGORITHMS 8). Peak extra memory is what the process grew by while it worked, in units of the fp32
+busy machine disturbs both; `torch_memcpys` is encode and decode by torch alone, without the compiled loops, in turns
+with them. Low rank is set against its three products, all in fp32 and with the last one in float64, as bit parity needs
+it (ALGORITHMS 8). Peak extra memory is what the process grew by while it worked, in units of the fp32
 bytes: buffers of values, result and payload exist before.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dilocoxd.compress import loops
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.transform import NoTransform
@@ -53,6 +55,15 @@ def cpu_seconds(actions: list[Callable[[], object]], repetitions: int) -> list[f
     return best
 
 
+def by_torch(action: Callable[..., object], *arguments: object) -> None:
+    """Without the compiled loops (dilocoxd/compress/loops.py)."""
+    kept, loops.found = loops.found, None
+    try:
+        action(*arguments)
+    finally:
+        loops.found = kept
+
+
 def extra_bytes(action: Callable[[], object]) -> int:
     """By how much resident memory rises above what it is now while `action` runs."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
@@ -75,11 +86,13 @@ def codec_rows(elements: int, repetitions: int) -> list[dict[str, Any]]:
         payload = torch.empty(codec.payload_bytes(elements), dtype=torch.uint8)
         payload.zero_()
         extra = max(extra_bytes(lambda: codec.encode(values, payload)), extra_bytes(lambda: codec.decode(payload, out)))  # noqa: B023
-        copy, encode, decode = cpu_seconds(
+        copy, encode, decode, torch_encode, torch_decode = cpu_seconds(
             [
                 lambda: out.copy_(values),
                 lambda c=codec, p=payload: c.encode(values, p),  # type: ignore[misc]
                 lambda c=codec, p=payload: c.decode(p, out),  # type: ignore[misc]
+                lambda c=codec, p=payload: by_torch(c.encode, values, p),  # type: ignore[misc]
+                lambda c=codec, p=payload: by_torch(c.decode, p, out),  # type: ignore[misc]
             ],
             repetitions,
         )
@@ -91,6 +104,7 @@ def codec_rows(elements: int, repetitions: int) -> list[dict[str, Any]]:
                 "encode_memcpys": encode / copy,
                 "decode_memcpys": decode / copy,
                 "both_memcpys": (encode + decode) / copy,
+                "torch_memcpys": (torch_encode + torch_decode) / copy,
                 "extra_memory": extra / (4 * elements),
             }
         )

@@ -1,8 +1,9 @@
 """CPU of the outer worker's operations, in nanoseconds per parameter and round: `python -m tests.bench.outer.step`.
 
-The worker of `--sites` sites in this process, on anonymous memory, one thread; it owns 1/sites of the segments, whose
-shares are made up. Medians of the rounds after the first; `copies`: in copies of the fp32 parameters, timed in the same
-rounds. `check` comes before a vote, `apply` has the digest of the state. `--profile` prints where the time goes.
+The worker of `--sites` sites in this process, on memfds, one thread, with the compiled loops and by torch alone in
+turns; it owns 1/sites of the segments, whose shares are made up. Medians of the rounds after the first; `copies`: in
+copies of the fp32 parameters, timed in the same rounds. `check` comes before a vote, `apply` has the digest of the
+state. `--profile` prints where the time goes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import pstats
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
-from tests.bench.compression import show
+from tests.bench.compression import by_torch, show
 from tests.bench.outer_memory import MODELS, Payloads, bench_manifest
 from tests.harness.outer_worker.in_process import InnerWorker
 
@@ -92,13 +93,13 @@ class Step:
             body = self._worker.read(local_buffers.OUTBOX, start, length - plan.record_bytes)
             self._worker.write(local_buffers.RESULT, body + self._payloads.record, start)
 
-    def row(self, codec: str) -> dict[str, object]:
+    def row(self, codec: str, way: str) -> dict[str, object]:
         """Of the rounds after the first."""
         numel = self._plan.layout.numel
         medians = {what: statistics.median(found[1:]) for what, found in self.seconds.items()}
         whole = sum(medians[what] for what in OPERATIONS)
         each = {f"{what} ns": 1e9 * medians[what] / numel for what in OPERATIONS}
-        return {"codec": codec, "sites": self._num_sites, **each, "round ns": 1e9 * whole / numel} | {
+        return {"codec": codec, "loops": way, "sites": self._num_sites, **each, "round ns": 1e9 * whole / numel} | {
             "copies": whole / medians["copy"]
         }
 
@@ -113,21 +114,27 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     steps = {
-        codec: Step(make_plan(bench_manifest(options.model, codec, 1 << 20)), options.sites)
+        (codec, way): Step(make_plan(bench_manifest(options.model, codec, 1 << 20)), options.sites)
         for codec in options.codecs.split(",")
+        for way in ("compiled", "torch")
     }
-    for codec, step in steps.items():
-        step.round()
+    for (codec, way), step in steps.items():
+        run(way, step.round)
         if options.profile:
             with cProfile.Profile() as profile:
-                step.round()
-            print(codec, flush=True)
+                run(way, step.round)
+            print(codec, way, flush=True)
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     for _ in range(options.rounds):
-        for step in steps.values():
-            step.round()
+        for (_, way), step in steps.items():
+            run(way, step.round)
     print(f"{platform.machine()}, torch {torch.__version__}, 1 thread, CPU time, load {os.getloadavg()[0]:.1f}\n")
-    show([step.row(codec) for codec, step in steps.items()])
+    show([step.row(codec, way) for (codec, way), step in steps.items()])
+
+
+def run(way: str, action: Callable[[], None]) -> None:
+    """One round as a site with or without the compiled loops does it."""
+    action() if way == "compiled" else by_torch(action)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""An outer worker inside the test: the same Worker class and messages, on anonymous memory, without a process."""
+"""An outer worker inside the test: the same Worker class and messages, on memfds as the daemon makes them, without a
+process."""
 
 from __future__ import annotations
 
 import mmap
+import os
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +26,14 @@ class InnerWorker(OuterDaemon):
 
     def __init__(self, plan: OuterPlan) -> None:
         self.described = plan.described()
-        self._maps = {buffer.name: mmap.mmap(-1, buffer.size) for buffer in self.described.buffers}
+        self._descriptors = {one.name: os.memfd_create(f"dilocoxd-{one.name}") for one in self.described.buffers}
+        weakref.finalize(self, _close, tuple(self._descriptors.values()))
+        self._maps = {one.name: _mapped(self._descriptors[one.name], one.size) for one in self.described.buffers}
         self._sent: list[Any] = []
         self._next_request = 0
-        self._worker = Worker(plan, MappedBuffers(plan, self._maps, {}), Reporter(_Collector(self._sent)))
+        self._worker = Worker(
+            plan, MappedBuffers(plan, self._maps, self._descriptors), Reporter(_Collector(self._sent))
+        )
 
     def ask(self, kind: type, *arguments: Any) -> Any:
         self._worker.handle(kind(self.number(), *arguments))
@@ -52,6 +60,16 @@ class InnerWorker(OuterDaemon):
 
     def floats(self, name: str) -> torch.Tensor:
         return torch.frombuffer(bytearray(self.read(name)), dtype=torch.float32)
+
+
+def _mapped(fd: int, size: int) -> mmap.mmap:
+    os.ftruncate(fd, size)
+    return mmap.mmap(fd, size)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 class _Collector:

@@ -79,7 +79,7 @@ def built_wheel(folder: Path) -> Path:
     source.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy2(ROOT / name, source / name)
     run(
@@ -122,11 +122,13 @@ def wait_round(dilocoxd: Installed, name: str) -> None:
 def test_the_wheel_is_whole_and_trains_outside_the_repository(installed: Installed) -> None:
     names = ZipFile(installed.wheel).namelist()
     tracked = [path.relative_to(ROOT) for path in (ROOT / "dilocoxd").rglob("*") if path.is_file()]
-    wanted = {str(path) for path in tracked if "__pycache__" not in path.parts}
+    wanted = {str(path) for path in tracked if "__pycache__" not in path.parts and path.suffix != ".so"}
     assert wanted <= set(names), f"not in the wheel: {sorted(wanted - set(names))[:5]}"
+    assert [name for name in names if name.startswith("dilocoxd/compress/_loops.")], "built without a C compiler"
     assert not [name for name in names if name.startswith("tests")]
     place = run(installed.python, "-c", "import dilocoxd; print(dilocoxd.__file__)", cwd=installed.folder)
     assert place.startswith(str(installed.folder / "env"))
+    run(installed.python, "-c", "from dilocoxd.compress import loops; assert loops.found", cwd=installed.folder)
     assert "dilocoxd.service" in installed("files").split()
     assert installed.wheel.stat().st_size < WHEEL_BYTES_MAX
     assert min(cpu_s_of_help(installed) for _ in range(3)) < HELP_CPU_S_MAX

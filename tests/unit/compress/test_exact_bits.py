@@ -1,4 +1,7 @@
-"""The fast encoders write the bytes of plain ones: every value is chosen on purpose, so every bit is compared."""
+"""The fast encoders write the bytes of plain ones: every value is chosen on purpose, so every bit is compared.
+
+Each test runs with the compiled loops and with torch alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dilocoxd.compress import loops
 from dilocoxd.compress.codec import Codec, NotEncodableError
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.twobit import Int2
@@ -16,6 +20,14 @@ from tests.reference.two_bits import int2_payload, int2_values
 LENGTHS = (1, 2, 3, 5, 15, 16, 17, 127, 129, 1023, 1025, 4093, 4095, 4096, 4097, 8190, 9001, 20_481)
 TINY = (0.0, -0.0, 1e-45, -1e-45, 2.0**-126, -(2.0**-126))
 EDGE = (*TINY, 2.0**-64, -(2.0**-65), 2.0**-40, 0.5, -0.5, 1.0, -1.0, 2.0**64)
+
+
+@pytest.fixture(params=["compiled", "torch"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    assert loops.found, "the package was built without a C compiler; install one and run make"
+    if request.param == "torch":
+        monkeypatch.setattr(loops, "found", None)
+    return str(request.param)
 
 
 def vectors(numel: int, seed: int) -> list[Tensor]:
