@@ -68,7 +68,10 @@ def parse(text: str) -> tuple[list[list[dict[str, Any]]], list[str]]:
     lines: list[str] = []
     header: list[str] = []
     before = ""
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for line in map(str.strip, text.splitlines()):
+        if not line:
+            before = before if before == "json" else ""  # the next table has a header of its own, with as many columns
+            continue
         kind = "json" if line.startswith("{") else "table" if line.startswith("|") else ""
         if kind == "json" and (found := _json(line)) is not None:
             if before != "json":
