@@ -62,7 +62,12 @@ def measure(row: Row, folder: Path) -> Result | str:
     took = round(time.monotonic() - began, 1)
     loads = round(before, 2), round(load(), 2)
     command = f"python -m tests.bench.{row.module} {shown}".strip()
-    return Result(row.name, command, today(), machine(), loads, took, tables, lines)
+    found = Result(row.name, command, today(), machine(), loads, took, tables, lines)
+    try:
+        figures(lambda _: found, [row])
+    except PageError as error:  # the pages could not be made with it
+        return str(error)
+    return found
 
 
 def end(process: subprocess.Popen[str]) -> None:

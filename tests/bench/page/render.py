@@ -52,7 +52,7 @@ def figures(read_row: Callable[[str], Result | None] = read, rows: Sequence[Row]
 
 def _line(row: Row, figure: Figure, result: Result) -> str:
     value = value_of(figure, result)
-    shown = f"{value:.3g}"
+    shown = figure.absent if value is None else f"{value:.3g}"
     met = figure.is_met(value)
     if met is not None:
         shown = f"**{shown}**" if met else f"*{shown}*"
@@ -60,13 +60,15 @@ def _line(row: Row, figure: Figure, result: Result) -> str:
     return f"| {figure.what} | {shown} | {figure.target} | {link} |"
 
 
-def value_of(figure: Figure, result: Result) -> float:
-    """Raises PageError if there is no such number."""
+def value_of(figure: Figure, result: Result) -> float | None:
+    """None where the row has that instead, and the figure allows it. Raises PageError if there is no such number."""
     if figure.pattern:
         said = [float(match[1]) for line in result.lines if (match := re.search(figure.pattern, line))]
         return _one_of(figure, result, said, f"line like {figure.pattern!r}")
     lines = result.tables[figure.table] if figure.table < len(result.tables) else []
     chosen = [one for one in lines if all(one.get(key) == value for key, value in figure.where.items())]
+    if figure.absent and chosen and all(one.get(figure.column, 0) is None for one in chosen):
+        return None
     values = [one[figure.column] for one in chosen if isinstance(one.get(figure.column), int | float)]
     return _one_of(figure, result, values, f"number {figure.column!r} where {figure.where} in table {figure.table}")
 
