@@ -73,8 +73,8 @@ def run(*command: "str | Path", cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def built_wheel(folder: Path) -> Path:
-    """Of a copy: building leaves folders behind."""
+def built_wheel(folder: Path, *before: str) -> Path:
+    """Of a copy: building leaves folders behind. `before`: words in front of the command."""
     source = folder / "source"
     source.mkdir()
     for name in SOURCES:
@@ -83,7 +83,7 @@ def built_wheel(folder: Path) -> Path:
         else:
             shutil.copy2(ROOT / name, source / name)
     run(
-        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
+        *before, sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
         "-w", folder, source,
     )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
@@ -157,6 +157,16 @@ def test_the_wheel_is_whole_and_trains_outside_the_repository(installed: Install
     installed("export", "b", "--out", "model", "--cache", "cache")
     exported = {path.name for path in (installed.folder / "model").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= exported
+
+
+def test_without_a_c_compiler_there_is_a_wheel_too_and_it_works_by_torch(tmp_path: Path) -> None:
+    wheel = built_wheel(tmp_path, "env", "CC=/there/is/no/compiler")
+    names = ZipFile(wheel).namelist()
+    assert "dilocoxd/compress/loops.py" in names
+    assert not [name for name in names if name.endswith(".so")]
+    ZipFile(wheel).extractall(tmp_path / "unpacked")
+    code = "from dilocoxd.compress import loops, registry; assert loops.found is None; registry.codec_from_name('int4')"
+    run(sys.executable, "-c", code, cwd=tmp_path / "unpacked")
 
 
 def iter_until(lines: "Iterator[str]", start: str) -> Iterator[str]:
