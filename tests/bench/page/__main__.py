@@ -48,7 +48,7 @@ def measure(row: Row, folder: Path) -> Result | str:
     before, began = load(), time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     process = subprocess.Popen(
-        [sys.executable, "-m", f"tests.bench.{row.module}", *options.split()],
+        [sys.executable, "-m", "tests.bench.page.row", row.module, *options.split()],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -71,7 +71,7 @@ def measure(row: Row, folder: Path) -> Result | str:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """SIGTERM first: benchmarks with sites end them."""
+    """SIGTERM first: what a benchmark has started ends with it (row.py)."""
     process.send_signal(signal.SIGTERM)
     try:
         process.communicate(timeout=KILL_AFTER_S)

@@ -3,6 +3,9 @@
 import argparse
 import os
 import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from tests.bench.page import __main__ as program
 from tests.bench.page.render import FIGURES, PAGES, PageError, figures, rendered, value_of
 from tests.bench.page.results import Result, parse, read, write
 from tests.bench.page.rows import ROWS, SECONDS_MAX, Row, row_of
+from tests.harness.running.sites import wait_until
 from tests.integration.test_benchmarks import SHORTEST
 
 PAGE, LAB = PAGES
@@ -130,6 +134,20 @@ def test_a_busy_machine_is_not_measured(
     assert found is not None
     assert found.load == (7.0, 7.0)
     assert any("ten times the segments" in line for line in found.lines)
+
+
+def test_a_row_that_is_ended_leaves_what_it_has_entered() -> None:
+    command = [sys.executable, "-m", "tests.bench.page.row", "machines.exchange", "--segments", "9000000"]
+    with subprocess.Popen(command, cwd=PAGE.parents[1]) as process:
+        status = Path(f"/proc/{process.pid}/status")
+
+        def is_handled() -> bool:
+            caught = dict(line.split(":\t", 1) for line in status.read_text().splitlines())["SigCgt"]
+            return bool(int(caught, 16) >> signal.SIGTERM - 1 & 1)
+
+        wait_until(is_handled, "a row that hears SIGTERM", 120.0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 1, "an exit, not a death by the signal"
 
 
 def test_a_row_that_does_not_end_is_ended_and_one_that_fails_says_why(tmp_path: Path) -> None:
