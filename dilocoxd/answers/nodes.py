@@ -22,11 +22,27 @@ class NodePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStage:
+    """A pipeline stage whose trainers run on a node."""
+
+    stage: Annotated[Count, told("Its number along the pipeline, from 0 on.")]
+    node: Annotated[
+        str, told("Name and address of the machine that runs it, or ran it last; empty: none did yet. Untrusted.")
+    ]
+    state: Annotated[Literal["starting", "waiting", "running"], told("waiting: no node is there that could run it.")]
+    since: Unix
+
+
+Place = NodePart | NodeStage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
     """What the head knows of its nodes."""
 
     parts: tuple[NodePart, ...]
-    free_places: Annotated[Count, told("Places on connected nodes that no part has taken.")]
+    stages: tuple[NodeStage, ...]
+    free_places: Annotated[Count, told("Places on connected nodes that no part or stage has taken.")]
     refused: Annotated[
         Count, told("Connections that were closed because they did not show the node key and this version.")
     ]
@@ -37,20 +53,26 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     """How it stands with them, in a line; empty: there are none."""
     if nodes is None:
         return ""
-    running = [each for each in nodes.parts if each.state == "running"]
-    where = ", ".join(dict.fromkeys(each.node for each in running))
-    parts = [f"{len(running)} of {plural(len(nodes.parts), 'outer part')} running{f' on {where}' if where else ''}"]
+    parts = [_running(nodes.parts, "outer part")] if nodes.parts or not nodes.stages else []
+    parts += [_running(nodes.stages, "pipeline stage")] if nodes.stages else []
     parts += [f"{plural(nodes.free_places, 'free place')}"] if nodes.free_places else []
     refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
     return "; ".join([*parts, *([refused] if nodes.refused else [])])
 
 
+def _running(places: Sequence[Place], what: str) -> str:
+    running = [each for each in places if each.state == "running"]
+    where = ", ".join(dict.fromkeys(each.node for each in running))
+    return f"{len(running)} of {plural(len(places), what)} running{f' on {where}' if where else ''}"
+
+
 def node_wait(nodes: Nodes | None) -> str:
-    """Which part waits for which machine, since when, and what to do, as the end of "waits for"; empty: none does.
+    """What waits for which machine, since when, and what to do, as the end of "waits for"; empty: nothing does.
 
     The same while nothing changes, so that it is told once.
     """
-    waiting = [each for each in nodes.parts if each.state == "waiting"] if nodes is not None else []
+    places: list[Place] = [*nodes.parts, *nodes.stages] if nodes is not None else []
+    waiting = [each for each in places if each.state == "waiting"]
     if nodes is None or not waiting:
         return ""
     refused = (
@@ -61,17 +83,19 @@ def node_wait(nodes: Nodes | None) -> str:
     return f"{'; '.join(map(_wait, _by_node(waiting)))}{refused}"
 
 
-def _by_node(waiting: Sequence[NodePart]) -> list[list[NodePart]]:
+def _by_node(waiting: Sequence[Place]) -> list[list[Place]]:
     """Those that ran on one node together, in order."""
-    found: dict[str, list[NodePart]] = {}
+    found: dict[str, list[NodePart | NodeStage]] = {}
     for each in waiting:
         found.setdefault(each.node, []).append(each)
     return list(found.values())
 
 
-def _wait(parts: Sequence[NodePart]) -> str:
-    which = f"outer part {', '.join(str(each.part) for each in parts)}"
-    since = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(min(each.since for each in parts)))
-    if parts[0].node:
-        return f"the node {parts[0].node} with {which}, gone since {since}: start `dilocoxd node` there"
+def _wait(places: Sequence[Place]) -> str:
+    parts = ", ".join(str(each.part) for each in places if isinstance(each, NodePart))
+    stages = ", ".join(str(each.stage) for each in places if isinstance(each, NodeStage))
+    which = " and ".join([*([f"outer part {parts}"] if parts else []), *([f"stage {stages}"] if stages else [])])
+    since = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(min(each.since for each in places)))
+    if places[0].node:
+        return f"the node {places[0].node} with {which}, gone since {since}: start `dilocoxd node` there"
     return f"a machine for {which} since {since}: start `dilocoxd node` on one"

@@ -215,9 +215,8 @@ _OF_THE_RUN: Final = {
 _NOT_BUILT: Final = {
     "parallel.tensor": "parallel.tensor: matrices are not cut among processes (tensor parallel); remove it, and divide"
     " a model that is too large by parallel.shard (within layers) and parallel.pipeline (between them)",
-    "nodes": "section nodes: the head does not list its machines; remove it, set cluster.outer_parts, and run"
-    " `dilocoxd node HEAD` on each (docs/cluster.md); trainers run on the head alone: to train on several machines let"
-    " each join the run as a site of its own (dilocoxd join)",
+    "nodes": "section nodes: the head does not list its machines; remove it, set cluster.stages and"
+    " cluster.outer_parts, and run `dilocoxd node HEAD` on each (docs/cluster.md)",
 }
 """What people look for who know other programs (docs/cluster.md, What does not)."""
 _REFUSED: Final = _OF_THE_RUN | _NOT_BUILT
@@ -261,7 +260,7 @@ def _with_own_ports(site: SiteConfig, where: str) -> SiteConfig:
     listened = [(api.host, api.port, "api", "port"), (network.host, network.port, "network", "port")]
     if network.data_connections:
         listened.insert(0, (network.host, network.data_port, "network", "data_port"))
-    if site.cluster.outer_parts:
+    if site.cluster.has_nodes:
         listened.insert(0, (site.cluster.host, site.cluster.port, "cluster", "port"))
     for (host, port, *name), (other_host, other_port, *other_name) in combinations(listened, 2):
         if port and port == other_port and are_one(listened_on(host, name[0]), listened_on(other_host, other_name[0])):

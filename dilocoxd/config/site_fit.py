@@ -1,6 +1,6 @@
 """Decides whether a run can be cut as a site wants it: what neither run.toml nor site.toml can tell alone."""
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +54,35 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
         found.append(
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
-    return found
+    return [*found, *_stages_on_nodes_problems(manifest, site)]
+
+
+def _stages_on_nodes_problems(manifest: Manifest, site: SiteConfig) -> Iterator[str]:
+    """What trainers on nodes cannot do."""
+    stages, parallel = site.cluster.stages, site.parallel
+    if not stages:
+        return
+    text = f"cluster.stages = {stages}"
+    if stages >= parallel.pipeline:
+        yield (
+            f"{text} of parallel.pipeline = {parallel.pipeline}: the first stage trains on the head; raise"
+            f" parallel.pipeline, or set cluster.stages to at most {parallel.pipeline - 1}"
+        )
+    if parallel.schedule == "interleaved1f1b":
+        yield (
+            f"{text} with parallel.schedule = 'interleaved1f1b': each process has slices of the whole model there, and"
+            " a node holds only neighbouring layers; use 1f1b"
+        )
+    if manifest.lora.rank:
+        yield (
+            f"{text}, but this run trains an adapter: the model under it would have to lie on every node, which is not"
+            " supported; set cluster.stages to 0"
+        )
+    if site.cluster.host in ("0.0.0.0", "::"):
+        yield (
+            f"{text} with cluster.host = {site.cluster.host}: trainers on nodes need one address of this machine to"
+            " meet at; give the one in the network that the nodes share"
+        )
 
 
 def _own_loop_problems(site: SiteConfig) -> list[str]:

@@ -74,6 +74,8 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         num_stages=site.parallel.ranks,
         outer_parts=workers.outer_parts,
         node_parts=site.cluster.outer_parts,
+        node_stages=site.cluster.stages,
+        stage_ranks=site.parallel.readers,
         node_address=(site.cluster.host, site.cluster.port),
         node_key_file=site.cluster.key_file,
         trainer_modules=trainer_modules(manifest, site),

@@ -9,6 +9,7 @@ import mmap
 import os
 import select
 import socket
+import threading
 from collections import deque
 from typing import Any
 
@@ -34,6 +35,10 @@ NODE_SERVED_VARIABLE = "DILOCOXD_NODE_SERVED"
 NODE_INCARNATION_VARIABLE = "DILOCOXD_NODE_INCARNATION"
 NODE_NEW_VARIABLE = "DILOCOXD_NODE_NEW"
 """Not empty: the part has no buffers yet."""
+ON_NODE_VARIABLE = "DILOCOXD_ON_NODE"
+"""Not empty: this trainer runs on a node, and what it shares with the others lies at the head."""
+CLUSTER_ADDRESS_VARIABLE = "DILOCOXD_CLUSTER_ADDRESS"
+"""Of this machine in the network that head and nodes share, where the trainers run on several."""
 LINK_LOST_STATUS = 3
 """Exit status of a process in the place of a worker on a node, whose connection to that node has ended."""
 _FDS_MAX = 32
@@ -51,6 +56,7 @@ class DaemonConnection:
         self._socket.connect(path or os.environ[SOCKET_VARIABLE])
         self._readable = select.poll()  # select() knows no descriptor above 1023, and a daemon may hold more
         self._readable.register(self._socket, select.POLLIN)
+        self._sending = threading.Lock()
         self._received = bytearray()
         self._fds: deque[int] = deque()
         self.buffers: dict[str, mmap.mmap] = {}
@@ -62,9 +68,10 @@ class DaemonConnection:
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
-        """Send one message. Raises DaemonGone."""
+        """Send one message; from any thread. Raises DaemonGone."""
         try:
-            self._socket.sendall(frame(message))
+            with self._sending:
+                self._socket.sendall(frame(message))
         except OSError as error:
             raise DaemonGone(f"daemon socket: {error}") from error
 

@@ -104,11 +104,12 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     ),
     AlertKind(
         "node_missing", "critical",
-        "A part of the outer worker has no machine to run on: rounds of this site wait for it, training goes on.",
-        "No node took the part for 5 s; goes when one has it. Told again when what is missed changes.",
+        "A part of the outer worker, or a pipeline stage, has no machine to run on: rounds of this site wait for the"
+        " part and training goes on, or training waits for the stage.",
+        "No node took it for 5 s; goes when one has it. Told again when what is missed changes.",
         "The node is off, its service ended, cluster.port of the head is closed to it, or its key is another one.",
-        "Start `dilocoxd node` on the machine that the text names, or on another one. If the text tells of a refused"
-        " connection: copy cluster.key_file to it again, and install this version there.",
+        "Start `dilocoxd node` on the machine that the text names, or on another one, with --parts or --stages. If the"
+        " text tells of a refused connection: copy cluster.key_file to it again, and install this version there.",
         for_s=60,
     ),
     AlertKind(

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dilocoxd.errors import WorkerError
 from dilocoxd.store.durable import fsync_directory
 from dilocoxd.trainer.parallel.local import first_row, is_sharded, local
 
@@ -72,6 +73,8 @@ class CheckpointWriter:
         self._name = _file_name(number, num_files)
         self._is_pruner = number == 0
         self._thread: threading.Thread | None = None
+        self.deliver: Callable[[int, Path], None] = lambda step, path: None
+        """Called with the step and each file that is on disk, by the thread that wrote it. May raise WorkerError."""
         self.error: str = ""
         """Why the last write failed; empty if it did not. Training goes on without checkpoints."""
 
@@ -115,11 +118,12 @@ class CheckpointWriter:
                 os.fsync(file.fileno())
             temporary.rename(folder / self._name)
             fsync_directory(folder)
+            self.deliver(progress.global_step, folder / self._name)
             if self._is_pruner:
                 fsync_directory(directory)
                 _prune(directory)
             self.error = ""
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, WorkerError) as error:
             self.error = f"checkpoint in {directory}: {error}"
 
 

@@ -85,12 +85,12 @@ class InnerTraining:
         if self.progress.optimizer_step == 0 or self.checkpoints.is_busy or self.pipeline.place.copy:
             return
         moments = {key: value for part in self._optimizer.parts for key, value in copy_moments(*part).items()}
-        self.checkpoints.write(directory, self.progress, moments, self._pieces())
+        self.checkpoints.write(directory, self.progress, moments, self.pieces())
 
     def restore(self, directory: Path, channel: CommandChannel) -> bool:
         """Continue from the newest set that all ranks can read; False if there is none. A collective call."""
         folder = newest_complete(directory)
-        found = read_moments(folder, self._pieces()) if folder is not None else None
+        found = read_moments(folder, self.pieces()) if folder is not None else None
         step = found[0].global_step if found is not None else -1
         # Ranks look at the same disk one after the other: they must have seen the same set, or none counts.
         num_found, sum_of_steps = channel.sum((float(found is not None), float(step)))
@@ -102,6 +102,6 @@ class InnerTraining:
             load_moments(*part, moments, self.progress.optimizer_step)
         return True
 
-    def _pieces(self) -> dict[str, Rows]:
+    def pieces(self) -> dict[str, Rows]:
         """Which rows of which moments lie on this rank."""
         return {key: piece for part in self._optimizer.parts for key, piece in moment_pieces(*part).items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from torch import Tensor
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.ipc.client import DaemonConnection
+from dilocoxd.trainer.away.moving import shared_vectors
 from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.data.order import SampleOrder
 from dilocoxd.trainer.data.targets import mean_over, share_trained
@@ -26,7 +27,7 @@ from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.parallel.memory import held_bytes
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.profiling import StepRecorder
-from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
+from dilocoxd.wire.local import trainer as local_trainer, worker as local_worker
 
 _NON_FINITE_STEPS_MAX: Final = 50
 MEMORY_EVERY_STEPS: Final = 10
@@ -79,8 +80,8 @@ class TrainingLoop:
         self._flat = flat
         self._order = order
         self._validation = validation
-        self._anchor = flat.view(link.buffers[local_buffers.ANCHOR])
-        self._phase_buffer = flat.view(link.buffers[local_buffers.PHASE])
+        self._shared = shared_vectors(link, flat)
+        training.checkpoints.deliver = self._shared.deliver
         self._phase: PhaseProgress | None = None
         self._round = RoundIndex(0)
         self._checkpoints: Path | None = None
@@ -101,7 +102,7 @@ class TrainingLoop:
             local_trainer.Pause: self._on_pause,
             local_trainer.Resume: self._on_resume,
             local_trainer.StopTraining: self._on_stop_training,
-            local_trainer.Profile: self._recorder.ask,
+            local_trainer.Profile: self._on_profile,
             local_worker.Stop: self._on_stop,
         }
 
@@ -186,9 +187,11 @@ class TrainingLoop:
         self._training.skip()
 
     def _on_start(self, command: local_trainer.StartTraining) -> None:
-        self._checkpoints = Path(command.checkpoint_directory) if command.checkpoint_directory else None
-        self._flat.replace(self._anchor)
+        directory = command.checkpoint_directory
+        self._checkpoints = self._shared.checkpoints(directory) if directory else None
+        self._flat.replace(self._shared.anchor())
         if self._checkpoints is not None:
+            self._shared.fetch_moments(self._training.pieces())
             self._training.restore(self._checkpoints, self._channel)
         self._order.own_position = self._training.progress.own_position
         self._hold(command.round, command.shared_steps)
@@ -214,13 +217,14 @@ class TrainingLoop:
         phase = self._running("CloseBoundary")
         if command.then not in ("replace", "keep", "wait"):
             raise WorkerError(f"CloseBoundary.then is {command.then!r}")
-        self._flat.subtract_from(self._phase_buffer)
+        with self._shared.phase() as phase_vector:
+            self._flat.subtract_from(phase_vector)
         if self._training.pipeline.config.replicate > 1:
             self._channel.barrier()
-            self._flat.note_offered(self._phase_buffer)
+            self._flat.note_offered(self._shared.phase_here)
         self._flat.mark_base()
         if command.then == "replace":
-            self._flat.begin(self._anchor, command.num_contributors)
+            self._flat.begin(self._shared.anchor(), command.num_contributors)
             self._hold(command.round, command.shared_steps)
         self._needs_anchor = command.then == "wait"
         self._channel.barrier()
@@ -240,7 +244,7 @@ class TrainingLoop:
 
     def _on_take_anchor(self, command: local_trainer.TakeAnchor) -> None:
         phase = self._running("TakeAnchor")
-        self._flat.take(self._anchor, command.how, command.mixed_round)
+        self._flat.take(self._shared.anchor(), command.how, command.mixed_round)
         self._hold(command.round, command.shared_steps)
         self._needs_anchor = False
         if command.how == "replace":
@@ -255,7 +259,7 @@ class TrainingLoop:
     def _on_evaluate(self, command: local_trainer.Evaluate) -> None:
         started = time.monotonic()
         own = self._flat.save()
-        self._flat.load(self._anchor)
+        self._flat.load(self._shared.anchor())
         losses: dict[str, tuple[float, float]] = {}
         num_done = 0
         for name, batches in self._validation.items():
@@ -279,6 +283,9 @@ class TrainingLoop:
     def _on_pause(self, _: local_trainer.Pause) -> None:
         self._is_paused = True
         self._recorder.finish("the site was paused before the first step")
+
+    def _on_profile(self, command: local_trainer.Profile) -> None:
+        self._recorder.ask(replace(command, folder=self._shared.profiles(command.folder)))
 
     def _on_resume(self, _: local_trainer.Resume) -> None:
         self._is_paused = False

@@ -19,11 +19,20 @@ import torch
 from torch import Tensor
 
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
-from dilocoxd.ipc.client import GENERATION_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import (
+    CLUSTER_ADDRESS_VARIABLE,
+    GENERATION_VARIABLE,
+    ON_NODE_VARIABLE,
+    RUN_DIRECTORY_VARIABLE,
+    DaemonConnection,
+    DaemonGone,
+)
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
+from dilocoxd.ipc.network_interface import interface_of
 from dilocoxd.models import param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.frozen import fill_frozen
+from dilocoxd.trainer.away.moving import NodeLink
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE, CommandChannel, exit_when_daemon_goes
 from dilocoxd.trainer.data import prepare
 from dilocoxd.trainer.data.mixed import StoreReading, order_of
@@ -56,7 +65,7 @@ def main() -> int:
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s stage rank {rank} %(name)s %(message)s"
     )
     try:
-        link = DaemonConnection()
+        link = NodeLink() if os.environ.get(ON_NODE_VARIABLE) else DaemonConnection()
     except OSError as error:
         log.error("cannot reach the daemon's socket: %s", error)
         return EXIT_DAEMON_GONE
@@ -108,7 +117,7 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
         link.receive()
     Pulse(lambda: link.send(local_worker.WorkerAlive(doing="", per_mille=0))).listen_to(pipeline.modules)
     channel = CommandChannel(link, pipeline.control)
-    channel.barrier()
+    _check_text(channel, order, num_ranks)
     training = InnerTraining(pipeline, settings.optimizer)
     log.info("rank %d of %d is ready", rank, num_ranks)
     if rank == 0:
@@ -147,8 +156,26 @@ def _order(link: DaemonConnection, settings: StageSettings) -> SampleOrder:
     return BatchOrder(prepared, model.seq_len, seed=settings.data_seed, peer=settings.data_stream)
 
 
+def _check_text(channel: CommandChannel, order: SampleOrder, num_ranks: int) -> None:
+    """All ranks are here, and read the same. Token stores have their hashes in the manifest, a text need not.
+
+    Raises ConfigError.
+    """
+    number = float(int(order.text_sha256[:12], 16)) if isinstance(order, BatchOrder) else 0.0
+    (total,) = channel.sum([number])
+    if total != number * num_ranks:
+        raise ConfigError(
+            "the machines of this site do not read the same text: the first stage would train on one and the last be"
+            " told another one's targets; give each the same files (paths.corpora), and put data.sha256 into run.toml"
+        )
+
+
 def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], document_end: int | None) -> Pipeline:
-    if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
+    if address := environment.get(CLUSTER_ADDRESS_VARIABLE):
+        if name := interface_of(address):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+    elif environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
         # All ranks are on this machine: gloo must not pick an outside interface by the host's name.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     device = torch.device(device_of(settings))

@@ -1,4 +1,4 @@
-"""`dilocoxd node`: lends this machine to a head, for outer parts of its site (docs/cluster.md)."""
+"""`dilocoxd node`: lends this machine to a head, for outer parts and trainers of its site (docs/cluster.md)."""
 
 import asyncio
 import signal
@@ -22,13 +22,20 @@ from dilocoxd.store.rundir import RunDir
 )
 @click.option(
     "--dir", "directory", default="dilocoxd-node", show_default=True, type=click.Path(path_type=Path),
-    help="Logs, and the parts' own files.",
+    help="Logs, and files of what runs here.",
 )  # fmt: skip
 @click.option(
-    "--parts", default=1, show_default=True, type=click.IntRange(1, 63), help="Outer parts that may run here."
+    "--parts",
+    default=None,
+    type=click.IntRange(0, 63),
+    help="Outer parts that may run here.  [default: 1, with --stages 0]",
 )
-def node(head: str, key: Path, directory: Path, parts: int) -> None:
-    """Run outer parts of a site whose daemon runs on another machine, in the foreground.
+@click.option(
+    "--stages", default=0, show_default=True, type=click.IntRange(0, 1024),
+    help="Pipeline stages whose trainers may run here.",
+)  # fmt: skip
+def node(head: str, key: Path, directory: Path, parts: int | None, stages: int) -> None:
+    """Run outer parts and trainers of a site whose daemon runs on another machine, in the foreground.
 
     HEAD is an address of that machine, with :PORT unless it is the default of cluster.port. The head says what runs
     here; nothing is configured on this machine. SIGTERM or Ctrl-C ends it.
@@ -39,7 +46,10 @@ def node(head: str, key: Path, directory: Path, parts: int) -> None:
 
     host, port = _head(head)
     directory = directory.absolute()
-    settings = LentMachine(host, port, read_node_key(key), directory, parts)
+    parts = parts if parts is not None else int(not stages)
+    if not parts + stages:
+        raise ConfigError("--parts 0 --stages 0: this machine would have no place for anything; give one of them")
+    settings = LentMachine(host, port, read_node_key(key), directory, parts, stages)
 
     try:
         directory.mkdir(parents=True, exist_ok=True)

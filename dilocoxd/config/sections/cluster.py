@@ -1,4 +1,4 @@
-"""Section of site.toml about further machines of the site, which run outer parts (docs/cluster.md)."""
+"""Section of site.toml about further machines of the site: outer parts and trainers there (docs/cluster.md)."""
 
 from typing import Annotated, Final
 
@@ -13,11 +13,22 @@ class ClusterSection(Section):
     outer_parts: Annotated[
         int,
         knob(
-            "Parts of the outer worker that run on nodes, besides workers.outer_parts here; 0: there are no nodes.",
+            "Parts of the outer worker that run on nodes, besides workers.outer_parts here.",
             unit="processes",
             cost="a round goes on only while the nodes are there; what the parts read and write crosses the network.",
             ge=0,
             le=63,
+        ),
+    ] = 0
+    stages: Annotated[
+        int,
+        knob(
+            "Pipeline stages whose trainers run on nodes, the last ones of parallel.pipeline; each stage on one node.",
+            unit="stages",
+            cost="training goes on only while the nodes are there; hidden states cross the network in every step,"
+            " and at a boundary the stages' parameters.",
+            ge=0,
+            le=1023,
         ),
     ] = 0
     host: Annotated[
@@ -43,3 +54,8 @@ class ClusterSection(Section):
             min_length=1,
         ),
     ] = "node.key"
+
+    @property
+    def has_nodes(self) -> bool:
+        """Something of this site runs on other machines."""
+        return bool(self.outer_parts or self.stages)

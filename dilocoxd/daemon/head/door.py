@@ -1,7 +1,7 @@
 """The head's door for nodes (docs/adr/0035-a-site-on-several-machines.md): lets in who has the node key.
 
-A connection that was let in waits until an outer part needs it; then a process of that part takes it over. Nothing of
-the model passes through here.
+A connection that was let in waits until an outer part or a pipeline stage needs it; then a process in their place takes
+it over. Nothing of the model passes through here.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
 from dilocoxd.site_names import is_site_name
-from dilocoxd.wire.local.node import HeadHello, NodeHello
+from dilocoxd.wire.local.node import PART_PLACE, HeadHello, NodeHello
 
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
@@ -81,7 +81,7 @@ class NodeDoor:
 
     @property
     def num_waiting(self) -> int:
-        """Connections that a part could take."""
+        """Connections that a part or a stage could take."""
         self._forget_dead()
         return len(self._waiting)
 
@@ -171,9 +171,15 @@ class NodeDoor:
         self._changed.set()
 
     async def take(
-        self, served: str, waits: Callable[[], None], *, holds: str = "", patience_s: float = CHOICE_S
+        self,
+        served: str,
+        waits: Callable[[], None],
+        *,
+        holds: str = "",
+        patience_s: float = CHOICE_S,
+        kind: str = PART_PLACE,
     ) -> WaitingNode:
-        """A connection for the part that is called `served`, for the caller to close.
+        """A connection for the part, or stage (`kind`), that is called `served`, for the caller to close.
 
         `waits` is called when there is none yet. `holds`: its buffers are on the node that says this, and only
         there it can go on (`new_incarnation`).
@@ -185,14 +191,14 @@ class NodeDoor:
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            node = self._chosen(served, holds=holds, is_patient=waited < patience_s)
+            node = self._chosen(served, kind, holds=holds, is_patient=waited < patience_s)
             if node is not None:
                 self._waiting.remove(node)
                 return node
             if not has_told:
                 has_told = True
                 waits()
-            if holds and waited >= COMEBACK_S and self._chosen(served, holds="", is_patient=False) is not None:
+            if holds and waited >= COMEBACK_S and self._chosen(served, kind, holds="", is_patient=False) is not None:
                 raise PlaceLost(
                     f"its node did not come back within {COMEBACK_S:g} s and another one has room; what it held in"
                     " memory is given up"
@@ -208,8 +214,9 @@ class NodeDoor:
             node.sock.close()
             self._waiting.remove(node)
 
-    def _chosen(self, served: str, *, holds: str, is_patient: bool) -> WaitingNode | None:
-        own = [each for each in self._waiting if each.hello.served == served]
+    def _chosen(self, served: str, kind: str, *, holds: str, is_patient: bool) -> WaitingNode | None:
+        waiting = [each for each in self._waiting if each.hello.kind == kind]
+        own = [each for each in waiting if each.hello.served == served]
         if holds:
             holding = [each for each in own if each.hello.incarnation == holds]
             # One that lost its connection before its part had buffers is no news of the one that has them.
@@ -218,8 +225,8 @@ class NodeDoor:
             return next(iter(holding), None)
         if own or is_patient:
             return next(iter(own), None)
-        free = [each for each in self._waiting if not each.hello.served]
-        others = [each for each in self._waiting if not self._is_of_this_start(each)]
+        free = [each for each in waiting if not each.hello.served]
+        others = [each for each in waiting if not self._is_of_this_start(each)]
         return next(iter([*free, *others]), None)
 
 

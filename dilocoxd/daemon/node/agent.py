@@ -1,7 +1,8 @@
-"""What `dilocoxd node` runs on a machine behind a head: places for outer parts, each with a connection to the head.
+"""What `dilocoxd node` runs on a machine behind a head: places for outer parts and stages, each with a connection to
+the head.
 
-Owns the fork server, the local socket and the parts' buffers of its machine. Decides nothing: a part starts when the
-head's end of a connection says so, and ends with that connection; its buffers stay for the next one (slot.py).
+Owns the fork server, the local socket and the buffers of its machine. Decides nothing: what runs here starts when the
+head's end of a connection says so, and ends with that connection; buffers of a part stay for the next one (slot.py).
 """
 
 import asyncio
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.daemon.node.slot import PartSlot
+from dilocoxd.daemon.node.slot import PartSlot, Slot
 from dilocoxd.daemon.node.slot_world import SlotWorld
+from dilocoxd.daemon.node.stage_life import TRAINER_MODULE
+from dilocoxd.daemon.node.stage_slot import StageSlot
 from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import OUTER_MODULE
@@ -24,6 +27,8 @@ from dilocoxd.wire.local.worker import WorkerHello
 RESTARTS_MAX: Final = 10
 RESTART_WINDOW_S: Final = 600.0
 WARM_TIMEOUT_S: Final = 300.0
+PIPELINE_MODULE: Final = "torch.distributed.pipelining"
+"""What trainers of a pipeline would import after each fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class LentMachine:
     directory: Path
     num_slots: int
     """Outer parts that may run here at a time."""
+    num_stages: int = 0
+    """Likewise pipeline stages."""
 
 
 class _Listener:
@@ -61,7 +68,8 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
     world = SlotWorld(
         settings.host, settings.port, settings.key, settings.directory, fork_server, mark, socket_path, tell
     )
-    slots = [PartSlot(world, number) for number in range(settings.num_slots)]
+    slots: list[Slot] = [PartSlot(world, number) for number in range(settings.num_slots)]
+    slots += [StageSlot(world, number, settings.num_stages) for number in range(settings.num_stages)]
 
     def admit(hello: WorkerHello, connection: Connection) -> WorkerHandler | None:
         return next(filter(None, (slot.admit(hello, connection) for slot in slots)), None)
@@ -74,7 +82,7 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
             group.create_task(server.serve(), name="local server")
             group.create_task(fork_server.run(), name="fork server")
             for slot in slots:
-                group.create_task(slot.run(), name=f"slot {slot.number}")
+                group.create_task(slot.run(), name=f"slot for {slot.what} {slot.number}")
     finally:
         for slot in slots:
             slot.close()
@@ -89,4 +97,6 @@ def _fork_server_settings(settings: LentMachine, mark: str) -> ForkServerSetting
         command = (*FORK_SERVER_COMMAND, str(settings.directory))
         return Launch(command, fork_server_environment(), log, f"{mark}/fork-server-{generation}", header)
 
-    return ForkServerSettings(launch, (OUTER_MODULE,), RestartBudget(RESTARTS_MAX, RESTART_WINDOW_S), WARM_TIMEOUT_S)
+    parts = [OUTER_MODULE] if settings.num_slots else []
+    stages = [TRAINER_MODULE, PIPELINE_MODULE] if settings.num_stages else []
+    return ForkServerSettings(launch, (*parts, *stages), RestartBudget(RESTARTS_MAX, RESTART_WINDOW_S), WARM_TIMEOUT_S)

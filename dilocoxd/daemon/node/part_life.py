@@ -44,7 +44,7 @@ class PartLife:
     def __init__(
         self,
         world: SlotWorld,
-        start: node.StartPart,
+        start: node.StartPart | node.StartStage,
         stream: Stream,
         buffers: Buffers,
         folder: Path,
@@ -116,9 +116,12 @@ class PartLife:
                     task.cancel()
             return reason
         finally:
-            if self._connection is not None:
-                self._connection.end()
+            self._end_connections()
             await workers.end(grace_s=0.0)
+
+    def _end_connections(self) -> None:
+        if self._connection is not None:
+            self._connection.end()
 
     def _prepare(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -126,6 +129,7 @@ class PartLife:
         write_file(self._folder / "site.toml", self._start.site_toml)
 
     def _launch(self) -> ForkLaunch:
+        assert isinstance(self._start, node.StartPart)
         environment = {
             SOCKET_VARIABLE: str(self._world.socket_path),
             GENERATION_VARIABLE: str(self._generation),
@@ -176,8 +180,8 @@ class PartLife:
 
     def _take(self, message: Any) -> None:
         match message:
-            case node.ToPart(body):
-                self._tell_part(LOCAL_MESSAGES.decode(body))
+            case node.ToPart(body, worker):
+                self._tell(self._connection_of(worker), LOCAL_MESSAGES.decode(body))
             case node.WriteBuffer(name, offset, data):
                 self._buffers.write(name, offset, data)
             case node.PunchBuffer(name):
@@ -195,14 +199,17 @@ class PartLife:
             case _:
                 raise WireError("unexpected_message", f"{type(message).__name__} from the head")
 
-    def _tell_part(self, message: Any) -> None:
-        if self._connection is None:
+    def _connection_of(self, worker: int) -> Connection | None:
+        return self._connection if worker == 0 else None
+
+    def _tell(self, connection: Connection | None, message: Any) -> None:
+        if connection is None:
             raise WireError("unexpected_message", "the part has not come yet")
         if not isinstance(message, Attach):
-            self._connection.send(message)
+            connection.send(message)
             return
         descriptors, sizes = self._buffers.descriptors(message.names)
-        self._connection.send(dataclasses.replace(message, sizes=tuple(sizes)), descriptors)
+        connection.send(dataclasses.replace(message, sizes=tuple(sizes)), descriptors)
 
     def _path(self, name: str) -> Path:
         """Raises WireError for one outside the part's folder."""

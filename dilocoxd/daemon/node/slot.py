@@ -1,4 +1,4 @@
-"""A place for one outer part on a node: a connection to the head, and behind it the part's life (part_life.py).
+"""A place on a node, for one outer part or one pipeline stage: a connection to the head, and behind it a life.
 
 Where a connection ends so does the part; its buffers wait for the next one. A place that no part has needed yet has a
 connection too, and waits at the head's door.
@@ -9,19 +9,20 @@ import contextlib
 import os
 import re
 import socket
+from abc import ABC, abstractmethod
 from typing import Any, Final
 
 from dilocoxd import __version__
 from dilocoxd.daemon.node.part_life import PartLife
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.daemon.workers.local_server import Connection
+from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
 from dilocoxd.errors import ConfigError, StoreError, WireError
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
 from dilocoxd.site_names import name_of_host
 from dilocoxd.store.durable import write_file
-from dilocoxd.wire.local.node import HeadHello, NodeHello, PartEnded, StartPart
+from dilocoxd.wire.local.node import PART_PLACE, HeadHello, NodeHello, PartEnded, StartPart, StartStage
 from dilocoxd.wire.local.worker import WorkerHello
 
 RETRY_S: Final = 1.0
@@ -48,33 +49,36 @@ class SealedStream:
         return self._seal.open(await self._reader.readexactly(length_of(front)))
 
 
-class PartSlot:
+class Slot(ABC):
     """`run` until cancelled."""
 
-    def __init__(self, world: SlotWorld, number: int) -> None:
+    kind: str
+    """In words of the head (wire/local/node.py)."""
+    what: str
+    """The same for people."""
+
+    def __init__(self, world: SlotWorld, number: int, note: str) -> None:
         self.number = number
         self._world = world
-        self._note = world.directory / f"slot-{number}"
+        self._note = world.directory / note
         self._served = self._note.read_text("utf-8").strip() if self._note.exists() else ""
         self._incarnation = ""
-        self._buffers = Buffers()
-        self._generation = 0
-        self._life: PartLife | None = None
         self._said = ""
         self._has_met = False
         """The head has shown our key once: what does not open later is no matter of files, and no reason to give up
         what is in memory here."""
 
-    def admit(self, hello: WorkerHello, connection: Connection) -> PartLife | None:
-        """The life that this process is the part of."""
-        life = self._life
-        if life is None or hello.role != "outer" or not is_descendant(connection.pid, os.getpid()):
-            return None
-        return life if life.admit(hello, connection) else None
+    @abstractmethod
+    def admit(self, hello: WorkerHello, connection: Connection) -> WorkerHandler | None:
+        """The life that this process belongs to."""
 
+    @abstractmethod
+    async def _live(self, start: Any, stream: SealedStream, address: str) -> None:
+        """Run what the head wants, until the connection ends. `address`: ours in the cluster. Raises WireError."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give the memory back."""
-        self._buffers.close()
 
     async def run(self) -> None:
         """One connection after the other. Raises ConfigError when a head that was never met has another key, and
@@ -100,11 +104,11 @@ class PartSlot:
             end_when_silent(_socket_of(writer))
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 stream = await self._greeted(reader, writer)
-            self._tell(f"waits at {world.host}:{world.port} for an outer part")
+            self._tell(f"waits at {world.host}:{world.port} for {self.what}")
             start = await stream.receive()
-            if not isinstance(start, StartPart) or not _SERVED.fullmatch(start.served):
-                raise WireError("unexpected_message", "the head did not say which part to run")
-            await self._live(start, stream)
+            if not isinstance(start, StartPart | StartStage) or not _SERVED.fullmatch(start.served):
+                raise WireError("unexpected_message", "the head did not say what to run")
+            await self._live(start, stream, str(_socket_of(writer).getsockname()[0]))
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -132,21 +136,54 @@ class PartSlot:
                 f"the head at {world.host}:{world.port} runs dilocoxd {version}, this node {__version__}; install the"
                 " same version on both"
             )
-        await stream.send(NodeHello(__version__, self._served, self._incarnation, name_of_host(socket.gethostname())))
+        name = name_of_host(socket.gethostname())
+        await stream.send(NodeHello(__version__, self._served, self._incarnation, name, self.kind))
         return stream
 
-    async def _live(self, start: StartPart, stream: SealedStream) -> None:
+    async def _noted(self, served: str, stream: SealedStream) -> bool:
+        """Remember what runs here. False: a full disk is no reason to give up what is in memory here, and is told."""
+        self._served = served
+        try:
+            await asyncio.to_thread(write_file, self._note, f"{served}\n".encode())
+        except StoreError as error:
+            await stream.send(PartEnded(f"the node cannot note what it runs: {error}"[:1000]))
+            self._tell(f"{self.what} cannot start: {error}")
+            return False
+        return True
+
+
+class PartSlot(Slot):
+    """For an outer part (part_life.py); its buffers wait for the next connection."""
+
+    kind, what = PART_PLACE, "an outer part"
+
+    def __init__(self, world: SlotWorld, number: int) -> None:
+        super().__init__(world, number, f"slot-{number}")
+        self._buffers = Buffers()
+        self._generation = 0
+        self._life: PartLife | None = None
+
+    def admit(self, hello: WorkerHello, connection: Connection) -> PartLife | None:
+        """See Slot."""
+        life = self._life
+        if life is None or hello.role != "outer" or not is_descendant(connection.pid, os.getpid()):
+            return None
+        return life if life.admit(hello, connection) else None
+
+    def close(self) -> None:
+        """See Slot."""
+        self._buffers.close()
+
+    async def _live(self, start: Any, stream: SealedStream, address: str) -> None:
+        if not isinstance(start, StartPart):
+            raise WireError("unexpected_message", "the head wants a stage where a part has its place")
         if start.is_new:
             self._buffers.close()
             self._buffers = Buffers()
         elif (start.served, start.incarnation) != (self._served, self._incarnation):
             raise WireError("unexpected_message", "the head wants buffers that are not here")
-        self._served, self._incarnation = start.served, start.incarnation
-        try:
-            await asyncio.to_thread(write_file, self._note, f"{start.served}\n".encode())
-        except StoreError as error:  # a full disk is no reason to give up what is in memory here
-            await stream.send(PartEnded(f"the node cannot note what it runs: {error}"[:1000]))
-            self._tell(f"outer part {start.part} cannot start: {error}")
+        self._incarnation = start.incarnation
+        if not await self._noted(start.served, stream):
             return
         self._generation += 1
         # Generations of all places differ, so that a part that comes too late finds no other one's life.

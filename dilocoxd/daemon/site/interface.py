@@ -76,6 +76,10 @@ class SiteSettings:
     """Processes that hold the outer state, each some of the segments."""
     node_parts: int = 0
     """Further ones that run on nodes."""
+    node_stages: int = 0
+    """Pipeline stages, the last ones, whose trainers run on nodes."""
+    stage_ranks: int = 1
+    """Trainers of each stage."""
     node_address: tuple[str, int] = ("127.0.0.1", 0)
     """Where nodes come to; port 0: any."""
     node_key_file: str = "node.key"

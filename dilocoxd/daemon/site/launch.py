@@ -4,19 +4,20 @@ import os
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 from dilocoxd.daemon.head.place import AWAY_MODULE, BroughtFiles
+from dilocoxd.daemon.head.stage import AWAY_STAGE_MODULE
 from dilocoxd.daemon.site.interface import SiteSettings
-from dilocoxd.daemon.site.nodes import make_door, nodes_seen, parts_of, places_on_nodes
+from dilocoxd.daemon.site.nodes import SiteNodes, parts_of
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
+from dilocoxd.daemon.workers.fork_server import ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace
 from dilocoxd.daemon.workers.local_server import SOCKET_PATH_BYTES_MAX
 from dilocoxd.daemon.workers.machine_files import PartsMachine
-from dilocoxd.daemon.workers.outer_pool import Elsewhere, OuterPool
+from dilocoxd.daemon.workers.outer_pool import OuterPool
 from dilocoxd.daemon.workers.outer_worker import OuterListener, OuterSettings, OuterWorker
+from dilocoxd.daemon.workers.ranks import ADDRESS
 from dilocoxd.daemon.workers.supervisor import Launch
 from dilocoxd.daemon.workers.trainers import Trainer, TrainerListener, TrainerSettings
 from dilocoxd.daemon.workers.visitor import VisitingTrainer
@@ -107,34 +108,30 @@ def fork_server_settings(settings: SiteSettings, mark: str) -> ForkServerSetting
         header = _header(settings, "fork server", generation)
         return Launch(command, fork_server_environment(), log, f"{mark}/fork-server-{generation}", header)
 
-    away = (AWAY_MODULE,) if settings.node_parts else ()
-    modules = (settings.outer_module, *away, *(settings.trainer_modules if settings.is_training else ()))
-    return ForkServerSettings(launch, modules, _budget(settings), settings.trainer_start_timeout_s)
+    modules = [settings.outer_module, *([AWAY_MODULE] if settings.node_parts else [])]
+    if settings.is_training:
+        modules += [*settings.trainer_modules, *([AWAY_STAGE_MODULE] if settings.node_stages else [])]
+    return ForkServerSettings(launch, tuple(modules), _budget(settings), settings.trainer_start_timeout_s)
 
 
 def make_outer(
     settings: SiteSettings,
     mark: str,
     socket_path: Path,
-    fork_server: ForkServer,
     buffers: Buffers,
     listener: OuterListener,
+    nodes: SiteNodes,
 ) -> OuterWorker | OuterPool:
-    """The outer worker of this site: one process, or several that hold a part each, the last ones on nodes.
-
-    Raises ConfigError."""
-    here, away = settings.outer_parts, settings.node_parts
+    """The outer worker of this site: one process, or several that hold a part each, the last ones on nodes."""
+    here, away, fork_server = settings.outer_parts, settings.node_parts, nodes.fork_server
     if here + away == 1:
         return OuterWorker(outer_settings(settings, mark, socket_path), fork_server, buffers, listener)
     each = [outer_settings(settings, mark, socket_path, part) for part in parts_of(here, away)]
     places: list[WorkerPlace] = [fork_server] * here
     if not away:
         return OuterPool(each, places, buffers, listener)
-    door = make_door(settings)
-    on_nodes = places_on_nodes(settings, door, fork_server)
-    places += on_nodes
     machines = [PartsMachine(here), *(PartsMachine(1, BroughtFiles()) for _ in range(away))]
-    return OuterPool(each, places, buffers, listener, Elsewhere(door, machines, partial(nodes_seen, door, on_nodes)))
+    return OuterPool(each, [*places, *nodes.parts], buffers, listener, machines)
 
 
 def outer_settings(settings: SiteSettings, mark: str, socket_path: Path, part: OuterPart = WHOLE) -> OuterSettings:
@@ -158,16 +155,16 @@ def make_trainer(
     settings: SiteSettings,
     mark: str,
     socket_path: Path,
-    fork_server: ForkServer,
     buffers: Buffers,
     listener: TrainerListener,
+    nodes: SiteNodes,
 ) -> Trainer:
     """The trainers of this site: forked here, or somebody's own loop that comes to the socket."""
     kind = Trainer if settings.trainer_modules else VisitingTrainer
-    return kind(trainer_settings(settings, mark, socket_path), fork_server, buffers, listener)
+    return kind(trainer_settings(settings, mark, socket_path, nodes), nodes.fork_server, buffers, listener)
 
 
-def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> TrainerSettings:
+def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path, nodes: SiteNodes) -> TrainerSettings:
     """How a generation of trainers is started; its log is the output of all ranks."""
 
     def launch(generation: int) -> ForkLaunch:
@@ -177,5 +174,11 @@ def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path) -> Tr
         return ForkLaunch(settings.trainer_modules[0], (environment,), log, f"{mark}/trainer-{generation}", header)
 
     return TrainerSettings(
-        launch, _budget(settings), settings.num_stages, settings.run_directory, settings.trainer_start_timeout_s
+        launch,
+        _budget(settings),
+        settings.num_stages,
+        settings.run_directory,
+        settings.trainer_start_timeout_s,
+        settings.node_address[0] if nodes.stages else ADDRESS,
+        nodes.stages,
     )

@@ -1,14 +1,14 @@
-"""The outer parts of a site that run on nodes: how they are numbered, called, and let in."""
+"""The outer parts and pipeline stages of a site that run on nodes: how they are numbered, called, and let in."""
 
 import hashlib
 import secrets
 import uuid
-from collections.abc import Sequence
 
 from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.head.place import NodePlace, PartAway
+from dilocoxd.daemon.head.stage import NodeStagePlace, StageAway
 from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.errors import ConfigError, StoreError
@@ -37,25 +37,59 @@ def make_door(settings: SiteSettings) -> NodeDoor:
     return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex)
 
 
-def places_on_nodes(settings: SiteSettings, door: NodeDoor, fork_server: ForkServer) -> list[NodePlace]:
-    """Of the parts that run on nodes, in order."""
-    total = settings.outer_parts + settings.node_parts
-    # Nodes keep files of a part under this name: of the site, not of its folder.
-    site = hashlib.sha256(settings.peer_id.encode() + (settings.run_directory / "run.toml").read_bytes()).hexdigest()
-    served = {index: f"{site[:16]}.part{index}of{total}" for index in range(settings.outer_parts, total)}
-    run_dir, key_path = RunDir(settings.run_directory), settings.run_directory / settings.node_key_file
-    last_nodes = LastNodes(run_dir.last_nodes, served.values())
-    return [
-        NodePlace(door, fork_server, PartAway(index, name, key_path, run_dir.feedback), last_nodes)
-        for index, name in served.items()
-    ]
+class SiteNodes:
+    """Where the workers of a site run: its own machine, and nodes, with the door that they come to."""
 
+    def __init__(self, settings: SiteSettings, fork_server: ForkServer) -> None:
+        """Raises ConfigError. The door is there only if something runs on nodes."""
+        self.fork_server = fork_server
+        """Of this machine."""
+        self.door = make_door(settings) if settings.node_parts or settings.node_stages else None
+        self.parts: list[NodePlace] = []
+        self.stages: list[NodeStagePlace] = []
+        if self.door is None:
+            return
+        total, pipeline = settings.outer_parts + settings.node_parts, settings.num_stages // settings.stage_ranks
+        # Nodes keep files under these names: of the site, not of its folder.
+        run = (settings.run_directory / "run.toml").read_bytes()
+        site = hashlib.sha256(settings.peer_id.encode() + run).hexdigest()[:16]
+        parts = {index: f"{site}.part{index}of{total}" for index in range(settings.outer_parts, total)}
+        stages = {
+            index: f"{site}.stage{index}of{pipeline}" for index in range(pipeline - settings.node_stages, pipeline)
+        }
+        run_dir, key_path = RunDir(settings.run_directory), settings.run_directory / settings.node_key_file
+        last_nodes = LastNodes(run_dir.last_nodes, [*parts.values(), *stages.values()])
+        self.parts = [
+            NodePlace(self.door, fork_server, PartAway(index, name, key_path, run_dir.feedback), last_nodes)
+            for index, name in parts.items()
+        ]
+        self.stages = [
+            NodeStagePlace(
+                self.door, fork_server, StageAway(index, name, settings.stage_ranks, key_path), last_nodes
+            )
+            for index, name in stages.items()
+        ]  # fmt: skip
 
-def nodes_seen(door: NodeDoor, places: Sequence[NodePlace]) -> Nodes:
-    """For people."""
-    return Nodes(
-        parts=tuple(place.seen for place in places),
-        free_places=door.num_waiting,
-        refused=door.refused,
-        refused_from=door.refused_from,
-    )
+    async def serve(self) -> None:
+        """Let nodes in until cancelled. Raises ConfigError if the address cannot be listened on."""
+        if self.door is not None:
+            self.door.listen()
+            await self.door.serve()
+
+    def stop(self) -> None:
+        """Nobody waits for a node any more."""
+        if self.door is not None:
+            self.door.stop()
+
+    @property
+    def seen(self) -> Nodes | None:
+        """For people. None: all of the site runs here."""
+        if self.door is None:
+            return None
+        return Nodes(
+            parts=tuple(place.seen for place in self.parts),
+            stages=tuple(place.seen for place in self.stages),
+            free_places=self.door.num_waiting,
+            refused=self.door.refused,
+            refused_from=self.door.refused_from,
+        )

@@ -21,6 +21,7 @@ from dilocoxd.daemon.site.interface import (
     WorkerState,
 )
 from dilocoxd.daemon.site.launch import fork_server_settings, make_outer, make_trainer, phase_settings, socket_place
+from dilocoxd.daemon.site.nodes import SiteNodes
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.daemon.site.record import SiteRecordFile, overlapped
 from dilocoxd.daemon.site.refusals import result_or_other, share_or_other
@@ -76,8 +77,9 @@ class LocalSite:
         mark = os.environ.get(TREE_VARIABLE) or mark_this_process()
         socket_path, self._private_directory = socket_place(settings.run_directory)
         self.fork_server = ForkServer(fork_server_settings(settings, mark), self)
-        self.outer = make_outer(settings, mark, socket_path, self.fork_server, self.buffers, self)
-        self.trainer = make_trainer(settings, mark, socket_path, self.fork_server, self.buffers, self)
+        self.nodes = SiteNodes(settings, self.fork_server)
+        self.outer = make_outer(settings, mark, socket_path, self.buffers, self, self.nodes)
+        self.trainer = make_trainer(settings, mark, socket_path, self.buffers, self, self.nodes)
         self._server = LocalServer(socket_path, self._admit)
 
     async def run(self) -> None:
@@ -88,6 +90,7 @@ class LocalSite:
                 helpers = [
                     group.create_task(self._server.serve(), name="local server"),
                     group.create_task(self.fork_server.run(), name="fork server"),
+                    group.create_task(self.nodes.serve(), name="door for nodes"),
                     group.create_task(self._drive(group), name="site driver"),
                     group.create_task(watch_loop_lag(self._lagged, lag_max_s=LATE_MAX_S), name="loop lag"),
                 ]
@@ -97,6 +100,7 @@ class LocalSite:
                     group.create_task(self.trainer.run(), name="trainers")
                 await self._left.wait()
                 self.fork_server.stop()
+                self.nodes.stop()
                 self.trainer.stop()
                 self.outer.stop()
                 await self._until_workers_ended(helpers)
@@ -358,7 +362,7 @@ class LocalSite:
 
     def status(self) -> SiteStatus:
         """See Site."""
-        return site_status(self._machine, self.progress, self.fork_server, self.outer, self.trainer)
+        return site_status(self._machine, self.progress, self.fork_server, self.outer, self.trainer, self.nodes.seen)
 
     # --- orders and questions -----------------------------------------------------------------------------------------
 

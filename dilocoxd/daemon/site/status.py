@@ -1,5 +1,6 @@
 """One consistent look at the site for GET /v1/status."""
 
+from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.site.interface import SiteStatus, WorkerChanged, WorkerRole, WorkerState, WorkerStatus
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.daemon.workers.fork_server import ForkServer
@@ -17,6 +18,7 @@ def site_status(
     fork_server: ForkServer,
     outer: OuterWorker | OuterPool,
     trainer: Trainer,
+    nodes: Nodes | None,
 ) -> SiteStatus:
     """Cheap: nothing is measured here."""
     state = machine.state
@@ -56,7 +58,7 @@ def site_status(
         rank_memory_bytes=progress.rank_memory_bytes,
         profile=progress.profiling.shown,
         spoiled_by=state.soundness.spoiled_by,
-        nodes=outer.nodes if isinstance(outer, OuterPool) else None,
+        nodes=nodes,
     )
 
 

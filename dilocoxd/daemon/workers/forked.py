@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -75,6 +75,15 @@ class Workers:
             self._hung(f"it did not tell within {BURY_S:g} s that killed workers ended")
         return self._told(besides=killed) or "it was killed"
 
+    @classmethod
+    def together(cls, parts: Sequence["Workers"]) -> "Workers":
+        """Those of several launches with one mark, as if they were one; in the order of `parts`."""
+        if len(parts) == 1:
+            return parts[0]
+        pids = tuple(pid for part in parts for pid in part.pids)
+        exits = tuple(each for part in parts for each in part._exits)
+        return cls(parts[0]._mark, pids, exits, parts[0]._hung)
+
     def living(self) -> dict[int, int]:
         """Place in the launch -> pid, of those that still run. Blocks for some 50 ms."""
         found = set(find_tree(self._mark))  # a pid that is over may be somebody else's by now
@@ -84,6 +93,11 @@ class Workers:
     def statuses(self) -> tuple[int, ...]:
         """Exit statuses of those that are over and known; negative: killed by that signal."""
         return tuple(f.result() for f in self._exits if f.done() and f.exception() is None)
+
+    def status(self, index: int) -> int | None:
+        """Of one of them; None: it runs, or nobody knows."""
+        future = self._exits[index]
+        return future.result() if future.done() and future.exception() is None else None
 
     def _note_over(self, index: int, _: asyncio.Future[int]) -> None:
         self._over.append(index)

@@ -6,11 +6,9 @@ it is back when all are. What they do together is in outer_parts.py.
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import WorkerPlace
 from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
@@ -47,27 +45,6 @@ class PoolBudget:
         return min(budget.left for budget in self._budgets)
 
 
-class Door(Protocol):
-    """Where nodes come in (daemon/head/door.py)."""
-
-    def listen(self) -> None: ...
-
-    async def serve(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Of a site whose last parts run on nodes."""
-
-    door: Door
-    machines: Sequence[PartsMachine]
-    """As in PartsTogether."""
-    seen: Callable[[], Nodes]
-    """What people are told of the nodes."""
-
-
 class OuterPool:
     """`run` keeps all parts alive; `ask` is for everybody."""
 
@@ -77,9 +54,10 @@ class OuterPool:
         places: Sequence[WorkerPlace],
         buffers: Buffers,
         listener: OuterListener,
-        elsewhere: Elsewhere | None = None,
+        machines: Sequence[PartsMachine] = (),
     ) -> None:
-        """`settings`: of each part, with its own restart budget; `places`: where each runs."""
+        """`settings`: of each part, with its own restart budget; `places`: where each runs; `machines`: as in
+        PartsTogether."""
         self.pid = 0
         """Of the part that was started or lost last."""
         self.restarts = PoolBudget(settings)
@@ -90,22 +68,14 @@ class OuterPool:
         self.ended = asyncio.Event()
         """Set when `run` is over."""
         self._listener = listener
-        self._elsewhere = elsewhere
-        self._door = elsewhere.door if elsewhere is not None else None
         self._up: set[int] = set()
         self._changed = asyncio.Event()
-        machines = elsewhere.machines if elsewhere is not None else ()
         self._together = PartsTogether(len(settings), self._ask_part, buffers, machines)
 
     @property
     def is_up(self) -> bool:
         """All parts have their buffers and answer requests: false as soon as one has died, before it is buried."""
         return len(self._up) == len(self.parts) and all(part.is_up for part in self.parts)
-
-    @property
-    def nodes(self) -> Nodes | None:
-        """None: all parts run here."""
-        return self._elsewhere.seen() if self._elsewhere is not None else None
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -152,23 +122,13 @@ class OuterPool:
         """Until `stop`. Raises, in a group, WorkerError when a restart budget is spent, and ConfigError."""
         try:
             async with asyncio.TaskGroup() as group:
-                door = group.create_task(self._serve_nodes(), name="door for nodes")
-                async with asyncio.TaskGroup() as parts:
-                    for number, part in enumerate(self.parts):
-                        parts.create_task(part.run(), name=f"outer part {number}")
-                door.cancel()
+                for number, part in enumerate(self.parts):
+                    group.create_task(part.run(), name=f"outer part {number}")
         finally:
             self.ended.set()
 
-    async def _serve_nodes(self) -> None:
-        if self._door is not None:
-            self._door.listen()
-            await self._door.serve()
-
     def stop(self) -> None:
         """Ask all to end by themselves; `run` returns when they have."""
-        if self._door is not None:
-            self._door.stop()
         for part in self.parts:
             part.stop()
 

@@ -1,32 +1,89 @@
 """What the ranks of one generation are told of each other: torch's usual variables, and a rendezvous port.
 
 We listen on the port before the first rank exists and rank 0 inherits the socket, so nobody can take the port from it,
-and a rank that is faster than rank 0 waits in the queue instead of being refused.
+and a rank that is faster than rank 0 waits in the queue instead of being refused. The last ranks may run on nodes of
+the site: then the port is one of the network that all share, and a process here stands for each of their stages.
 """
 
+import contextlib
 import dataclasses
 import socket
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
-from dilocoxd.daemon.workers.forked import ForkLaunch
-from dilocoxd.ipc.client import LISTENER_VARIABLE
+from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace, Workers
+from dilocoxd.ipc.client import CLUSTER_ADDRESS_VARIABLE, LISTENER_VARIABLE
 
 ADDRESS: Final = "127.0.0.1"
 
 
-def listen() -> socket.socket:
+class TakenNode(Protocol):
+    """A node that is there for a stage (daemon/head/stage.py)."""
+
+    async def start(self, launch: ForkLaunch) -> Workers:
+        """The process that stands for the ranks of `launch`, which are there from now on. Raises WorkerError."""
+
+    def close(self) -> None:
+        """Our end of the connection; a process that was started has its own."""
+
+
+class StagePlace(Protocol):
+    """Where the ranks of one stage run: on a node (daemon/head/stage.py)."""
+
+    here: int
+    """Ranks of the stage."""
+
+    async def take(self) -> TakenNode:
+        """A node with room, for the caller to close; waits for one. Raises WorkerError when the site stops."""
+
+
+def listen(address: str = ADDRESS) -> socket.socket:
     """A listening socket on a free port of this machine. Raises OSError."""
-    return socket.create_server((ADDRESS, 0))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family)
 
 
-def with_ranks(launch: ForkLaunch, num_ranks: int, listener: socket.socket) -> ForkLaunch:
-    """`launch`, which has one environment, for so many ranks that meet at `listener`."""
+def with_ranks(launch: ForkLaunch, num_ranks: int, listener: socket.socket, here: int | None = None) -> ForkLaunch:
+    """`launch`, which has one environment, for so many ranks that meet at `listener`; `here`: only the first so many
+    run on this machine."""
     (common,) = launch.environments
-    port = listener.getsockname()[1]
-    meeting = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    local = num_ranks if here is None else here
+    address, port = listener.getsockname()[:2]
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
+    if local < num_ranks:
+        meeting[CLUSTER_ADDRESS_VARIABLE] = address
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(local)]
     return dataclasses.replace(
         launch,
-        environments=tuple({**common, **meeting, "LOCAL_WORLD_SIZE": str(num_ranks), **rank} for rank in ranks),
+        environments=tuple({**common, **meeting, "LOCAL_WORLD_SIZE": str(local), **rank} for rank in ranks),
         passed={LISTENER_VARIABLE: listener.fileno()},
     )
+
+
+async def start_ranks(
+    launch: ForkLaunch, num_ranks: int, here: WorkerPlace, away: Sequence[StagePlace], address: str = ADDRESS
+) -> Workers:
+    """All ranks of a generation, the last ones `away`, as soon as there are nodes for them.
+
+    Raises WorkerError, OSError; then none of them runs.
+    """
+    num_here = num_ranks - sum(place.here for place in away)
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for place in away:
+            nodes.append(await place.take())
+            stack.callback(nodes[-1].close)
+        listener = stack.enter_context(listen(address))
+        whole = with_ranks(launch, num_ranks, listener, num_here)
+        started = [await here.start(whole)]
+        for place, node, first in zip(away, nodes, _first_ranks(num_here, away), strict=True):
+            common = {**whole.environments[0], "RANK": str(first), "LOCAL_WORLD_SIZE": str(place.here)}
+            started.append(await node.start(dataclasses.replace(launch, environments=(common,), header="")))
+        return Workers.together(started)
+
+
+def _first_ranks(num_here: int, away: Sequence[StagePlace]) -> Iterator[int]:
+    first = num_here
+    for place in away:
+        yield first
+        first += place.here

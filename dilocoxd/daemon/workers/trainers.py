@@ -7,7 +7,7 @@ anchor. Ranks are forks of the fork server, so that a generation costs no import
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,9 +16,10 @@ from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.hang_dump import dump_of, left_by_nccl
 from dilocoxd.daemon.workers.local_server import Connection
-from dilocoxd.daemon.workers.ranks import listen, with_ranks
+from dilocoxd.daemon.workers.ranks import ADDRESS, StagePlace, start_ranks
 from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
+from dilocoxd.ipc.client import LINK_LOST_STATUS
 from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.machines.phase.vocabulary import TrainerCommand, TrainerMessage
@@ -26,6 +27,8 @@ from dilocoxd.wire.local import buffers as local_buffers, trainer as local_train
 
 FROM_TRAINER: Final = TrainerMessage.__args__
 STOP_GRACE_S: Final = 6.0
+LINK_GRACE_S: Final = 1.0
+"""Time for those who stand for ranks on nodes to tell whether the connection was lost, or the rank."""
 EXIT_GRACE_S: Final = 10.0
 """Time to leave after TrainerStopped: gloo's threads may take a moment, or abort (LOCAL_TRAINING section 1)."""
 
@@ -53,6 +56,10 @@ class TrainerSettings:
     """Where ranks that hang leave what they tell of it."""
     silence_max_s: float
     """Between start and TrainerReady; every sign of life starts it again."""
+    address: str = ADDRESS
+    """Where the ranks meet."""
+    away: Sequence[StagePlace] = ()
+    """Of the last stages, which run on nodes."""
 
 
 class _Rank:
@@ -235,6 +242,8 @@ class Trainer:
                 if not generation.has_stopped:
                     rank.connection.end()
             told = await workers.end(grace_s=self._grace_s(generation))
+        if self._is_link_lost(workers):
+            self.restarts.excuse()
         if generation.is_misconfigured:
             raise ConfigError(generation.failure)
         if generation.has_stopped:
@@ -258,14 +267,21 @@ class Trainer:
 
     async def _fork(self) -> Workers:
         """All ranks of the present generation. Raises WorkerError, OSError."""
-        with listen() as listener:
-            launch = with_ranks(self._settings.launch(self.generation), self._settings.num_stages, listener)
-            return await self._fork_server.start(launch)
+        settings = self._settings
+        launch = settings.launch(self.generation)
+        return await start_ranks(launch, settings.num_stages, self._fork_server, settings.away, settings.address)
+
+    def _is_link_lost(self, workers: Workers) -> bool:
+        """A process that stands for a stage has met the end of its connection: nobody failed."""
+        first = len(workers.pids) - len(self._settings.away)
+        return any(workers.status(index) == LINK_LOST_STATUS for index in range(first, len(workers.pids)))
 
     def _grace_s(self, generation: TrainerLife) -> float:
         if generation.has_stopped:
             return EXIT_GRACE_S
-        return STOP_GRACE_S if self._stopping.is_set() else 0.0
+        if self._stopping.is_set():
+            return STOP_GRACE_S
+        return LINK_GRACE_S if self._settings.away else 0.0
 
     async def _watch_exit(self, workers: Workers, generation: TrainerLife) -> None:
         await workers.first_exit()

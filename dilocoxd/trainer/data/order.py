@@ -51,6 +51,8 @@ class BatchOrder:
 
     def __init__(self, prepared: PreparedData, seq_len: int, *, seed: int, peer: str) -> None:
         """``seed`` from the manifest, ``peer`` names the site. ConfigError for a corpus shorter than a window."""
+        self.text_sha256 = prepared.data_sha256
+        """Of all tokens, hex."""
         self._train = prepared.train_tokens()
         self._held = prepared.validation_tokens()
         self._seq_len = seq_len

@@ -28,7 +28,7 @@ class FlatParameters:
         Raises ConfigError (by the layout) for an unknown name and WorkerError for a shape that does not fit.
         """
         self._numel = layout.numel
-        self._is_writer = is_writer
+        self.is_writer = is_writer
         self._held: list[tuple[nn.Parameter, int, int]] = []
         for name, param in parameters:
             (span,) = layout.spans([name])
@@ -43,6 +43,14 @@ class FlatParameters:
     def _slots(self) -> list[tuple[Tensor, int, int]]:
         """What lies here of each parameter, and its [start, stop) in the flat vector."""
         return [(local(param), start, stop) for param, start, stop in self._held]
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """[start, stop) in the flat vector of all that lies here; neighbours are one."""
+        found: list[tuple[int, int]] = []
+        for _, start, stop in sorted(self._held, key=lambda held: held[1]):
+            first = found.pop()[0] if found and found[-1][1] == start else start
+            found.append((first, stop))
+        return found
 
     def view(self, buffer: mmap.mmap) -> Tensor:
         """The whole shared buffer as float32 [numel]; no copy. Raises WorkerError if its size is another."""
@@ -96,7 +104,7 @@ class FlatParameters:
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
         """phase -= parameters in the slices that lie here: the base anchor becomes the pseudo-gradient."""
-        for param, start, stop in self._slots if self._is_writer else ():
+        for param, start, stop in self._slots if self.is_writer else ():
             phase[start:stop].sub_(param.reshape(-1).to("cpu", torch.float32))
 
     def note_offered(self, phase: Tensor) -> None:

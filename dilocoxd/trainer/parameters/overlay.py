@@ -50,7 +50,7 @@ class EagerParameters(FlatParameters):
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
         """phase <- (phase + overlay) - parameters: the phase began at anchor + overlay."""
-        if not self._is_writer:
+        if not self.is_writer:
             return
         for (_, start, stop), overlay in zip(self._slots, self._overlays, strict=True):
             phase[start:stop].add_(overlay)

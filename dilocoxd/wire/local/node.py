@@ -1,7 +1,7 @@
 """Messages between a head and a node of its site (docs/adr/0035-a-site-on-several-machines.md).
 
-One connection carries one life of one outer part. The head's end is a process in the place of the part, which moves
-what the part reads and writes; every message is sealed with the site's node key (ipc/sealed.py).
+One connection carries one life of one outer part, or of the trainers of one pipeline stage. The head's end is a process
+in their place, which moves what they read and write; every message is sealed with the site's node key (ipc/sealed.py).
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,9 @@ Body = Annotated[bytes, Length(0, LOCAL_MESSAGE_BYTES_MAX)]
 ConfigText = Annotated[bytes, Length(0, 4 << 20)]
 FileName = Annotated[str, Length(1, 512)]
 """Below the folder of the part; never upwards."""
+PART_PLACE: Final = "part"
+STAGE_PLACE: Final = "stage"
+"""What a place on a node has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,16 @@ class HeadHello:
 
 @dataclass(frozen=True, slots=True)
 class NodeHello:
-    """Second, of the node: it has room for one part."""
+    """Second, of the node: it has room for one part, or for one stage."""
 
     version: Name
     served: Name
-    """Site and part that this place ran last, and has files of; empty: none."""
+    """Site and part, or stage, that this place ran last; empty: none."""
     incarnation: Name
     """What the head called the buffers of that part which are still here; empty: none are."""
     name: Name = ""
     """Of the machine, for people."""
+    kind: Name = PART_PLACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,24 @@ class StartPart:
 
 
 @dataclass(frozen=True, slots=True)
+class StartStage:
+    """Run the trainers of one pipeline stage: ranks [first_rank, first_rank + here) of `num_ranks`."""
+
+    served: Name
+    first_rank: Uint
+    here: Annotated[int, Bounds(1, 4096)]
+    num_ranks: Uint
+    port: Annotated[int, Bounds(1, 65535)]
+    """Where all ranks meet, on the head."""
+    peer: Name
+    """Names the site, for the order of its data."""
+    run_toml: ConfigText
+    site_toml: ConfigText
+
+
+@dataclass(frozen=True, slots=True)
 class PartFolder:
-    """Answer to StartPart: where the part's files lie on the node."""
+    """Answer to StartPart and StartStage: where the files of the part or stage lie on the node."""
 
     path: Lines
 
@@ -66,6 +86,8 @@ class ToPart:
     """A message of the daemon. Attach comes without descriptors: the node gives the part buffers of its own."""
 
     body: Body
+    worker: Uint = 0
+    """Which rank of a stage, from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,7 @@ class FromPart:
     """A message of the part."""
 
     body: Body
+    worker: Uint = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +191,7 @@ NODE_MESSAGES: Final = Registry(
         26: FetchBytes,
         28: Fetched,
         30: KeepFiles,
+        32: StartStage,
     },
     size_max=NODE_MESSAGE_BYTES_MAX,
 )

@@ -1,6 +1,7 @@
 """Numbers of all local messages. Framing on the socket: 4 bytes little-endian length, then one of them (frames.py)."""
 
 from dilocoxd.wire.codec import Registry
+from dilocoxd.wire.local.moves import GiveBytes, GiveMoments, Moved, TakeBytes, TakeMoments
 from dilocoxd.wire.local.outer_parts import (
     AdoptState,
     HashSnapshot,
@@ -114,6 +115,11 @@ LOCAL_MESSAGES = Registry(
         122: TrainerReady,
         124: TraceBegun,
         126: TraceWritten,
+        130: TakeBytes,
+        132: GiveBytes,
+        134: TakeMoments,
+        136: GiveMoments,
+        138: Moved,
     },
     size_max=LOCAL_MESSAGE_BYTES_MAX,
 )

@@ -5,29 +5,33 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dilocoxd.ipc.process_tree import TREE_VARIABLE, is_descendant
+from tests.harness.running.sites import wait_until
 
 END_S = 30.0
+WAIT_S = 180.0
 
 
-def _is_part(pid: int) -> bool:
+def _runs(pid: int, module: bytes) -> bool:
     with contextlib.suppress(OSError):
-        return b"outerworker.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return module in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
 class NodeProcess:
     """Running from the start; `end` when the test is done with it."""
 
-    def __init__(self, head: str, key: Path, directory: Path, num_parts: int = 1) -> None:
-        """`head`: address and port."""
+    def __init__(self, head: str, key: Path, directory: Path, num_parts: int = 1, num_stages: int = 0) -> None:
+        """`head`: address and port. What it prepares of a text lies beside `directory`, in a place of its own."""
         self.log = directory.with_name(f"{directory.name}.log")
-        command = (sys.executable, "-m", "dilocoxd", "node", head)
-        options = ("--key", str(key), "--dir", str(directory), "--parts", str(num_parts))
+        command: tuple[str, ...] = (sys.executable, "-m", "dilocoxd", "node", head)
+        options: tuple[str, ...] = ("--key", str(key), "--dir", str(directory), "--parts", str(num_parts))
+        options += ("--stages", str(num_stages)) if num_stages else ()
         environment = {name: value for name, value in os.environ.items() if name != TREE_VARIABLE}
+        environment["DILOCOXD_CACHE"] = str(directory.with_name(f"{directory.name}-cache"))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen((*command, *options), stdout=log, stderr=log, env=environment)
 
@@ -37,8 +41,19 @@ class NodeProcess:
 
     def parts(self) -> list[int]:
         """Pids of the outer parts that run on it."""
+        return self._running(b"outerworker.main")
+
+    def trainers(self) -> list[int]:
+        """Pids of the trainers that run on it."""
+        return self._running(b"dilocoxd.trainer.main")
+
+    def _running(self, module: bytes) -> list[int]:
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-        return sorted(pid for pid in pids if _is_part(pid) and is_descendant(pid, self.pid))
+        return sorted(pid for pid in pids if _runs(pid, module) and is_descendant(pid, self.pid))
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait, looking now and then: nothing of it is told to us."""
+        wait_until(condition, what, WAIT_S, self.said)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
@@ -56,10 +71,10 @@ class NodeProcess:
 
 @contextlib.contextmanager
 def node_process(
-    port: int, key: Path, directory: Path, num_parts: int = 1, *, host: str = "127.0.0.1"
+    port: int, key: Path, directory: Path, num_parts: int = 1, *, num_stages: int = 0, host: str = "127.0.0.1"
 ) -> Iterator[NodeProcess]:
     """One that is gone afterwards, whatever happened."""
-    node = NodeProcess(f"{host}:{port}", key, directory, num_parts)
+    node = NodeProcess(f"{host}:{port}", key, directory, num_parts, num_stages)
     try:
         yield node
     finally:

@@ -44,8 +44,12 @@ def site_made_by(line: str, folder: Path) -> SiteConfig:
 def test_unit_of_a_node_starts_a_node_and_is_closed_in_like_the_daemon() -> None:
     node, daemon = unit(NODE_UNIT), unit("dilocoxd.service")
     line = node["ExecStart"].removeprefix("/opt/dilocoxd/bin/dilocoxd ")
-    found = understood(line.replace("${DILOCOXD_HEAD}", "10.0.0.10").replace("${DILOCOXD_PARTS}", "2"))
-    assert (found["head"], found["parts"]) == ("10.0.0.10", 2)
+    found = understood(
+        line.replace("${DILOCOXD_HEAD}", "10.0.0.10")
+        .replace("${DILOCOXD_PARTS}", "2")
+        .replace("${DILOCOXD_STAGES}", "1")
+    )
+    assert (found["head"], found["parts"], found["stages"]) == ("10.0.0.10", 2, 1)
     assert found["directory"].is_relative_to("/var/lib/dilocoxd") and found["key"] == Path("/var/lib/dilocoxd/node.key")
     assert node["EnvironmentFile"] == "/etc/dilocoxd/node.conf"
     ours = {"Description", "ExecStart", "RuntimeDirectory", "Environment", "EnvironmentFile"}

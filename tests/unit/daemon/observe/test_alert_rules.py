@@ -327,7 +327,7 @@ def test_table_is_whole() -> None:
 
 def nodes(*parts: tuple[int, str, Any, float], refused_from: str = "") -> Nodes:
     found = tuple(NodePart(part=p, node=node, state=state, since=since) for p, node, state, since in parts)
-    return Nodes(parts=found, free_places=0, refused=int(bool(refused_from)), refused_from=refused_from)
+    return Nodes(parts=found, stages=(), free_places=0, refused=int(bool(refused_from)), refused_from=refused_from)
 
 
 @pytest.mark.parametrize("state", ["starting", "joining", "catching_up", "preparing", "training", "paused"])

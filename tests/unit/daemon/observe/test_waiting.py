@@ -3,7 +3,7 @@
 import pytest
 
 from dilocoxd.answers.members import Member
-from dilocoxd.answers.nodes import NodePart, Nodes, nodes_in_words
+from dilocoxd.answers.nodes import NodePart, Nodes, NodeStage, node_wait, nodes_in_words
 from dilocoxd.daemon.observe.status import MAJORITY, site_wait, with_evicted
 from dilocoxd.daemon.site.interface import SiteStatus
 from dilocoxd.daemon.site.progress import SiteProgress
@@ -49,13 +49,26 @@ def test_parts_on_nodes_are_told_in_a_line() -> None:
     assert nodes_in_words(None) == ""
     places = [(1, "gpu-2 (10.0.0.12)", "running"), (2, "gpu-2 (10.0.0.12)", "running"), (3, "", "waiting")]
     parts = tuple(NodePart(part=p, node=node, state=state, since=0.0) for p, node, state in places)  # type: ignore[arg-type]
-    said = nodes_in_words(Nodes(parts=parts, free_places=1, refused=2, refused_from="10.0.0.9"))
+    said = nodes_in_words(Nodes(parts=parts, stages=(), free_places=1, refused=2, refused_from="10.0.0.9"))
     assert said == (
         "2 of 3 outer parts running on gpu-2 (10.0.0.12); 1 free place; 2 connections refused, the last from 10.0.0.9"
     )
-    assert nodes_in_words(Nodes(parts=parts[2:], free_places=0, refused=0, refused_from="")) == (
+    assert nodes_in_words(Nodes(parts=parts[2:], stages=(), free_places=0, refused=0, refused_from="")) == (
         "0 of 1 outer part running"
     )
+    stage = NodeStage(stage=1, node="gpu-3", state="running", since=0.0)
+    said = nodes_in_words(Nodes(parts=(), stages=(stage,), free_places=0, refused=0, refused_from=""))
+    assert said == "1 of 1 pipeline stage running on gpu-3"
+
+
+def test_stages_without_a_node_are_told_like_parts() -> None:
+    part = NodePart(part=1, node="gpu-3", state="waiting", since=0.0)
+    stages = [NodeStage(stage=each, node="gpu-3", state="waiting", since=5.0) for each in (2, 3)]
+    said = node_wait(Nodes(parts=(part,), stages=tuple(stages), free_places=0, refused=0, refused_from=""))
+    assert said.startswith("the node gpu-3 with outer part 1 and stage 2, 3, gone since 1970-01-01T")
+    nobody = NodeStage(stage=1, node="", state="waiting", since=0.0)
+    said = node_wait(Nodes(parts=(), stages=(nobody,), free_places=0, refused=0, refused_from=""))
+    assert said.startswith("a machine for stage 1 since ") and said.endswith("start `dilocoxd node` on one")
 
 
 def member(peer: str, state: str) -> Member:

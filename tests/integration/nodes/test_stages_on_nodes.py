@@ -1,0 +1,125 @@
+"""A site whose second stage trains on a node: the bits of one machine, and what is killed or cut comes back."""
+
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.answers.nodes import NodeStage
+from dilocoxd.daemon.site.interface import SiteSettings, WorkerChanged
+from dilocoxd.store.admission import write_secret
+from dilocoxd.trainer.checkpoint import newest_complete
+from tests.harness.running.run_directories import free_port
+from tests.integration.nodes.node_process import NodeProcess, node_process
+from tests.integration.nodes.wire_between import WireBetween
+from tests.integration.one_site.site_world import REAL, World, kill, make_run, running
+from tests.integration.one_site.test_outer_parts import one_worker
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+ENTRIES = 3
+
+
+def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none") -> SiteSettings:
+    """Of a site whose trainers are a pipeline of two. Each boundary waits for its entry: nothing depends on time."""
+    settings = make_run(folder / "run", stages=2, delay=delay, codec="int4")
+    write_secret(settings.run_directory / settings.node_key_file, "5a" * 32)
+    return dataclasses.replace(
+        settings,
+        trainer_modules=(REAL,),
+        extend_steps_max=0,
+        evaluate_every_rounds=2,
+        node_stages=int(on_nodes),
+        node_address=("127.0.0.1", free_port()),
+    )
+
+
+@contextlib.contextmanager
+def node_of(settings: SiteSettings, folder: Path, port: int = 0) -> Iterator[NodeProcess]:
+    key = settings.run_directory / settings.node_key_file
+    with node_process(port or settings.node_address[1], key, folder, 0, num_stages=1) as node:
+        yield node
+
+
+async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float]]:
+    """Payloads of the first entries, and the losses of the steps of the first phases."""
+    async with running(settings) as world:
+        await world.until(lambda: len(world.committed) >= ENTRIES, "entries")
+        losses = [step.loss for step in world.steps[: ENTRIES * settings.inner_steps]]
+    return [payload for _, payload in world.committed[:ENTRIES]], losses
+
+
+async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path) -> None:
+    payloads, losses = await trained(site_settings(tmp_path / "one", on_nodes=False))
+    settings = site_settings(tmp_path / "two", on_nodes=True)
+    with node_of(settings, tmp_path / "node") as node:
+        assert await trained(settings) == (payloads, losses)
+        assert "runs trainer ranks 1 to 1 of 2" in node.said()
+        assert node.end() == 0
+    assert len(set(losses)) == len(losses) == ENTRIES * settings.inner_steps, "it trains"
+
+
+async def test_trainer_node_or_link_that_is_lost_ends_a_generation_and_no_more(tmp_path: Path) -> None:
+    settings = site_settings(tmp_path, on_nodes=True, delay="phase")
+    async with WireBetween(settings.node_address[1]) as wire:
+        with node_of(settings, tmp_path / "node", wire.port) as node:
+            async with running(settings) as world:
+                budget = world.site.trainer.restarts
+                await trains_again(world, 1)
+                (trainer,) = node.trainers()
+                kill(trainer, signal.SIGKILL)
+                await trains_again(world, 2)
+                assert budget.left == settings.restarts_max - 1, "a trainer has failed"
+                cut: list[str] = []
+
+                def strike(where: str, round_index: int) -> None:
+                    if where == "reduce" and not cut:
+                        cut.append(where)
+                        wire.cut()
+
+                world.on_commit = strike
+                await trains_again(world, 3)
+                assert cut, "in the middle of an exchange"
+                node.kill()
+                await world.until(lambda: stage_of(world).state != "running", "the head misses the node")
+                with node_of(settings, tmp_path / "node", wire.port):
+                    await trains_again(world, 4)
+                    assert stage_of(world).state == "running"
+                    assert budget.left == settings.restarts_max - 1, "nobody has failed"
+                    assert await world.replay() == one_worker(world).anchor_sha256
+    assert "the connection to its node ended" in "".join(lost_trainers(world))
+
+
+async def trains_again(world: World, generation: int) -> None:
+    """In so many generations, and entries are made of it."""
+    await world.until(lambda: world.site.trainer.generation >= generation, f"generation {generation}")
+    done = len(world.committed)
+    await world.until(lambda: len(world.committed) >= done + 2, f"2 entries of generation {generation}")
+
+
+def stage_of(world: World) -> NodeStage:
+    nodes = world.site.status().nodes
+    assert nodes is not None
+    return nodes.stages[0]
+
+
+def lost_trainers(world: World) -> list[str]:
+    """What was said of generations that were lost."""
+    return [event.reason for event in world.of(WorkerChanged) if event.role == "trainer" and event.state == "lost"]
+
+
+async def test_head_that_starts_again_goes_on_with_the_moments_of_all_stages(tmp_path: Path) -> None:
+    settings = site_settings(tmp_path, on_nodes=True)
+    with node_of(settings, tmp_path / "node"):
+        async with running(settings) as world:
+            await world.until(lambda: len(world.committed) >= ENTRIES, "entries")
+        folder = settings.run_directory / "site" / "trainer"
+        newest = newest_complete(folder)
+        assert newest is not None, "files of all stages are at the head"
+        steps = int(newest.name)
+        assert steps >= ENTRIES * settings.inner_steps
+        async with running(settings) as world:
+            await world.until(lambda: world.steps, "a step")
+            assert world.steps[0].global_step == steps + 1
