@@ -88,7 +88,11 @@ def _stages_on_nodes_problems(manifest: Manifest, site: SiteConfig) -> Iterator[
 def _own_loop_problems(site: SiteConfig) -> list[str]:
     """One process holds the whole module, and its loop alone says what a batch is."""
     plain = ParallelSection()
-    return [
+    away = (
+        f"cluster.stages = {site.cluster.stages}, but the training loop of this run is a process of your own that holds"
+        " the whole module (model.kind = 'external'); set it to 0"
+    )
+    return [away] * bool(site.cluster.stages) + [
         f"parallel.{name} = {getattr(site.parallel, name)!r}, but the training loop of this run is a process of your"
         f" own that holds the whole module (model.kind = 'external'); set it to {getattr(plain, name)!r} and cut the"
         " module in your loop"

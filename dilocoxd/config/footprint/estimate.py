@@ -46,7 +46,7 @@ class Estimate:
     copies_bytes: int
     """Main memory that the copies of the model take: less cannot work."""
     node_bytes: int
-    """Main memory of everything on one node; with GPUs, what stays in main memory."""
+    """Main memory of everything on the machine of the daemon; with GPUs, what stays in main memory."""
     state_bytes: int
     """A snapshot."""
     disk_bytes: int
@@ -71,14 +71,17 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     passing = [_activation_bytes(manifest, one, index, shape) for index, one in enumerate(counts.slices)]
     stages = range(shape.stages)
     trainers = [sum(held[first :: shape.stages]) + sum(passing[first :: shape.stages]) for first in stages]
-    of_trainers = 0 if shape.on_gpu else shape.readers * (sum(held) + round(HOLES * sum(passing)))
+    here = shape.stages_here * shape.slices_per_process if shape.stages_away else len(held)
+    held_here, passing_here = sum(held[:here]), sum(passing[:here])
+    of_trainers = 0 if shape.on_gpu else shape.readers * (held_here + round(HOLES * passing_here))
+    processes = shape.stages_here * shape.readers
     entries = max(PAYLOADS_KEPT, manifest.snapshot.keep * manifest.snapshot.every_rounds)
     moments = 2 * FLOAT_BYTES * numel
     return Estimate(
         outer_worker_bytes=outer_worker,
         trainer_bytes=max(trainers),
-        copies_bytes=outer_copies + (0 if shape.on_gpu else shape.readers * sum(held)),
-        node_bytes=DAEMON_BYTES + outer_worker + of_trainers + shape.ranks * PROCESS_BYTES,
+        copies_bytes=outer_copies + (0 if shape.on_gpu else shape.readers * held_here),
+        node_bytes=DAEMON_BYTES + outer_worker + of_trainers + processes * PROCESS_BYTES,
         state_bytes=state,
         # One snapshot and one checkpoint of the trainers are written while their predecessors still exist.
         disk_bytes=(manifest.snapshot.keep + 1) * state + entries * payload + 2 * moments,

@@ -34,6 +34,8 @@ class SiteShape:
     """Of the pipeline."""
     outer_parts: int = 1
     """Processes of the outer worker; together they hold what one would."""
+    stages_away: int = 0
+    """Stages whose trainers run on nodes, the last ones."""
 
     @property
     def readers(self) -> int:
@@ -44,6 +46,11 @@ class SiteShape:
     def ranks(self) -> int:
         """Trainer processes."""
         return self.stages * self.readers
+
+    @property
+    def stages_here(self) -> int:
+        """Stages that train on the machine of the daemon."""
+        return max(1, self.stages - self.stages_away)
 
 
 def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) -> SiteShape:
@@ -63,4 +70,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.device == "cuda",
         parallel.schedule,
         site.workers.outer_parts,
+        site.cluster.stages,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.answers.nodes import NodeStage
+from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
 from dilocoxd.daemon.site.interface import SiteSettings, WorkerChanged
 from dilocoxd.store.admission import write_secret
 from dilocoxd.trainer.checkpoint import newest_complete
@@ -22,15 +23,21 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 ENTRIES = 3
 
 
-def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none") -> SiteSettings:
-    """Of a site whose trainers are a pipeline of two. Each boundary waits for its entry: nothing depends on time."""
+def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", **cut: int) -> SiteSettings:
+    """Of a site whose trainers are a pipeline of two stages, which `cut` cuts further. Without a delay each boundary
+    waits for its entry: nothing depends on time."""
     settings = make_run(folder / "run", stages=2, delay=delay, codec="int4")
+    parallel = ParallelSection(pipeline=2, threads_per_rank=1, microbatches=2, **cut)
+    site = SiteConfig(parallel=parallel, workers=WorkersSection(outer_nice=0))
+    (settings.run_directory / "site.toml").write_text(site.to_toml(), encoding="utf-8")
     write_secret(settings.run_directory / settings.node_key_file, "5a" * 32)
     return dataclasses.replace(
         settings,
         trainer_modules=(REAL,),
         extend_steps_max=0,
         evaluate_every_rounds=2,
+        num_stages=parallel.ranks,
+        stage_ranks=parallel.readers,
         node_stages=int(on_nodes),
         node_address=("127.0.0.1", free_port()),
     )
@@ -51,12 +58,20 @@ async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float]]:
     return [payload for _, payload in world.committed[:ENTRIES]], losses
 
 
-async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path) -> None:
-    payloads, losses = await trained(site_settings(tmp_path / "one", on_nodes=False))
-    settings = site_settings(tmp_path / "two", on_nodes=True)
+@pytest.mark.parametrize(
+    ("cut", "ranks"),
+    [
+        ({}, "1 to 1 of 2"),
+        pytest.param({"shard": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
+        pytest.param({"replicate": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
+    ],
+)
+async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path, cut: dict[str, int], ranks: str) -> None:
+    payloads, losses = await trained(site_settings(tmp_path / "one", on_nodes=False, **cut))
+    settings = site_settings(tmp_path / "two", on_nodes=True, **cut)
     with node_of(settings, tmp_path / "node") as node:
         assert await trained(settings) == (payloads, losses)
-        assert "runs trainer ranks 1 to 1 of 2" in node.said()
+        assert f"runs trainer ranks {ranks}" in node.said()
         assert node.end() == 0
     assert len(set(losses)) == len(losses) == ENTRIES * settings.inner_steps, "it trains"
 

@@ -192,3 +192,32 @@ def test_outer_parts_share_the_cores_too(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_memory_of_this_machine_is_known() -> None:
     found = machine_memory()
     assert 0 < found.available <= found.total
+
+
+@pytest.mark.parametrize(
+    ("cluster", "parallel", "told"),
+    [
+        ({"stages": 2}, {"pipeline": 2}, "the first stage trains on the head"),
+        ({"stages": 1}, {}, "of parallel.pipeline = 1"),
+        (
+            {"stages": 1}, {"pipeline": 2, "schedule": "interleaved1f1b", "stages_per_process": 2},
+            "a node holds only neighbouring layers; use 1f1b",
+        ),
+        ({"stages": 1, "host": "0.0.0.0"}, {"pipeline": 2}, "trainers on nodes need one address"),
+        ({"stages": 1, "host": "10.0.0.1"}, {"pipeline": 2}, ""),
+    ],
+)  # fmt: skip
+def test_stages_on_nodes_that_cannot_work_are_told(
+    cluster: dict[str, object], parallel: dict[str, object], told: str
+) -> None:
+    manifest = new_manifest("tiny", {"model": {"num_layers": 4}})
+    found = site_problems(manifest, validated(SiteConfig, {"cluster": cluster, "parallel": parallel}, source="test"))
+    assert (told in found[0] and f"cluster.stages = {cluster['stages']}" in found[0]) if told else not found
+
+
+def test_stages_on_nodes_take_no_memory_of_the_head() -> None:
+    whole, half = ({"parallel": {"pipeline": 4}, "cluster": {"stages": away}} for away in (0, 2))
+    weights = [site_estimate(huge(), validated(SiteConfig, each, source="test")) for each in (whole, half)]
+    of_two_stages = weights[0].copies_bytes - weights[1].copies_bytes
+    assert of_two_stages > weights[1].trainer_bytes, "trainers of two stages are elsewhere"
+    assert weights[0].trainer_bytes == weights[1].trainer_bytes and weights[0].state_bytes == weights[1].state_bytes
