@@ -1,5 +1,6 @@
 #!/bin/bash
-# One site on four machines of a Slurm cluster: the head trains, the others run outer parts for it (docs/cluster.md).
+# One site on four machines of a Slurm cluster: the head trains, the others run outer parts for it, and with STAGES=1 and
+# parallel.pipeline=4 one stage of its pipeline each (docs/cluster.md).
 #   sbatch --export=ALL,RUN_DIR=/scratch/me/run examples/cluster/slurm.sh
 # RUN_DIR was made before, on a file system that all machines see: `dilocoxd start ... --no-run --dir "$RUN_DIR"`, or
 # `dilocoxd join LINK --no-run --dir "$RUN_DIR"`.
@@ -14,19 +15,21 @@ set -euo pipefail
 
 : "${RUN_DIR:?say where the run directory is}"
 PARTS=${PARTS:-8}            # outer parts on each machine: a core each while a round is computed
+STAGES=${STAGES:-0}          # pipeline stages that train on each machine but the head
 LOCAL_DIR=${LOCAL_DIR:-/tmp} # of each node: snapshots' shares and error feedback, best on a disk of its own
 KEY=$RUN_DIR/node.key
 NODES=$((SLURM_JOB_NUM_NODES - 1))
 ADDRESS=$(getent ahostsv4 "$SLURMD_NODENAME" | awk '$2 == "STREAM" {print $1; exit}')
 
 [ -e "$KEY" ] || (umask 077 && head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' > "$KEY")
-dilocoxd config set "$RUN_DIR" "cluster.host=$ADDRESS" "cluster.outer_parts=$((NODES * PARTS))" "workers.outer_parts=$PARTS"
+dilocoxd config set "$RUN_DIR" "cluster.host=$ADDRESS" "cluster.outer_parts=$((NODES * PARTS))" "cluster.stages=$((NODES * STAGES))" \
+    "workers.outer_parts=$PARTS"
 dilocoxd check-config "$RUN_DIR"
 
 # A node that failed is started again on its machine; 78 means that only another configuration would help.
 srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --exclude="$SLURMD_NODENAME" --kill-on-bad-exit=0 \
     bash -c 'while :; do "$@" && exit 0; code=$?; [ $code -ne 78 ] || exit 78; sleep 5; done' node \
-    dilocoxd node "$ADDRESS" --key "$KEY" --dir "$LOCAL_DIR/dilocoxd-node-$SLURM_JOB_ID" --parts "$PARTS" &
+    dilocoxd node "$ADDRESS" --key "$KEY" --dir "$LOCAL_DIR/dilocoxd-node-$SLURM_JOB_ID" --parts "$PARTS" --stages "$STAGES" &
 nodes=$!
 
 # Slurm's TERM comes to this script, two minutes before the end: the daemon leaves in 18 s. Exit code 1 is a failure that

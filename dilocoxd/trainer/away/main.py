@@ -7,20 +7,25 @@ the first of them, LOCAL_WORLD_SIZE their number. Ends when the daemon, the node
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
-from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonGone
+from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
 from dilocoxd.ipc.sealed import Seal, SealedSocket, read_node_key
 from dilocoxd.trainer.away.relay import StageEnded, StageRelay
 from dilocoxd.wire.local.node import PartFolder, StartStage
 
-EXIT_ENDED = 1
+EXIT_ENDED: Final = 1
+LINK_END_MS: Final = 500
+"""So long the end of the link to a node may come behind that of the daemon's socket, if both ended for one reason."""
 
 
 def main() -> int:
@@ -37,7 +42,7 @@ def main() -> int:
     salts = bytes.fromhex(os.environ[client.NODE_SALTS_VARIABLE])
     sealed = SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
     start = _start(run_directory)
-    relay = StageRelay(sealed, sock, start, run_directory)
+    relay = StageRelay(sealed, start, run_directory, lambda daemon: _exit_when_daemon_goes(daemon, sock))
     try:
         sealed.send(start)
         folder = sealed.receive()
@@ -59,6 +64,20 @@ def _ended(relay: StageRelay, error: Exception) -> int:
     sys.stderr.flush()
     relay.tell_failure(told)
     return LINK_LOST_STATUS if is_lost else EXIT_ENDED
+
+
+def _exit_when_daemon_goes(daemon: DaemonConnection, link: socket.socket) -> None:
+    """A thread: the other one may be waiting for the node."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(daemon.fileno(), select.POLLRDHUP | select.POLLHUP)
+        poll.poll()
+        node = select.poll()
+        node.register(link.fileno(), select.POLLRDHUP | select.POLLHUP)
+        os._exit(LINK_LOST_STATUS if node.poll(LINK_END_MS) else EXIT_ENDED)
+
+    threading.Thread(target=watch, name="daemon-watch", daemon=True).start()
 
 
 def _start(run_directory: Path) -> StartStage:

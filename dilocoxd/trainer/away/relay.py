@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
-import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ipc.client import GENERATION_VARIABLE, LINK_LOST_STATUS, DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
 from dilocoxd.ipc.sealed import SealedSocket
 from dilocoxd.store.durable import fsync_directory, write_all
 from dilocoxd.store.rundir import RunDir
@@ -31,10 +28,7 @@ from dilocoxd.wire.local.moves import GiveBytes, GiveMoments, Moved, TakeBytes, 
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.local.worker import Attach, WorkerAlive, WorkerFailed, WorkerHello
 
-EXIT_GONE: Final = 1
 ALIVE_INTERVAL_S: Final = 1.0
-LINK_END_MS: Final = 500
-"""So long the end of the link to a node may come behind that of the daemon's socket, if both ended for one reason."""
 MOVED_BUFFERS: Final = {local_buffers.ANCHOR: False, local_buffers.PHASE: True}
 """What ranks move; whether they write it."""
 _FILE = re.compile(r"stage-\d{1,6}-of-\d{1,6}\.safetensors")
@@ -76,9 +70,17 @@ class _Rank:
 class StageRelay:
     """Of one generation of one stage. `run` ends with an error: whose end came first."""
 
-    def __init__(self, link: SealedSocket, sock: socket.socket, start: node.StartStage, run_directory: Path) -> None:
+    def __init__(
+        self,
+        link: SealedSocket,
+        start: node.StartStage,
+        run_directory: Path,
+        watch: Callable[[DaemonConnection], None],
+    ) -> None:
+        """`watch` is told of each socket to the daemon: nothing is read from it here, and its end is for somebody else
+        to see."""
         self._link = link
-        self._sock = sock
+        self._watch = watch
         self._start = start
         self._checkpoints = RunDir(run_directory).trainer_checkpoint
         self._ranks: dict[int, _Rank] = {}
@@ -150,21 +152,8 @@ class StageRelay:
         if not isinstance(attach, Attach):
             raise WireError("unexpected_message", f"{type(attach).__name__} before Attach")
         self._ranks[worker] = _Rank(daemon)
-        self._exit_when_daemon_goes(daemon)
+        self._watch(daemon)
         self._tell(worker, attach)
-
-    def _exit_when_daemon_goes(self, daemon: DaemonConnection) -> None:
-        """A thread: this one may be waiting for the node."""
-
-        def watch() -> None:
-            poll = select.poll()
-            poll.register(daemon.fileno(), select.POLLRDHUP | select.POLLHUP)
-            poll.poll()
-            link = select.poll()
-            link.register(self._sock.fileno(), select.POLLRDHUP | select.POLLHUP)
-            os._exit(LINK_LOST_STATUS if link.poll(LINK_END_MS) else EXIT_GONE)
-
-        threading.Thread(target=watch, name="daemon-watch", daemon=True).start()
 
     def _tell(self, worker: int, message: Any) -> None:
         self._link.send(node.ToPart(LOCAL_MESSAGES.encode(message), worker))

@@ -3,12 +3,15 @@
 import contextlib
 import dataclasses
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.answers.nodes import NodeStage
+from dilocoxd.config.hugging_face import canonical_config, sizes
+from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
 from dilocoxd.daemon.site.interface import SiteSettings, WorkerChanged
 from dilocoxd.store.admission import write_secret
@@ -18,15 +21,18 @@ from tests.integration.nodes.node_process import NodeProcess, node_process
 from tests.integration.nodes.wire_between import WireBetween
 from tests.integration.one_site.site_world import REAL, World, kill, make_run, running
 from tests.integration.one_site.test_outer_parts import one_worker
+from tests.unit.models.families import FAMILY_CONFIGS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 ENTRIES = 3
 
 
-def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", **cut: int) -> SiteSettings:
+def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", tied: int = 0, **cut: int) -> SiteSettings:
     """Of a site whose trainers are a pipeline of two stages, which `cut` cuts further. Without a delay each boundary
     waits for its entry: nothing depends on time."""
     settings = make_run(folder / "run", stages=2, delay=delay, codec="int4")
+    if tied:
+        tie_embeddings(settings.run_directory / "run.toml")
     parallel = ParallelSection(pipeline=2, threads_per_rank=1, microbatches=2, **cut)
     site = SiteConfig(parallel=parallel, workers=WorkersSection(outer_nice=0))
     (settings.run_directory / "site.toml").write_text(site.to_toml(), encoding="utf-8")
@@ -41,6 +47,14 @@ def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", **cut: i
         node_stages=int(on_nodes),
         node_address=("127.0.0.1", free_port()),
     )
+
+
+def tie_embeddings(run_toml: Path) -> None:
+    """A model whose first and last stage share a matrix."""
+    tables = tomllib.loads(run_toml.read_text())
+    table = FAMILY_CONFIGS["llama tied"] | {"vocab_size": 300}
+    tables["model"] = {"kind": "hf", "config": canonical_config(table), "seq_len": 16, **sizes(table)}
+    run_toml.write_text(manifest_from_tables(tables, source="test").to_toml(), encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -64,6 +78,7 @@ async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float]]:
         ({}, "1 to 1 of 2"),
         pytest.param({"shard": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
         pytest.param({"replicate": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
+        pytest.param({"tied": 1}, "1 to 1 of 2", marks=pytest.mark.slow),
     ],
 )
 async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path, cut: dict[str, int], ranks: str) -> None:
@@ -127,7 +142,7 @@ def lost_trainers(world: World) -> list[str]:
 
 async def test_head_that_starts_again_goes_on_with_the_moments_of_all_stages(tmp_path: Path) -> None:
     settings = site_settings(tmp_path, on_nodes=True)
-    with node_of(settings, tmp_path / "node"):
+    with node_of(settings, tmp_path / "node") as node:
         async with running(settings) as world:
             await world.until(lambda: len(world.committed) >= ENTRIES, "entries")
         folder = settings.run_directory / "site" / "trainer"
@@ -138,3 +153,6 @@ async def test_head_that_starts_again_goes_on_with_the_moments_of_all_stages(tmp
         async with running(settings) as world:
             await world.until(lambda: world.steps, "a step")
             assert world.steps[0].global_step == steps + 1
+            node.kill()
+            await world.until(lambda: lost_trainers(world), "the head misses the node")
+            # And it leaves at once, though it waits for a node.
