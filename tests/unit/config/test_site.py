@@ -71,7 +71,7 @@ def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, obj
         ("[parallel]\ntensor = 2\n", "matrices are not cut among processes .*divide a model .*by parallel.shard"),
         (
             '[[nodes]]\nname = "n0"\n',
-            "does not list its machines; .*cluster.outer_parts.*a site of its own",
+            "does not list its machines; .*cluster.stages and cluster.outer_parts, and run .dilocoxd node HEAD",
         ),
         ("[parallel]\ntensors = 2\n", "unknown field parallel.tensors; "),
     ],
