@@ -5,7 +5,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from dilocoxd.trainer.data.corpora import _dictionary_paragraphs, read_corpus, s
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.data.prepare import FORMAT, _key, unigram_entropy
 from dilocoxd.trainer.data.split import chunks_of, hold_out
+from dilocoxd.trainer.main import check_text, text_number
 from dilocoxd.trainer.prepare import main
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, token_dtype, tokenizer_digest
 
@@ -214,6 +215,25 @@ def test_validation_batches_are_the_same_for_all_sites(corpus: Path, tmp_path: P
     second = order_of(prepared, peer="peer-b").validation_batches(10, 4)
     assert len(first) == 2
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True))
+
+
+class SumWith:
+    """Over two ranks: the caller's, and one that reads `other`."""
+
+    def __init__(self, other: BatchOrder) -> None:
+        self._other = other
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [value + text_number(self._other) for value in values]
+
+
+def test_machines_of_a_site_that_read_two_texts_do_not_train(corpus: Path, tmp_path: Path) -> None:
+    one = order_of(prepared_from(corpus, tmp_path / "one"))
+    check_text(SumWith(order_of(prepared_from(corpus, tmp_path / "two"))), one, 2)
+    corpus.write_text(corpus.read_text() + "one more line\n")
+    other = order_of(prepared_from(corpus, tmp_path / "two"))
+    with pytest.raises(ConfigError, match="do not read the same text"):
+        check_text(SumWith(other), one, 2)
 
 
 def test_corpus_shorter_than_a_window_is_refused(corpus: Path, tmp_path: Path) -> None:
