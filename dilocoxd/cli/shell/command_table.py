@@ -19,7 +19,7 @@ GROUPS: Final = (
             LazyCommand(
                 "node",
                 f"{CLI}.cluster.node:node",
-                "Run outer parts of a site whose daemon runs on another machine, in the foreground",
+                "Run outer parts and trainers of a site whose daemon runs on another machine, in the foreground",
             ),
             LazyCommand("run", f"{CLI}.commands:run", "Train an existing run directory, in the foreground"),
             LazyCommand(
