@@ -57,7 +57,10 @@ SHORTEST = {
     "trust": "--garbage 20 --keys 1 --frames 4 --phase-s 0.5 --quiet-s 1",
 }
 """Benchmark -> options of its shortest run."""
-PARTS = {"headline.rank", "headline.site", "links.watched_site", "peers.peer", "restarts.elastic", "restarts.rank"}
+PARTS = {
+    *("headline.rank", "headline.site", "links.watched_site", "page.row", "peers.peer"),
+    *("restarts.elastic", "restarts.rank"),
+}
 """Programs that another benchmark starts."""
 
 

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import click
+
+from dilocoxd.ipc.child import die_with_parent
 
 
 @click.group()
@@ -76,5 +79,5 @@ def show(seq_len: int, volumes: int, check: bool, as_json: bool, store: str) -> 
 
 def _run(*arguments: str) -> int:
     # A signal to this process alone would leave the other one at work, and the store locked.
-    command = [sys.executable, "-m", "dilocoxd.trainer.tokens", "--parent", str(os.getpid()), *arguments]
-    return subprocess.run(command, check=False).returncode
+    command, ends = [sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments], partial(die_with_parent, os.getpid())
+    return subprocess.run(command, check=False, preexec_fn=ends).returncode

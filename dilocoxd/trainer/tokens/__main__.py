@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from dilocoxd.errors import ConfigError, StoreError
-from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.trainer.tokens.adopt import AdoptOptions, adopt
 from dilocoxd.trainer.tokens.describe import check_hashes, describe, text_lines
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
@@ -31,8 +30,6 @@ _LINE_S: Final = 10.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; exit code 78 for what the user must change, 74 for a disk that refuses."""
     options = _parser().parse_args(arguments)
-    if options.parent:
-        die_with_parent(options.parent)
     commands: dict[str, Callable[[argparse.Namespace], None]] = {"pack": _pack, "adopt": _adopt, "show": _show}
     try:
         commands[options.command](options)
@@ -47,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dilocoxd data")
-    parser.add_argument("--parent", type=int, default=0, help="the process whose death ends this one")
     commands = parser.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack")
     packing.add_argument("--tokenizer", type=Path, required=True)
