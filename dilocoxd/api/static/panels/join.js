@@ -57,7 +57,10 @@ export function showJoin({ status }) {
   id("show-qr").hidden = isInvite;
   if (isInvite && !inviteLine) {
     inviteLine = "dilocoxd invite RUN_DIR";
-    get("v1/join").then(({ command }) => { inviteLine = command; }, () => { inviteLine = ""; });
+    get("v1/join").then(({ command }) => { // the next status may be long in coming
+      inviteLine = command;
+      if (isInvite) id("join-line").value = command;
+    }, () => { inviteLine = ""; });
   }
   const line = isInvite ? inviteLine : `dilocoxd join ${status.join_address}`;
   if (id("join-line").value !== line) id("join-line").value = line;
