@@ -12,7 +12,9 @@ HANG_S = 900.0
 WAITS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); signal.pause()"
 """Hears no Ctrl-C, like a library in the middle of its work."""
 COMMAND = """
-import sys, tempfile
+import signal, sys, tempfile
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it, and so would we
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from dilocoxd.cli.shell.helper_ends import end_by_exception, helper
 end_by_exception()
 with tempfile.TemporaryDirectory(dir=sys.argv[1]):
