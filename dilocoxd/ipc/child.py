@@ -3,6 +3,8 @@
 import ctypes
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -19,3 +21,8 @@ def die_with_parent(parent: int) -> None:
         raise OSError(number, os.strerror(number))
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it died in between: nobody would tell us again
+
+
+def dies_with_us() -> Callable[[], None]:
+    """What ties a child to this process, for `preexec_fn` of subprocess; only where no other thread of ours runs."""
+    return partial(die_with_parent, os.getpid())

@@ -1,13 +1,11 @@
 """`dilocoxd data`: token stores. Runs in a process of its own, because this one never loads numpy."""
 
-import os
 import subprocess
 import sys
-from functools import partial
 
 import click
 
-from dilocoxd.ipc.child import die_with_parent
+from dilocoxd.ipc.child import dies_with_us
 
 
 @click.group()
@@ -79,5 +77,5 @@ def show(seq_len: int, volumes: int, check: bool, as_json: bool, store: str) -> 
 
 def _run(*arguments: str) -> int:
     # A signal to this process alone would leave the other one at work, and the store locked.
-    command, ends = [sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments], partial(die_with_parent, os.getpid())
-    return subprocess.run(command, check=False, preexec_fn=ends).returncode
+    command = [sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments]
+    return subprocess.run(command, check=False, preexec_fn=dies_with_us()).returncode

@@ -1,16 +1,14 @@
 """A process that prepares something for a command: it never outlives the command, and why it ended without a word."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
 
-from dilocoxd.ipc.child import die_with_parent
+from dilocoxd.ipc.child import dies_with_us
 
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 """Somebody else ends the command: a service manager, or a terminal that is closed."""
@@ -30,7 +28,7 @@ def helper(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 (no other thread of ours runs)
+            preexec_fn=dies_with_us(),  # noqa: PLW1509 (no other thread of ours runs)
         ) as process,
         contextlib.ExitStack() as unless_done,
     ):
