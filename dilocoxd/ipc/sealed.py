@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.ipc.client import LINK_LOST_STATUS, NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
 from dilocoxd.wire.local.node import NODE_MESSAGE_BYTES_MAX, NODE_MESSAGES
 
 GREETING: Final = b"dilocoxd-node-1\n"
@@ -29,6 +31,7 @@ LENGTH: Final = struct.Struct("<I")
 _TAG_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _INFO: Final = b"dilocoxd node link 1"
+FAILED_STATUS: Final = 1
 SILENCE_S: Final = 5
 """Of the other machine, until the kernel ends a connection on which nothing was on its way."""
 STALL_S: Final = 20
@@ -140,3 +143,27 @@ class SealedSocket:
                 raise EOFError("the node closed the connection")
             view = view[count:]
         return data
+
+    def fileno(self) -> int:
+        """Of the connection."""
+        return self._socket.fileno()
+
+
+def connection_taken_over(environment: Mapping[str, str]) -> SealedSocket:
+    """The connection of a node that the daemon let in and gave us (NODE_* of ipc/client.py): one message went each way.
+
+    Raises ConfigError.
+    """
+    key = read_node_key(Path(environment[NODE_KEY_VARIABLE]))
+    sock = socket.socket(fileno=int(environment[NODE_SOCKET_VARIABLE]))
+    sock.setblocking(True)
+    salts = bytes.fromhex(environment[NODE_SALTS_VARIABLE])
+    return SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
+
+
+def status_of_end(error: Exception) -> int:
+    """Exit status of a process in the place of a worker on a node.
+
+    Where the connection has ended nobody failed, and the daemon holds it against nobody.
+    """
+    return LINK_LOST_STATUS if isinstance(error, EOFError | OSError) else FAILED_STATUS

@@ -10,7 +10,7 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -82,16 +82,19 @@ def _unpack(data: bytes) -> list[Any]:
     return messages
 
 
-def exit_when_daemon_goes(link: DaemonConnection) -> None:
+def exit_when_daemon_goes(link: DaemonConnection, status: Callable[[], int] = lambda: EXIT_DAEMON_GONE) -> None:
     """End this process at once when the daemon's end of the socket closes, even in the middle of a step.
 
     A thread, because a rank may be blocked in a collective when it happens; it reads nothing from the socket.
+
+    Args:
+        status: says the exit status, when it is time.
     """
 
     def watch() -> None:
         poll = select.poll()
         poll.register(link.fileno(), _HANG_UP)
         poll.poll()
-        os._exit(EXIT_DAEMON_GONE)
+        os._exit(status())
 
     threading.Thread(target=watch, name="daemon-watch", daemon=True).start()

@@ -7,7 +7,6 @@ Environment besides that of an outer part (outerworker/main.py): the node's conn
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from dilocoxd.config.manifest import load_manifest
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import DaemonConnection, DaemonGone
-from dilocoxd.ipc.sealed import Seal, SealedSocket, read_node_key
-from dilocoxd.outerworker.away.relay import NodeGone, Relay, exit_status
+from dilocoxd.ipc.sealed import connection_taken_over, status_of_end
+from dilocoxd.outerworker.away.relay import NodeGone, Relay
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local.node import PartFolder, StartPart
 from dilocoxd.wire.placement import OuterPart
@@ -28,7 +27,7 @@ def main() -> int:
         run_directory = Path(os.environ[client.RUN_DIRECTORY_VARIABLE])
         part = OuterPart.parse(os.environ[client.PART_VARIABLE])
         plan = make_plan(load_manifest(run_directory / "run.toml"), part)
-        sealed = _connected()
+        sealed = connection_taken_over(os.environ)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -41,17 +40,8 @@ def main() -> int:
     except (DaemonGone, NodeGone, EOFError, OSError, WireError) as error:
         sys.stderr.write(f"outer part {part.index}: {error}\n")
         sys.stderr.flush()
-        os._exit(exit_status(error))  # a thread may be waiting for the node
+        os._exit(status_of_end(error))  # a thread may be waiting for the node
     return 0
-
-
-def _connected() -> SealedSocket:
-    """The connection that the daemon let in: one message went each way. Raises ConfigError."""
-    key = read_node_key(Path(os.environ[client.NODE_KEY_VARIABLE]))
-    sock = socket.socket(fileno=int(os.environ[client.NODE_SOCKET_VARIABLE]))
-    sock.setblocking(True)
-    salts = bytes.fromhex(os.environ[client.NODE_SALTS_VARIABLE])
-    return SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
 
 
 def _start(run_directory: Path, part: OuterPart) -> StartPart:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import DaemonConnection, DaemonGone
+from dilocoxd.ipc.sealed import status_of_end
 from dilocoxd.outerworker.away.files import Files
 from dilocoxd.outerworker.away.moves import Moves
 from dilocoxd.outerworker.buffers import MappedBuffers
@@ -32,7 +33,6 @@ from dilocoxd.wire.local.outer_worker import LoadState, Settle, Settled, StateRe
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.local.worker import Attach, Stop, WorkerFailed, WorkerHello
 
-EXIT_GONE: Final = 1
 STOP_S: Final = 5.0
 
 
@@ -181,7 +181,7 @@ class Relay:
             sys.stderr.write(f"outer part {self._plan.part.index}: {error}\n")
             sys.stderr.flush()
             if not self._ended.is_set():
-                os._exit(exit_status(error))  # the other thread waits for the daemon
+                os._exit(status_of_end(error))  # the other thread waits for the daemon
 
     def _take(self, message: Any) -> None:
         match message:
@@ -289,11 +289,6 @@ class Relay:
             if self._plan.holds(owned.segment):
                 for share in owned.shares:
                     self._mapped.release_share(share, owned.pass_index, owned.segment)
-
-
-def exit_status(error: Exception) -> int:
-    """Where the connection to the node has ended nobody failed, and the daemon holds it against nobody."""
-    return LINK_LOST_STATUS if isinstance(error, EOFError | OSError) else EXIT_GONE
 
 
 def _into(view: memoryview) -> Callable[[int, bytes], None]:

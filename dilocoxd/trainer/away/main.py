@@ -9,21 +9,20 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
-from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonGone
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
-from dilocoxd.ipc.sealed import Seal, SealedSocket, read_node_key
+from dilocoxd.ipc.sealed import FAILED_STATUS, SealedSocket, connection_taken_over, status_of_end
 from dilocoxd.trainer.away.relay import StageEnded, StageRelay
+from dilocoxd.trainer.channel import exit_when_daemon_goes
 from dilocoxd.wire.local.node import PartFolder, StartStage
 
-EXIT_ENDED: Final = 1
 LINK_END_MS: Final = 500
 """So long the end of the link to a node may come behind that of the daemon's socket, if both ended for one reason."""
 
@@ -33,16 +32,14 @@ def main() -> int:
     signal.signal(DUMP_SIGNAL, signal.SIG_IGN)  # where its ranks hang they cannot be asked from here
     run_directory = Path(os.environ[client.RUN_DIRECTORY_VARIABLE])
     try:
-        key = read_node_key(Path(os.environ[client.NODE_KEY_VARIABLE]))
+        sealed = connection_taken_over(os.environ)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sock = socket.socket(fileno=int(os.environ[client.NODE_SOCKET_VARIABLE]))
-    sock.setblocking(True)
-    salts = bytes.fromhex(os.environ[client.NODE_SALTS_VARIABLE])
-    sealed = SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
     start = _start(run_directory)
-    relay = StageRelay(sealed, start, run_directory, lambda daemon: _exit_when_daemon_goes(daemon, sock))
+    # The relay's thread may be waiting for the node.
+    watch = partial(exit_when_daemon_goes, status=lambda: _status_without_daemon(sealed))
+    relay = StageRelay(sealed, start, run_directory, watch)
     try:
         sealed.send(start)
         folder = sealed.receive()
@@ -58,26 +55,18 @@ def _ended(relay: StageRelay, error: Exception) -> int:
     """Tell why, here and to the daemon. Where the connection has ended nobody failed, and it is held against nobody."""
     if isinstance(error, StageEnded) and error.is_well:
         return 0
-    is_lost = isinstance(error, EOFError | OSError)
-    told = f"the connection to its node ended ({error})" if is_lost else str(error)
+    status = status_of_end(error)
+    told = f"the connection to its node ended ({error})" if status == LINK_LOST_STATUS else str(error)
     sys.stderr.write(f"{relay.name}: {told}\n")
     sys.stderr.flush()
     relay.tell_failure(told)
-    return LINK_LOST_STATUS if is_lost else EXIT_ENDED
+    return status
 
 
-def _exit_when_daemon_goes(daemon: DaemonConnection, link: socket.socket) -> None:
-    """A thread: the other one may be waiting for the node."""
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(daemon.fileno(), select.POLLRDHUP | select.POLLHUP)
-        poll.poll()
-        node = select.poll()
-        node.register(link.fileno(), select.POLLRDHUP | select.POLLHUP)
-        os._exit(LINK_LOST_STATUS if node.poll(LINK_END_MS) else EXIT_ENDED)
-
-    threading.Thread(target=watch, name="daemon-watch", daemon=True).start()
+def _status_without_daemon(sealed: SealedSocket) -> int:
+    node = select.poll()
+    node.register(sealed.fileno(), select.POLLRDHUP | select.POLLHUP)
+    return LINK_LOST_STATUS if node.poll(LINK_END_MS) else FAILED_STATUS
 
 
 def _start(run_directory: Path) -> StartStage:
