@@ -50,6 +50,10 @@ export function startJoin() {
   };
 }
 
+function showLine(line) {
+  if (id("join-line").value !== line) id("join-line").value = line;
+}
+
 export function showJoin({ status }) {
   // A link holds a secret, so the page never has it: it is made on the machine of the site.
   isInvite = status.admission === "invite";
@@ -59,9 +63,8 @@ export function showJoin({ status }) {
     inviteLine = "dilocoxd invite RUN_DIR";
     get("v1/join").then(({ command }) => { // the next status may be long in coming
       inviteLine = command;
-      if (isInvite) id("join-line").value = command;
+      if (isInvite) showLine(command);
     }, () => { inviteLine = ""; });
   }
-  const line = isInvite ? inviteLine : `dilocoxd join ${status.join_address}`;
-  if (id("join-line").value !== line) id("join-line").value = line;
+  showLine(isInvite ? inviteLine : `dilocoxd join ${status.join_address}`);
 }
