@@ -85,7 +85,7 @@ def node_wait(nodes: Nodes | None) -> str:
 
 def _by_node(waiting: Sequence[Place]) -> list[list[Place]]:
     """Those that ran on one node together, in order."""
-    found: dict[str, list[NodePart | NodeStage]] = {}
+    found: dict[str, list[Place]] = {}
     for each in waiting:
         found.setdefault(each.node, []).append(each)
     return list(found.values())

@@ -8,7 +8,7 @@ the site: then the port is one of the network that all share, and a process here
 import contextlib
 import dataclasses
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace, Workers
@@ -76,14 +76,9 @@ async def start_ranks(
         listener = stack.enter_context(listen(address))
         whole = with_ranks(launch, num_ranks, listener, num_here)
         started = [await here.start(whole)]
-        for place, node, first in zip(away, nodes, _first_ranks(num_here, away), strict=True):
+        first = num_here
+        for place, node in zip(away, nodes, strict=True):
             common = {**whole.environments[0], "RANK": str(first), "LOCAL_WORLD_SIZE": str(place.here)}
             started.append(await node.start(dataclasses.replace(launch, environments=(common,), header="")))
+            first += place.here
         return Workers.together(started)
-
-
-def _first_ranks(num_here: int, away: Sequence[StagePlace]) -> Iterator[int]:
-    first = num_here
-    for place in away:
-        yield first
-        first += place.here
