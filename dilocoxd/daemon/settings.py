@@ -11,6 +11,7 @@ from dilocoxd.config.site_fit import volumes_here
 from dilocoxd.daemon.audit.auditor import AuditRules
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.daemon.workers.forked import PIPELINE_MODULE, TRAINER_MODULE
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.authority_book import recalled
@@ -100,9 +101,9 @@ def trainer_modules(manifest: Manifest, site: SiteConfig) -> tuple[str, ...]:
     if manifest.model.kind == "external":
         return ()
     family = () if manifest.model.kind in ("native", "python") else FAMILY_MODULES
-    pipeline = () if site.parallel.pipeline == 1 else ("torch.distributed.pipelining",)
+    pipeline = () if site.parallel.pipeline == 1 else (PIPELINE_MODULE,)
     shards = () if site.parallel.readers == 1 else ("torch.distributed.fsdp",)
-    return ("dilocoxd.trainer.main", *family, *pipeline, *shards)
+    return (TRAINER_MODULE, *family, *pipeline, *shards)
 
 
 def listen_addresses(host: str, port: int) -> tuple[str, ...]:

@@ -6,15 +6,18 @@ it over. Nothing of the model passes through here.
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd import __version__
-from dilocoxd.daemon.workers.forked import PlaceLost
+from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
+from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
 from dilocoxd.site_names import is_site_name
 from dilocoxd.wire.local.node import PART_PLACE, HeadHello, NodeHello
@@ -48,6 +51,13 @@ class WaitingNode:
         """For people."""
         name = self.hello.name
         return f"{name} ({self.host})" if name and is_site_name(name) else self.host
+
+    def given_to(self, launch: ForkLaunch, module: str, node_key: Path, more: Mapping[str, str]) -> ForkLaunch:
+        """`launch` for a process of `module` that takes this connection over; `more`: further environment."""
+        (common,) = launch.environments
+        added = {NODE_KEY_VARIABLE: str(node_key), NODE_SALTS_VARIABLE: self.salts.hex(), **more}
+        passed = {NODE_SOCKET_VARIABLE: self.sock.fileno()}
+        return dataclasses.replace(launch, module=module, environments=({**common, **added},), passed=passed)
 
     def is_alive(self) -> bool:
         """Nothing comes from a node that waits, but its end."""

@@ -13,14 +13,7 @@ from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.machine_files import LocalFiles
-from dilocoxd.ipc.client import (
-    NODE_INCARNATION_VARIABLE,
-    NODE_KEY_VARIABLE,
-    NODE_NEW_VARIABLE,
-    NODE_SALTS_VARIABLE,
-    NODE_SERVED_VARIABLE,
-    NODE_SOCKET_VARIABLE,
-)
+from dilocoxd.ipc.client import NODE_INCARNATION_VARIABLE, NODE_NEW_VARIABLE, NODE_SERVED_VARIABLE
 from dilocoxd.store.snapshots import SnapshotIndex
 
 AWAY_MODULE: Final = "dilocoxd.outerworker.away.main"
@@ -67,19 +60,14 @@ class NodePlace:
         self._note("starting", visitor.who)
         self._incarnation = holds or self._door.new_incarnation()
         with visitor.sock:
-            (common,) = launch.environments
-            added = {
-                NODE_KEY_VARIABLE: str(self._part.key_path),
-                NODE_SALTS_VARIABLE: visitor.salts.hex(),
+            more = {
                 NODE_SERVED_VARIABLE: self._part.served,
                 NODE_INCARNATION_VARIABLE: self._incarnation,
                 NODE_NEW_VARIABLE: "" if self._is_attached else "1",
             }
-            passed = {NODE_SOCKET_VARIABLE: visitor.sock.fileno()}
-            launch = dataclasses.replace(
-                launch, module=AWAY_MODULE, environments=({**common, **added},), passed=passed
+            workers = await self._fork_server.start(
+                visitor.given_to(launch, AWAY_MODULE, self._part.key_path, more)
             )  # fmt: skip
-            workers = await self._fork_server.start(launch)
         self._note("running", visitor.who)
         await asyncio.to_thread(self._last_nodes.note, self._part.served, visitor.who)
         return workers

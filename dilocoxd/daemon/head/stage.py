@@ -14,7 +14,7 @@ from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor, WaitingNode
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
-from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SERVED_VARIABLE, NODE_SOCKET_VARIABLE
+from dilocoxd.ipc.client import NODE_SERVED_VARIABLE
 from dilocoxd.wire.local.node import STAGE_PLACE
 
 AWAY_STAGE_MODULE: Final = "dilocoxd.trainer.away.main"
@@ -62,17 +62,10 @@ class NodeStagePlace:
 
     async def start(self, taken: WaitingNode, launch: ForkLaunch) -> Workers:
         """See TakenNode."""
-        (common,) = launch.environments
-        added = {
-            NODE_KEY_VARIABLE: str(self._stage.key_path),
-            NODE_SALTS_VARIABLE: taken.salts.hex(),
-            NODE_SERVED_VARIABLE: self._stage.served,
-        }
-        passed = {NODE_SOCKET_VARIABLE: taken.sock.fileno()}
-        launch = dataclasses.replace(
-            launch, module=AWAY_STAGE_MODULE, environments=({**common, **added},), passed=passed
+        more = {NODE_SERVED_VARIABLE: self._stage.served}
+        workers = await self._fork_server.start(
+            taken.given_to(launch, AWAY_STAGE_MODULE, self._stage.key_path, more)
         )  # fmt: skip
-        workers = await self._fork_server.start(launch)
         self._note("running", taken.who)
         await asyncio.to_thread(self._last_nodes.note, self._stage.served, taken.who)
         return workers

@@ -14,11 +14,10 @@ from typing import Final
 
 from dilocoxd.daemon.node.slot import PartSlot, Slot
 from dilocoxd.daemon.node.slot_world import SlotWorld
-from dilocoxd.daemon.node.stage_life import TRAINER_MODULE
 from dilocoxd.daemon.node.stage_slot import StageSlot
 from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
-from dilocoxd.daemon.workers.forked import OUTER_MODULE
+from dilocoxd.daemon.workers.forked import OUTER_MODULE, PIPELINE_MODULE, TRAINER_MODULE
 from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
 from dilocoxd.daemon.workers.supervisor import Launch, keep_reaper, mark_this_process
 from dilocoxd.ipc.keep_alive import RestartBudget
@@ -27,8 +26,6 @@ from dilocoxd.wire.local.worker import WorkerHello
 RESTARTS_MAX: Final = 10
 RESTART_WINDOW_S: Final = 600.0
 WARM_TIMEOUT_S: Final = 300.0
-PIPELINE_MODULE: Final = "torch.distributed.pipelining"
-"""What trainers of a pipeline would import after each fork."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ They share buffers that are new in each life: what lies in them comes from the h
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from dilocoxd.daemon.node.part_life import PartLife, Stream
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.daemon.workers.forked import ForkLaunch
+from dilocoxd.daemon.workers.forked import TRAINER_MODULE, ForkLaunch
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.ipc.client import (
     CLUSTER_ADDRESS_VARIABLE,
@@ -25,8 +25,6 @@ from dilocoxd.wire.local import node
 from dilocoxd.wire.local.buffers import Buffer
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.local.worker import Attach, WorkerHello
-
-TRAINER_MODULE: Final = "dilocoxd.trainer.main"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

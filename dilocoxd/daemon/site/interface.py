@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol
 from dilocoxd.answers.nodes import Nodes
 from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.config.agreement import Delay
-from dilocoxd.daemon.workers.forked import OUTER_MODULE
+from dilocoxd.daemon.workers.forked import OUTER_MODULE, TRAINER_MODULE
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.machines.phase.inputs import CommittedEntry
@@ -70,7 +70,7 @@ class SiteSettings:
     trainer_environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of the trainers (CUDA_VISIBLE_DEVICES ...); the modules are loaded before."""
     outer_environment: Mapping[str, str] = field(default_factory=dict)
-    trainer_modules: tuple[str, ...] = ("dilocoxd.trainer.main",)
+    trainer_modules: tuple[str, ...] = (TRAINER_MODULE,)
     """The trainers run `main()` of the first; all of them are loaded before the first fork."""
     outer_parts: int = 1
     """Processes that hold the outer state, each some of the segments."""

@@ -13,6 +13,10 @@ from dilocoxd.ipc.process_tree import find_tree, kill_tree
 
 OUTER_MODULE: Final = "dilocoxd.outerworker.main"
 """What an outer worker, or a part of one, runs; on every machine of the site."""
+TRAINER_MODULE: Final = "dilocoxd.trainer.main"
+"""What a rank of the trainers runs, likewise."""
+PIPELINE_MODULE: Final = "torch.distributed.pipelining"
+"""What the ranks of a pipeline would import after each fork."""
 FIRST_EXIT_S: Final = 0.2
 """The end of a worker's socket comes some milliseconds before its exit status, which tells what it died of."""
 BURY_S: Final = 5.0
