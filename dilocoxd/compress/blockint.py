@@ -36,9 +36,8 @@ from dilocoxd.compress.codec import (
     not_encodable,
     store,
 )
+from dilocoxd.compress.loops import GROUP, SCALE_BYTES, ScaleFormat
 
-ScaleFormat = Literal["fp32", "bf16", "pow2", "short"]
-SCALE_BYTES: dict[ScaleFormat, int] = {"fp32": 4, "bf16": 2, "pow2": 1, "short": 2}
 SHORT_MASK = 0xFFFFF
 """Bits of an fp32 number that a `short` scale leaves zero: three bits of the mantissa remain."""
 SCALE_MIN = 2.0**-64
@@ -48,8 +47,6 @@ EXACT_SUM_MAX = 1 << 24
 BELOW_SCALE_MIN = 2.0**-64 * (1 - 2.0**-24)
 """The fp32 number before SCALE_MIN."""
 ZERO_EXPONENT = -127
-GROUP = 4096
-"""Values per split-half group of nibbles."""
 ROUNDER = 1.5 * 2.0**23 + 8
 """The last place of fp32 numbers of this size is 1: adding it rounds to nearest even and leaves code + 8 in the bits.
 
@@ -71,37 +68,30 @@ class BlockInt(Codec):
         return self._scale_bytes(numel) + (numel * self._bits + 7) // 8
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
+        stored, target = self._parts(out, start, numel, values.numel())
         if loops.found and self._bits == 4 and not self._is_stochastic:
-            scales, codes = self._parts(out, start, numel, values.numel())
-            if not loops.found.encode(values, 4, self._block, self._scale, scales, codes):
+            if not loops.found.encode(values, 4, self._block, self._scale, stored, target):
                 raise not_encodable()
             return
         rows = padded(values, self._block).view(-1, self._block)
         maxima = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
         scales, raw = encode_scales(maxima, self._levels, self._scale)
-        first = start // self._block * SCALE_BYTES[self._scale]
-        store(raw, out[first : first + raw.numel() * raw.itemsize])
+        store(raw, stored)
         work = torch.mul(rows, inverse_of(scales).unsqueeze(1))
         if self._is_stochastic:
             work.add_(dice(scales, start, self._block)).clamp_(-self._levels, self._levels)
         codes = work.view(-1)[: values.numel()]
-        first = self._scale_bytes(numel) + start * self._bits // 8
-        target = out[first : first + (values.numel() * self._bits + 7) // 8]
         if self._bits == 8:
             target.view(torch.int8).copy_(codes.round_())
         else:
             pack_nibbles(codes, target)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
+        parts = self._parts(payload, start, numel, out.numel())
         if loops.found:
-            parts = self._parts(payload, start, numel, out.numel())
             loops.found.decode(parts, self._bits, self._block, self._scale, out, None)
             return
-        size = SCALE_BYTES[self._scale]
-        first_block, num_blocks = start // self._block, -(-out.numel() // self._block)
-        scales = load_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale)
-        first = self._scale_bytes(numel) + start * self._bits // 8
-        source = payload[first : first + (out.numel() * self._bits + 7) // 8]
+        scales, source = load_scales(parts[0], self._scale), parts[1]
         if self._bits == 8:
             codes = out.copy_(source.view(torch.int8))
         else:
@@ -109,7 +99,7 @@ class BlockInt(Codec):
         full, end = out.numel() // self._block, out.numel() // self._block * self._block
         rows, target = codes[:end].view(full, self._block), out[:end].view(full, self._block)
         torch.mul(rows, scales[:full].unsqueeze(1), out=target)
-        if full < num_blocks:
+        if end < out.numel():
             torch.mul(codes[end:], scales[full], out=out[end:])
 
     def add_chunk_(self, payload: Tensor, start: int, numel: int, target: Tensor, factor: float) -> None:
@@ -123,11 +113,8 @@ class BlockInt(Codec):
         """Sums of squared codes are exact integers, whatever their order; each is multiplied by its scale squared."""
         if (self._levels + 1) ** 2 * self._block > EXACT_SUM_MAX:
             return super().square_sum_chunk(payload, start, numel, count)
-        size = SCALE_BYTES[self._scale]
-        first_block, num_blocks = start // self._block, -(-count // self._block)
-        scales = load_scales(payload[first_block * size : (first_block + num_blocks) * size], self._scale).double()
-        first = self._scale_bytes(numel) + start * self._bits // 8
-        source = payload[first : first + (count * self._bits + 7) // 8]
+        stored, source = self._parts(payload, start, numel, count)
+        scales = load_scales(stored, self._scale).double()
         if loops.found:
             exact = loops.found.square_sums(source, self._bits, self._block, count)
             return folded(scales.mul_(scales).mul_(exact))

@@ -18,8 +18,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.blockint import SCALE_BYTES, decode_scales, encode_scales, inverse_of
+from dilocoxd.compress.blockint import decode_scales, encode_scales, inverse_of
 from dilocoxd.compress.codec import CHUNK, Codec, Payload, bad_payload, load, store
+from dilocoxd.compress.loops import SCALE_BYTES
 
 FLOAT64_BITS = 53
 MANTISSA_BITS = 7

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 GROUP: Final = 4096
-FORMATS: Final = ("fp32", "bf16", "pow2", "short")
-"""As loops.c counts them."""
-SCALE_BYTES: Final = (4, 2, 1, 2)
+"""Values per split-half group of codes."""
+ScaleFormat = Literal["fp32", "bf16", "pow2", "short"]
+SCALE_BYTES: Final[dict[ScaleFormat, int]] = {"fp32": 4, "bf16": 2, "pow2": 1, "short": 2}
+"""Bytes of a block's scale, by its form, in the order in which loops.c counts forms."""
+FORMATS: Final = tuple(SCALE_BYTES)
 Bits = Literal[8, 4, 2]
 _ADDRESS, _LENGTH = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: Final = {
@@ -44,24 +46,30 @@ class Loops:
             function.restype, function.argtypes = result, arguments
         self._library = library
 
-    def encode(self, values: Tensor, bits: Bits, block: int, scale: str, scales: Tensor, codes: Tensor) -> bool:
+    def encode(self, values: Tensor, bits: Bits, block: int, scale: ScaleFormat, scales: Tensor, codes: Tensor) -> bool:
         """float32[n] -> wire forms of scales and codes; False: not encodable. `bits`: 4, or 2 with scales in bf16."""
-        numel, form = values.numel(), FORMATS.index(scale)
+        numel = values.numel()
         where = _place(values, torch.float32, numel), numel, _checked_block(block)
-        out = _place(scales, torch.uint8, -(-numel // block) * SCALE_BYTES[form]), _place_of_codes(codes, numel, bits)
+        out = _place(scales, torch.uint8, -(-numel // block) * SCALE_BYTES[scale]), _place_of_codes(codes, numel, bits)
         if bits == 2:
             return not self._library.encode_int2(*where, *out)
-        return not self._library.encode_int4(*where, form, *out)
+        return not self._library.encode_int4(*where, FORMATS.index(scale), *out)
 
     def decode(
-        self, payload: tuple[Tensor, Tensor], bits: Bits, block: int, scale: str, out: Tensor, factor: float | None
+        self,
+        payload: tuple[Tensor, Tensor],
+        bits: Bits,
+        block: int,
+        scale: ScaleFormat,
+        out: Tensor,
+        factor: float | None,
     ) -> None:
         """out <- code * scale; with a factor, out <- out + code * scale * factor. `payload`: scales and codes."""
-        numel, form = out.numel(), FORMATS.index(scale)
+        numel = out.numel()
         scales, codes = payload
         self._library.decode_blocks(
-            _place(scales, torch.uint8, -(-numel // _checked_block(block)) * SCALE_BYTES[form]),
-            _place_of_codes(codes, numel, bits), numel, block, bits, form,
+            _place(scales, torch.uint8, -(-numel // _checked_block(block)) * SCALE_BYTES[scale]),
+            _place_of_codes(codes, numel, bits), numel, block, bits, FORMATS.index(scale),
             1.0 if factor is None else factor, factor is not None, _place(out, torch.float32, numel),
         )  # fmt: skip
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 
 from dilocoxd.compress.bins import BinMeans
-from dilocoxd.compress.blockint import SCALE_BYTES, BlockInt
+from dilocoxd.compress.blockint import BlockInt
 from dilocoxd.compress.codec import Codec
 from dilocoxd.compress.floats import FloatCodec
+from dilocoxd.compress.loops import SCALE_BYTES
 from dilocoxd.compress.tables import E3M0
 from dilocoxd.compress.topk import SPAN, TopK
 from dilocoxd.compress.twobit import Int2

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from dilocoxd.compress.blockint import (
-    GROUP,
     decode_scales,
     encode_scales,
     inverse_of,
@@ -22,6 +21,7 @@ from dilocoxd.compress.blockint import (
     padded,
 )
 from dilocoxd.compress.codec import CHUNK, Codec, check_encodable, store
+from dilocoxd.compress.loops import GROUP
 
 MANTISSA_BITS = 23
 HALF_UP = (1 << (MANTISSA_BITS - 1)) - 1

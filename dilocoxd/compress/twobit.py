@@ -21,7 +21,6 @@ from torch import Tensor
 from dilocoxd.compress import loops
 from dilocoxd.compress.blockint import (
     BELOW_SCALE_MIN,
-    GROUP,
     SCALE_MIN,
     decode_scales,
     load_scales,
@@ -29,6 +28,7 @@ from dilocoxd.compress.blockint import (
     padded,
 )
 from dilocoxd.compress.codec import CHUNK, Codec, Payload, check_encodable, not_encodable, store
+from dilocoxd.compress.loops import GROUP
 
 QUARTER = GROUP // 4
 NARROW = 16
@@ -50,8 +50,9 @@ class Int2(Codec):
         return 2 * -(-numel // self._block) + -(-numel // 4)
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
+        parts = self._parts(out, start, numel, values.numel())
         if loops.found:
-            if not loops.found.encode(values, 2, self._block, "bf16", *self._parts(out, start, values.numel(), numel)):
+            if not loops.found.encode(values, 2, self._block, "bf16", *parts):
                 raise not_encodable()
             return
         rows = padded(values, self._block).view(-1, self._block)
@@ -68,21 +69,20 @@ class Int2(Codec):
             scratch.choose_codes()
             scratch.choose_codes_of_zeros()
             maxima.masked_fill_(is_zero, 0.0)
-        scratch.pack(values.numel(), self._codes(out, start, values.numel(), numel))
+        scratch.pack(values.numel(), parts[1])
         raw = torch.threshold_(scratch.fit().mul_(maxima), BELOW_SCALE_MIN, 0.0).to(torch.bfloat16)
-        first = start // self._block * 2
-        store(raw, out[first : first + raw.numel() * 2])
+        store(raw, parts[0])
         if not _spare_scratch and rows.numel() == self.chunk:
             _spare_scratch.append(scratch)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
+        parts = self._parts(payload, start, numel, out.numel())
         if loops.found:
-            loops.found.decode(self._parts(payload, start, out.numel(), numel), 2, self._block, "bf16", out, None)
+            loops.found.decode(parts, 2, self._block, "bf16", out, None)
             return
-        first, count = start // self._block, -(-out.numel() // self._block)
-        scales = load_scales(payload[2 * first : 2 * (first + count)], "bf16")
+        scales = load_scales(parts[0], "bf16")
         levels = _taken_levels(out.numel())
-        unpack_levels(self._codes(payload, start, out.numel(), numel), out.numel(), levels)
+        unpack_levels(parts[1], out.numel(), levels)
         out.copy_(levels[: out.numel()])
         if not _spare_levels and levels.numel() == self.chunk + 3:
             _spare_levels.append(levels)
@@ -90,7 +90,7 @@ class Int2(Codec):
 
     def add_chunk_(self, payload: Tensor, start: int, numel: int, target: Tensor, factor: float) -> None:
         if loops.found:
-            parts = self._parts(payload, start, target.numel(), numel)
+            parts = self._parts(payload, start, numel, target.numel())
             loops.found.decode(parts, 2, self._block, "bf16", target, factor)
         else:
             super().add_chunk_(payload, start, numel, target, factor)
@@ -100,14 +100,13 @@ class Int2(Codec):
         decode_scales(source[: 2 * -(-numel // self._block)], "bf16")
         return source
 
-    def _parts(self, payload: Tensor, start: int, count: int, numel: int) -> tuple[Tensor, Tensor]:
+    def _parts(self, payload: Tensor, start: int, numel: int, count: int) -> tuple[Tensor, Tensor]:
         """Scales and codes of `count` values from `start` on."""
-        first = start // self._block
-        return payload[2 * first : 2 * (first - (-count // self._block))], self._codes(payload, start, count, numel)
-
-    def _codes(self, payload: Tensor, start: int, count: int, numel: int) -> Tensor:
-        first = 2 * -(-numel // self._block) + start // 4
-        return payload[first : first + -(-count // 4)]
+        first, codes = start // self._block, 2 * -(-numel // self._block) + start // 4
+        return (
+            payload[2 * first : 2 * (first - (-count // self._block))],
+            payload[codes : codes + -(-count // 4)],
+        )
 
 
 class _Scratch:
