@@ -159,7 +159,9 @@ class BranchProgress:
     # --- the way to the tip, before anything is left
 
     def _seek_snapshot(self) -> Outcome:
-        left = self._better.branch.entries[self._num_taken :]
+        # The state before the first of them is ours, but for that at a fork which our disk cannot make again.
+        has_state = self._is_begun or self._better.can_replay
+        left = self._better.branch.entries[self._num_taken + has_state :]
         honest = [peer for peer in self._donors if peer not in self._sources.liars]
         self._search = SnapshotSearch(left, honest, self._sources.limits)
         return self._searched(self._search.start())

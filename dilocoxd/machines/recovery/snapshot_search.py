@@ -26,12 +26,13 @@ OFFER_BYTES = 4 << 20
 
 
 class SnapshotSearch:
-    """One search among `sources`, best first. Ends with SnapshotFound or NoSnapshot."""
+    """One search among `sources`, best first, for a state before one of `entries`. Ends with SnapshotFound or
+    NoSnapshot."""
 
     def __init__(self, entries: Sequence[SignedEntry], sources: Sequence[PeerId], limits: r.RecoveryLimits) -> None:
         self._limits = limits
         self._sources = tuple(sources)
-        self._certified = {int(signed.entry.round): signed.entry for signed in entries[1:]}
+        self._certified = {int(signed.entry.round): signed.entry for signed in entries}
         self._unanswered = set(sources)
         """Sources whose list, later whose index, is waited for."""
         self._holders: dict[int, list[PeerId]] = {}

@@ -275,8 +275,8 @@ class Recovery:
 
     def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
         """The digest of what was downloaded must be the one that was voted on."""
-        content = self.contents[step.offer.key][-len(step.skipped) :]
-        digest = self.digest
+        content = self.contents[step.offer.key]  # a whole state: what all entries from genesis on lead to
+        digest = self.node.sums.genesis()
         try:
             for stored in content:
                 digest = self.node.sums.applied(digest, stored.payload)
@@ -284,7 +284,8 @@ class Recovery:
             digest = Digest(b"")  # whatever a liar's snapshot of such a state is
         if digest != step.certified_by.state_digest:
             return r.AdoptRefused(f"snapshot {step.offer.round} is not the state that was voted on")
-        for signed, stored in zip(step.skipped, content, strict=True):
+        skipped = content[len(content) - len(step.skipped) :]
+        for signed, stored in zip(step.skipped, skipped, strict=True):
             self._append(Stored(signed, stored.payload), settlement(signed.entry, step.in_flight))
         self.digest = digest
         return r.Adopted()

@@ -59,6 +59,11 @@ TABLE = [
         can_replay=False,
     ),
     Row(
+        "fork below what our disk can rebuild, whose state another one has", {"D": Donor(FORK, 2, (2,))},
+        [*COMPARED, "choosing", "fetching_chunks", "leaving", "adopting", *ENTRY * 4, "done"], FORK,
+        can_replay=False,
+    ),
+    Row(
         "fork that can neither be rebuilt nor skipped", {"D": Donor(FORK)},
         [*COMPARED, "choosing", "done"], COMMON, "nobody offers a snapshot", can_replay=False,
     ),

@@ -123,7 +123,7 @@ def test_comparison_tells_a_false_chain_from_silence_and_from_one_that_is_not_be
 
 def search_at_offers() -> SnapshotSearch:
     """Lists are in, the index of snapshot 5 is asked of A and B."""
-    search = SnapshotSearch(AHEAD[4:], (A, B), LIMITS)
+    search = SnapshotSearch(AHEAD[5:], (A, B), LIMITS)
     lists = asking(search.start())
     assert [question.ask.peer for question in lists.questions] == [A, B]
     assert search.on_answer(r.AskSnapshots(1, A), r.SnapshotsListed(1, (4, 5, 9)), now=NOW) == Asking()
@@ -147,7 +147,7 @@ def test_search_takes_the_newest_snapshot_that_an_entry_certifies_from_all_who_h
 
 
 def test_search_says_why_there_is_no_snapshot_only_if_somebody_had_one() -> None:
-    assert SnapshotSearch(AHEAD[4:], (), LIMITS).start() == NoSnapshot()
+    assert SnapshotSearch(AHEAD[5:], (), LIMITS).start() == NoSnapshot()
     search = search_at_offers()
     failed = r.AskFailed(3, "gone", is_final=True)
     assert search.on_answer(r.AskOffer(3, A, AHEAD[5].entry), failed, now=NOW) == Asking()
@@ -163,7 +163,7 @@ def test_search_says_why_there_is_no_snapshot_only_if_somebody_had_one() -> None
 
 def test_donor_that_is_silent_about_what_it_lists_is_asked_once_only() -> None:
     """H4: it delayed a newcomer by its patience for each round that it listed."""
-    search = SnapshotSearch(COMMON, (A, B), LIMITS)
+    search = SnapshotSearch(COMMON[1:], (A, B), LIMITS)
     search.start()
     rounds = tuple(int(signed.entry.round) for signed in COMMON[1:])
     search.on_answer(r.AskSnapshots(1, A), r.SnapshotsListed(1, rounds), now=NOW)
@@ -178,7 +178,7 @@ def test_donor_that_is_silent_about_what_it_lists_is_asked_once_only() -> None:
 
 
 def test_index_that_most_donors_share_is_taken() -> None:
-    search = SnapshotSearch(AHEAD[4:], (A, B, C), LIMITS)
+    search = SnapshotSearch(AHEAD[5:], (A, B, C), LIMITS)
     search.start()
     for number, peer in enumerate((A, B, C), 1):
         search.on_answer(r.AskSnapshots(number, peer), r.SnapshotsListed(number, (5,)), now=NOW)
