@@ -83,8 +83,8 @@ def _make(
 
 def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic | None]:
     """What `decide_group` gets, and when to look again. Where nothing can be done without what those left out offer,
-    who keeps them waiting has its time like everybody else: to join, and to offer something from when it is due (R27.9,
-    R29.12)."""
+    who keeps them waiting has its time like everybody else: to join, and to offer something from when it is due (R5.5,
+    R27.9, R29.12)."""
     gathered, attempt, limits = gathered_at(height), height.attempt, height.limits
     left_out = _needed(height, gathered)
     if not any(height.words.has_offered(peer) for peer in left_out):
@@ -104,12 +104,14 @@ def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic |
 
 
 def _needed(height: Height, gathered: Gathered) -> frozenset[PeerId]:
-    """Those left out without whom no group can form of what others offer now. Who voted twice does not count for a
-    majority, so nothing that it offers brings one about."""
-    offering, recent = gathered.contributions.keys(), gathered.recent_contributors
-    if offering and not (height.limits.has_majority_quorum and missing_majority(offering, recent)):
+    """Those left out, or suspected (R5.5), without whom no group can form of what others offer now. Who voted twice
+    counts for no majority, so nothing that it offers brings one about."""
+    offering, recent, limits = gathered.contributions.keys(), gathered.recent_contributors, height.limits
+    if offering and not (limits.has_majority_quorum and missing_majority(offering, recent)):
         return frozenset()
     left_out = height.left_out_here(height.evidence())
+    if limits.has_majority_quorum:
+        left_out |= height.suspected()
     return left_out & recent if offering else left_out
 
 
@@ -131,7 +133,7 @@ def gathered_at(height: Height) -> Gathered:
         is_forbidden = offered is not None and bool(contribution_problem(offered, chain, height.limits))
         if offered is not None and not is_forbidden and peer not in left_out and words.is_in(peer, attempt.index):
             contributions[peer] = offered
-        if words.left(peer) == attempt.index or book.is_suspected(peer):
+        if words.left(peer) == attempt.index or height.is_suspected(peer):
             continue  # nobody waits for it
         is_welcome = peer not in accused and peer not in left_out and not is_forbidden
         if peer not in contributions and is_welcome and (offered is not None or _is_due(height, peer, view)):

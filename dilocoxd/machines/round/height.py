@@ -150,7 +150,7 @@ class Height:
 
     def latest_attempt(self, own: Attempt) -> Attempt:
         """The attempt to be in, at least `own` (R5)."""
-        return self.words.latest_attempt(self.book.live(), own, self.book.suspected())
+        return self.words.latest_attempt(self.book.live(), own, self.suspected())
 
     def locks_here(self) -> dict[PeerId, Lock | None]:
         """Of those who are ready in this attempt, ourselves included."""
@@ -166,7 +166,7 @@ class Height:
         With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
         locks = self.locks_here()
         may_fork, is_fresh = not self.limits.has_majority_quorum, self.chain.is_on_probation
-        live = self.book.present() - self.book.suspected()
+        live = self.book.present() - self.suspected()
         return resolve_locks(locks, live, self.attempt.index, may_fork=may_fork, is_fresh=is_fresh)
 
     def evidence(self) -> tuple[Evidence, ...]:
@@ -181,12 +181,31 @@ class Height:
         """The same for a group that we propose ourselves: without those either of whom we have found a result false
         (R29.12), unless there would be no majority then of those at work."""
         left_out, liars = self.chain.left_out_by(evidence), frozenset(self.own.false.liars(self.round))
-        if liars and self.limits.has_majority_quorum:
-            electorate, views = self.chain.electorate(evidence), self.present_views()
-            others = [p for p in electorate & views.keys() - liars if self.is_at_work(views[p])]
-            steady = {peer for peer in others if not self.words.gives_up_often(peer)}
-            liars = frozenset() if missing_majority(steady, electorate) else liars
+        if liars and self.limits.has_majority_quorum and self._lacks_majority(liars, self.suspected(), evidence):
+            liars = frozenset()
         return self._unless_alone(left_out | liars)
+
+    def suspected(self) -> frozenset[PeerId]:
+        """Who raises attempts alone, and is not followed, not waited for, not proposed (R5.3, R5.4)."""
+        suspected = self.book.suspected()
+        return suspected - self._needed_though_suspected() if suspected else suspected
+
+    def is_suspected(self, peer: PeerId) -> bool:
+        """Whether it is one of them."""
+        return self.book.is_suspected(peer) and peer not in self._needed_though_suspected()
+
+    def _needed_though_suspected(self) -> frozenset[PeerId]:
+        """Who counts for a majority that those at work are not without them (R5.5): the round would stand for ever."""
+        suspected, evidence = self.book.suspected(), self.evidence()
+        if self.limits.has_majority_quorum and self._lacks_majority(suspected, suspected, evidence):
+            return self.chain.electorate(evidence) & suspected
+        return frozenset()
+
+    def _lacks_majority(self, without: Set[PeerId], suspected: Set[PeerId], evidence: Iterable[Evidence]) -> bool:
+        """Whether those at work are no majority but for these."""
+        electorate, views = self.chain.electorate(evidence), self.present_views()
+        others = [p for p in electorate & views.keys() - without if self._is_at_work(views[p], suspected)]
+        return bool(missing_majority({p for p in others if not self.words.gives_up_often(p)}, electorate))
 
     def _unless_alone(self, left_out: frozenset[PeerId]) -> frozenset[PeerId]:
         if not left_out:
@@ -197,8 +216,11 @@ class Height:
     def is_at_work(self, view: PeerView) -> bool:
         """Whether the peer offers what the next entry may name, or is waited for until it does. One that hangs, or
         offers nothing that counts, would else stop those left out for ever (R27.9)."""
+        return self._is_at_work(view, self.suspected())
+
+    def _is_at_work(self, view: PeerView, suspected: Set[PeerId]) -> bool:
         peer, record = view.peer, self.book.records[view.peer]
-        if self.book.is_suspected(peer) or record.has_missed_join or self.words.left(peer) == self.attempt.index:
+        if peer in suspected or record.has_missed_join or self.words.left(peer) == self.attempt.index:
             return False
         ready = self.words.ready(peer)
         if ready is not None and ready.contribution is not None:
@@ -218,7 +240,7 @@ class Height:
 
     def is_left_out(self, peer: PeerId) -> bool:
         """Gave up too many attempts of this round, or keeps all from staying in one."""
-        return self.words.gives_up_often(peer) or self.book.is_suspected(peer)
+        return self.words.gives_up_often(peer) or self.is_suspected(peer)
 
     def is_left_out_of(self, proposal: Proposal) -> bool:
         """Whether a group forms without us."""

@@ -47,7 +47,7 @@ def on_proposal(height: Height, peer: PeerId, message: Proposal, state: str, now
         return None
     if (violation := height.hear_attempt(peer, message.attempt)) is not None:
         return violation
-    return None if height.book.is_suspected(peer) else Join(message.attempt, (peer, message))
+    return None if height.is_suspected(peer) else Join(message.attempt, (peer, message))
 
 
 def take_up(height: Height, order: Sequence[PeerId], now: Monotonic) -> Outcome:

@@ -75,7 +75,7 @@ def _is_awaited(height: Height, held: HeldLock, peer: PeerId, now: Monotonic) ->
 
     Whether it did or not, for one that is at work elsewhere: it may commit something else there."""
     book = height.book
-    if peer == height.me or not book.is_witness(peer, now) or book.is_suspected(peer):
+    if peer == height.me or not book.is_witness(peer, now) or height.is_suspected(peer):
         return False
     return not book.is_silent(peer) or peer in observers_elsewhere(height, held, now)
 
