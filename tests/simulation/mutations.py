@@ -260,10 +260,6 @@ _decide_group = gathering.decide_group
 _vote = Reverts.vote
 
 
-def no_problem(*given: Any) -> str:
-    return ""
-
-
 BUGS: dict[str, Bug] = {
     "who was silent once is never waited for again": both(
         replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
@@ -300,7 +296,8 @@ BUGS: dict[str, Bug] = {
     "a branch that cannot be had is waited for": replaced(Tips, "failed", claims_stay),
     "questions have no deadline": replaced(OpenQuestions, "expired", lambda self, now: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
-    "who raises attempts is always followed": replaced(PeerBook, "is_suspected", lambda self, peer: False),
+    "who raises attempts is always followed": replaced(PeerBook, "raised", lambda self, peer: None),
+    "who is needed for a majority is suspected": replaced(Height, "_needed_though_suspected", lambda self: frozenset()),
     "who catches up is proposed meanwhile": replaced(Readiness, "is_in", is_in_attempt),
     "what is accepted is not on disk": replaced(RoundLife, "emit", accepts_without_disk),
     "an exchange begins while the worker is busy": replaced(RoundLife, "emit", forgets_orders),
@@ -347,7 +344,10 @@ BUGS: dict[str, Bug] = {
     "the ramp is ignored": replaced(ChainView, "ramps", lambda self, peers: ()),
     "entries of fresh ids alone are taken": both(
         replaced(gathering, "decide_group", takes_fresh_ids_alone),
-        both(replaced(grouping, "probation_problem", no_problem), replaced(proposals, "unseconded", no_problem)),
+        both(
+            replaced(grouping, "probation_problem", lambda *given: ""),
+            replaced(proposals, "unseconded", lambda *given: ""),
+        ),
     ),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
     "ids that sort first have the seats": replaced(grouping, "_seniors_first", lambda found, usable, _: sorted(usable)),

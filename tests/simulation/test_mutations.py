@@ -48,6 +48,8 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
         ("a false result is voted against by nobody", "false_result_is_taken_back"),
         ("an old false result is taken back", "what_is_found_too_late_stays"),
         ("who made a false result is proposed", "who_lies_always_is_left_out"),
+        ("who raises attempts is always followed", "who_raises_attempts_alone_is_not_followed"),
+        ("who is needed for a majority is suspected", "who_is_needed_for_a_majority_is_followed"),
         ("who never votes is asked again", "who_is_locked_and_never_votes_stops_no_round"),
         ("strangers are not believed", "run_is_joined_although_its_records_are_lost"),
         ("strangers are not asked", "one_that_only_talks_to_us_is_asked"),

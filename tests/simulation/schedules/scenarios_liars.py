@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
+from dilocoxd.machines.peers.standing import SUSPICION_MAX
 from dilocoxd.machines.round.inputs import MessageReceived, RoundMessage
 from dilocoxd.wire.entry import RAMP_WHOLE
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Ready, Vote
@@ -52,6 +53,25 @@ def who_raises_attempts_alone_is_not_followed() -> str:
     assert liar.mischief is not None
     liar.mischief.messages = lie  # type: ignore[method-assign]
     rounds = _rounds_since(swarm, honest)
+    return _result(swarm) or ("" if rounds > 10 else f"{rounds} rounds in {CALM_S:g} s")
+
+
+def who_is_needed_for_a_majority_is_followed() -> str:
+    """R5.5: one of two was alone in later attempts again and again, and is in one now; no majority is without it."""
+    swarm, suspected, (other,) = _begin(2)
+    swarm.limits = replace(swarm.limits, has_majority_quorum=True)
+    for node in (suspected, other):
+        node.crash()
+        node.start()
+    swarm.is_training = False
+    _until(swarm, lambda: all(node.is_up and node.machine.status.state == "gathering" for node in (suspected, other)))
+    swarm.world.run(swarm.world.now + CALM_S)
+    for _ in range(SUSPICION_MAX + 1):
+        other.machine.height.book.raised(suspected.name)
+    later = replace(other.machine.height.ready_message(), attempt=Attempt(3))
+    suspected.feed(MessageReceived(other.name, later))  # it lies beyond what the other one says from now on
+    swarm.is_training = True
+    rounds = _rounds_since(swarm, [suspected, other])
     return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
 
 
@@ -179,6 +199,7 @@ LIARS = (
     sum_that_does_not_follow_is_committed_by_nobody,
     result_that_does_not_decode_is_committed_by_no_observer,
     who_raises_attempts_alone_is_not_followed,
+    who_is_needed_for_a_majority_is_followed,
     who_gives_attempts_up_and_goes_on_stops_no_round,
     who_catches_up_in_vain_is_not_proposed_meanwhile,
     who_is_locked_and_never_votes_stops_no_round,
