@@ -92,10 +92,17 @@ def running(members: list[NamespacedSite], phase_s: float) -> Iterator[tuple[str
         yield first, second
 
 
-def live(prefix: str, folder: Path, conditions: Conditions, phase_s: float, num_rounds: int = 3) -> Life:
+def live(
+    prefix: str,
+    folder: Path,
+    conditions: Conditions,
+    phase_s: float,
+    num_rounds: int = 3,
+    progress_timeout_s: float = 5.0,
+) -> Life:
     """One life over links of these conditions, with phases of `phase_s`."""
     with Internet(prefix, NAMES, conditions) as internet:
-        members = founded(folder, internet)
+        members = founded(folder, internet, "--set", f"round.progress_timeout_s={progress_timeout_s}")
         with running(members, phase_s) as (first, second):
             return _lived(members, (first, second), phase_s, num_rounds)
 
