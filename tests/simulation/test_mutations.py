@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.mutations import BUGS, caught_by
+from dilocoxd.machines.round.locks import VoteBox
+from tests.simulation.mutations import BUGS, caught_by, replaced
 from tests.simulation.schedules.directed import SCENARIOS
 
 
@@ -12,6 +13,12 @@ from tests.simulation.schedules.directed import SCENARIOS
 def test_what_a_planted_bug_replaces_is_still_there(name: str) -> None:
     with BUGS[name]():
         pass  # AttributeError if its name is gone
+
+
+def test_a_bug_that_does_not_fit_what_it_replaces_is_none_that_was_found() -> None:
+    misfit = replaced(VoteBox, "tally", lambda self: None)
+    with pytest.raises(TypeError):
+        caught_by(misfit, first_seed=0, num_seeds=0, scenarios=SCENARIOS[:1])
 
 
 def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
