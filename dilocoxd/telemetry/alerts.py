@@ -124,9 +124,9 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     ),
     AlertKind(
         "worker_p2pd_lost", "warning",
-        "p2pd, the process that carries all traffic to other sites, died and is being started again.",
-        "p2pd is not running; goes when it runs again.",
-        "Killed for memory or by somebody; or its port is taken by another program.",
+        "p2pd, the process that carries all traffic to other sites, died or hung and is being started again.",
+        "p2pd is not running; goes when it runs again. One that answers nothing for 30 s is killed first.",
+        "Killed for memory or by somebody; stopped (SIGSTOP); or its port is taken by another program.",
         "Nothing, if it happens once. Otherwise read logs/p2pd.log and run `dilocoxd doctor`.",
         for_s=120,
     ),

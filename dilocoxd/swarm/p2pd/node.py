@@ -293,10 +293,10 @@ class Node:
             return PeerId(match[1])
         raise PeerError(f"{address} claims to be whoever we ask for")
 
-    async def connections(self) -> dict[PeerId, tuple[bytes, ...]]:
+    async def connections(self, *, timeout_s: float = 10.0) -> dict[PeerId, tuple[bytes, ...]]:
         """Peers that p2pd is connected to, with the remote ends as binary multiaddresses. Raises PeerError."""
         request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
-        response, (_, writer) = await self._ask_p2pd(request, "list peers", 10.0)
+        response, (_, writer) = await self._ask_p2pd(request, "list peers", timeout_s)
         writer.close()
         found: dict[PeerId, tuple[bytes, ...]] = {}
         for info in response.peers:

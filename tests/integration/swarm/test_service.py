@@ -11,6 +11,7 @@ import pytest
 
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.discovery import gossip
+from dilocoxd.swarm.p2pd import supervisor
 from dilocoxd.telemetry.catalogue import WorkerDied, WorkerStarted
 from dilocoxd.wire.messages import Leaving
 from tests.integration.swarm.members import Member, a_manifest, running, until_all_know_all
@@ -121,6 +122,23 @@ async def test_p2pd_killed_in_a_running_swarm_comes_back(tmp_path: Path) -> None
                 await until_all_know_all(a, b)
                 kinds = [type(event) for event in victim.events if isinstance(event, WorkerDied | WorkerStarted)]
                 assert kinds == [WorkerStarted, WorkerDied, WorkerStarted]
+
+
+async def test_p2pd_that_hangs_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "ASK_EVERY_S", 0.5)
+    monkeypatch.setattr(supervisor, "ANSWER_S", 2.0)
+    manifest = a_manifest()
+    a = Member(tmp_path / "a", manifest)
+    async with running(a):
+        b = Member(tmp_path / "b", manifest, bootstrap=(a.swarm.join_address(),))
+        async with running(b):
+            await until_all_know_all(a, b)
+            os.kill(b.swarm.node.p2pd_pid, signal.SIGSTOP)
+            await until(lambda: b.swarm.node.num_starts >= 2 and b.swarm.node.is_running, "p2pd again")
+            await until_all_know_all(a, b)
+            assert await a.swarm.probe(b.peer_id, timeout_s=60)
+            died = [event.reason for event in b.events if isinstance(event, WorkerDied)]
+            assert died[0] == "it answered nothing for 6 s, and was killed"
 
 
 async def test_another_run_is_kept_out_and_told_why(tmp_path: Path) -> None:
