@@ -1,11 +1,13 @@
 """Runs the demo and says whether it worked: `python -m tests.demo [--sites N] [--rounds N] [--no-faults]`."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -24,6 +26,8 @@ from tests.demo.view import View
 from tests.harness.running.run_directories import free_port
 from tests.harness.running.sites import SiteProcess, sites
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""^C, a supervisor or `make` that ends, a closed terminal: sites, in sessions of their own, hear none of them."""
 NAMES = "ABCDEFGHI"
 """Of the sites; the liar, if there is one, has the last."""
 
@@ -141,6 +145,21 @@ def show(report: Report, console: Console, out: Path) -> None:
     console.print(f"{'FAILED' if report.failures else 'ok'} after {values['wall_s']} s; report and plot in {out}")
 
 
+class EndedError(BaseException):
+    """A signal asks the demo to end; like KeyboardInterrupt no failure that anybody handles on its way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+def end_by_signal(number: int, _: object) -> None:
+    """Handler: unwind, which ends all sites. What is asked once is not asked again, or it would cut that short."""
+    for one in ENDING:
+        signal.signal(one, signal.SIG_IGN)
+    raise EndedError(number)
+
+
 def without_nan(value: object) -> object:
     """JSON has no NaN: None instead."""
     if isinstance(value, dict):
@@ -155,8 +174,15 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     options.out.mkdir(parents=True, exist_ok=True)
+    for number in ENDING:
+        signal.signal(number, end_by_signal)
     work = Path(tempfile.mkdtemp(prefix="dilocoxd-demo-"))
-    report = run(options, work)
+    try:
+        report = run(options, work)
+    except EndedError as ended:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"{ended}: no site runs any more; the run directories are kept in {work}", flush=True)
+        return ended.exit_code
     content = {"ok": not report.failures, "failures": report.failures, **report.values}
     (options.out / "report.json").write_text(json.dumps(without_nan(content), indent=1) + "\n")
     for log in work.glob("*.out"):

@@ -1,0 +1,49 @@
+"""`make demo` ended by a signal: its sites, which have sessions of their own, end with it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.harness.running.sites import GONE_S, ROOT, wait_until
+from tests.harness.running.training import PATIENCE_S
+
+pytestmark = pytest.mark.processes
+PARTS = ("p2pd", "dilocoxd")
+
+
+def with_parts(demo: psutil.Process) -> list[psutil.Process]:
+    """All that it started, once a daemon with its p2pd is among them."""
+    tree = demo.children(recursive=True)
+    commands = []
+    for one in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            commands.append(" ".join(one.cmdline()))
+    return tree if all(any(part in command for command in commands) for part in PARTS) else []
+
+
+def test_demo_whose_terminal_is_closed_leaves_no_site(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.demo", "--sites", "1", "--no-faults", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "TMPDIR": tempfile.mkdtemp(dir=tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        tree: list[psutil.Process] = []
+        try:
+            tree = wait_until(lambda: with_parts(psutil.Process(demo.pid)), "a site that runs", PATIENCE_S)
+            demo.send_signal(signal.SIGHUP)
+            said, _ = demo.communicate(timeout=PATIENCE_S)
+            assert demo.returncode == 128 + signal.SIGHUP
+            assert said.splitlines()[-1].startswith("ended by SIGHUP: no site runs any more")
+            _, alive = psutil.wait_procs(tree, timeout=GONE_S)
+            assert not alive
+        finally:
+            for one in [psutil.Process(demo.pid), *tree] if demo.poll() is None else tree:
+                if one.is_running():
+                    one.kill()
