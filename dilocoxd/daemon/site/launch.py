@@ -13,7 +13,6 @@ from dilocoxd.daemon.site.nodes import SiteNodes, parts_of
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.fork_server import ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace
-from dilocoxd.daemon.workers.local_server import SOCKET_PATH_BYTES_MAX
 from dilocoxd.daemon.workers.machine_files import PartsMachine
 from dilocoxd.daemon.workers.outer_pool import OuterPool
 from dilocoxd.daemon.workers.outer_worker import OuterListener, OuterSettings, OuterWorker
@@ -29,6 +28,7 @@ from dilocoxd.ipc.client import (
     SOCKET_VARIABLE,
 )
 from dilocoxd.ipc.keep_alive import RestartBudget
+from dilocoxd.ipc.socket_folder import PREFIX, SOCKET_PATH_BYTES_MAX, short_parent
 from dilocoxd.machines.phase.settings import PhaseSettings
 from dilocoxd.store.kept_work import work_directory
 from dilocoxd.store.rundir import RunDir
@@ -50,7 +50,7 @@ def socket_place(run_directory: Path) -> tuple[Path, Path | None]:
     path = run_directory / "sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
         return path, None
-    private = Path(tempfile.mkdtemp(prefix="dilocoxd-"))
+    private = Path(tempfile.mkdtemp(prefix=PREFIX, dir=short_parent(len("sock"))))
     return private / "sock", private
 
 

@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc.accepting import accepted
+from dilocoxd.ipc.socket_folder import SOCKET_PATH_BYTES_MAX
 from dilocoxd.wire.local.frames import frame, take_message
 from dilocoxd.wire.local.worker import WorkerHello
 
 SEND_QUEUE_MAX: Final = 512
 HELLO_TIMEOUT_S: Final = 30.0
-SOCKET_PATH_BYTES_MAX: Final = 100
 _BACKLOG = 64
 _READ_BYTES = 1 << 16
 _CREDENTIALS = struct.Struct("3i")

@@ -18,14 +18,20 @@ pytestmark = pytest.mark.processes
 PARTS = ("p2pd", "dilocoxd")
 
 
-def with_parts(demo: psutil.Process) -> list[psutil.Process]:
+def with_parts(demo: subprocess.Popen[str], folder: Path) -> list[psutil.Process]:
     """All that it started, once a daemon with its p2pd is among them."""
-    tree = demo.children(recursive=True)
+    assert demo.poll() is None, said_by_sites(folder)
+    tree = psutil.Process(demo.pid).children(recursive=True)
     commands = []
     for one in tree:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             commands.append(" ".join(one.cmdline()))
     return tree if all(any(part in command for command in commands) for part in PARTS) else []
+
+
+def said_by_sites(folder: Path) -> str:
+    """What a failed wait shows."""
+    return "\n".join(log.read_text(errors="replace")[-2000:] for log in folder.glob("*/*/*.out"))
 
 
 def test_demo_whose_terminal_is_closed_leaves_no_site(tmp_path: Path) -> None:
@@ -36,7 +42,9 @@ def test_demo_whose_terminal_is_closed_leaves_no_site(tmp_path: Path) -> None:
     ) as demo:
         tree: list[psutil.Process] = []
         try:
-            tree = wait_until(lambda: with_parts(psutil.Process(demo.pid)), "a site that runs", PATIENCE_S)
+            tree = wait_until(
+                lambda: with_parts(demo, tmp_path), "a site that runs", PATIENCE_S, lambda: said_by_sites(tmp_path)
+            )
             demo.send_signal(signal.SIGHUP)
             said, _ = demo.communicate(timeout=PATIENCE_S)
             assert demo.returncode == 128 + signal.SIGHUP

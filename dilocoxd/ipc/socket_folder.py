@@ -1,0 +1,30 @@
+"""A folder whose sockets have names that the kernel takes: at most 107 bytes, the folder's own name included."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from dilocoxd.errors import ConfigError
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Of a socket in the file system (unix(7)): 108 with the zero at its end."""
+PREFIX: Final = "dilocoxd-"
+_RANDOM_BYTES: Final = 8
+"""What tempfile adds to the prefix."""
+
+
+def short_parent(name_bytes: int) -> Path:
+    """Where a private folder may be made (`PREFIX`, tempfile) so that socket names of `name_bytes` fit in it.
+
+    The folder for temporary files as the user has it, unless its own name is too long. Raises ConfigError.
+    """
+    wanted = Path(tempfile.gettempdir())
+    room = SOCKET_PATH_BYTES_MAX - name_bytes - len(PREFIX) - _RANDOM_BYTES - len("//")
+    for folder in (wanted, *(Path(one) for one in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp") if one)):
+        if len(os.fsencode(folder)) <= room and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise ConfigError(
+        f"no folder for sockets: the names of the run directory and of {wanted} are too long; set TMPDIR to a folder"
+        f" of at most {room} bytes that this user may write to"
+    )
