@@ -47,14 +47,19 @@ class Found:
 
 
 class Pretrained:
-    """The tensors of a directory. Raises ConfigError if it has none, or not all that its index names."""
+    """The tensors of a directory. Raises ConfigError if it has none, not all that its index names, or one twice."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = _weight_files(folder)
         self._tensors: dict[str, Found] = {}
         for path in self.files:
-            self._tensors |= _tensors_of(path)
+            found = _tensors_of(path)
+            if twice := min(found.keys() & self._tensors.keys(), default=""):
+                raise ConfigError(
+                    f"{path}: tensor {twice!r} is in {self._tensors[twice].path.name} as well; download the model again"
+                )
+            self._tensors |= found
 
     def hashes(self, progress: Callable[[str], None]) -> dict[str, str]:
         """sha256 of each file of weights, hex, by name; reads all of them."""
@@ -68,6 +73,10 @@ class Pretrained:
         """Raise ConfigError unless all of these are there, in their shapes."""
         for spec in specs:
             self.parts(spec)
+
+    def left_out(self, specs: tuple[ParamSpec, ...]) -> list[str]:
+        """Tensors that none of these parameters is made of. Raises ConfigError if one of the parameters is missing."""
+        return sorted(self._tensors.keys() - {part.entry.name for spec in specs for part in self.parts(spec)})
 
     def parts(self, spec: ParamSpec) -> list[Found]:
         """The tensors whose values, one after the other, are this parameter's. Raises ConfigError if one is missing."""

@@ -159,6 +159,6 @@ def _told(lines: Any) -> tuple[str, str]:
         last = line.strip() or last
         if line.startswith("error: "):
             problem = line.removeprefix("error: ").strip()
-        elif line.startswith(("reading ", "hashing ")):
+        elif line.startswith(("reading ", "hashing ", "left out: ")):
             click.echo(f"model: {line.strip()}", err=True)
     return problem, last

@@ -140,6 +140,8 @@ def origin_of(options: dict[str, object]) -> Origin:
         raise ConfigError(f"--model {own} starts from scratch with that model; leave out --init and --config")
     folder = Path(init) if init else None
     if folder is not None and not (folder / "config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ConfigError(f"--init {folder}: it is an adapter; give the model that it belongs to, and --lora RANK")
         raise ConfigError(f"--init {folder}: there is no config.json in it; give the directory of a Hugging Face model")
     given = _tokenizer_given(tokenizer, folder)
     if given is not None:

@@ -174,6 +174,15 @@ def check_frozen(manifest: Manifest, source: Pretrained, tell: Tell) -> None:
             pass  # raises for what is no number
 
 
+def tell_left_out(source: Pretrained, specs: tuple[ParamSpec, ...], tell: Tell) -> None:
+    """Say what the files hold beside the model: a mask or a head for more tokens ahead may be, layers should not."""
+    if names := source.left_out(specs):
+        tell(
+            f"left out: {len(names)} tensors that config.json has no place for, the first is {names[0]!r}; if that is"
+            " not meant, use the config.json that belongs to these files"
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the model and, with --init or --from-run, write the state; 78 for what the user must change, else 74."""
     parser = argparse.ArgumentParser(
@@ -202,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 check_frozen(manifest, source, tell)
             else:
                 found = write_first_state(plan, source, options.out, tell)
+                tell_left_out(source, tuple(plan.layout.params), tell)
             found["files"] = source.hashes(tell)
         elif options.fetched:
             found = complete_first_state(plan, options.out, tell)

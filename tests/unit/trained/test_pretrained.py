@@ -185,6 +185,17 @@ def spoil_tensor(model: Path) -> None:
     save_file(weights, path)
 
 
+def spoil_twice(model: Path) -> None:
+    first, second, *_ = sorted(model.glob("*.safetensors"))
+    name, tensor = next(iter(load_file(first).items()))
+    save_file(load_file(second) | {name: tensor + 1}, second)
+
+
+def spoil_adapter(model: Path) -> None:
+    (model / "config.json").unlink()
+    (model / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+
+
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What `dilocoxd start` says when it refuses: one sentence, status 78, and nothing was written."""
@@ -272,6 +283,8 @@ def test_a_file_that_is_too_large_for_a_tokenizer_is_refused_unread(
         (spoil_family, "model_type 'bert'"),
         (spoil_config, "cannot be read as JSON"),
         (spoil_tensor, "no file has tensor"),
+        (spoil_twice, "is in model-00001-of-00003.safetensors as well"),
+        (spoil_adapter, "it is an adapter; give the model that it belongs to"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
@@ -281,6 +294,18 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
     spoil(tmp_path / "model")  # type: ignore[operator]
     said = refused(tmp_path, "--init", str(tmp_path / "model"), is_apart=spoil is spoil_end)
     assert re.search(words, said)
+
+
+def test_weights_that_the_model_has_no_place_for_are_named(tmp_path: Path, published: Path) -> None:
+    shutil.copytree(published, tmp_path / "model")
+    assert "has no place for" not in start(tmp_path, "--init", str(tmp_path / "model")).stderr
+    config = tmp_path / "model" / "config.json"
+    table = json.loads(config.read_text())
+    config.write_text(json.dumps(table | {"num_hidden_layers": table["num_hidden_layers"] - 1}))
+    shutil.rmtree(tmp_path / "run")
+    said = start(tmp_path, "--init", str(tmp_path / "model")).stderr
+    last = table["num_hidden_layers"] - 1
+    assert re.search(rf"left out: \d+ tensors .* has no place for, the first is 'model.layers.{last}\.", said)
 
 
 @pytest.mark.parametrize(
