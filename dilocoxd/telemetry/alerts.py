@@ -253,9 +253,9 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "A peer keeps sending data that breaks the protocol. It is refused; training is not affected.",
         "More than 20 bad inputs of one peer within ten minutes; goes after ten minutes without. Knocks of those who"
         " are kept out do not count.",
-        "Another version of dilocoxd, a broken machine, or somebody who means harm.",
-        "Compare versions; look at `bad_input` in `dilocoxd status --json`; `dilocoxd peers disconnect SITE`, and"
-        " leave it out of network.peers_allowed.",
+        "Another version of dilocoxd, a broken machine, a clock that is off (clock_skew), or somebody who means harm.",
+        "Compare versions and, with `dilocoxd doctor`, clocks; look at `bad_input` in `dilocoxd status --json`;"
+        " `dilocoxd peers disconnect SITE`, and leave it out of network.peers_allowed.",
     ),
     AlertKind(
         "outsized_contribution", "critical",

@@ -232,7 +232,9 @@ class AlertWatch:
             window.add(now, counts[peer])
         worst = max(self._bad, key=lambda peer: self._bad[peer].growth, default="")
         if worst and self._bad[worst].growth > BAD_INPUTS:
-            return f"{self._bad[worst].growth:.0f} bad inputs of {worst} within {RECENT_S:.0f} s"
+            kinds = {code: count for code, count in status.bad_input[worst].items() if code not in KEPT_OUT}
+            often = max(kinds, key=lambda code: (kinds[code], code))
+            return f"{self._bad[worst].growth:.0f} bad inputs of {worst} within {RECENT_S:.0f} s, most often {often}"
         return ""
 
     def _loop(self, now: float) -> str:

@@ -230,6 +230,7 @@ def test_bad_input_counts_what_is_new() -> None:
     assert world.wait(700) == set()
     world.change(bad_input={"B": {"malformed": 30, "bad_hash": 15}})
     assert world.look() == {"bad_input"}
+    assert world.texts["bad_input"].endswith("of B within 600 s, most often malformed"), "its remedy depends on it"
     assert world.wait(700) == set()
     world.change(bad_input={**world.status.bad_input, "C": {"malformed": 21}})
     assert world.look() == {"bad_input"}
@@ -243,6 +244,7 @@ def test_knocks_of_those_who_are_kept_out_raise_nothing() -> None:
     assert world.look() == set()
     world.change(bad_input={"B": {"malformed": 21, "not_allowed": 500, "evicted": 500}})
     assert world.look() == {"bad_input"}
+    assert world.texts["bad_input"].endswith("most often malformed")
 
 
 @pytest.mark.parametrize(
