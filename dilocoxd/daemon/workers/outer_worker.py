@@ -285,7 +285,9 @@ class OuterWorker:
     def stop(self) -> None:
         """Ask it to end by itself; `run` returns when it has."""
         self._stopping.set()
-        if self._session is not None:
-            self._session.connection.send(local_worker.Stop())
-        elif self._joined is not None and not self._joined.done():
+        if self._joined is None:
+            return
+        if not self._joined.done():
             self._joined.set_exception(WorkerError("the site stops"))
+        elif self._joined.exception() is None and not self._joined.result().ended.done():
+            self._joined.result().connection.send(local_worker.Stop())  # whether its state is open already or not

@@ -14,6 +14,7 @@ from dilocoxd.daemon.process.stop_signals import EXIT_NOW
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import GONE_S, PYTHON, ROOT, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import Fault, events_of, now, wait_event
+from tests.harness.running.training import write_corpus
 
 pytestmark = pytest.mark.processes
 PATIENCE_S = 90
@@ -85,6 +86,17 @@ def test_daemon_told_to_stop_while_it_starts_leaves_cleanly(tmp_path: Path) -> N
         assert a.stop() == 0
         assert not alerts(a, began)
         assert not psutil.wait_procs(tree, timeout=GONE_S)[1]
+
+
+def test_daemon_told_to_stop_while_its_outer_worker_starts_ends_it_by_its_word(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a", "--set", f'data.corpus="{write_corpus(tmp_path)}"')
+    a.cold = True  # its fork server does its own imports, which take a second at least
+    with sites(a):
+        began = now()
+        a.start()
+        wait_event(a, "worker.started", began, PATIENCE_S, worker="p2pd")
+        assert a.stop() == 0
+        assert not alerts(a, began), "it was never told to stop, and waited for in vain"
 
 
 def test_daemon_told_to_stop_before_any_part_has_begun_waits_for_none(tmp_path: Path) -> None:
