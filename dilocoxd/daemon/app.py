@@ -45,6 +45,7 @@ from dilocoxd.daemon.starting import catch_up, meet_others
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId
+from dilocoxd.ipc.keep_alive import is_set_within
 from dilocoxd.machines.round.inputs import LeaveRequested
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -67,6 +68,8 @@ STOP_LIMIT_S: Final = 18.0
 """After this the process ends whatever still hangs: all that matters is on disk, and the reaper ends the workers."""
 BLOCKED_LIMIT_S: Final = STOP_LIMIT_S + 1.0
 """The same when the loop itself hangs (stop_signals.py)."""
+SIGNAL_S: Final = 0.5
+"""Until a signal that a child of ours has had reaches us as well."""
 EXIT_FAILED: Final = 1
 
 ServeApi = Callable[[DaemonView, DaemonControl, ApiSection, str], AbstractAsyncContextManager[tuple[str, int]]]
@@ -196,10 +199,13 @@ class App:
         return group.create_task(run_aside(work, name, self._daemon.opened.events.say), name=name)
 
     async def _watch(self, work: Awaitable[None], name: str) -> None:
-        """Run a part; when it fails for good the site leaves cleanly instead of vanishing."""
+        """Run a part; when it fails for good the site leaves cleanly instead of vanishing.
+
+        A Ctrl-C may end a child that has no session of its own yet before we hear of it ourselves."""
         try:
             await work
         except* (WorkerError, StoreError, ConfigError) as failures:
+            await is_set_within(self._stop, SIGNAL_S)
             self._fail(name, failures)
 
     def _fail(self, name: str, failures: BaseExceptionGroup[Any]) -> None:

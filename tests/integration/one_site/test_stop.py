@@ -99,6 +99,17 @@ def test_daemon_told_to_stop_while_its_outer_worker_starts_ends_it_by_its_word(t
         assert not alerts(a, began), "it was never told to stop, and waited for in vain"
 
 
+def test_a_ctrl_c_that_p2pd_hears_first_is_no_failed_start(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        began = now()
+        a.start_command([*PYTHON, "tests.harness.synthetic.interrupted_daemon", str(a.run_dir)])
+        assert a.process is not None
+        assert a.process.wait(PATIENCE_S) == 0
+        assert not alerts(a, began)
+        assert [event["reason"] for event in events_of(a, "daemon.stopped")] == ["SIGINT"]
+
+
 def test_daemon_told_to_stop_before_any_part_has_begun_waits_for_none(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     with sites(a):
