@@ -289,5 +289,7 @@ class OuterWorker:
             return
         if not self._joined.done():
             self._joined.set_exception(WorkerError("the site stops"))
+        elif self._joined.cancelled():
+            return  # it did not come in time, and is killed
         elif self._joined.exception() is None and not self._joined.result().ended.done():
             self._joined.result().connection.send(local_worker.Stop())  # whether its state is open already or not
