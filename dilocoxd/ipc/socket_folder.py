@@ -17,11 +17,12 @@ _RANDOM_BYTES: Final = 8
 def short_parent(name_bytes: int) -> Path:
     """Where a private folder may be made (`PREFIX`, tempfile) so that socket names of `name_bytes` fit in it.
 
-    The folder for temporary files as the user has it, unless its own name is too long. Raises ConfigError.
+    The folder for temporary files as the user has it, unless its own name is too long. XDG_RUNTIME_DIR is the last
+    choice: it is removed when its user logs out, and a daemon may outlive that. Raises ConfigError.
     """
     wanted = Path(tempfile.gettempdir())
     room = SOCKET_PATH_BYTES_MAX - name_bytes - len(PREFIX) - _RANDOM_BYTES - len("//")
-    for folder in (wanted, *(Path(one) for one in (os.environ.get("XDG_RUNTIME_DIR"), "/tmp") if one)):
+    for folder in (wanted, *(Path(one) for one in ("/tmp", os.environ.get("XDG_RUNTIME_DIR")) if one)):
         if len(os.fsencode(folder)) <= room and os.access(folder, os.W_OK | os.X_OK):
             return folder
     raise ConfigError(
