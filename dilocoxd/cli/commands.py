@@ -202,7 +202,10 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
         # run.toml names the stores of all sites, and those that are given are some of them.
         unknown = sorted(corpora.keys() - {source.name for source in manifest.data.sources})
         if unknown:
-            raise ConfigError(f"--data {unknown[0]}=...: run.toml names no store {unknown[0]!r} in data.sources")
+            raise ConfigError(
+                f"--data {unknown[0]}=...: run.toml names no store {unknown[0]!r} in data.sources;"
+                " use a name that is there"
+            )
         return manifest, corpora
     stores = {name: path for name, path in corpora.items() if is_store(path)}
     if stores and len(stores) == len(corpora):
@@ -307,7 +310,7 @@ def only_site_settings(settings: tuple[str, ...]) -> Sections:
     if manifest_changes:
         wrong = next(iter(manifest_changes))
         raise ConfigError(
-            f"--set {wrong}... belongs to the run, which is fixed already; only its creator can choose it"
+            f"--set {wrong}... belongs to the run, which is fixed already; leave it out, or make a run of your own"
         )
     return site_changes
 

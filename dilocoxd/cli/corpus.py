@@ -84,7 +84,9 @@ def _index_of(name: str, path: str) -> _Index:
         seen = file.stat()
         return _read_index(file, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns))
     except OSError as error:
-        raise ConfigError(f"--data {name}={path}: this is no token store ({error.strerror})") from error
+        raise ConfigError(
+            f"--data {name}={path}: this is no token store ({error.strerror}); give one that `dilocoxd data pack` made"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"--data {name}={path}: {error}") from error
 

@@ -44,7 +44,7 @@ def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
     run_dir = open_run_dir(run_directory)
     path, label = run_dir.events, Labels(str(run_directory))
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file; this run was never started here")
+        raise ConfigError(f"{path}: this run was never started here; begin with `dilocoxd run {run_dir.path}`")
     older = path.with_name(path.name + ".1")
     found = deque(shown((line for file in (older, path) for line in lines_of(file)), level, label), maxlen=last)
     for line in found:

@@ -41,7 +41,9 @@ def plan(
     """
     changes, site_changes = split_settings(settings)
     if site_changes:
-        raise ConfigError(f"--set {next(iter(site_changes))}... belongs to site.toml; plan takes fields of run.toml")
+        raise ConfigError(
+            f"--set {next(iter(site_changes))}... belongs to site.toml; leave it out, plan takes fields of run.toml"
+        )
     manifest = new_manifest(str(Path(target, "run.toml")) if Path(target).is_dir() else target, changes)
     # Only here: the plan of the tensors loads torch, which takes seconds.
     from dilocoxd.planner.advice import better_settings

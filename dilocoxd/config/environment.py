@@ -37,7 +37,8 @@ def with_environment(
         section, field = match[1].lower(), match[2].lower()
         if section not in known:
             raise ConfigError(
-                f"{variable} is in the environment, but site.toml has no section {section}; it has {', '.join(known)}"
+                f"{variable} is in the environment, but site.toml has no section {section};"
+                f" use one of {', '.join(known)}"
                 " (fields of the run are given with --set when it is created)"
             )
         before = found.get(section, {})

@@ -32,7 +32,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             remedy = f"restore it, or begin from the defaults of a site with `touch {path}`"
         raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is not a configuration file of dilocoxd")
+        raise ConfigError(
+            f"{path}: larger than {FILE_BYTES_MAX} bytes; give a run.toml or site.toml, which are smaller"
+        )
     try:
         return tomllib.loads(data.decode("utf-8-sig"))  # some editors put a mark in front that nobody sees
     except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits

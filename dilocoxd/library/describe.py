@@ -24,7 +24,9 @@ def shared_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
         raise ConfigError("the module has no parameter with requires_grad; give the one that is trained")
     for name, param in found:
         if not param.dtype.is_floating_point:
-            raise ConfigError(f"parameter {name} is {param.dtype}; only floating-point parameters can be averaged")
+            raise ConfigError(
+                f"parameter {name} is {param.dtype}; leave it out, for only floating-point parameters can be averaged"
+            )
     return found
 
 

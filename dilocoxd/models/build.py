@@ -30,7 +30,9 @@ def build_stage(config: ModelConfig, span: StageSpan, *, device: torch.device) -
 
         return own_stage(config, span, device)
     if config.kind == EXTERNAL_KIND:
-        raise ConfigError("only the training loop that the run belongs to can build its model (model.kind = external)")
+        raise ConfigError(
+            "model.kind = external: only the training loop of the run can build its model; load the weights there"
+        )
     require_library(config.kind)
     # Costs seconds of import time: only runs with a transformers model pay it.
     if config.kind == CONFIG_KIND:

@@ -109,7 +109,8 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ConfigError(
-                f"model.hidden_size / model.num_heads is {self.head_dim}: rotary positions need an even head size"
+                f"model.hidden_size / model.num_heads is {self.head_dim}: rotary positions need an even head size;"
+                " change one of them"
             )
         if self.kind in (NATIVE_KIND, OWN_KIND) and self.extra:
             raise ConfigError(f"model.extra {sorted(self.extra)} means nothing to the {self.kind} model: remove it")

@@ -56,7 +56,7 @@ def adapt(layers: nn.Module, adapter: Adapter, *, has_experts: bool) -> None:
     unknown = sorted(set(adapter.targets) - adapted)
     if unknown:
         there = ", ".join(sorted({_leaf(name) for name in linear}))
-        raise ConfigError(f"lora.targets: no linear layer is called {unknown[0]!r}; there are {there}")
+        raise ConfigError(f"lora.targets: no linear layer is called {unknown[0]!r}; choose from {there}")
     bare = {name for name, _ in layers.named_children()} - {name.partition(".")[0] for name in found}
     if bare:
         raise ConfigError(f"lora.targets: block {min(bare)} would have no adapter; name a layer that each block has")

@@ -35,7 +35,9 @@ def own_stage(config: ModelConfig, span: StageSpan, device: torch.device) -> Sta
     except _THEIR_ERRORS as error:
         raise ConfigError(f"model {found.name!r} cannot be built ({found.path}): {error!r}") from error
     if not isinstance(made, StageModule):
-        raise ConfigError(f"model {found.name!r}: {found.module}.{found.attribute} is no dilocoxd.models.StageModule")
+        raise ConfigError(
+            f"model {found.name!r}: {found.module}.{found.attribute} is no dilocoxd.models.StageModule; make it one"
+        )
     return made
 
 
@@ -66,12 +68,14 @@ def check_own(config: ModelConfig) -> None:
         worst = float((found - expected).abs().max())
         raise ConfigError(
             f"model {config.entry_point!r} cannot be cut into stages: a chain of two differs from the whole model by"
-            f" {worst:.3g}; nothing but the hidden states may pass from layer to layer"
+            f" {worst:.3g}; let nothing but the hidden states pass from layer to layer"
         )
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % small.vocab_size
     if not torch.equal(_run(config, [whole], weights, changed)[:, :-1], expected[:, :-1]):
-        raise ConfigError(f"model {config.entry_point!r} sees later tokens: logits of a place may not depend on them")
+        raise ConfigError(
+            f"model {config.entry_point!r} sees later tokens, on which the logits of a place must not depend"
+        )
 
 
 def tiny(config: ModelConfig) -> ModelConfig:

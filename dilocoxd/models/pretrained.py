@@ -129,7 +129,7 @@ class Pretrained:
             )
         if found.entry.dtype not in READERS:
             raise ConfigError(
-                f"{found.path}: tensor {name!r} is {found.entry.dtype}; only {', '.join(READERS)} can be trained"
+                f"{found.path}: tensor {name!r} is {found.entry.dtype}; convert it to one of {', '.join(READERS)}"
             )
         return found
 
@@ -148,7 +148,8 @@ class Pretrained:
                     piece = read(data)
                     if not np.isfinite(piece).all():
                         raise ConfigError(
-                            f"{part.path}: tensor {part.entry.name!r} holds NaN or Inf; such weights cannot be trained"
+                            f"{part.path}: tensor {part.entry.name!r} holds NaN or Inf;"
+                            " give other weights, these cannot be trained"
                         )
                     left -= count
                     yield piece

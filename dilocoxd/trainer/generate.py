@@ -150,7 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _checked(values: Tensor, numel: int, path: Path) -> Tensor:
     if values.numel() != numel:
-        raise ConfigError(f"{path} holds {values.numel()} values where the model has {numel}: it is of another run")
+        raise ConfigError(
+            f"{path} holds {values.numel()} values where the model has {numel}; give a snapshot of this run"
+        )
     return values
 
 

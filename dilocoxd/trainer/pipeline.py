@@ -67,7 +67,7 @@ class PipelineConfig:
             if self.num_microbatches % self.num_ranks:
                 raise ConfigError(
                     f"schedule interleaved1f1b needs a number of microbatches ({self.num_microbatches}) that is a "
-                    f"multiple of the pipeline ranks ({self.num_ranks})"
+                    f"multiple of the pipeline ranks ({self.num_ranks}): change one of them"
                 )
         elif self.stages_per_rank != 1:
             raise ConfigError(

@@ -61,7 +61,9 @@ class StageSettings:
 def load_settings(environment: Mapping[str, str]) -> StageSettings:
     """Settings of the run directory that the environment names. Raises ConfigError."""
     if RUN_DIRECTORY_VARIABLE not in environment:
-        raise ConfigError(f"{RUN_DIRECTORY_VARIABLE} is not set: the trainer is started by dilocoxd, not by hand")
+        raise ConfigError(
+            f"{RUN_DIRECTORY_VARIABLE} is not set: the trainer is started by dilocoxd, not by hand; use `dilocoxd run`"
+        )
     run_dir = Path(environment[RUN_DIRECTORY_VARIABLE])
     manifest = load_manifest(run_dir / "run.toml")
     site = load_site(run_dir / "site.toml")

@@ -133,7 +133,7 @@ def make_layout(params: Sequence[ParamSpec], segment_elements_max: int) -> Layou
     seen: set[str] = set()
     for param in params:
         if param.name in seen:
-            raise ConfigError(f"parameter {param.name!r} appears twice; every parameter needs its own name")
+            raise ConfigError(f"parameter {param.name!r} appears twice; give each a name of its own")
         if any(extent < 1 for extent in param.shape):
             raise ConfigError(f"parameter {param.name!r} has shape {param.shape}; every extent must be at least 1")
         seen.add(param.name)

@@ -136,7 +136,9 @@ def _chosen(found: Iterable[Setting], names: tuple[str, ...]) -> Iterator[Settin
     names = tuple(map(_present_name, names))
     for name in names:
         if not any(one.name == name or one.name.startswith(f"{name}.") for one in settings_found):
-            raise ConfigError(f"there is no section and no field {name}; `dilocoxd config show RUN_DIR` lists all")
+            raise ConfigError(
+                f"there is no section and no field {name}; choose one that `dilocoxd config show RUN_DIR` lists"
+            )
     for one in settings_found:
         if not names or any(one.name == name or one.name.startswith(f"{name}.") for name in names):
             yield one

@@ -30,7 +30,7 @@ def files(name: str | None, out: Path | None) -> int:
     """
     known = shipped()
     if name is not None and name not in known:
-        raise ConfigError(f"no file {name} comes with dilocoxd; there are {', '.join(known)}")
+        raise ConfigError(f"no file {name} comes with dilocoxd; choose one of {', '.join(known)}")
     chosen = known if name is None else {name: known[name]}
     if out is not None:
         for one, path in chosen.items():

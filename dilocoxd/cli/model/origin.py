@@ -135,7 +135,9 @@ def origin_of(options: dict[str, object]) -> Origin:
     if lora and not init:
         raise ConfigError(f"--lora {lora}: an adapter needs a model; give its directory with --init")
     if init and config:
-        raise ConfigError("--init and --config cannot both be given: --init has a config.json of its own")
+        raise ConfigError(
+            "--init and --config exclude each other: --init has a config.json of its own; leave --config out"
+        )
     if own and (init or config):
         raise ConfigError(f"--model {own} starts from scratch with that model; leave out --init and --config")
     folder = Path(init) if init else None

@@ -74,7 +74,7 @@ def parent_of(text: str) -> Parent:
     newest = max(_newest(run), *run.rounds(), 0)
     wanted = int(number) if mark and number.isdecimal() else newest
     if wanted > newest:
-        raise ConfigError(f"--from {text}: round {wanted} is not there yet; the newest is {path}@{newest}")
+        raise ConfigError(f"--from {text}: round {wanted} is not there yet; write at most {path}@{newest}")
     return Parent(path, run, wanted)
 
 

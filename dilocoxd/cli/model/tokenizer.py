@@ -29,7 +29,7 @@ def hashes_of(folder: Path) -> dict[str, str]:
             if (folder / name).is_file()
         }
     except OSError as error:
-        raise ConfigError(f"--tokenizer {folder}: cannot be read ({error.strerror})") from error
+        raise ConfigError(f"--tokenizer {folder}: cannot be read ({error.strerror}); give a readable folder") from error
 
 
 def with_tokenizer_files(manifest: Manifest, folder: Path | None) -> Manifest:

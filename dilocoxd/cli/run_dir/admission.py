@@ -80,7 +80,9 @@ def known_authorities(run_dir: RunDir, manifest: Manifest) -> tuple[AuthorityBoo
     try:
         book = recalled(first, changes, lambda voter, signature, text: True)
     except WireError as error:
-        raise ConfigError(f"{run_dir.members_json}: is damaged ({error}); the others tell what was in it") from error
+        raise ConfigError(
+            f"{run_dir.members_json}: is damaged ({error}); remove it, the others tell what was in it"
+        ) from error
     return book, (book.list_of(now) or first)
 
 

@@ -63,7 +63,9 @@ def export_keys(run_directory: Path, file: Path) -> int:
     """Copy the keys of a run directory to FILE: whoever has it decides who may join."""
     run_dir, _, ring = invited_run(run_directory)
     if not ring.keys:
-        raise ConfigError(f"{run_dir.authority_key}: there is no authority's key here")
+        raise ConfigError(
+            f"{run_dir.authority_key}: there is no authority's key here; bring one with `dilocoxd authority import`"
+        )
     _write_new(file, ring.keys.values())
     click.echo(f"{len(ring.keys)} of {len(ring.authorities.keys)} keys are in {file}; keep it secret")
     return 0
@@ -192,7 +194,7 @@ def rotate(
             raise ConfigError("--signed takes the list from the file; leave --key, --threshold and --void-invites out")
         request = load_request(signed)
     if not isinstance(request.terms, AuthorityTerms):
-        raise ConfigError(f"{signed}: is no change of the authorities")
+        raise ConfigError(f"{signed}: is no change of the authorities; give a file of `dilocoxd authority rotate`")
     if not ring.authorities.is_enough(len(request.signatures)):
         path = signed or Path(f"authorities-{request.terms.number}.json")
         request.save(path)
@@ -239,7 +241,10 @@ def vote(
     client = client_for(str(run_directory))
     rows = client.ask("/v1/authorities", list[AuthorityList])
     if (list_id is None) == (not keys):
-        raise ConfigError("give either the ID of a list (`dilocoxd authority show`) or new keys with --key")
+        raise ConfigError(
+            "nothing or two things to vote for;"
+            " give either the ID of a list (`dilocoxd authority show`) or new keys with --key"
+        )
     if list_id is not None:
         if threshold or void_invites or instead_of:
             raise ConfigError("an ID names the whole list; leave --threshold, --void-invites and --instead-of out")
@@ -271,7 +276,7 @@ def _new_terms(
 ) -> AuthorityTerms:
     public = tuple(dict.fromkeys(key for text in keys for key in _public_keys(text)))
     if len(public) > AUTHORITIES_MAX:
-        raise ConfigError(f"{len(public)} keys are given; at most {AUTHORITIES_MAX} authorities decide")
+        raise ConfigError(f"{len(public)} keys are given; name at most {AUTHORITIES_MAX}")
     if threshold is not None and threshold > len(public):
         raise ConfigError(f"--threshold {threshold}, but only {len(public)} keys are given; lower it, or name more")
     if number > CHANGES_MAX:
@@ -284,5 +289,8 @@ def _public_keys(text: str) -> list[bytes]:
     if re.fullmatch(rf"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
         return [bytes.fromhex(text)]
     if not Path(text).exists():
-        raise ConfigError(f"--key {text!r}: is neither a public key (64 hex digits) nor a file of `authority new`")
+        raise ConfigError(
+            f"--key {text!r}: is neither a public key (64 hex digits) nor a file of `dilocoxd authority new`;"
+            " give one of them"
+        )
     return [key.public for key in read_keys(read_secret(Path(text)), text)]

@@ -53,7 +53,10 @@ def invited_run(run_directory: Path) -> tuple[RunDir, Manifest, Keyring]:
     run_dir = open_run_dir(run_directory)
     manifest = load_manifest(run_dir.run_toml)
     if manifest.admission.mode != "invite":
-        raise ConfigError(f"{run_directory}: this run is {manifest.admission.mode}, it has no invites")
+        raise ConfigError(
+            f"{run_directory}: this run is {manifest.admission.mode}, it has no invites;"
+            " give others the line that `dilocoxd start` prints"
+        )
     return run_dir, manifest, keyring(run_dir, manifest)
 
 
@@ -101,7 +104,9 @@ def _signed_token(run_dir: RunDir, ring: Keyring, path: Path) -> InviteToken:
     request = load_request(path)
     terms = request.terms
     if not isinstance(terms, InviteTerms):
-        raise ConfigError(f"{path}: is no invite, but another request to sign")
+        raise ConfigError(
+            f"{path}: is no invite, but another request to sign; give the file that `dilocoxd invite` wrote"
+        )
     seed = read_secret(_seed_file(run_dir, terms.serial))
     if not seed:
         raise ConfigError(f"{path}: this invite was not begun here; use the run directory where it was")
@@ -117,7 +122,9 @@ def _signed_token(run_dir: RunDir, ring: Keyring, path: Path) -> InviteToken:
     try:
         check_certificate(token.certificate(terms.run, terms.invite_key), ring.authorities)
     except WireError as error:
-        raise ConfigError(f"{path}: {error.detail}") from error
+        raise ConfigError(
+            f"{path}: {error.detail}; have it signed with `dilocoxd authority sign`, or make another"
+        ) from error
     return token
 
 
@@ -215,7 +222,7 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
     terms = RevocationTerms(manifest.sha256(), found_rows[0].peer_id, int(found_rows[0].serial, 16))  # type: ignore[arg-type]
     request = new_request("evict", terms, ring) if signed is None else load_request(signed)
     if request.terms != terms:
-        raise ConfigError(f"{signed}: is no eviction of {site}")
+        raise ConfigError(f"{signed}: is no eviction of {site}; give the file that `dilocoxd evict {site}` wrote")
     revocation = Revocation(terms, request.signatures, ())
     try:
         check_revocation(revocation, (ring.authorities,))

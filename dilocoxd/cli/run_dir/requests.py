@@ -80,5 +80,5 @@ def load_request(path: Path) -> SigningRequest:
         return SigningRequest(table["kind"], terms, tuple(map(str, table["authorities"])), signatures)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
         raise ConfigError(
-            f"{path}: is no file of `dilocoxd invite`, `evict` or `authority rotate` ({error})"
+            f"{path}: is no file of `dilocoxd invite`, `evict` or `authority rotate` ({error}); give one"
         ) from error

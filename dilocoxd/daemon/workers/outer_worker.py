@@ -233,7 +233,7 @@ class OuterWorker:
             self._session = None
             told = await workers.end(grace_s=STOP_GRACE_S if self._stopping.is_set() else 0.0)
         if ConfigError.exit_code in workers.statuses:
-            raise ConfigError("the outer worker refuses the configuration; the last line of logs/outer.log says why")
+            raise ConfigError("the outer worker refuses the configuration; see the last line of logs/outer.log")
         if LINK_LOST_STATUS in workers.statuses:
             self.restarts.excuse()
         return f"{reason} ({told})"

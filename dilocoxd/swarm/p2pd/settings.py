@@ -53,7 +53,9 @@ def fix_ports(listen: tuple[str, ...]) -> tuple[str, ...]:
     for address in listen:
         parts = address.split("/")
         if len(parts) != 5 or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp" or not parts[4].isdigit():
-            raise ConfigError(f"listen address {address!r} is not /ip4/ADDRESS/tcp/PORT or /ip6/ADDRESS/tcp/PORT")
+            raise ConfigError(
+                f"listen address {address!r} is of no known form; write /ip4/ADDRESS/tcp/PORT or /ip6/ADDRESS/tcp/PORT"
+            )
         family = socket.AF_INET if parts[1] == "ip4" else socket.AF_INET6
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -68,7 +68,9 @@ class HeldFiles:
 
     def _way(self, number: int, present: int | None) -> Leg:
         if number > len(self._chain):
-            raise ConfigError(f"round {number} is not there yet: the log ends with round {len(self._chain)}")
+            raise ConfigError(
+                f"round {number} is not there yet: the log ends with round {len(self._chain)}; choose one up to that"
+            )
         rounds = self._run.rounds()
         starts = sorted({0, *rounds, *([] if present is None else [present])}, reverse=True)
         for start in (one for one in starts if one <= number):

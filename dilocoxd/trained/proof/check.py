@@ -109,7 +109,7 @@ def _tensors(directory: Path) -> dict[str, _Place]:
                 found[entry.name] = _Place(path, entry.dtype, entry.shape, start)
                 start += entry.num_bytes
         except (OSError, KeyError, Corrupt) as error:
-            raise ConfigError(f"{path}: cannot be read as safetensors ({error}); this is no export") from error
+            raise ConfigError(f"{path}: cannot be read as safetensors ({error}); give a whole export") from error
     return found
 
 

@@ -58,8 +58,8 @@ def open_source(source: TextSource, vocab_size: int) -> TokenStore:
         )
     if store.index.vocab_size > vocab_size:
         raise ConfigError(
-            f"{source.path} has {store.index.vocab_size} kinds of tokens, model.vocab_size = {vocab_size}: the run"
-            " cannot be trained on it"
+            f"{source.path} has {store.index.vocab_size} kinds of tokens, model.vocab_size = {vocab_size};"
+            " give a store of the run's tokenizer"
         )
     return store
 

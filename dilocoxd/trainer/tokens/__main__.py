@@ -121,7 +121,7 @@ def _require_fraction(held_out: float) -> None:
 
 def _in_and_out(paths: list[Path]) -> tuple[list[Path], Path]:
     if len(paths) < 2:
-        raise ConfigError("give what is read first and the new store last: INPUT... OUT")
+        raise ConfigError("an argument is missing; give what is read first and the new store last: INPUT... OUT")
     return paths[:-1], paths[-1]
 
 

@@ -62,7 +62,9 @@ class ChatEncoder:
         try:
             return self._marked(messages) if self._is_marked else self._by_prefix(messages, where)
         except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{where}: the chat template refuses this conversation ({error})") from error
+            raise ConfigError(
+                f"{where}: the chat template refuses this conversation ({error}); correct or remove it"
+            ) from error
 
     def _marked(self, messages: Sequence[Message]) -> Conversation:
         found = self._tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)

@@ -119,7 +119,7 @@ def _check_chat(files: Sequence[TextFile], options: PackOptions) -> None:
         raise ConfigError(f"{other}: --chat packs lines of JSON ({', '.join(LINES_SUFFIXES)}) only; convert it first")
     if not options.tokenizer.is_dir():
         raise ConfigError(
-            f"--tokenizer {options.tokenizer}: --chat needs the tokenizer's folder, for its chat template"
+            f"--tokenizer {options.tokenizer}: --chat needs its chat template; give the tokenizer's folder"
         )
     ChatEncoder(options.tokenizer)  # raises, before anything is packed
 

@@ -101,7 +101,7 @@ def test_a_fresh_adapter_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("targets", "words"),
-    [(("qkv",), "no linear layer is called 'qkv'; there are down_proj, gate_proj"), (("head",), "no linear layer")],
+    [(("qkv",), "no linear layer is called 'qkv'; choose from down_proj, gate_proj"), (("head",), "no linear layer")],
 )
 def test_targets_that_are_not_there(targets: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -28,5 +28,5 @@ def test_all_are_listed_and_written_with_the_path_of_this_installation(tmp_path:
     assert f"ExecStart={Path(sys.executable).parent}/dilocoxd run" in unit and "/opt/" not in unit
     assert stat.S_IMODE((tmp_path / "out" / "dilocoxd-admin").stat().st_mode) == 0o755
     assert files("dilocoxd.service") == unit
-    with pytest.raises(ConfigError, match=r"no file gpu comes with dilocoxd; there are alerts\.yml, "):
+    with pytest.raises(ConfigError, match=r"no file gpu comes with dilocoxd; choose one of alerts\.yml, "):
         files("gpu")

@@ -1,0 +1,68 @@
+"""Every refusal of the package: each ConfigError by its sentence, read from the source.
+
+Values in f-strings are shown as VALUE; of a sentence that depends on a condition, both are there.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tests.remedies.messages import ROOT, VALUE
+
+VERBS: Final = (
+    "add adopt ask begin bring change check choose convert copy correct delete download export fill find found free get"
+    " give have install join keep leave let load lower make name pack pip put raise remove rename repeat restore"
+    " run say see send set split start stop take train undo update use vote wait write"
+)
+"""Imperatives that a remedy begins with."""
+ASKS: Final = re.compile(
+    rf"(?:^|[;:,(]|\b(?:or|and|then)) (?:then )?(?:{'|'.join(VERBS.split())})(?=[ :])|\bmust\b|did you mean"
+)
+"""What tells somebody what to do: an imperative behind a stop, or what a value must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One sentence that ends a command with exit code 78."""
+
+    file: str
+    """Below the package."""
+    line: int
+    text: str
+
+    @property
+    def is_composed(self) -> bool:
+        """Its end is a value, which says what to do in its place."""
+        return self.text.endswith(VALUE)
+
+    @property
+    def says_what_to_do(self) -> bool:
+        return ASKS.search(self.text) is not None
+
+
+def refusals() -> list[Refusal]:
+    """All, in the order of files and lines."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ConfigError":
+                file = str(path.relative_to(ROOT))
+                found += [Refusal(file, node.lineno, text) for text in _sentences(node.args[0])]
+    return sorted(found, key=lambda one: (one.file, one.line))
+
+
+def _sentences(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.BinOp):
+        for left in _sentences(node.left):
+            yield from (left + right for right in _sentences(node.right))
+    elif isinstance(node, ast.IfExp):
+        yield from _sentences(node.body)
+        yield from _sentences(node.orelse)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(one.value) if isinstance(one, ast.Constant) else VALUE for one in node.values)
+    elif isinstance(node, ast.Constant):
+        yield str(node.value)
+    else:
+        yield VALUE
