@@ -18,7 +18,7 @@ from dilocoxd.machines.admission.authority_book import recalled
 from dilocoxd.machines.admission.certificates import Authorities, authorities_of, check_membership
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
 from dilocoxd.machines.reading.volumes import HeldVolumes
-from dilocoxd.store.admission import read_authorities, read_membership
+from dilocoxd.store.admission import ADMIT_AGAIN, read_authorities, read_membership
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.swarm.discovery.identity import Identity
@@ -144,7 +144,7 @@ def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
         known = recalled(first, read_authorities(run_dir.members_json)[0], lambda voter, signature, text: True)
         check_membership(proof, peer, known.list_of(proof.certificate.terms.authorities) or first)
     except WireError as error:
-        raise ConfigError(f"{run_dir.membership}: {error.detail}; join again with a new link") from error
+        raise ConfigError(f"{run_dir.membership}: {error.detail}; {ADMIT_AGAIN}") from error
     return data
 
 

@@ -8,12 +8,16 @@ import json
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import Digest
 from dilocoxd.store.durable import write_file, write_json
 from dilocoxd.wire.authorities import AuthorityChange, decode_change
 from dilocoxd.wire.codec import encode_struct
+
+ADMIT_AGAIN: Final = "remove it and start again where the authority's key is, else join again with a new link"
+"""What to do about a membership that cannot be used: a founder has nobody to join through."""
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -40,7 +44,7 @@ def read_membership(path: Path) -> bytes:
     try:
         return bytes.fromhex(read_secret(path))
     except ValueError as error:
-        raise ConfigError(f"{path}: is damaged ({error}); join again with a link") from error
+        raise ConfigError(f"{path}: is damaged ({error}); {ADMIT_AGAIN}") from error
 
 
 def read_authorities(path: Path) -> tuple[tuple[AuthorityChange, ...], bytes]:

@@ -21,7 +21,7 @@ from dilocoxd.machines.admission.certificates import (
     check_membership,
 )
 from dilocoxd.machines.admission.keys import SigningKey
-from dilocoxd.store.admission import read_authorities, read_membership, read_secret, write_secret
+from dilocoxd.store.admission import ADMIT_AGAIN, read_authorities, read_membership, read_secret, write_secret
 from dilocoxd.store.log import SUFFIX
 from dilocoxd.store.log_record import read_record
 from dilocoxd.store.rundir import RunDir
@@ -138,7 +138,7 @@ def own_membership(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> Members
         book, _ = known_authorities(run_dir, manifest)
         check_membership(proof, peer, book.list_of(proof.certificate.terms.authorities) or book.manifest)
     except WireError as error:
-        raise ConfigError(f"{run_dir.membership}: {error.detail}; join again with a new link") from error
+        raise ConfigError(f"{run_dir.membership}: {error.detail}; {ADMIT_AGAIN}") from error
     return proof
 
 
@@ -167,7 +167,9 @@ def invite_of(run_dir: RunDir) -> InviteToken | None:
     try:
         token = token_from_text(text)
     except ValueError as error:
-        raise ConfigError(f"{run_dir.invite}: {error}; or make a new one with `dilocoxd invite`") from error
+        raise ConfigError(
+            f"{run_dir.invite}: holds no invite; remove it, and a site with an authority's key makes another"
+        ) from error
     manifest = load_manifest(run_dir.run_toml)
     book, _ = known_authorities(run_dir, manifest)
     is_void = book.void_from(token.authorities or manifest.sha256()) is not None

@@ -5,16 +5,18 @@ from typing import Final
 
 import pytest
 
-from tests.remedies.refusals import Refusal, refusals
+from tests.remedies.refused.refusals import Refusal, refusals
 
 FEWEST = 350
 """Refusals; far fewer would say that the reading of the source is broken."""
 COMPOSED: Final = {
     "cli/client.py": 1, "cli/cluster/node.py": 1, "cli/commands.py": 1, "cli/configuration/command.py": 2,
     "cli/corpus.py": 6, "cli/doctor/before_start.py": 1, "cli/joining/newcomer.py": 1, "cli/model/first_state.py": 1,
-    "cli/model/options.py": 1, "cli/model/origin.py": 1, "cli/overrides.py": 1, "config/loading.py": 2,
-    "daemon/site/nodes.py": 1, "daemon/workers/local_server.py": 1, "daemon/workers/trainers.py": 1,
-    "library/describe.py": 1, "models/hf.py": 3, "models/hf_cut.py": 2, "models/own.py": 3, "store/admission.py": 1,
+    "cli/model/options.py": 1, "cli/model/origin.py": 1, "cli/overrides.py": 1,
+    "cli/run_dir/admission.py": 1, "config/loading.py": 2,
+    "daemon/settings.py": 1, "daemon/site/nodes.py": 1, "daemon/workers/local_server.py": 1,
+    "daemon/workers/trainers.py": 1,
+    "library/describe.py": 1, "models/hf.py": 3, "models/hf_cut.py": 2, "models/own.py": 3, "store/admission.py": 2,
     "swarm/discovery/bootstrap.py": 1, "swarm/discovery/identity.py": 3, "swarm/p2pd/addresses.py": 2,
     "trainer/data/corpora.py": 4, "trainer/data/sources.py": 1, "trainer/settings.py": 1,
     "trainer/tokens/arrow_tables.py": 2, "trainer/tokens/folders.py": 1, "trainer/tokens/vocabulary.py": 3,
