@@ -14,8 +14,9 @@ SHORT_S = 0.05
 """Less would be shown as 0.0 s."""
 ABOUT_MIN = 1.8
 """Fewer of a unit are told in the next smaller one: 75 s, not 1 min."""
-_WORD: Final = re.compile(r"(?:`[^`]*`|[^ `]|`)+")
-"""What stays on one line: a word, or a command between backquotes, blanks included."""
+_UNITS: Final = "B|kB|MB|GB|bit/s|kbit/s|Mbit/s|ms|s|min|h|d|tok/s|x"
+_WORD: Final = re.compile(rf"(?:`[^`]*`|[^ `]|`|(?<=\d) (?=(?:{_UNITS})\b))+")
+"""What stays on one line: a word, a command between backquotes, blanks included, or a number with its unit."""
 
 
 def wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:

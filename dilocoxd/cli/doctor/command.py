@@ -1,28 +1,32 @@
 """`dilocoxd doctor`: looks for what usually goes wrong, and says what to do about each finding."""
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from dilocoxd.answers.words import in_bytes
+from dilocoxd.answers.words import in_bytes, wrapped
 from dilocoxd.cli.client import ApiClient, client_for
 from dilocoxd.cli.doctor.bundle import write_bundle
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.doctor.machine import machine_findings
 from dilocoxd.cli.doctor.site import site_findings
 from dilocoxd.cli.exit_codes import DONE, FAILED
-from dilocoxd.cli.screens.layout import Column, table
+from dilocoxd.cli.screens.layout import GAP, Column, table
 from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 
-STYLES = {"ok": "green", "info": "dim", "warning": "yellow", "error": "bold red"}
+STYLES: Final[dict[str, dict[str, Any]]] = {
+    "ok": {"fg": "green"}, "info": {"dim": True}, "warning": {"fg": "yellow"}, "error": {"fg": "red", "bold": True},
+}  # fmt: skip
+TEXT_WIDTH_MIN: Final = 36
+"""In a narrower column findings are not read: they stand below their names then."""
 
 
 def findings(directory: Path | None) -> Iterator[Finding]:
@@ -78,7 +82,7 @@ def doctor(directory: Path | None, as_json: bool, bundle: Path | None) -> int:
     if as_json:
         click.echo(json.dumps({"ok": not is_ill, "findings": rows}, indent=1))
     elif sys.stdout.isatty():
-        Console(highlight=False).print(_boxed(found))
+        click.echo(screen(found, shutil.get_terminal_size().columns), color=False if "NO_COLOR" in os.environ else None)
     else:
         click.echo(_plain(found))
     return FAILED if is_ill else DONE
@@ -94,12 +98,21 @@ def _plain(found: Sequence[Finding]) -> str:
     return table(columns, None, [[f"-> {one.remedy}"] if one.remedy else [] for one in found])
 
 
-def _boxed(found: Sequence[Finding]) -> Table:
-    """The same for a terminal."""
-    box = Table("check", "", "found")
-    for finding in found:
-        text = Text(finding.text)
-        if finding.remedy:
-            text.append(f"\n-> {finding.remedy}", style="bold")
-        box.add_row(finding.check, Text(finding.level, style=STYLES[finding.level]), text)
-    return box
+def screen(found: Sequence[Finding], width: int) -> str:
+    """The same for a terminal of this width: broken between words, nothing cut.
+
+    What does not fit beside its check and level stands below them.
+    """
+    names, levels = max(len(one.check) for one in found), max(map(len, STYLES))
+    beside = names + levels + 2 * len(GAP)
+    lines = []
+    for one in found:
+        title = one.check.ljust(names) + GAP + click.style(one.level, **STYLES[one.level])
+        texts = [one.text, *([f"-> {one.remedy}"] if one.remedy else [])]
+        room = width - beside
+        if room >= TEXT_WIDTH_MIN and max(len(word) for text in texts for word in text.split()) <= room:
+            first, *rest = (part for text in texts for part in wrapped(text, room))
+            lines += [title + " " * (levels - len(one.level)) + GAP + first, *(" " * beside + part for part in rest)]
+        else:
+            lines += [title, *(GAP + part for text in texts for part in wrapped(text, width - len(GAP)))]
+    return "\n".join(lines)

@@ -35,10 +35,11 @@ def table(columns: Sequence[Column], width: int | None, below: Sequence[Sequence
     lines = [_line(shown, [column.title for column in shown])]
     for number in range(len(columns[0].cells)):
         lines.append(_line(shown, [column.cells[number] for column in shown]))
-        lines += [f"    {text}" for text in (below[number] if below else ())]
+        for text in below[number] if below else ():
+            lines += wrapped(f"    {text}", width, len(GAP))
     hidden = [column.title for column in columns if column not in shown]
     if hidden:
-        lines.append(f"(with --wide: {', '.join(hidden)})")
+        lines += wrapped(f"(with --wide: {', '.join(hidden)})", width)
     return "\n".join(lines)
 
 

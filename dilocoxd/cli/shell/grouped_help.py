@@ -20,6 +20,9 @@ EXAMPLES: Final = (
     ("dilocoxd doctor small-0123456789abcdef", "why it does not"),
 )
 
+NAMES_MAX: Final = 30
+"""Characters of the widest column of names, as click has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HelpGroup:
@@ -38,8 +41,9 @@ class GroupedHelp(LazyGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Group."""
+        names = min(NAMES_MAX, formatter.width // 3)  # the rest is for what they mean
         for section in self.sections:
             with formatter.section(section.title):
-                formatter.write_dl([(command.name, command.sentence) for command in section.commands])
+                formatter.write_dl([(command.name, command.sentence) for command in section.commands], col_max=names)
         with formatter.section("Examples"):
-            formatter.write_dl([*EXAMPLES])
+            formatter.write_dl([*EXAMPLES], col_max=names)

@@ -65,6 +65,15 @@ def test_help_has_each_command_once_in_its_group_and_whole_sentences() -> None:
     assert "replay" in tools and "replay" not in text.replace(tools, "")
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_help_of_a_narrow_terminal_fits_it(width: int) -> None:
+    """At 40 columns names took 30 of them, and sentences had ten: a word a line, and over the edge."""
+    lines = CliRunner().invoke(cli, ["--help"], terminal_width=width).output.splitlines()
+    below = lines[next(number for number, line in enumerate(lines) if line.startswith(f"{GROUPS[0].title}:")) :]
+    long = [line for line in below if len(line) > width]
+    assert all(line.startswith("  dilocoxd ") for line in long), "only commands to copy are longer"
+
+
 def loaded_by(call: str) -> set[str]:
     """Modules in a new process after this call of `cli`."""
     code = f"import sys, click; from dilocoxd.cli.main import cli; {call}; print('LOADED', *sys.modules)"

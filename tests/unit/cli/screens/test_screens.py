@@ -1,14 +1,18 @@
 """What commands print, as whole screens: readable at 80 columns, everything in a pipe, no borders, nothing cut."""
 
+import re
 import time
 from dataclasses import replace
 
 import pytest
+from click import unstyle
 
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
+from dilocoxd.cli.doctor.command import screen
+from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.screens.peers import peers_screen
 from dilocoxd.cli.screens.rounds import rounds_screen
 from dilocoxd.cli.screens.status import schedule, status_screen
@@ -135,12 +139,43 @@ def test_a_pipe_gets_every_column_whole_and_a_narrow_terminal_what_matters() -> 
     assert narrow[:2] == ["site           state     tok/s", "home (here)    training  1,240"]
 
 
+FOUND = [
+    Finding("port_network", "error", "0.0.0.0 port 31337 is taken by another program, 23.0 GB of memory are free"),
+    Finding("bootstrap", "ok", f"/ip4/198.51.100.7/tcp/31337/p2p/{ID}"),
+]
+LONG_REASON = "attempt 0: attic did not answer within 12 s, and garage sent a result that nobody could read"
+NUMBER_OF_NEXT_LINE = re.compile(r"^(B|kB|MB|GB|ms|s|min|h|d|tok/s|x)\b")
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_no_table_is_wider_than_its_terminal(width: int) -> None:
-    rows = list(reversed(VIEW.rounds(0, 7)))
-    for text in (peers_screen(status(), sites(), width), rounds_screen(rows, width)):
-        assert max(len(line) for line in text.splitlines() if not line.startswith(("    ", "(with"))) <= width
-        assert not set(text) & set("\u2502\u2503\u2500\u2501\u2026~") - {"~"}
+def test_no_screen_is_wider_than_its_terminal_or_cuts_anything(width: int) -> None:
+    """What follows `(with --wide` and reasons of failures were broken by the terminal in the middle of words, a number
+    and its unit stood on two lines, and the doctor cut addresses: `/ip4/198.51.`.
+    """
+    rows = [*reversed(VIEW.rounds(0, 7)), replace(VIEW.rounds(5, 1)[0], failures=(LONG_REASON,))]
+    screens = {
+        "status": status_screen(status(), sites(), width), "peers": peers_screen(status(), sites(), width),
+        "rounds": rounds_screen(rows, width), "doctor": unstyle(screen(FOUND, width)),
+    }  # fmt: skip
+    for name, text in screens.items():
+        lines = [line.strip() for line in text.splitlines()]
+        long = [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
+        assert not long, f"{name} at {width} columns: {long}"
+        assert not [line for line in lines if NUMBER_OF_NEXT_LINE.match(line)], text
+        assert not set(text) & set("\u2502\u2503\u2500\u2501\u2026")
+    assert LONG_REASON in " ".join(screens["rounds"].split())
+    told = " ".join(screens["doctor"].split())
+    assert all(f"{one.check} {one.level} {one.text}" in told and one.remedy in told for one in FOUND)
+
+
+def test_findings_stand_beside_their_names_where_there_is_room() -> None:
+    assert unstyle(screen(FOUND[:1], 80)).splitlines()[:2] == [
+        "port_network  error    0.0.0.0 port 31337 is taken by another program, 23.0 GB",
+        "                       of memory are free",
+    ]
+    assert unstyle(screen(FOUND[:1], 40)).splitlines()[:2] == [
+        "port_network  error", "  0.0.0.0 port 31337 is taken by another",
+    ]  # fmt: skip
 
 
 def test_rounds_at_80_columns() -> None:
