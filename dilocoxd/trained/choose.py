@@ -18,7 +18,7 @@ def averaged_rounds(newest: int, count: int) -> list[int]:
     """The last `count` rounds up to `newest`, ascending. Raises ConfigError if there are not so many."""
     if not 1 <= count <= newest + 1:
         raise ConfigError(
-            f"--average {count}: there are {newest + 1} states up to round {newest}; give at least 1 and at most that"
+            f"--average {count} is not between 1 and the {newest + 1} states up to round {newest}; give one of those"
         )
     return list(range(newest - count + 1, newest + 1))
 

@@ -66,7 +66,7 @@ def adopt(inputs: Sequence[Path], out: Path, options: AdoptOptions, progress: Ca
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer is not None else None
     vocab_size = num_ids(tokenizer) if tokenizer is not None else options.vocab_size
     if vocab_size <= 0:
-        raise ConfigError("without --tokenizer nobody knows how many token ids there are; say it with --vocab-size")
+        raise ConfigError("--vocab-size is needed without --tokenizer; say how many token ids there are")
     if options.eos is not None and not 0 <= options.eos < vocab_size:
         raise ConfigError(f"--eos-id {options.eos}: the {vocab_size} token ids are 0 to {vocab_size - 1}; name one")
     parts = [*((TRAIN, path) for path in inputs), *((HELD, path) for path in options.held)]
