@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -22,9 +22,8 @@ from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 
-STYLES: Final[dict[str, dict[str, Any]]] = {
-    "ok": {"fg": "green"}, "info": {"dim": True}, "warning": {"fg": "yellow"}, "error": {"fg": "red", "bold": True},
-}  # fmt: skip
+COLOURS: Final = {"ok": "green", "info": None, "warning": "yellow", "error": "red"}
+"""Of each level."""
 TEXT_WIDTH_MIN: Final = 36
 """In a narrower column findings are not read: they stand below their names then."""
 
@@ -103,11 +102,11 @@ def screen(found: Sequence[Finding], width: int) -> str:
 
     What does not fit beside its check and level stands below them.
     """
-    names, levels = max(len(one.check) for one in found), max(map(len, STYLES))
+    names, levels = max(len(one.check) for one in found), max(map(len, COLOURS))
     beside = names + levels + 2 * len(GAP)
     lines = []
     for one in found:
-        title = one.check.ljust(names) + GAP + click.style(one.level, **STYLES[one.level])
+        title = one.check.ljust(names) + GAP + _styled(one.level)
         texts = [one.text, *([f"-> {one.remedy}"] if one.remedy else [])]
         room = width - beside
         if room >= TEXT_WIDTH_MIN and max(len(word) for text in texts for word in text.split()) <= room:
@@ -116,3 +115,7 @@ def screen(found: Sequence[Finding], width: int) -> str:
         else:
             lines += [title, *(GAP + part for text in texts for part in wrapped(text, width - len(GAP)))]
     return "\n".join(lines)
+
+
+def _styled(level: str) -> str:
+    return click.style(level, fg=COLOURS[level], bold=True if level == "error" else None)
