@@ -1,9 +1,38 @@
 """`dilocoxd completion`: the line or script that makes a shell complete commands and options."""
 
+from typing import Final
+
 import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_DILOCOXD_COMPLETE"
+BASH: Final = """
+# bash cuts words at : and =, and puts what is found in the place of the last part only.
+_dilocoxd_joined() {
+    local word
+    local -a words
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        if [[ -n $word && ${#words[@]} -gt 0 && ( ${words[-1]} == *[:=] || $word == [:=]* ) \\
+            && $COMP_LINE == *"${words[-1]}$word"* ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+    local -a COMP_WORDS=("${words[@]}")
+    local COMP_CWORD=$((${#words[@]} - 1))
+    _dilocoxd_completion "$@"
+    local last=${words[-1]}
+    COMPREPLY=("${COMPREPLY[@]#"${last%"${last##*[:=]}"}"}")
+    if [[ $last != *[\\"\\']* ]]; then  # a quote that was begun makes whole what stands in it
+        local i
+        for i in "${!COMPREPLY[@]}"; do printf -v "COMPREPLY[i]" %q "${COMPREPLY[i]}"; done
+    fi
+    [[ ${#COMPREPLY[@]} -ne 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace  # a value follows at once
+}
+complete -o nosort -F _dilocoxd_joined dilocoxd
+"""
+"""Behind what click writes."""
 
 
 @click.command()
@@ -17,5 +46,6 @@ def completion(context: click.Context, shell: str) -> int:
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells that it offers"
-    click.echo(kind(context.find_root().command, {}, "dilocoxd", VARIABLE).source())
+    script = kind(context.find_root().command, {}, "dilocoxd", VARIABLE).source()
+    click.echo(script + BASH if shell == "bash" else script)
     return 0
