@@ -5,6 +5,7 @@ nothing but its silence tells. Each of our calls has a time-out, but who waits f
 """
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -27,6 +28,9 @@ LATE_S: Final = 2.0
 MUTE_MAX: Final = 3
 """Questions in a row, of ANSWER_S each, so that a p2pd that hangs is noticed after 30 to 40 s."""
 
+OUR_OWN: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+"""We could not even ask."""
+
 
 @dataclass(slots=True)
 class Silence:
@@ -43,6 +47,13 @@ class Silence:
         ourselves, and p2pd perhaps with us (the machine slept, the container was paused): that says nothing of it."""
         if waited_s <= limit_s + LATE_S:
             self.num_unanswered += 1
+
+    def failed(self, error: PeerError, waited_s: float, limit_s: float) -> None:
+        """How the question failed: a refusal is an answer; what our own process lacks says nothing of p2pd."""
+        if error.__cause__ is None:
+            self.answered()
+        elif not (isinstance(error.__cause__, OSError) and error.__cause__.errno in OUR_OWN):
+            self.unanswered(waited_s, limit_s)
 
     @property
     def is_hung(self) -> bool:
@@ -95,8 +106,8 @@ async def _kill_if_it_hangs(node: Node) -> str:
         asked_at = clock()
         try:
             await node.connections(timeout_s=ANSWER_S)
-        except PeerError:
-            silence.unanswered(clock() - asked_at, ANSWER_S)
+        except PeerError as error:
+            silence.failed(error, clock() - asked_at, ANSWER_S)
         else:
             silence.answered()
         if (left_s := asked_at + ASK_EVERY_S - clock()) > 0:
