@@ -14,6 +14,11 @@ _RANDOM_BYTES: Final = 8
 """What tempfile adds to the prefix."""
 
 
+def has_room(folder: Path, name_bytes: int) -> bool:
+    """Whether a socket with a name of so many bytes can be in it."""
+    return len(os.fsencode(folder)) + len("/") + name_bytes <= SOCKET_PATH_BYTES_MAX
+
+
 def short_parent(name_bytes: int) -> Path:
     """Where a private folder may be made (`PREFIX`, tempfile) so that socket names of `name_bytes` fit in it.
 
@@ -21,11 +26,11 @@ def short_parent(name_bytes: int) -> Path:
     choice: it is removed when its user logs out, and a daemon may outlive that. Raises ConfigError.
     """
     wanted = Path(tempfile.gettempdir())
-    room = SOCKET_PATH_BYTES_MAX - name_bytes - len(PREFIX) - _RANDOM_BYTES - len("//")
+    below = len(PREFIX) + _RANDOM_BYTES + len("/") + name_bytes
     for folder in (wanted, *(Path(one) for one in ("/tmp", os.environ.get("XDG_RUNTIME_DIR")) if one)):
-        if len(os.fsencode(folder)) <= room and os.access(folder, os.W_OK | os.X_OK):
+        if has_room(folder, below) and os.access(folder, os.W_OK | os.X_OK):
             return folder
     raise ConfigError(
         f"no folder for sockets: the names of the run directory and of {wanted} are too long; set TMPDIR to a folder"
-        f" of at most {room} bytes that this user may write to"
+        f" of at most {SOCKET_PATH_BYTES_MAX - below - 1} bytes that this user may write to"
     )

@@ -28,7 +28,7 @@ from dilocoxd.ipc.client import (
     SOCKET_VARIABLE,
 )
 from dilocoxd.ipc.keep_alive import RestartBudget
-from dilocoxd.ipc.socket_folder import PREFIX, SOCKET_PATH_BYTES_MAX, short_parent
+from dilocoxd.ipc.socket_folder import PREFIX, has_room, short_parent
 from dilocoxd.machines.phase.settings import PhaseSettings
 from dilocoxd.store.kept_work import work_directory
 from dilocoxd.store.rundir import RunDir
@@ -47,11 +47,11 @@ into that: 10 steps of a small model took over a minute there, and 0.6 s with th
 
 def socket_place(run_directory: Path) -> tuple[Path, Path | None]:
     """Where the workers find us, and the directory made for that alone because the run's has too long a name."""
-    path = run_directory / "sock"
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
-        return path, None
-    private = Path(tempfile.mkdtemp(prefix=PREFIX, dir=short_parent(len("sock"))))
-    return private / "sock", private
+    name = "sock"
+    if has_room(run_directory, len(name)):
+        return run_directory / name, None
+    private = Path(tempfile.mkdtemp(prefix=PREFIX, dir=short_parent(len(name))))
+    return private / name, private
 
 
 def phase_settings(settings: SiteSettings) -> PhaseSettings:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from dilocoxd.errors import PeerError, WorkerError
 from dilocoxd.ids import PEER_ID_FORM, PeerId
-from dilocoxd.ipc.socket_folder import PREFIX, SOCKET_PATH_BYTES_MAX, short_parent
+from dilocoxd.ipc.socket_folder import PREFIX, has_room, short_parent
 from dilocoxd.swarm.p2pd.addresses import circuit_through, multiaddr_bytes
 from dilocoxd.swarm.p2pd.binary import check_binary
 from dilocoxd.swarm.p2pd.connections import ip_of
@@ -48,7 +48,7 @@ from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID  # noqa: E
 from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg  # noqa: E402
 from hivemind.proto import p2pd_pb2  # noqa: E402
 
-UNIX_PATH_BYTES_MAX: Final = SOCKET_PATH_BYTES_MAX - len("p2pclient-") - 11 - len(".sock")
+SOCKET_NAME_BYTES: Final = len("p2pclient-") + 11 + len(".sock")
 BACKOFF_POLL_S: Final = 1.0
 START_SLACK_S: Final = 5.0
 NETWORKS_KEPT: Final = 4096
@@ -147,9 +147,9 @@ class Node:
 
     def _p2p_class(self, begun: list[Any]) -> Any:
         directory = self._settings.socket_dir.absolute()
-        if len(os.fsencode(directory)) + 1 > UNIX_PATH_BYTES_MAX:
-            parent = short_parent(SOCKET_PATH_BYTES_MAX - UNIX_PATH_BYTES_MAX)
-            self._temporary_dir = self._temporary_dir or tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
+        if not has_room(directory, SOCKET_NAME_BYTES):
+            if self._temporary_dir is None:
+                self._temporary_dir = tempfile.TemporaryDirectory(prefix=PREFIX, dir=short_parent(SOCKET_NAME_BYTES))
             directory = Path(self._temporary_dir.name)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
