@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,7 +15,7 @@ from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.doctor.machine import machine_findings
 from dilocoxd.cli.doctor.site import site_findings
 from dilocoxd.cli.exit_codes import DONE, FAILED
-from dilocoxd.cli.screens.layout import GAP, Column, table
+from dilocoxd.cli.screens.layout import GAP, Column, table, width
 from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
@@ -80,8 +78,8 @@ def doctor(directory: Path | None, as_json: bool, bundle: Path | None) -> int:
     is_ill = any(finding.level == "error" for finding in found)
     if as_json:
         click.echo(json.dumps({"ok": not is_ill, "findings": rows}, indent=1))
-    elif sys.stdout.isatty():
-        click.echo(screen(found, shutil.get_terminal_size().columns), color=False if "NO_COLOR" in os.environ else None)
+    elif (columns := width(is_wide=False)) is not None:
+        click.echo(screen(found, columns), color=False if "NO_COLOR" in os.environ else None)
     else:
         click.echo(_plain(found))
     return FAILED if is_ill else DONE
@@ -97,7 +95,7 @@ def _plain(found: Sequence[Finding]) -> str:
     return table(columns, None, [[f"-> {one.remedy}"] if one.remedy else [] for one in found])
 
 
-def screen(found: Sequence[Finding], width: int) -> str:
+def screen(found: Sequence[Finding], columns: int) -> str:
     """The same for a terminal of this width: broken between words, nothing cut.
 
     What does not fit beside its check and level stands below them.
@@ -108,12 +106,12 @@ def screen(found: Sequence[Finding], width: int) -> str:
     for one in found:
         title = one.check.ljust(names) + GAP + _styled(one.level)
         texts = [one.text, *([f"-> {one.remedy}"] if one.remedy else [])]
-        room = width - beside
+        room = columns - beside
         if room >= TEXT_WIDTH_MIN and max(len(word) for text in texts for word in text.split()) <= room:
             first, *rest = (part for text in texts for part in wrapped(text, room))
             lines += [title + " " * (levels - len(one.level)) + GAP + first, *(" " * beside + part for part in rest)]
         else:
-            lines += [title, *(GAP + part for text in texts for part in wrapped(text, width - len(GAP)))]
+            lines += [title, *(GAP + part for text in texts for part in wrapped(text, columns - len(GAP)))]
     return "\n".join(lines)
 
 
