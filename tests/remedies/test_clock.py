@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversary.daemon import patched
-from tests.adversary.patches.lie_clock import SET
+from tests.adversary.patches.jump_clock import JUMP
 from tests.harness.running.openings import founder
 from tests.harness.running.run_directories import join_run
 from tests.harness.running.sites import sites, wait_until
@@ -13,6 +13,7 @@ from tests.remedies.test_findings import of_site, require_words
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 PATIENCE_S = 120
+AHEAD_S = 120
 
 
 @pytest.mark.remedy("finding:clock")
@@ -21,7 +22,8 @@ def test_a_clock_that_is_two_minutes_fast_is_told_on_both_machines_until_it_is_s
     with founder(tmp_path, PATIENCE_S) as a:
         b = join_run(tmp_path, "b", a)
         with sites(b):
-            patched(b, "lie_clock")
+            (b.run_dir.parent / JUMP).write_text(str(AHEAD_S))
+            patched(b, "jump_clock")
             wait_until(lambda: b.status().get("peers", {}).get("live"), "the founder", PATIENCE_S, b.describe)
 
             def says(text: str) -> bool:
@@ -36,7 +38,7 @@ def test_a_clock_that_is_two_minutes_fast_is_told_on_both_machines_until_it_is_s
 
             wait_until(sees_it, "the error on the other machine", PATIENCE_S, b.describe)
             # Stands for chrony, which would set the clock of the machine that runs the tests.
-            (b.run_dir.parent / SET).touch()
+            (b.run_dir.parent / JUMP).unlink()
             wait_until(
                 lambda: a.status().get("peers", {}).get("live"), "the other site to be heard", PATIENCE_S, a.describe
             )

@@ -1,6 +1,7 @@
 """A time of day that jumps by what a file `clock-jump` in the working directory says, in seconds, from then on.
 
-As after somebody set the clock of a machine by hand, or a virtual machine was woken; the monotonic clock is true.
+No file, no jump. As after somebody set the clock of a machine by hand, or a virtual machine was woken; the monotonic
+clock is true.
 """
 
 import time

@@ -13,7 +13,7 @@ from dilocoxd.daemon.app import BLOCKED_LIMIT_S, STOP_LIMIT_S
 from dilocoxd.daemon.process.stop_signals import EXIT_NOW
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import GONE_S, PYTHON, ROOT, SiteProcess, sites, wait_until
-from tests.harness.running.strikes import Fault, events_of, now, wait_event
+from tests.harness.running.strikes import Event, Fault, events_of, now, wait_event
 from tests.harness.running.training import write_corpus
 
 pytestmark = pytest.mark.processes
@@ -50,6 +50,18 @@ def stop_held(site: SiteProcess, fault: Fault) -> psutil.Process:
 def alerts(site: SiteProcess, since: float) -> list[str]:
     """Texts of what was raised, but for a loop that this machine let stand still."""
     return [one["text"] for one in events_of(site, "alert.raised", since=since) if one["code"] != "loop_blocked"]
+
+
+def stopped_quietly(site: SiteProcess, module: str) -> Event:
+    """The only daemon.stopped of a daemon that ends by itself, with exit code 0 and without an alert."""
+    with sites(site):
+        began = now()
+        site.start_command([*PYTHON, module, str(site.run_dir)])
+        assert site.process is not None
+        assert site.process.wait(PATIENCE_S) == 0
+        assert not alerts(site, began), "it waited for workers that nobody had started, or failed"
+        (stopped,) = events_of(site, "daemon.stopped")
+    return stopped
 
 
 def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop(tmp_path: Path) -> None:
@@ -100,26 +112,14 @@ def test_daemon_told_to_stop_while_its_outer_worker_starts_ends_it_by_its_word(t
 
 
 def test_a_ctrl_c_that_p2pd_hears_first_is_no_failed_start(tmp_path: Path) -> None:
-    a = found_run(tmp_path, "a")
-    with sites(a):
-        began = now()
-        a.start_command([*PYTHON, "tests.harness.synthetic.interrupted_daemon", str(a.run_dir)])
-        assert a.process is not None
-        assert a.process.wait(PATIENCE_S) == 0
-        assert not alerts(a, began)
-        assert [event["reason"] for event in events_of(a, "daemon.stopped")] == ["SIGINT"]
+    stopped = stopped_quietly(found_run(tmp_path, "a"), "tests.harness.synthetic.interrupted_daemon")
+    assert stopped["reason"] == "SIGINT"
 
 
 def test_daemon_told_to_stop_before_any_part_has_begun_waits_for_none(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
-    with sites(a):
-        began = now()
-        a.start_command([*PYTHON, "tests.harness.synthetic.stopped_daemon", str(a.run_dir)])
-        assert a.process is not None
-        assert a.process.wait(PATIENCE_S) == 0
-        assert not alerts(a, began), "it waited for workers that nobody had started"
-        assert "Warning" not in a.log_path.read_text()
-        assert [event["exit_code"] for event in events_of(a, "daemon.stopped")] == [0]
+    assert stopped_quietly(a, "tests.harness.synthetic.stopped_daemon")["exit_code"] == 0
+    assert "Warning" not in a.log_path.read_text()
 
 
 @pytest.fixture

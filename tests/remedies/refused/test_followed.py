@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from click.testing import CliRunner, Result
 
 from dilocoxd.cli.commands import announce_run
-from dilocoxd.cli.main import cli
 from dilocoxd.daemon.settings import membership_of
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.swarm.discovery.identity import load
 from tests.remedies.refused.refusals import refusals
 from tests.remedies.refused.rows import INIT, ROWS, Row
+from tests.remedies.test_findings import invoke
 
 SCOPE: Final = ("cli/", "config/", "store/rundir.py", "store/admission.py")
 """Commands, configuration and what they open at a start."""
@@ -37,10 +36,6 @@ UNFOLLOWED: Final = {
     "config/tokens/index.py": 2, "store/admission.py": 2, "store/rundir.py": 3,
 }  # fmt: skip
 """How many sentences of a file no row follows; it goes down, and up by a decision."""
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
 
 
 def do(line: str, monkeypatch: pytest.MonkeyPatch) -> None:

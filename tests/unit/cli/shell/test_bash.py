@@ -1,58 +1,49 @@
 """Completion as it is met: typed into a bash on a terminal, with the script that `dilocoxd completion bash` prints."""
 
 import os
-import pty
-import select
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.harness.running.sites import wait_until
+from tests.harness.running.terminals import Terminal, in_terminal
+
 PATIENCE_S: Final = 120.0
 PROMPT: Final = "READY> "
 
 
 class Bash:
-    """An interactive one in a folder, without anybody's own settings."""
+    """An interactive one, without anybody's own settings."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pid, self._terminal = pty.fork()
-        if self._pid == 0:
-            os.chdir(folder)
-            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-            environment = {**os.environ, "PATH": path, "PS1": PROMPT, "INPUTRC": "/dev/null", "TERM": "dumb"}
-            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environment)
-        termios.tcsetwinsize(self._terminal, (24, 200))  # no line is folded
-        self._seen = ""
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._num_read = 0
+        self.wait(PROMPT)
+        self.type("stty cols 200\n")  # no line is folded
         self.wait(PROMPT)
 
     def type(self, keys: str) -> None:
-        os.write(self._terminal, keys.encode())
+        self._terminal.press(keys.encode())
 
     def wait(self, text: str) -> str:
         """All that came up to `text`."""
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in self._seen:
-            ready, _, _ = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"{text!r} did not come, but {self._seen!r}"
-            self._seen += os.read(self._terminal, 4096).decode()
-        before, _, self._seen = self._seen.partition(text)
+        wait_until(lambda: text in self._unread(), repr(text), PATIENCE_S, self._unread)
+        before, _, _ = self._unread().partition(text)
+        self._num_read += len(before) + len(text)
         return before
+
+    def _unread(self) -> str:
+        return self._terminal.text[self._num_read :]
 
     def completed(self, line: str) -> str:
         """What Tab makes of it; the line is not run, but written between marks."""
         self.type(f"{line}\t\x01printf '<%s>\\n' \x05\n")  # to its beginning, and to its end
-        self.wait("\r\n<")
-        words = self.wait(f"\r\n{PROMPT}")
-        return words.replace(">\r\n<", "|").removesuffix(">")
-
-    def close(self) -> None:
-        os.close(self._terminal)  # hangs it up
-        os.waitpid(self._pid, 0)
+        self.wait("\n<")
+        words = self.wait(f"\n{PROMPT}")
+        return words.replace(">\n<", "|").removesuffix(">")
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +53,14 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
         (folder / name).mkdir(parents=True)
         (folder / name / "run.toml").write_text("")
     (folder / "games").mkdir()
-    shell = Bash(folder)
-    shell.type('eval "$(dilocoxd completion bash)"; echo LOAD$((1+1))\n')
-    shell.wait("LOAD2")
-    shell.wait(PROMPT)
-    yield shell
-    shell.close()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "PS1": PROMPT, "INPUTRC": "/dev/null", "TERM": "dumb"}
+    with in_terminal(["bash", "--norc", "--noprofile", "-i"], folder, environment) as terminal:
+        shell = Bash(terminal)
+        shell.type('eval "$(dilocoxd completion bash)"; echo LOAD$((1+1))\n')
+        shell.wait("LOAD2")
+        shell.wait(PROMPT)
+        yield shell
 
 
 @pytest.mark.parametrize(("line", "words"), [
