@@ -35,7 +35,7 @@ from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords
 from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id, id_bytes
 from dilocoxd.swarm.p2pd.process import P2pdChanges, fenced, hear_failures, p2pd_class, p2pd_log
 from dilocoxd.swarm.p2pd.relays import HOP_PROTOCOL, deny
-from dilocoxd.swarm.p2pd.settings import NodeSettings, with_ports
+from dilocoxd.swarm.p2pd.settings import NodeSettings, hold_ports
 from dilocoxd.swarm.p2pd.slim_import import import_slim
 from dilocoxd.swarm.streams.room import network_of
 
@@ -98,7 +98,8 @@ class Node:
         await self._tear_down(is_graceful=False)
         await asyncio.to_thread(check_binary, Path(hivemind_cli.__file__).parent / "p2pd")
         os.environ["GOMEMLIMIT"] = f"{self._settings.p2pd_memory_mib}MiB"  # p2pd inherits our environment
-        self._listen = await with_ports(self._listen or self._settings.listen, self._create_in_time)
+        with hold_ports(self._listen or self._settings.listen) as self._listen:
+            await self._create_in_time(self._listen)
         self.num_starts += 1
 
     async def _create_in_time(self, listen: tuple[str, ...]) -> None:
@@ -155,7 +156,6 @@ class Node:
         directory.chmod(0o700)
         for stale in [*directory.glob("p2pd-*.sock"), *directory.glob("p2pclient-*.sock")]:
             stale.unlink(missing_ok=True)
-
         around = P2pdChanges(
             directory,
             self._log,

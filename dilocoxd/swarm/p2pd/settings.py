@@ -1,17 +1,14 @@
-"""How p2pd is to be run, and the check that its ports are really free before it starts."""
+"""How p2pd is to be run, and its ports: found free, and nobody else's until it listens."""
 
+import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
-from dilocoxd.errors import ConfigError, WorkerError
+from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PeerId
-
-PORT_TRIES: Final = 5
-PORT_TAKEN: Final = "address already in use"
-"""What p2pd says of a port that is not free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +44,36 @@ class NodeSettings:
     """File for what p2pd says; None: nobody reads it."""
 
 
-def fix_ports(listen: tuple[str, ...]) -> tuple[str, ...]:
-    """The listen addresses with port 0 replaced by a free one. Raises ConfigError if a port is taken."""
-    fixed = []
-    for address in listen:
-        parts = address.split("/")
-        if len(parts) != 5 or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp" or not parts[4].isdigit():
-            raise ConfigError(
-                f"listen address {address!r} is of no known form; write /ip4/ADDRESS/tcp/PORT or /ip6/ADDRESS/tcp/PORT"
-            )
-        family = socket.AF_INET if parts[1] == "ip4" else socket.AF_INET6
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                probe.bind((parts[2], int(parts[4])))
-            except (OSError, OverflowError) as error:
-                raise ConfigError(
-                    f"cannot listen on {parts[2]} port {parts[4]} ({error});"
-                    " stop the other program or give another port with --port (network.port in site.toml)"
-                ) from error
-            parts[4] = str(probe.getsockname()[1])
-        fixed.append("/".join(parts))
-    return tuple(fixed)
+@contextlib.contextmanager
+def hold_ports(listen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The listen addresses with port 0 replaced by a free one. Raises ConfigError if a port is taken.
 
-
-async def with_ports(listen: tuple[str, ...], start: Callable[[tuple[str, ...]], Awaitable[None]]) -> tuple[str, ...]:
-    """Start with free ports in place of 0; returns where it listens. Raises ConfigError, and what `start` raises.
-
-    A port that was free may be the end of somebody's connection by the time that p2pd listens: then another is tried.
+    p2pd shares its ports (SO_REUSEPORT), so two of one user that were told the same one would both listen, and each
+    get some of the other's connections. Hence what was found stays bound until p2pd listens: sockets that share can
+    join it, but nobody is given it as a free one, and nobody else's check finds it free.
     """
-    tries = 0
-    while True:
-        fixed = fix_ports(listen)
-        tries += 1
-        try:
-            await start(fixed)
-        except WorkerError as error:
-            if fixed == listen or tries == PORT_TRIES or PORT_TAKEN not in str(error):
-                raise
-        else:
-            return fixed
+    with contextlib.ExitStack() as held:
+        yield tuple(_hold(address, held) for address in listen)
+
+
+def _hold(address: str, held: contextlib.ExitStack) -> str:
+    parts = address.split("/")
+    if len(parts) != 5 or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp" or not parts[4].isdigit():
+        raise ConfigError(
+            f"listen address {address!r} is of no known form; write /ip4/ADDRESS/tcp/PORT or /ip6/ADDRESS/tcp/PORT"
+        )
+    family = socket.AF_INET if parts[1] == "ip4" else socket.AF_INET6
+    probe = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # over what lingers there, but no listener
+    if family == socket.AF_INET6:
+        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        probe.bind((parts[2], int(parts[4])))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {parts[2]} port {parts[4]} ({error});"
+            " stop the other program or give another port with --port (network.port in site.toml)"
+        ) from error
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # only now: the check is not to share
+    return "/".join([*parts[:4], str(probe.getsockname()[1])])

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-import socket
 import tempfile
 import time
 from pathlib import Path
@@ -16,11 +15,11 @@ import pytest
 from hivemind.proto import dht_pb2
 
 from dilocoxd.errors import ConfigError, PeerError, WorkerError
-from dilocoxd.swarm.p2pd import node, settings
+from dilocoxd.swarm.p2pd import node
 from dilocoxd.swarm.p2pd.connections import ip_of
 from dilocoxd.swarm.p2pd.fence import EACH
 from dilocoxd.swarm.p2pd.node import DHTID, P2PHandlerError, PeerID
-from dilocoxd.swarm.p2pd.settings import fix_ports
+from dilocoxd.swarm.p2pd.settings import hold_ports
 from dilocoxd.swarm.streams.budget import Budget
 from dilocoxd.swarm.streams.streams import unix_ms
 from tests.integration.swarm.sites import Site, dht_size, sites, start_site, until
@@ -197,18 +196,18 @@ async def test_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
             await start_site(tmp_path / "second", listen=taken)
 
 
-async def test_free_port_that_is_taken_meanwhile_is_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"
-        found = iter([(taken,), (taken,)])
-        monkeypatch.setattr(settings, "fix_ports", lambda listen: next(found, None) or fix_ports(listen))
-        async with sites(tmp_path, 1) as (a,):
-            assert not (await a.node.addresses())[0].startswith(taken + "/")
-            assert next(found, None) is None, "it was tried"
+async def test_port_is_nobody_elses_while_p2pd_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, asked = node.Node._create_in_time, []
+
+    async def after_a_look(self: node.Node, listen: tuple[str, ...]) -> None:
+        with pytest.raises(ConfigError, match="cannot listen on"), hold_ports(listen):
+            pass
+        asked.append(listen)
+        await create(self, listen)
+
+    monkeypatch.setattr(node.Node, "_create_in_time", after_a_look)
+    async with sites(tmp_path, 1) as (a,):
+        assert (await a.node.addresses())[0].startswith(asked[0][0] + "/")
 
 
 async def test_shutdown_leaves_no_process_and_no_socket() -> None:

@@ -14,8 +14,9 @@ from dilocoxd.swarm.p2pd import relays
 from dilocoxd.swarm.p2pd.addresses import circuit_through
 from dilocoxd.swarm.p2pd.node import Node, fresh_peer_id
 from dilocoxd.swarm.p2pd.relays import keep_places, reserve
-from dilocoxd.swarm.p2pd.settings import NodeSettings, fix_ports
+from dilocoxd.swarm.p2pd.settings import NodeSettings
 from dilocoxd.telemetry.alerts import kind_of
+from tests.harness.running.run_directories import free_port
 
 pytestmark = pytest.mark.processes
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.processes
 @contextlib.asynccontextmanager
 async def node(folder: Path, **changes: Any) -> AsyncIterator[Node]:
     key = identity.load_or_create(folder / "identity.key")
-    listen = fix_ports(("/ip4/127.0.0.1/tcp/0",))
+    listen = (f"/ip4/127.0.0.1/tcp/{free_port()}",)
     if changes.get("reachability") == "public":
         changes["announce"] = listen
     settings = NodeSettings(key.path, folder / "p2p", listen, **changes)
