@@ -5,16 +5,16 @@ only after its hash was right. Chunks that the target holds already are recognis
 after a restart where it was.
 """
 
-import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.store.durable import write_all
 from dilocoxd.store.snapshots import CHUNK_BYTES
 from dilocoxd.swarm.streams.fetch import FetchClient, OnBytes
-from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.pieces import Region, in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +84,13 @@ class ChunkFetcher:
                 self._client.on_bad(donor, wrong)
                 raise wrong
             if is_wanted():
-                own = replace(copy, fd=os.dup(scratch))
-                await asyncio.to_thread(_copy, own, replace(chunk, fd=os.dup(chunk.fd)))
+                await in_thread((scratch, chunk.fd), _copy, chunk)
         finally:
             os.close(scratch)
 
 
-def _copy(source: Region, target: Region) -> None:
-    """Blocks; closes both descriptors, which are its own: a task that is cancelled does not wait for its thread."""
+def _copy(source: int, target: int, chunk: Region) -> None:
     try:
-        data = memoryview(os.pread(source.fd, source.length, source.offset))
-        position = target.offset
-        while data:
-            written = os.pwrite(target.fd, data, position)
-            data, position = data[written:], position + written
+        write_all(target, memoryview(os.pread(source, chunk.length, 0)), chunk.offset)
     except OSError as error:
         raise StoreError(f"cannot write a downloaded chunk: {error.strerror}") from error
-    finally:
-        os.close(source.fd)
-        os.close(target.fd)

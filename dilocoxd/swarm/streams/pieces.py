@@ -1,20 +1,63 @@
 """Pieces of bulk payloads: where bytes come from and go to (file descriptor + offset), never whole in memory.
 
 A payload is cut into pieces of PIECE_BYTES; a bitmap says which ones are there. Descriptors are memfds (copied in
-the event loop, microseconds) or files on disk (copied in a thread, because a disk may stall).
+the event loop, microseconds) or files on disk (copied in a thread, because a disk may stall). A thread has descriptors
+of its own: a task that is cancelled does not wait for it, the owner closes the region's descriptor then, and the next
+file that anybody opens gets its number.
 """
 
 import asyncio
 import hashlib
 import os
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from dilocoxd.errors import StoreError, WireError
+from dilocoxd.store.durable import write_all
 from dilocoxd.wire.frames import PIECE_BYTES
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024**3
 HASH_STEP_BYTES: Final = 1024 * 1024
+
+T = TypeVar("T")
+
+
+class _Lent:
+    """Duplicates for one thread. Who comes first closes them: the thread when it is through, or `end` if the task that
+    wanted it was cancelled before it began."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        self._fds = [os.dup(fd) for fd in fds]
+        self._is_taken = threading.Lock()
+
+    def work(self, work: Callable[..., T], *arguments: Any) -> T | None:
+        """In the thread: `work(*descriptors, *arguments)`; nothing once it is ended."""
+        if not self._is_taken.acquire(blocking=False):
+            return None
+        try:
+            return work(*self._fds, *arguments)
+        finally:
+            self._close()
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        if self._is_taken.acquire(blocking=False):
+            self._close()
+
+    def _close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+
+async def in_thread(fds: Sequence[int], work: Callable[..., T], *arguments: Any) -> T:
+    """`work(*duplicates of fds, *arguments)` in a thread. Raises what it raises."""
+    lent = _Lent(fds)
+    try:
+        return cast(T, await asyncio.to_thread(lent.work, work, *arguments))
+    finally:
+        lent.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +84,11 @@ class Region:
         return await self._read(index * PIECE_BYTES, self.piece_bytes(index))
 
     async def _read(self, start: int, length: int) -> bytes:
-        arguments = (self.fd, length, self.offset + start)
-        data = await asyncio.to_thread(os.pread, *arguments) if self.is_on_disk else os.pread(*arguments)
+        offset = self.offset + start
+        if self.is_on_disk:
+            data = await in_thread((self.fd,), os.pread, length, offset)
+        else:
+            data = os.pread(self.fd, length, offset)
         if len(data) != length:
             raise StoreError(f"descriptor {self.fd} gave {len(data)} of {length} bytes at {self.offset + start}")
         return data
@@ -51,32 +97,27 @@ class Region:
         """Write one piece at its place. Raises WireError (wrong length), StoreError (disk full)."""
         if len(data) != self.piece_bytes(index):
             raise WireError("out_of_range", f"piece {index} has {len(data)} bytes, not {self.piece_bytes(index)}")
+        offset = self.offset + index * PIECE_BYTES
         try:
             if self.is_on_disk:
-                await asyncio.to_thread(_write_all, self.fd, data, self.offset + index * PIECE_BYTES)
+                await in_thread((self.fd,), write_all, data, offset)
             else:
-                _write_all(self.fd, data, self.offset + index * PIECE_BYTES)
+                write_all(self.fd, data, offset)
         except OSError as error:
             raise StoreError(f"cannot write received bytes: {error.strerror}") from error
 
     async def sha256(self) -> bytes:
         """Digest of the region, computed in a thread."""
-        return await asyncio.to_thread(_hash_region, self)
+        return await in_thread((self.fd,), _hash_region, self.offset, self.length)
 
 
-def _write_all(fd: int, data: memoryview, offset: int) -> None:
-    while len(data):
-        written = os.pwrite(fd, data, offset)
-        data, offset = data[written:], offset + written
-
-
-def _hash_region(region: Region) -> bytes:
+def _hash_region(fd: int, offset: int, length: int) -> bytes:
     digest = hashlib.sha256()
-    position, end = region.offset, region.offset + region.length
+    position, end = offset, offset + length
     while position < end:
-        data = os.pread(region.fd, min(HASH_STEP_BYTES, end - position), position)
+        data = os.pread(fd, min(HASH_STEP_BYTES, end - position), position)
         if not data:
-            raise StoreError(f"descriptor {region.fd} ends at {position}, {end} was due")
+            raise StoreError(f"the file ends at {position}, {end} was due")
         digest.update(data)
         position += len(data)
     return digest.digest()

@@ -111,6 +111,19 @@ def test_daemon_told_to_stop_while_its_outer_worker_starts_ends_it_by_its_word(t
         assert not alerts(a, began), "it was never told to stop, and waited for in vain"
 
 
+def test_daemon_that_native_code_aborts_says_where_it_was(tmp_path: Path) -> None:
+    a = found_run(tmp_path, "a")
+    with sites(a):
+        a.start_without_model()
+        wait_until(a.status, "the API", PATIENCE_S, a.describe)
+        assert a.process is not None
+        a.process.send_signal(signal.SIGABRT)
+        assert a.process.wait(PATIENCE_S) == -signal.SIGABRT
+        said = a.log_path.read_text()
+    assert "Fatal Python error: Aborted" in said
+    assert "in run_daemon" in said
+
+
 def test_a_ctrl_c_that_p2pd_hears_first_is_no_failed_start(tmp_path: Path) -> None:
     stopped = stopped_quietly(found_run(tmp_path, "a"), "tests.harness.synthetic.interrupted_daemon")
     assert stopped["reason"] == "SIGINT"

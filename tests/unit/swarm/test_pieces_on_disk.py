@@ -1,0 +1,101 @@
+"""Pieces that a thread writes: the owner of a region may close its descriptor while the thread has not begun, or is
+not through, and the next file gets its number."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.errors import StoreError
+from dilocoxd.store.durable import write_all
+from dilocoxd.swarm.streams import pieces
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.wire.frames import PIECE_BYTES
+
+DATA = memoryview(b"x" * PIECE_BYTES)
+
+
+@contextlib.asynccontextmanager
+async def busy_threads() -> AsyncIterator[threading.Event]:
+    """The loop's only thread waits until the event is set; at the end it is through with all that it was given."""
+    may_go = threading.Event()
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    pool.submit(may_go.wait, 60)
+    try:
+        yield may_go
+    finally:
+        may_go.set()
+        pool.shutdown()
+
+
+async def cancelled_soon(work: Awaitable[object]) -> None:
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_write_of_a_cancelled_task_is_never_made_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    fd = opened(tmp_path / "target")
+    async with busy_threads():
+        before = descriptors()
+        await cancelled_soon(Region(fd, 0, PIECE_BYTES, is_on_disk=True).write_piece(0, DATA))
+    assert descriptors() == before
+    os.close(fd)
+    assert (tmp_path / "target").read_bytes() == b""
+
+
+async def test_write_under_way_does_not_reach_the_file_that_got_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has begun when the task is cancelled, and writes when the number is another file's."""
+    has_begun, may_write = threading.Event(), threading.Event()
+
+    def late(fd: int, data: memoryview, offset: int) -> int:
+        has_begun.set()
+        assert may_write.wait(60)
+        return write_all(fd, data, offset)
+
+    monkeypatch.setattr(pieces, "write_all", late)
+    fd = opened(tmp_path / "target")
+    task = asyncio.ensure_future(Region(fd, 0, PIECE_BYTES, is_on_disk=True).write_piece(0, DATA))
+    assert await asyncio.to_thread(has_begun.wait, 60)
+    await cancelled_soon(task)
+    os.close(fd)
+    other = opened(tmp_path / "entries.log")
+    assert other == fd, "the lowest number that is free"
+    may_write.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    os.close(other)
+    assert (tmp_path / "entries.log").read_bytes() == b""
+
+
+async def test_pieces_come_back_from_disk_and_a_short_file_is_told(tmp_path: Path) -> None:
+    fd = opened(tmp_path / "target")
+    try:
+        region = Region(fd, 10, PIECE_BYTES + 5, is_on_disk=True)
+        await region.write_piece(0, DATA)
+        with pytest.raises(StoreError, match=r"ends at \d+, \d+ was due"):
+            await region.sha256()
+        with pytest.raises(StoreError, match="gave 0 of 5 bytes"):
+            await region.read_piece(1)
+        await region.write_piece(1, DATA[:5])
+        assert await region.read_piece(0) == bytes(DATA)
+        assert await region.read_piece(1) == b"xxxxx"
+    finally:
+        os.close(fd)
