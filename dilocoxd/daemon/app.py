@@ -80,9 +80,8 @@ ServeApi = Callable[[DaemonView, DaemonControl, ApiSection, str], AbstractAsyncC
 def run_daemon(run_dir: Path, serve_api: ServeApi | None = None, make_site: MakeSite = LocalSite) -> int:
     """Run the daemon of a run directory until it is told to stop; its exit code. Raises ConfigError (78)."""
     opened_dir = open_run_dir(run_dir)
-    faulthandler.enable(
-        file=2
-    )  # native code that aborts (libuv does so without a word) leaves the stacks of all threads
+    # Native code may abort without a word, as libuv does: the stacks tell where.
+    faulthandler.enable(file=2)
     allow_open_files()
     with opened_dir.locked():
         return uvloop.run(_run(opened_dir, serve_api, make_site))
