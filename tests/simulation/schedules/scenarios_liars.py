@@ -19,6 +19,8 @@ from tests.simulation.swarm import Swarm
 
 CALM_S = 60.0
 """So long the liar is at work."""
+FOLLOWED_MAX = 1_000
+"""Attempts; some hundreds are seen where few are followed."""
 SEATED = 10
 """Phases of `CALM_S` that are counted at least; a site makes up to 15."""
 
@@ -48,6 +50,7 @@ def who_raises_attempts_alone_is_not_followed() -> str:
         if not isinstance(message, Ready):
             return [message]
         known = max((one.machine.status.attempt for one in honest), default=Attempt(0))
+        assert known < FOLLOWED_MAX, f"the others followed the liar to attempt {known}"
         return [replace(message, attempt=Attempt(known + rng.choice([1, 2, 40])))]
 
     assert liar.mischief is not None
