@@ -39,6 +39,8 @@ class Questions:
         self._snapshots = snapshots
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._indexes: dict[bytes, SnapshotIndex] = {}
+        self._offered_by: dict[bytes, dict[PeerId, None]] = {}
+        """Key of an offer -> who described the snapshot so."""
         self._payloads: dict[int, int] = {}
         self._branch_of: PeerId | None = None
         """Whom entries were asked of last: one peer's branch is looked at at a time."""
@@ -57,6 +59,11 @@ class Questions:
         """The branch that is looked at is not what its peer said."""
         assert self._branch_of is not None
         self._client.on_bad(self._branch_of, error)
+
+    def blame_offer(self, offer: r.Offer, error: WireError) -> None:
+        """The snapshot is not what those who described it said."""
+        for peer in self._offered_by[offer.key]:
+            self._client.on_bad(peer, error)
 
     def cancel(self, request: int) -> None:
         """No answer is wanted."""
@@ -111,6 +118,7 @@ class Questions:
             return r.AskFailed(question.request, str(error), is_final=True)
         key = hashlib.sha256(repr(index.files).encode()).digest()
         self._indexes.setdefault(key, index)
+        self._offered_by.setdefault(key, {})[question.peer] = None
         sizes = tuple(file.chunk_length(chunk) for file in index.files for chunk in range(len(file.chunks)))
         return r.OfferCame(question.request, r.Offer(index.round, key, sizes))
 

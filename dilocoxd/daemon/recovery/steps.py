@@ -24,6 +24,7 @@ from dilocoxd.machines.recovery.branch import Branch, check_branch
 from dilocoxd.machines.recovery.finality import num_final
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.store.snapshots import verify
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
@@ -56,6 +57,23 @@ class RecoveryParts:
 
 FORGED: Final = frozenset({"bad_signature", "bad_offer", "bad_evidence"})
 """Codes of a branch that nobody honest can have: another chain, or another view of who may vote, is no lie."""
+
+CORRUPT: Final = "corrupt_snapshot"
+"""Kind of the outer worker's refusal of a snapshot that is not what its index says."""
+
+
+def _is_made_up(directory: Path, error: StoreError | WorkerError) -> bool:
+    """Whether the loading of this download failed although its files are what the index describes. Blocks.
+
+    Else our own disk or worker has failed, and nobody is to blame.
+    """
+    if isinstance(error, WorkerError) and not (isinstance(error, RequestRefused) and error.kind == CORRUPT):
+        return False
+    try:
+        verify(directory)
+    except StoreError:
+        return False
+    return True
 
 
 class OwnSteps:
@@ -190,10 +208,14 @@ class OwnSteps:
                 source, step.certified_by, list(step.skipped), step.settle, forgets_feedback=forgets
             )
         except (StoreError, WorkerError) as error:
+            is_false = await asyncio.to_thread(_is_made_up, download.partial, error)
             await asyncio.to_thread(shutil.rmtree, download.partial, ignore_errors=True)
             if await asyncio.to_thread(self._can_replay, parts.log.height):
                 await self._rebuild()
-            return r.AdoptRefused(f"snapshot {step.offer.round}: {error}")
+            reason = f"snapshot {step.offer.round}: {error}"
+            if is_false:
+                self._questions.blame_offer(step.offer, WireError("bad_hash", reason))
+            return r.AdoptRefused(reason, is_false)
         await parts.work_keeper.enter_chain((signed.entry for signed in step.skipped), step.in_flight)
         for signed in step.skipped:
             parts.took(signed)

@@ -250,6 +250,9 @@ class RecoveryMachine:
         assert part is not None and not isinstance(part, TakingBack)
         back = part.way_back() if isinstance(part, BranchProgress) else None
         has_part = self._chain.has_moved and (back is None or back.is_kept)
+        for peer in failed.made_up_by:
+            self._faults.made_up(peer, failed.reason)
+            self._out.append(r.SourceDropped(peer, failed.reason))
         self._faults.note(part.peer, failed.reason, is_false=failed.is_false, has_part=has_part)
         if self._state == "fetching_chunks":
             self._out.append(r.CloseDownload())

@@ -74,13 +74,16 @@ class Failed:
 
     reason: str
     is_false: bool = False
+    made_up_by: tuple[PeerId, ...] = ()
+    """Who described the snapshot on which it failed, if that is not what they said."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFound:
-    """Whole, on our disk."""
+    """Whole, on our disk, as `sources` described it."""
 
     offer: Offer
+    sources: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Sources:
     donors: tuple[PeerId, ...]
     """Best first."""
     liars: AbstractSet[PeerId]
-    """Gave a wrong chunk; may grow."""
+    """Gave a wrong chunk or made up a snapshot; may grow."""
     limits: r.RecoveryLimits
     payload_bytes: Callable[[int], int]
     """Size of an entry's payload, by low rank."""
@@ -71,6 +71,8 @@ class BranchProgress:
         self._search: SnapshotSearch | None = None
         self._snapshot: r.Offer | None = None
         """On our disk, to be adopted."""
+        self._described_by: tuple[PeerId, ...] = ()
+        """Whose description it fits."""
         self._payload: PayloadFetch | None = None
 
     @property
@@ -135,8 +137,8 @@ class BranchProgress:
                 return self._replay()
             case r.EntryTaken():
                 return self._replay()
-            case r.AdoptRefused(reason):
-                return Failed(reason)
+            case r.AdoptRefused(reason, is_false):
+                return Failed(reason, made_up_by=self._described_by if is_false else ())
             case r.EntryRefused(reason):
                 return Failed(reason, is_false=True)
             case _:
@@ -168,8 +170,8 @@ class BranchProgress:
 
     def _searched(self, outcome: SearchOutcome) -> Outcome:
         match outcome:
-            case SnapshotFound(offer):
-                self._search, self._snapshot = None, offer
+            case SnapshotFound(offer, sources):
+                self._search, self._snapshot, self._described_by = None, offer, sources
                 return self._enter() if self._is_begun else self._begin()
             case NoSnapshot(problem):
                 self._search = None

@@ -96,11 +96,13 @@ class SnapshotSearch:
         chosen = self._chosen
         assert chosen is not None
         if isinstance(done, r.DownloadFinished):
-            return SnapshotFound(chosen)
+            return SnapshotFound(chosen, self._holders_of(chosen))
         # A fork that lost may lie under the same number at others: its chunks would be wrong.
-        peers = [peer for peer in self._sources if self._offers.get(peer) == chosen]
-        self._pool = ChunkPool(chosen.chunk_bytes, peers, self._limits, done.present)
+        self._pool = ChunkPool(chosen.chunk_bytes, self._holders_of(chosen), self._limits, done.present)
         return self._fetch(chosen, self._pool, now)
+
+    def _holders_of(self, chosen: r.Offer) -> tuple[PeerId, ...]:
+        return tuple(peer for peer in self._sources if self._offers.get(peer) == chosen)
 
     def on_tick(self, *, now: Monotonic) -> SearchOutcome:
         """A chunk may be late by now."""

@@ -24,7 +24,7 @@ class SourceFaults:
     late: dict[PeerId, str] = field(default_factory=dict)
     """Did not give what they were asked for, or not in time, and what is known of that."""
     liars: set[PeerId] = field(default_factory=set)
-    """Gave a wrong chunk: no source of snapshots in this recovery any more."""
+    """Gave a wrong chunk or made up a snapshot: no source of snapshots in this recovery any more."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -39,6 +39,11 @@ class SourceFaults:
                 self.liars.add(asked.peer)
         elif isinstance(event, AskFailed) and not event.is_final:
             self.late[asked.peer] = event.reason
+
+    def made_up(self, peer: PeerId, reason: str) -> None:
+        """The snapshot that it described is another state than it said."""
+        self.wrong_bytes.append(f"{peer}: {reason}")
+        self.liars.add(peer)
 
     def overtaken(self, peer: PeerId, chunk: int) -> None:
         """Another source gave this chunk before it."""

@@ -283,7 +283,7 @@ class Recovery:
         except ValueError:
             digest = Digest(b"")  # whatever a liar's snapshot of such a state is
         if digest != step.certified_by.state_digest:
-            return r.AdoptRefused(f"snapshot {step.offer.round} is not the state that was voted on")
+            return r.AdoptRefused(f"snapshot {step.offer.round} is not the state that was voted on", is_false=True)
         skipped = content[len(content) - len(step.skipped) :]
         for signed, stored in zip(step.skipped, skipped, strict=True):
             self._append(Stored(signed, stored.payload), settlement(signed.entry, step.in_flight))

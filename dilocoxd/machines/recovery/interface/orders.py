@@ -26,7 +26,7 @@ class ForgetOwn:
 
 @dataclass(frozen=True, slots=True)
 class SourceDropped:
-    """It gave a wrong chunk: it is counted and named."""
+    """It gave a wrong chunk or made up a snapshot: it is counted and named."""
 
     peer: PeerId
     reason: str
@@ -51,7 +51,8 @@ class Done:
     failure: str
     settled: PhaseId | None
     unconfirmed: tuple[PeerId, ...] = ()
-    """Peers whose chain is provably false: malformed, not acceptable, on states that never were, or wrong chunks."""
+    """Peers whose chain is provably false: malformed, not acceptable, on states that never were, wrong chunks, or
+    a snapshot that was made up."""
     unavailable: tuple[PeerId, ...] = ()
     """Peers that did not answer, or whose branch could not be had to its end."""
     unasked: tuple[PeerId, ...] = ()

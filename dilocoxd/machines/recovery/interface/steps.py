@@ -146,7 +146,10 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class AdoptRefused:
+    """`is_false`: the files are what the index describes, and not what it says they are: whoever gave it made it up."""
+
     reason: str
+    is_false: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from dilocoxd.wire.entry import SignedEntry, entry_hash
 from tests.unit.daemon.chain.chain_maker import GENESIS, base_view, chain, signed_by_all
 
 NUM_CHUNKS = 7
+MADE_UP = b"made up"
 STATE_0 = Digest(hashlib.sha256(b"state 0").digest())
 
 
@@ -54,6 +55,8 @@ class Donor:
     snapshots: tuple[int, ...] = ()
     is_silent: bool = False
     lies_about_chunks: bool = False
+    makes_up_snapshots: bool = False
+    """Its index is sound in itself, and of another state than it says."""
 
 
 @dataclass
@@ -168,7 +171,8 @@ class World:
             case r.AskSnapshots():
                 return r.SnapshotsListed(number, donor.snapshots)
             case r.AskOffer() if question.certified_by.round in donor.snapshots:
-                return r.OfferCame(number, r.Offer(question.certified_by.round, b"key", (1000,) * NUM_CHUNKS))
+                key = MADE_UP if donor.makes_up_snapshots else b"key"
+                return r.OfferCame(number, r.Offer(question.certified_by.round, key, (1000,) * NUM_CHUNKS))
             case r.AskChunk() if donor.lies_about_chunks:
                 return r.AskFailed(number, "wrong hash", is_final=True, is_wrong=True)
             case r.AskChunk():
@@ -197,6 +201,8 @@ class World:
                 return r.DownloadOpened(frozenset(self.chunks))
             case r.FinishDownload():
                 return r.DownloadFinished()
+            case r.AdoptSnapshot() if step.offer.key == MADE_UP:
+                return r.AdoptRefused("not the state that was voted on", is_false=True)
             case r.AdoptSnapshot():
                 self.log += step.skipped
                 self.digest = Digest(step.certified_by.state_digest)

@@ -126,6 +126,19 @@ def test_chunks_come_from_all_who_have_them_and_a_liar_is_named() -> None:
     assert any("E: wrong hash" in text for text in world.machine.status.problems)
 
 
+def test_who_made_up_a_snapshot_is_named_and_left_however_many_they_are() -> None:
+    """TRUST H4: what most sources describe alike is taken, and two of three have made it up."""
+    donors = {name: Donor(FAR, 20, (22,), makes_up_snapshots=name != "F") for name in "DEF"}
+    world = World(COMMON, donors)
+    done = world.run()
+    assert world.log == FAR and not done.failure
+    dropped = [order.peer for order in world.ordered(r.SourceDropped) if isinstance(order, r.SourceDropped)]
+    assert dropped == ["D", "E"]
+    assert len(world.ordered(r.AdoptSnapshot)) == 2, "it is downloaded once"
+    assert set(done.unconfirmed) <= {"D", "E"}
+    assert {text[:2] for text in world.machine.status.problems} <= {"D:", "E:"}
+
+
 def test_download_that_was_cut_off_goes_on_with_the_missing_chunks() -> None:
     world = World(COMMON, {"D": Donor(FAR, 20, (22,))}, present=frozenset({0, 1, 2, 5}))
     assert not world.run().failure
@@ -260,7 +273,10 @@ def test_whatever_the_sources_do_it_ends_on_our_branch_or_a_better_one(
 def test_good_source_is_enough() -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        bad = [Donor(rng.choice(BRANCHES), 30, (22,), rng.random() < 0.3, lies_about_chunks=True) for _ in range(3)]
+        bad = [
+            Donor(rng.choice(BRANCHES), 30, (22,), rng.random() < 0.3, rng.random() < 0.5, makes_up_snapshots=True)
+            for _ in range(3)
+        ]
         world = World(COMMON, {**dict(zip("ABC", bad, strict=True)), "D": Donor(FAR_FORK, 10, (12, 20))})
         world.run()
         assert world.log != COMMON, f"seed {seed}: {world.machine.status.problems}"

@@ -143,7 +143,7 @@ def test_search_takes_the_newest_snapshot_that_an_entry_certifies_from_all_who_h
     search.on_answer(r.AskChunk(5, A, 0), r.ChunkCame(5), now=NOW)
     search.on_answer(r.AskChunk(6, B, 1), r.ChunkCame(6), now=NOW)
     assert search.on_answer(r.AskChunk(7, A, 2), r.ChunkCame(7), now=NOW) == r.FinishDownload(OFFER)
-    assert search.on_step(r.DownloadFinished(), now=NOW) == SnapshotFound(OFFER)
+    assert search.on_step(r.DownloadFinished(), now=NOW) == SnapshotFound(OFFER, (A, B))
 
 
 def test_search_says_why_there_is_no_snapshot_only_if_somebody_had_one() -> None:
