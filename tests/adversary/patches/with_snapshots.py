@@ -30,7 +30,7 @@ def apply() -> None:
     async def write_snapshot(self: Any, directory: str, *, timeout_s: float = 600.0) -> SnapshotSaved:
         folder = Path(directory)
         folder.mkdir(parents=True)
-        content = self._digest * (VALUE_BYTES * TOTAL // len(GENESIS))
+        content = self.written * (VALUE_BYTES * TOTAL // len(GENESIS))
         write_file(folder / ANCHOR_NAME, content)
         digest = self._digest.hex()
         index = SnapshotIndex(self.run_id, self._round, digest, digest, "", (hash_chunks(folder / ANCHOR_NAME),))
@@ -44,6 +44,7 @@ def apply() -> None:
             self.snapshots[directory] = (RoundIndex(index.round), Digest(digest))
         return await real_load(self, directory, **named)
 
+    FakeSite.written = property(lambda self: self._digest)  # type: ignore[attr-defined]
     FakeSite.__init__ = init  # type: ignore[method-assign]
     FakeSite.write_snapshot = write_snapshot  # type: ignore[method-assign]
     FakeSite.load_state = load_state  # type: ignore[method-assign]
