@@ -119,7 +119,8 @@ class AlertWatch:
     _idle: CounterWindow = field(default_factory=lambda: CounterWindow(IDLE_WINDOW_S))
     _busy: CounterWindow = field(default_factory=lambda: CounterWindow(IDLE_WINDOW_S))
     _dropped: CounterWindow = field(default_factory=lambda: CounterWindow(BLOCKED_SHOWN_S))
-    _bad: dict[str, CounterWindow] = field(default_factory=dict)
+    _bad: dict[tuple[str, str], CounterWindow] = field(default_factory=dict)
+    """By peer and code."""
     _is_idle: bool = False
     _blocked: tuple[float, float] = (-math.inf, 0.0)
     _raised_at: dict[str, float] = field(default_factory=dict)
@@ -224,18 +225,22 @@ class AlertWatch:
 
     def _bad_input(self, status: Status, now: float) -> str:
         counts = {
-            peer: sum(count for code, count in kinds.items() if code not in KEPT_OUT)
+            (peer, code): count
             for peer, kinds in status.bad_input.items()
+            for code, count in kinds.items()
+            if code not in KEPT_OUT
         }
-        self._bad = {peer: self._bad.get(peer) or CounterWindow(RECENT_S, since=now) for peer in counts}
-        for peer, window in self._bad.items():
-            window.add(now, counts[peer])
-        worst = max(self._bad, key=lambda peer: self._bad[peer].growth, default="")
-        if worst and self._bad[worst].growth > BAD_INPUTS:
-            kinds = {code: count for code, count in status.bad_input[worst].items() if code not in KEPT_OUT}
-            often = max(kinds, key=lambda code: (kinds[code], code))
-            return f"{self._bad[worst].growth:.0f} bad inputs of {worst} within {RECENT_S:.0f} s, most often {often}"
-        return ""
+        self._bad = {key: self._bad.get(key) or CounterWindow(RECENT_S, since=now) for key in counts}
+        recent: dict[str, dict[str, float]] = {}
+        for (peer, code), window in self._bad.items():
+            window.add(now, counts[peer, code])
+            recent.setdefault(peer, {})[code] = window.growth
+        totals = {peer: sum(kinds.values()) for peer, kinds in recent.items()}
+        worst = max(totals, key=lambda peer: totals[peer], default="")
+        if totals.get(worst, 0.0) <= BAD_INPUTS:
+            return ""
+        often = max(recent[worst], key=lambda code: (recent[worst][code], code))
+        return f"{totals[worst]:.0f} bad inputs of {worst} within {RECENT_S:.0f} s, most often {often}"
 
     def _loop(self, now: float) -> str:
         at, lag_s = self._blocked
