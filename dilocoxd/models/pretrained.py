@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,9 @@ READERS: Final[dict[str, tuple[int, Callable[[bytes], Floats]]]] = {
     "BF16": (2, _from_bfloat16),
 }
 """dtype in a safetensors header to (bytes of an item, values of some bytes)."""
+_FREQUENCIES: Final = re.compile(r"(.*\.)?inv_freq")
+_MASK: Final = re.compile(r"(.*\.)?(attn|attention)\.(masked_)?bias")
+_HEADS: Final = ("lm_head.weight", "embed_out.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,14 @@ class Pretrained:
             self.parts(spec)
 
     def left_out(self, specs: tuple[ParamSpec, ...]) -> list[str]:
-        """Tensors that none of these parameters is made of. Raises ConfigError if one of the parameters is missing."""
-        return sorted(self._tensors.keys() - {part.entry.name for spec in specs for part in self.parts(spec)})
+        """Tensors that the model of these parameters loses. Raises ConfigError if one of the parameters is missing.
+
+        What older files save beside their parameters and the model makes again is none: masks, rotary frequencies, the
+        head of a model whose head is its embedding.
+        """
+        taken = {part.entry.name: part for spec in specs for part in self.parts(spec)}
+        others = [found for name, found in sorted(self._tensors.items()) if name not in taken]
+        return [one.entry.name for one in others if not _is_made_again(one.entry) and not _is_tied(one, taken.values())]
 
     def parts(self, spec: ParamSpec) -> list[Found]:
         """The tensors whose values, one after the other, are this parameter's. Raises ConfigError if one is missing."""
@@ -153,6 +163,33 @@ class Pretrained:
                         )
                     left -= count
                     yield piece
+
+
+def _is_made_again(entry: TensorEntry) -> bool:
+    if _FREQUENCIES.fullmatch(entry.name):
+        return True
+    # A learnt bias has one dimension, a mask four, and what stands for minus infinity none.
+    return _MASK.fullmatch(entry.name) is not None and len(entry.shape) in (0, 4)
+
+
+def _is_tied(head: Found, taken: Iterable[Found]) -> bool:
+    """A head with the bits of a tensor that is taken: the embedding."""
+    return head.entry.name in _HEADS and any(_same(head, other) for other in taken)
+
+
+def _same(one: Found, other: Found) -> bool:
+    if (one.entry.shape, one.entry.dtype) != (other.entry.shape, other.entry.dtype):
+        return False
+    left = one.entry.num_bytes
+    with one.path.open("rb") as first, other.path.open("rb") as second:
+        first.seek(one.offset)
+        second.seek(other.offset)
+        while left:
+            count = min(left, PIECE_ITEMS)
+            if first.read(count) != second.read(count):
+                return False
+            left -= count
+    return True
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -159,23 +159,23 @@ def _write_memory(plan: OuterPlan, path: Path) -> Memory:
     return memory
 
 
-def check_frozen(manifest: Manifest, source: Pretrained, tell: Tell) -> None:
-    """Raise ConfigError unless `source` holds the model under the run's adapter, whole and in finite numbers."""
+def check_frozen(manifest: Manifest, source: Pretrained, tell: Tell) -> tuple[ParamSpec, ...]:
+    """The parameters under the run's adapter. Raises ConfigError unless `source` holds all, in finite numbers."""
     model = ModelConfig.of_run(manifest)
     whole = StageSpan(stage_index=0, num_stages=1, first_layer=0, end_layer=model.num_layers)
     stage = build_stage(model, whole, device=torch.device("meta"))
-    specs = [ParamSpec(name, tuple(param.shape)) for name, param in stage.frozen_parameters()]
-    for spec in specs:
-        source.parts(spec)  # what is missing is said before gigabytes are read
+    specs = tuple(ParamSpec(name, tuple(param.shape)) for name, param in stage.frozen_parameters())
+    source.require(specs)  # what is missing is said before gigabytes are read
     for number, spec in enumerate(specs):
         if number % 100 == 0:
             tell(f"reading parameter {number} of {len(specs)}")
         for _ in source.values(spec):
             pass  # raises for what is no number
+    return specs
 
 
 def tell_left_out(source: Pretrained, specs: tuple[ParamSpec, ...], tell: Tell) -> None:
-    """Say what the files hold beside the model: a mask or a head for more tokens ahead may be, layers should not."""
+    """Say what the files hold beside the model: a head for more tokens ahead may be, layers should not."""
     if names := source.left_out(specs):
         tell(
             f"left out: {len(names)} tensors that config.json has no place for, the first is {names[0]!r}; if that is"
@@ -208,10 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.init is not None:
             source = Pretrained(options.init)
             if manifest.lora.rank:
-                check_frozen(manifest, source, tell)
+                taken = check_frozen(manifest, source, tell)
             else:
                 found = write_first_state(plan, source, options.out, tell)
-                tell_left_out(source, tuple(plan.layout.params), tell)
+                taken = tuple(plan.layout.params)
+            tell_left_out(source, taken, tell)
             found["files"] = source.hashes(tell)
         elif options.fetched:
             found = complete_first_state(plan, options.out, tell)

@@ -24,6 +24,7 @@ from dilocoxd.trained.incoming.first_state import write_first_state
 from dilocoxd.trained.tokenizer import require_packed_with
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer
+from dilocoxd.wire.layout import ParamSpec
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_worker import LoadState
 from dilocoxd.wire.local.worker import WorkerFailed
@@ -296,16 +297,42 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
     assert re.search(words, said)
 
 
-def test_weights_that_the_model_has_no_place_for_are_named(tmp_path: Path, published: Path) -> None:
+@pytest.mark.parametrize("lora", [(), ("--lora", "4")])
+def test_weights_that_the_model_has_no_place_for_are_named(
+    tmp_path: Path, published: Path, lora: tuple[str, ...]
+) -> None:
     shutil.copytree(published, tmp_path / "model")
-    assert "has no place for" not in start(tmp_path, "--init", str(tmp_path / "model")).stderr
+    options = ("--init", str(tmp_path / "model"), *lora)
+    assert "has no place for" not in start(tmp_path, *options).stderr
     config = tmp_path / "model" / "config.json"
     table = json.loads(config.read_text())
     config.write_text(json.dumps(table | {"num_hidden_layers": table["num_hidden_layers"] - 1}))
     shutil.rmtree(tmp_path / "run")
-    said = start(tmp_path, "--init", str(tmp_path / "model")).stderr
+    said = start(tmp_path, *options).stderr
     last = table["num_hidden_layers"] - 1
     assert re.search(rf"left out: \d+ tensors .* has no place for, the first is 'model.layers.{last}\.", said)
+
+
+def test_what_a_model_makes_again_is_not_called_left_out(tmp_path: Path, published: Path) -> None:
+    """A tied head saved twice, masks and frequencies of older files; a head of its own in a tied model is said."""
+    path = tmp_path / "model.safetensors"
+    weights: dict[str, torch.Tensor] = {}
+    for shard in published.glob("*.safetensors"):
+        weights |= load_file(shard)
+    embedding, mask = weights["model.embed_tokens.weight"], torch.ones(1, 1, 24, 24, dtype=torch.bool)
+    again = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "h.0.attn.bias": mask,
+        "h.0.attn.masked_bias": torch.tensor(-1e4),
+        "gpt_neox.layers.0.attention.bias": mask.clone(),
+    }
+    needed = tuple(ParamSpec(name, tuple(tensor.shape)) for name, tensor in weights.items())
+    save_file(weights | again | {"lm_head.weight": embedding.clone()}, path)
+    assert Pretrained(tmp_path).left_out(needed) == []
+    other, learnt = embedding.clone(), {"h.0.attn.bias": torch.ones(24)}
+    other[-1, -1] += 1
+    save_file(weights | again | learnt | {"lm_head.weight": other}, path)
+    assert Pretrained(tmp_path).left_out(needed) == ["h.0.attn.bias", "lm_head.weight"]
 
 
 @pytest.mark.parametrize(
