@@ -160,6 +160,13 @@ def end_by_signal(number: int, _: object) -> None:
     raise EndedError(number)
 
 
+def take_signals() -> None:
+    """Unwind on signals of ENDING but those that whoever started us wants ignored: nohup, a shell's background."""
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end_by_signal)
+
+
 def without_nan(value: object) -> object:
     """JSON has no NaN: None instead."""
     if isinstance(value, dict):
@@ -174,8 +181,7 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     options.out.mkdir(parents=True, exist_ok=True)
-    for number in ENDING:
-        signal.signal(number, end_by_signal)
+    take_signals()
     work = Path(tempfile.mkdtemp(prefix="dilocoxd-demo-"))
     try:
         report = run(options, work)

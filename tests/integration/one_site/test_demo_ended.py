@@ -35,7 +35,18 @@ def said_by_sites(folder: Path) -> str:
 
 
 def test_demo_whose_terminal_is_closed_leaves_no_site(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.demo", "--sites", "1", "--no-faults", "--out", str(tmp_path / "out")]
+    heard = ["env", "--default-signal=HUP"]  # tests under nohup would hand its deafness on
+    command = [
+        *heard,
+        sys.executable,
+        "-m",
+        "tests.demo",
+        "--sites",
+        "1",
+        "--no-faults",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     environment = {**os.environ, "TMPDIR": tempfile.mkdtemp(dir=tmp_path), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
