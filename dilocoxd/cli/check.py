@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dilocoxd.answers.words import wrapped
+from dilocoxd.cli.screens.layout import facts, width
 from dilocoxd.cli.shell.offers import presets
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.fields import Section
@@ -61,7 +63,9 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
     the daemon would accept the files and 78 with one sentence per problem if not.
     """
     if explain:
-        click.echo("# run.toml\n\n" + explanation(Manifest) + "# site.toml\n\n" + explanation(SiteConfig))
+        columns = width(is_wide=False)
+        text = "# run.toml\n\n" + explanation(Manifest) + "# site.toml\n\n" + explanation(SiteConfig)
+        click.echo("\n".join(part for line in text.split("\n") for part in wrapped(line, columns)))
         return 0
     if path is None:
         raise click.UsageError("give a run.toml, a site.toml or a run directory, or --explain")
@@ -168,6 +172,6 @@ def report(found: Checked, *, as_json: bool) -> None:
     if not found.problems:
         click.echo(f"ok{f'  run {run_id}' if run_id else ''}")
     if found.weight is not None:
-        from dilocoxd.cli.configuration.figures import lines
+        from dilocoxd.cli.configuration.figures import rows
 
-        click.echo("\n".join(lines(found.weight)))
+        click.echo(facts(rows(found.weight), width(is_wide=False)))

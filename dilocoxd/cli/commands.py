@@ -40,7 +40,7 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
-from dilocoxd.cli.shell.telling import tell
+from dilocoxd.cli.shell.telling import say, tell
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.loading import read_toml, validated
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
@@ -68,21 +68,21 @@ def run_in_foreground(run_dir: RunDir) -> int:
 
     code = run_daemon(run_dir.path, serve_api)
     if code == DONE:
-        click.echo(last_line(run_dir))
+        say(*last_line(run_dir))
     return code
 
 
-def last_line(run_dir: RunDir) -> str:
-    """After a clean end: the run is over, or how to go on."""
+def last_line(run_dir: RunDir) -> tuple[str, str]:
+    """After a clean end: the run is over, or it is stopped; and the command to go on with."""
     manifest = load_manifest(run_dir.run_toml)
     path = shown_path(run_dir.path)
     if manifest.run.stop_after_tokens:
         log = EntryLog(run_dir.log, manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
         tokens = sum(one.tokens for signed in log.entries() for one in signed.entry.contributions)
         if tokens >= manifest.run.stop_after_tokens:
-            on = f"go on with: dilocoxd start --from {shlex.quote(path)}"
-            return f"complete: the run in {path} has its {tokens:,} tokens, in {log.height} rounds; {on}"
-    return f"stopped; go on with: dilocoxd run {shlex.quote(path)}"
+            done = f"complete: the run in {path} has its {tokens:,} tokens, in {log.height} rounds"
+            return f"{done}; go on with:", f"dilocoxd start --from {shlex.quote(path)}"
+    return "stopped; go on with:", f"dilocoxd run {shlex.quote(path)}"
 
 
 def shown_path(path: Path) -> str:
@@ -135,14 +135,14 @@ def announce_run(run_dir: RunDir) -> None:
     for warning in manifest.warnings():
         tell(f"warning: {warning}")
     peer_id = load(run_dir.identity(site)).peer_id
-    click.echo(f"run        {manifest.run_id}")
-    click.echo(f"directory  {run_dir.path}")
+    say(f"run        {manifest.run_id}")
+    say(f"directory  {run_dir.path}")
     if site.api.port:
-        click.echo(f"status     dilocoxd status http://{site.api.host}:{site.api.port}")
+        say("status    ", f"dilocoxd status http://{site.api.host}:{site.api.port}")
     found(run_dir, manifest, peer_id)
     link = join_link(run_dir, manifest, site, peer_id)
     if manifest.admission.mode == "invite" and link.invite is None:
-        click.echo("another machine joins with a link that an authority of the run makes: dilocoxd invite RUN_DIR")
+        say("another machine joins with a link that an authority of the run makes:", "dilocoxd invite RUN_DIR")
         return
     warn_of_address(link.address)
     click.echo("another machine joins with:")

@@ -7,6 +7,7 @@ import click
 
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.overrides import split_settings
+from dilocoxd.cli.screens.layout import facts, width
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.exchange.cost import Link
@@ -64,8 +65,6 @@ def plan(
     if as_json:
         click.echo(json.dumps(values(found, advice), indent=1))
         return 0
-    for name, text in lines(manifest, place, found):
-        click.echo(f"{name:<11}{text}")
-    for text in advice_lines(advice, found):
-        click.echo(f"{'better':<11}{text}")
+    rows = lines(manifest, place, found) + [("better", text) for text in advice_lines(advice, found)]
+    click.echo(facts(rows, width(is_wide=False)))
     return 0

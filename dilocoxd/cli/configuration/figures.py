@@ -55,14 +55,17 @@ def _exchange_s(manifest: Manifest, weight: Footprint, bit_per_s: float) -> floa
     return exchange_cost(work, Link(bit_per_s, bit_per_s, ROUND_TRIP_S)).total_s
 
 
-def lines(found: Figures) -> list[str]:
-    """One fact a line."""
+def rows(found: Figures) -> list[tuple[str, str]]:
+    """(name, text) of each fact."""
     times = ", ".join(f"{in_seconds(seconds)} at {mbit} Mbit/s" for mbit, seconds in found.exchange_s.items())
+    stage = in_decimal(found.trainer_bytes, "B")
     return [
-        f"model       {found.parameters:,} parameters",
-        f"memory      {in_decimal(found.memory_bytes, 'B')} on one node; its fullest stage"
-        f" {in_decimal(found.trainer_bytes, 'B')}",
-        f"disk        {in_decimal(found.disk_bytes, 'B')}",
-        f"payload     {in_decimal(found.payload_bytes, 'B')} a round, each way",
-        f"exchange    {times} ({NUM_SITES} sites, round trip {ROUND_TRIP_S * 1000:g} ms; `dilocoxd plan` for yours)",
+        ("model", f"{found.parameters:,} parameters"),
+        ("memory", f"{in_decimal(found.memory_bytes, 'B')} on one node; its fullest stage {stage}"),
+        ("disk", in_decimal(found.disk_bytes, "B")),
+        ("payload", f"{in_decimal(found.payload_bytes, 'B')} a round, each way"),
+        (
+            "exchange",
+            f"{times} ({NUM_SITES} sites, round trip {ROUND_TRIP_S * 1000:g} ms; `dilocoxd plan` for yours)",
+        ),
     ]

@@ -49,7 +49,7 @@ def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> No
     last = [signed.entry for signed in logs[0].entries()][-1]
     assert of_a["tokens"] - sum(c.tokens for c in last.contributions) < TOKENS, "nothing comes after the end"
     has = f"{of_a['tokens']:,} tokens, in {of_a['height']} rounds"
-    assert last_line(open_run_dir(a.run_dir)).startswith(f"complete: the run in {a.run_dir} has its {has}; ")
+    assert last_line(open_run_dir(a.run_dir))[0].startswith(f"complete: the run in {a.run_dir} has its {has}; ")
     stopped = events_of(b, "daemon.stopped")[-1]
     assert stopped["reason"] == f"the run is complete: {of_b['tokens']:,} tokens in {of_b['height']} rounds"
 
@@ -62,7 +62,7 @@ def test_another_run_goes_on_from_where_one_ended(tmp_path: Path) -> None:
     with sites(a):
         a.start()
         assert wait_end(a) == 0
-    words = last_line(open_run_dir(a.run_dir)).partition("go on with: dilocoxd ")[2].split()
+    words = last_line(open_run_dir(a.run_dir))[1].removeprefix("dilocoxd ").split()
     assert words == ["start", "--from", str(a.run_dir)]
     c = found_run(tmp_path, "c", *words[1:], "--set", "run.stop_after_tokens=2000000")
     parent = f"{load_manifest(a.run_dir / 'run.toml').run_id}@{log_of(a).height}"

@@ -4,38 +4,51 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import struct
 import sys
 import termios
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.answers.words import wrapped
-from dilocoxd.cli.main import main
-from dilocoxd.cli.shell.telling import tell
+from dilocoxd.cli.commands import last_line
+from dilocoxd.cli.main import cli, main
+from dilocoxd.cli.shell.telling import say, tell
+from dilocoxd.store.rundir import open_run_dir
 
 Show = Callable[[Callable[[], object], int], list[str]]
 LONG = "warning: the address in the link is private: give one that leads here with `dilocoxd run RUN --announce HOST`"
 
 
+def all_of(master: int) -> bytes:
+    """What comes until the other end of the terminal is closed."""
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux tells that it is
+        while data := os.read(master, 8000):
+            shown += data
+    return shown
+
+
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Show:
-    """Lines that stderr shows, as a terminal of so many columns, of what a function tells."""
+    """Lines that a terminal of so many columns shows of what a function tells."""
 
     def show(told: Callable[[], object], columns: int) -> list[str]:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        with os.fdopen(slave, "w") as stream:
-            monkeypatch.setattr(sys, "stderr", stream)
-            told()
-        shown = b""
-        with contextlib.suppress(OSError):  # how Linux tells that the other end of a terminal is closed
-            while data := os.read(master, 8000):
-                shown += data
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with ThreadPoolExecutor(1) as reader:
+            shown = reader.submit(all_of, master)  # a terminal that nobody reads is full soon
+            with os.fdopen(slave, "w") as stream:
+                monkeypatch.setattr(sys, "stdout", stream)
+                monkeypatch.setattr(sys, "stderr", stream)
+                told()
         os.close(master)
-        return shown.decode().removesuffix("\r\n").split("\r\n")
+        return shown.result().decode().removesuffix("\r\n").split("\r\n")
 
     return show
 
@@ -57,6 +70,46 @@ def test_pipe_and_terminal_that_does_not_tell_its_width_get_one_line(
     tell(f"{LONG}\n{LONG}")
     assert capsys.readouterr().err == f"{LONG}\n{LONG}\n"
     assert on_terminal(lambda: tell(LONG), 0) == [LONG]
+
+
+FIRST = ["--host", "127.0.0.1", "--port", "31337", "--dir", "run"]
+NUMBER_OF_NEXT_LINE = re.compile(r"^(B|kB|MB|GB|ms|s|min|h|d|Mbit/s)\b")
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["init", "tiny", *FIRST],
+        ["init", "tiny", *FIRST, "--set", f'admission.authorities=["{"8a" * 32}"]'],
+        ["plan", "small", "--link", "100M", "--sites", "3"],
+        ["check-config", "small"],
+        ["check-config", "--explain"],
+    ],
+    ids=["init", "init-invite", "plan", "check-config", "explain"],
+)
+def test_what_the_first_commands_say_fits_a_terminal(
+    on_terminal: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], columns: int
+) -> None:
+    """A terminal broke them in the middle of words; `start` says what `init` says, and the last line."""
+    monkeypatch.chdir(tmp_path)
+
+    def told() -> None:
+        assert cli.main(typed, standalone_mode=False) == 0
+        if typed[0] == "init":
+            say(*last_line(open_run_dir(Path("run"))))
+
+    shown = on_terminal(told, columns)
+    long = [line for line in shown if len(line) > columns and " " in line.strip()]
+    assert all(line.startswith("  dilocoxd ") for line in long), "only commands to copy are longer"
+    assert not [line for line in shown if NUMBER_OF_NEXT_LINE.match(line.strip())], shown
+    assert len(shown) > 5
+
+
+def test_a_command_stands_whole_below_the_words_that_leave_it_no_room(on_terminal: Show) -> None:
+    told = ("stopped; go on with:", "dilocoxd run 'a run of mine'")
+    assert on_terminal(lambda: say(*told), 40) == ["stopped; go on with:", "  dilocoxd run 'a run of mine'"]
+    assert on_terminal(lambda: say(*told), 60) == [" ".join(told)]
 
 
 @pytest.mark.parametrize(
