@@ -114,15 +114,23 @@ def new_manifest(target: str | None, changes: Sections, origin: Origin = Origin(
 
 
 def make_run(
-    manifest: Manifest, site: SiteConfig, directory: str | None, authority: SigningKey | None = None
+    manifest: Manifest,
+    site: SiteConfig,
+    directory: str | None,
+    authority: SigningKey | None = None,
+    complete: Callable[[RunDir], object] = lambda _made: None,
 ) -> RunDir:
-    """The run directory of a new run, with an identity, and what its founder needs to invite others."""
+    """The run directory of a new run, with an identity, and what its founder needs to invite others.
+
+    `complete` adds what else the run needs to be whole.
+    """
     from dilocoxd.swarm.discovery.identity import load_or_create
 
     def prepare(made: RunDir) -> None:
         if authority is not None:
             write_secret(made.authority_key, authority.seed.hex())
         found(made, manifest, load_or_create(made.identity(in_force(site))).peer_id)
+        complete(made)
 
     return create_run_dir(Path(directory or manifest.run_id), manifest, site, prepare)
 
@@ -177,14 +185,17 @@ def created_from(
     require_documents(manifest, stores)
     shared = {one.name for one in manifest.data.sources if not one.private}
     require_cut(manifest, {name: path for name, path in stores.items() if name in shared})
-    near = Path(directory or manifest.run_id)
+    # Not the run's id, which no second call has: what a killed one left is found by its name, and has gigabytes.
+    near = Path(directory or manifest.run.name)
     with made_first_state(manifest, origin.first_state, near) as first:
         named = with_tokenizer_files(first.manifest, origin.tokenizer)
         final, authority = with_authority(pin(named, effective, str(origin.tokenizer or "")))
-        run_dir = make_run(final, site, directory, authority)
-        origin.copy_tokenizer(run_dir.path)
-        first.publish(run_dir, final)
-    return run_dir
+
+        def complete(made: RunDir) -> None:
+            origin.copy_tokenizer(made)
+            first.publish(made, final)
+
+        return make_run(final, site, directory, authority, complete)
 
 
 def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifest, dict[str, str]]:

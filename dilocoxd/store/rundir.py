@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.credentials import IDENTITY, credential
-from dilocoxd.store.durable import write_file
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, write_file
 
 _OWN_NAMES: Final = frozenset(
     (
@@ -35,6 +36,8 @@ _OWN_NAMES: Final = frozenset(
     )
 )
 """What a start that was cut short may have left, and what the root of a disk has."""
+_OF_A_RUN: Final = ("membership", "invite", "members.json", "checkpoint")
+"""Files that no other run can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ class RunDir:
     @property
     def snapshots(self) -> Path:
         return self.path / "snapshots"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Files of a tokenizer that the run's creator gave."""
+        return self.path / "tokenizer"
 
     @property
     def site(self) -> Path:
@@ -179,12 +187,50 @@ def check_new_run_dir(path: Path, site: SiteConfig) -> None:
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be used ({error.strerror}); give --dir a writable place") from error
-    foreign = sorted(names - _OWN_NAMES - {Path(site.paths.identity).name, Path(site.api.token_file).name})
+    own = {*_OWN_NAMES, Path(site.paths.identity).name, Path(site.api.token_file).name}
+    foreign = sorted(names - own - _cut_short(RunDir(path), names, site))
     if foreign:
         raise ConfigError(
             f"{path}: is no run directory, and has other files in it ({', '.join(foreign[:3])}); give --dir a new or"
             " empty folder"
         )
+
+
+def _cut_short(run_dir: RunDir, names: set[str], site: SiteConfig) -> set[str]:
+    """Which of `names`, all that is there, a start that was killed left of a run that never was."""
+    left = {_half("site.toml")}
+    if _is_cut_short(run_dir, names):
+        identity = Path(site.paths.identity).name
+        left |= {name for name in names if name.startswith(f".{identity}.")}
+        left |= {"tokenizer", *_OF_A_RUN, *map(_half, (*_OF_A_RUN, "run.toml", "authority.key", identity))}
+    return left & names
+
+
+def _is_cut_short(run_dir: RunDir, names: set[str]) -> bool:
+    """A start writes site.toml first, run.toml last, and no log; anything else is not a start's to remove."""
+    return "site.toml" in names and "run.toml" not in names and not any(run_dir.log.glob("*"))
+
+
+def _half(name: str) -> str:
+    return name + TEMPORARY_SUFFIX
+
+
+def _forget_cut_short(run_dir: RunDir, site: SiteConfig) -> None:
+    """Remove what a start that was killed left, or the new run takes it for its own. Raises ConfigError.
+
+    The identity stays, and so does an authority's key: they are the operator's, whatever the run.
+    """
+    names = {entry.name for entry in run_dir.path.iterdir()}
+    left = [run_dir.path / name for name in sorted(_cut_short(run_dir, names, site))]
+    if _is_cut_short(run_dir, names):
+        left += [run_dir.snapshots / "0"]
+    try:
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: of a start that was killed, cannot be removed ({error.strerror}); give --dir a new folder"
+        ) from error
 
 
 def create_run_dir(
@@ -204,6 +250,7 @@ def create_run_dir(
         raise ConfigError(f"{path}: cannot be created ({error.strerror}); give --dir a writable place") from error
     with run_dir.locked():
         check_new_run_dir(path, site)
+        _forget_cut_short(run_dir, site)
         write_file(run_dir.site_toml, site.to_toml().encode("utf-8"))
         prepare(run_dir)
         # Last: its presence says that the directory is complete.

@@ -31,7 +31,7 @@ from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.config.site import SiteConfig, in_force
+from dilocoxd.config.site import SiteConfig, in_force, load_site
 from dilocoxd.config.site_fit import volume_list, volumes_here
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
@@ -90,9 +90,12 @@ def join(
             joined_first_state(manifest, own_files, near, access) as first,
             joined_tokenizer(manifest, near, access) as tokenizer,
         ):
-            run_dir = joined_run_dir(manifest, tables, directory, pin, who)
-            first.publish(run_dir, manifest)
-            tokenizer.publish(run_dir)
+
+            def complete(run_dir: RunDir) -> None:
+                tokenizer.publish(run_dir)
+                first.publish(run_dir, manifest)
+
+            run_dir = joined_run_dir(manifest, tables, directory, pin, who, complete)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
 
@@ -119,16 +122,23 @@ def joined_run_dir(
     directory: str | None,
     check_site: Callable[[SiteConfig], None],
     who: Newcomer,
+    complete: Callable[[RunDir], object] = lambda _made: None,
 ) -> RunDir:
     """The run directory for this run: a new one, or the one that an earlier join made, changed by `tables`.
 
-    `check_site` is asked before anything is written. Addresses of an earlier join stay, behind the new ones.
+    `check_site` is asked before anything is written; `complete` adds what else the run needs to be whole. Addresses of
+    an earlier join stay, behind the new ones.
     """
+
+    def prepare(made: RunDir) -> None:
+        who.move_into(made, manifest, in_force(load_site(made.site_toml)))
+        complete(made)
+
     path = Path(directory or manifest.run_id)
     if not (path / "run.toml").exists():
         site = validated(SiteConfig, tables, source="options")
         check_site(in_force(site))
-        return create_run_dir(path, manifest, site, lambda made: who.move_into(made, manifest, in_force(site)))
+        return create_run_dir(path, manifest, site, prepare)
     run_dir = open_run_dir(path)
     known = load_manifest(run_dir.run_toml)
     if known.run_id != manifest.run_id:
@@ -143,7 +153,7 @@ def joined_run_dir(
     with run_dir.locked():
         check_site(site)
         keep(run_dir, changes)
-        who.move_into(run_dir, manifest, site)
+        prepare(run_dir)
     return run_dir
 
 

@@ -21,6 +21,7 @@ from dilocoxd.machines.admission.authority_book import KnownChange, recalled
 from dilocoxd.machines.admission.certificates import check_membership
 from dilocoxd.store.admission import write_authorities, write_checkpoint, write_secret
 from dilocoxd.store.credentials import IDENTITY, credential
+from dilocoxd.store.durable import write_file
 from dilocoxd.store.rundir import RunDir, open_run_dir
 from dilocoxd.wire.admission import MembershipProof
 from dilocoxd.wire.authorities import AuthorityChange
@@ -114,8 +115,7 @@ class Newcomer:
         key = run_dir.identity(site)
         if not key.exists():
             key.parent.mkdir(parents=True, exist_ok=True)
-            key.touch(mode=0o600)
-            key.write_bytes(self.key.read_bytes())
+            write_file(key, self.key.read_bytes(), mode=0o600)
         if manifest.admission.mode == "invite" and self.proof is not None:
             keep_membership(run_dir, self.proof)
         if self.way:

@@ -76,7 +76,7 @@ def joined_first_state(manifest: Manifest, init: Path | None, near: Path, access
             raise ConfigError(f"--init {init}: this run starts from scratch, not from pretrained weights; leave it out")
         yield FirstState(manifest)
         return
-    if (near / "snapshots" / "0").is_dir():
+    if (near / "run.toml").exists() and (near / "snapshots" / "0").is_dir():
         yield FirstState(manifest)  # an earlier join brought it
         return
     with _beside(near) as folder:

@@ -14,7 +14,9 @@ from dilocoxd.config import hugging_face
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections import own_module
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.durable import write_file
 from dilocoxd.store.installed_models import installed_model
+from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained.tokenizer import FILE_NAMES, TOKENIZER_NAME, TokenizerFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,15 +92,18 @@ class Origin:
             return {"base": base} if base else {}
         return {"base": str(self.init.absolute())} if self.lora and self.init is not None else {}
 
-    def copy_tokenizer(self, run_dir: Path) -> None:
-        """Put the tokenizer's files into the run directory: export and a lost cache need them. Raises OSError."""
+    def copy_tokenizer(self, run_dir: RunDir) -> None:
+        """Put the tokenizer's files into the run directory: export and a lost cache need them.
+
+        Raises OSError, StoreError.
+        """
         if self.tokenizer is None:
             return
-        folder = run_dir / "tokenizer"
+        folder = run_dir.tokenizer
         folder.mkdir(exist_ok=True)
         for name in FILE_NAMES:
             if (self.tokenizer / name).is_file():
-                (folder / name).write_bytes((self.tokenizer / name).read_bytes())
+                write_file(folder / name, (self.tokenizer / name).read_bytes())
 
 
 def origin_options(function: F) -> F:

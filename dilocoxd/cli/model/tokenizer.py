@@ -50,7 +50,7 @@ class JoinedTokenizer:
         """Copy them into the run directory. Raises StoreError, OSError."""
         if self.folder is None:
             return
-        target = run_dir.path / "tokenizer"
+        target = run_dir.tokenizer
         target.mkdir(exist_ok=True)
         for path in sorted(self.folder.iterdir()):
             write_file(target / path.name, path.read_bytes())
@@ -60,7 +60,8 @@ class JoinedTokenizer:
 def joined_tokenizer(manifest: Manifest, near: Path, access: "Access") -> Iterator[JoinedTokenizer]:
     """The run's tokenizer from a peer, unless an earlier join brought it. Raises ConfigError, StoreError."""
     wanted = manifest.tokenizer.files
-    if not wanted or wanted.items() <= hashes_of(near / "tokenizer").items():
+    is_here = (near / "run.toml").exists() and wanted.items() <= hashes_of(near / "tokenizer").items()
+    if not wanted or is_here:
         yield JoinedTokenizer()
         return
     with tempfile.TemporaryDirectory(prefix="dilocoxd-tokenizer-") as folder:

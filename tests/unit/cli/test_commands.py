@@ -137,6 +137,21 @@ def test_start_that_was_cut_short_is_done_again_in_its_folder(tmp_path: Path) ->
     assert open_run_dir(folder).load()[0].run.name == "tiny"
 
 
+def test_what_no_start_has_left_is_not_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    (folder / "snapshots" / "0").mkdir(parents=True)
+    (folder / "checkpoint").write_text("of another program")
+    (folder / "snapshots" / "0" / "mine").write_text("mine")
+    invoke("init", "tiny", "--dir", str(folder))
+    assert (folder / "checkpoint").read_text() == "of another program"
+    assert (folder / "snapshots" / "0" / "mine").exists()
+    (folder / "run.toml").unlink()
+    (folder / "tokenizer").mkdir()
+    (folder / "log" / "000000000000.entry").write_text("somebody trained here")
+    with pytest.raises(ConfigError, match=r"has other files in it \(tokenizer\)"):
+        invoke("init", "tiny", "--dir", str(folder))
+
+
 def test_two_that_make_one_directory_do_not_meet(tmp_path: Path) -> None:
     manifest, folder = new_manifest("tiny", {}), tmp_path / "run"
 
