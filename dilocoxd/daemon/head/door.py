@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
 from dilocoxd.site_names import is_site_name
-from dilocoxd.wire.local.node import PART_PLACE, HeadHello, NodeHello
+from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello
 
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
@@ -71,7 +71,7 @@ class WaitingNode:
 
 
 class NodeDoor:
-    """`listen`, then `serve`; `take` is for parts."""
+    """`listen`, then `serve`; `take` is for a part, `take_all` for the stages of a generation."""
 
     def __init__(self, host: str, port: int, key: bytes, incarnation: str) -> None:
         """`incarnation`: names this start of the head."""
@@ -187,9 +187,8 @@ class NodeDoor:
         *,
         holds: str = "",
         patience_s: float = CHOICE_S,
-        kind: str = PART_PLACE,
     ) -> WaitingNode:
-        """A connection for the part, or stage (`kind`), that is called `served`, for the caller to close.
+        """A connection for the part that is called `served`, for the caller to close.
 
         `waits` is called when there is none yet. `holds`: its buffers are on the node that says this, and only
         there it can go on (`new_incarnation`).
@@ -201,31 +200,73 @@ class NodeDoor:
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            node = self._chosen(served, kind, holds=holds, is_patient=waited < patience_s)
+            node = self._chosen(served, holds=holds, is_patient=waited < patience_s)
             if node is not None:
                 self._waiting.remove(node)
                 return node
             if not has_told:
                 has_told = True
                 waits()
-            if holds and waited >= COMEBACK_S and self._chosen(served, kind, holds="", is_patient=False) is not None:
+            if holds and waited >= COMEBACK_S and self._chosen(served, holds="", is_patient=False) is not None:
                 raise PlaceLost(
                     f"its node did not come back within {COMEBACK_S:g} s and another one has room; what it held in"
                     " memory is given up"
                 )
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._changed.wait()
+            await self._until_changed()
         raise WorkerError("the site stops")
+
+    async def take_all(
+        self, served: Sequence[str], patience_s: Sequence[float], seen: Callable[[int, WaitingNode | None], None]
+    ) -> list[WaitingNode]:
+        """A connection for each of the stages that are called so, in this order, for the caller to close.
+
+        None is taken before there is one for each: the door sees the end of those that wait, and nobody that of
+        those that were taken. `seen(index, node)` is called at each look, with what a stage would have now.
+        `patience_s`: so long a stage has only the node that ran it. Raises WorkerError when the site stops.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while not self._is_stopping:
+            waited = loop.time() - started
+            self._forget_dead()
+            found = self._matched(served, [waited < each for each in patience_s])
+            for index, node in enumerate(found):
+                seen(index, node)
+            nodes = [node for node in found if node is not None]
+            if len(nodes) == len(served):
+                self._waiting = [each for each in self._waiting if each not in nodes]
+                return nodes
+            await self._until_changed()
+        raise WorkerError("the site stops")
+
+    async def _until_changed(self) -> None:
+        """Or a second: nobody tells of connections that end."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._changed.wait()
 
     def _forget_dead(self) -> None:
         for node in [each for each in self._waiting if not each.is_alive()]:
             node.sock.close()
             self._waiting.remove(node)
 
-    def _chosen(self, served: str, kind: str, *, holds: str, is_patient: bool) -> WaitingNode | None:
-        waiting = [each for each in self._waiting if each.hello.kind == kind]
+    def _matched(self, served: Sequence[str], is_patient: Sequence[bool]) -> list[WaitingNode | None]:
+        """Each stage's own node first: one that misses its node does not take that of another, which would then miss
+        one in its turn, and the operator would hear of the wrong machine."""
+        free = [each for each in self._waiting if each.hello.kind == STAGE_PLACE]
+        own: list[WaitingNode | None] = []
+        for name in served:
+            own.append(next((each for each in free if each.hello.served == name), None))
+            free = [each for each in free if each is not own[-1]]
+        free.sort(key=lambda each: bool(each.hello.served))
+        return [
+            node or (free.pop(0) if free and not waits_on else None)
+            for node, waits_on in zip(own, is_patient, strict=True)
+        ]
+
+    def _chosen(self, served: str, *, holds: str, is_patient: bool) -> WaitingNode | None:
+        waiting = [each for each in self._waiting if each.hello.kind == PART_PLACE]
         own = [each for each in waiting if each.hello.served == served]
         if holds:
             holding = [each for each in own if each.hello.incarnation == holds]

@@ -6,6 +6,7 @@ Each generation of trainers takes a node anew: what a stage needs is the head's,
 import asyncio
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +16,6 @@ from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.ipc.client import NODE_SERVED_VARIABLE
-from dilocoxd.wire.local.node import STAGE_PLACE
 
 AWAY_STAGE_MODULE: Final = "dilocoxd.trainer.away.main"
 
@@ -32,42 +32,39 @@ class StageAway:
 
 
 class NodeStagePlace:
-    """Of one stage. Implements StagePlace (daemon/workers/ranks.py)."""
+    """Of one stage."""
 
-    def __init__(self, door: NodeDoor, fork_server: ForkServer, stage: StageAway, last_nodes: LastNodes) -> None:
-        self.here = stage.ranks
-        self._door = door
+    def __init__(self, fork_server: ForkServer, stage: StageAway, last_nodes: LastNodes) -> None:
+        self.stage = stage
         self._fork_server = fork_server
-        self._stage = stage
         self._last_nodes = last_nodes
-        node = last_nodes.of(stage.served)
-        self.seen = NodeStage(stage=stage.number, node=node, state="starting", since=time.time())
+        self.seen = NodeStage(stage=stage.number, node=self.last_node, state="starting", since=time.time())
         """For people."""
 
+    @property
+    def last_node(self) -> str:
+        """That ran it last; empty: none did."""
+        return self._last_nodes.of(self.stage.served)
+
     def _note(self, state: Literal["starting", "waiting", "running"], node: str) -> None:
-        self.seen = dataclasses.replace(self.seen, state=state, node=node, since=time.time())
+        if (self.seen.state, self.seen.node) != (state, node):
+            self.seen = dataclasses.replace(self.seen, state=state, node=node, since=time.time())
 
-    def _note_wait(self) -> None:
-        if self.seen.state != "waiting":
-            self._note("waiting", self.seen.node)
-
-    async def take(self) -> "TakenStage":
-        """See StagePlace. The node that had it last is waited for a little: stages stay where they are."""
-        patience_s = CHOICE_S if self.seen.node else 0.0
-        taken = await self._door.take(
-            self._stage.served, self._note_wait, patience_s=patience_s, kind=STAGE_PLACE
-        )  # fmt: skip
-        self._note("starting", taken.who)
-        return TakenStage(self, taken)
+    def note_found(self, node: WaitingNode | None) -> None:
+        """The one that it would have now."""
+        if node is None:
+            self._note("waiting", self.last_node)
+        else:
+            self._note("starting", node.who)
 
     async def start(self, taken: WaitingNode, launch: ForkLaunch) -> Workers:
         """See TakenNode."""
-        more = {NODE_SERVED_VARIABLE: self._stage.served}
+        more = {NODE_SERVED_VARIABLE: self.stage.served}
         workers = await self._fork_server.start(
-            taken.given_to(launch, AWAY_STAGE_MODULE, self._stage.key_path, more)
+            taken.given_to(launch, AWAY_STAGE_MODULE, self.stage.key_path, more)
         )  # fmt: skip
         self._note("running", taken.who)
-        await asyncio.to_thread(self._last_nodes.note, self._stage.served, taken.who)
+        await asyncio.to_thread(self._last_nodes.note, self.stage.served, taken.who)
         return workers
 
 
@@ -85,3 +82,24 @@ class TakenStage:
     def close(self) -> None:
         """See TakenNode."""
         self.node.sock.close()
+
+
+class NodeStages:
+    """All stages of a site that run on nodes. Implements StagePlaces (daemon/workers/ranks.py)."""
+
+    def __init__(self, door: NodeDoor, places: Sequence[NodeStagePlace]) -> None:
+        """`places`: in the order of the pipeline."""
+        self.num = len(places)
+        self.here = places[0].stage.ranks
+        self._door = door
+        self._places = places
+
+    async def take(self) -> list[TakenStage]:
+        """See StagePlaces. The node that had a stage last is waited for a little: stages stay where they are."""
+        places = self._places
+        taken = await self._door.take_all(
+            [place.stage.served for place in places],
+            [CHOICE_S if place.last_node else 0.0 for place in places],
+            lambda index, node: places[index].note_found(node),
+        )
+        return [TakenStage(place, node) for place, node in zip(places, taken, strict=True)]

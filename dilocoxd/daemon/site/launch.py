@@ -180,5 +180,5 @@ def trainer_settings(settings: SiteSettings, mark: str, socket_path: Path, nodes
         settings.run_directory,
         settings.trainer_start_timeout_s,
         settings.node_address[0] if nodes.stages else ADDRESS,
-        nodes.stages,
+        nodes.stage_places,
     )

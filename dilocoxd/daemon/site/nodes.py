@@ -8,7 +8,7 @@ from dilocoxd.answers.nodes import Nodes
 from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.head.place import NodePlace, PartAway
-from dilocoxd.daemon.head.stage import NodeStagePlace, StageAway
+from dilocoxd.daemon.head.stage import NodeStagePlace, NodeStages, StageAway
 from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.errors import ConfigError, StoreError
@@ -64,11 +64,14 @@ class SiteNodes:
             for index, name in parts.items()
         ]
         self.stages = [
-            NodeStagePlace(
-                self.door, fork_server, StageAway(index, name, settings.stage_ranks, key_path), last_nodes
-            )
+            NodeStagePlace(fork_server, StageAway(index, name, settings.stage_ranks, key_path), last_nodes)
             for index, name in stages.items()
-        ]  # fmt: skip
+        ]
+
+    @property
+    def stage_places(self) -> NodeStages | None:
+        """Of the trainers that run on nodes; None: all run here."""
+        return NodeStages(self.door, self.stages) if self.door is not None and self.stages else None
 
     async def serve(self) -> None:
         """Let nodes in until cancelled. Raises ConfigError if the address cannot be listened on."""

@@ -27,14 +27,17 @@ class TakenNode(Protocol):
         """Our end of the connection; a process that was started has its own."""
 
 
-class StagePlace(Protocol):
-    """Where the ranks of one stage run: on a node (daemon/head/stage.py)."""
+class StagePlaces(Protocol):
+    """Where the ranks of the last stages run: on nodes (daemon/head/stage.py)."""
 
+    num: int
+    """Stages."""
     here: int
-    """Ranks of the stage."""
+    """Ranks of each."""
 
-    async def take(self) -> TakenNode:
-        """A node with room, for the caller to close; waits for one. Raises WorkerError when the site stops."""
+    async def take(self) -> Sequence[TakenNode]:
+        """A node with room for each stage, for the caller to close; waits until there are all of them. Raises
+        WorkerError when the site stops."""
 
 
 def listen(address: str = ADDRESS) -> socket.socket:
@@ -61,24 +64,23 @@ def with_ranks(launch: ForkLaunch, num_ranks: int, listener: socket.socket, here
 
 
 async def start_ranks(
-    launch: ForkLaunch, num_ranks: int, here: WorkerPlace, away: Sequence[StagePlace], address: str = ADDRESS
+    launch: ForkLaunch, num_ranks: int, here: WorkerPlace, away: StagePlaces | None, address: str = ADDRESS
 ) -> Workers:
     """All ranks of a generation, the last ones `away`, as soon as there are nodes for them.
 
     Raises WorkerError, OSError; then none of them runs.
     """
-    num_here = num_ranks - sum(place.here for place in away)
+    num_here = num_ranks - (away.num * away.here if away is not None else 0)
     with contextlib.ExitStack() as stack:
-        nodes = []
-        for place in away:
-            nodes.append(await place.take())
-            stack.callback(nodes[-1].close)
+        nodes = await away.take() if away is not None else ()
+        for node in nodes:
+            stack.callback(node.close)
         listener = stack.enter_context(listen(address))
         whole = with_ranks(launch, num_ranks, listener, num_here)
         started = [await here.start(whole)]
-        first = num_here
-        for place, node in zip(away, nodes, strict=True):
-            common = {**whole.environments[0], "RANK": str(first), "LOCAL_WORLD_SIZE": str(place.here)}
+        for index, node in enumerate(nodes):
+            assert away is not None
+            first = num_here + index * away.here
+            common = {**whole.environments[0], "RANK": str(first), "LOCAL_WORLD_SIZE": str(away.here)}
             started.append(await node.start(dataclasses.replace(launch, environments=(common,), header="")))
-            first += place.here
         return Workers.together(started)

@@ -7,7 +7,7 @@ anchor. Ranks are forks of the fork server, so that a generation costs no import
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,7 @@ from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.hang_dump import dump_of, left_by_nccl
 from dilocoxd.daemon.workers.local_server import Connection
-from dilocoxd.daemon.workers.ranks import ADDRESS, StagePlace, start_ranks
+from dilocoxd.daemon.workers.ranks import ADDRESS, StagePlaces, start_ranks
 from dilocoxd.daemon.workers.supervisor import nap
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.client import LINK_LOST_STATUS
@@ -58,7 +58,7 @@ class TrainerSettings:
     """Between start and TrainerReady; every sign of life starts it again."""
     address: str = ADDRESS
     """Where the ranks meet."""
-    away: Sequence[StagePlace] = ()
+    away: StagePlaces | None = None
     """Of the last stages, which run on nodes."""
 
 
@@ -273,7 +273,8 @@ class Trainer:
 
     def _is_link_lost(self, workers: Workers) -> bool:
         """A process that stands for a stage has met the end of its connection: nobody failed."""
-        first = len(workers.pids) - len(self._settings.away)
+        away = self._settings.away
+        first = len(workers.pids) - (away.num if away is not None else 0)
         return any(workers.status(index) == LINK_LOST_STATUS for index in range(first, len(workers.pids)))
 
     def _grace_s(self, generation: TrainerLife) -> float:
