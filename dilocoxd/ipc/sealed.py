@@ -7,9 +7,12 @@ left out or out of order does not open. There is no handshake beside that: who o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -33,9 +36,17 @@ _NONCE_BYTES: Final = 12
 _INFO: Final = b"dilocoxd node link 1"
 FAILED_STATUS: Final = 1
 SILENCE_S: Final = 5
-"""Of the other machine, until the kernel ends a connection on which nothing was on its way."""
+"""Of the other machine's kernel, whatever is or is not on its way, until we end a connection ourselves."""
 STALL_S: Final = 20
-"""The same while bytes are on their way: a process that is not read for so long does not count as alive either."""
+"""A process that reads nothing for so long does not count as alive either, though its kernel answers. The kernel ends
+the connection then; with this it no longer counts keepalive probes, and would see a silent machine no sooner."""
+LOOK_INTERVAL_S: Final = 1.0
+UNANSWERED_MIN: Final = 2
+"""Probes, or the same bytes sent again: a machine that nobody asked anything is not silent, and nor is one that was not
+asked because we stood still ourselves."""
+_RETRANSMITS, _PROBES, _LAST_DATA, _LAST_ACK = 2, 3, 52, 56
+_TCP_INFO_BYTES = 60
+"""Places in the kernel's struct tcp_info: two bytes, and milliseconds as u32."""
 
 
 def read_node_key(path: Path) -> bytes:
@@ -109,13 +120,22 @@ def new_salt() -> bytes:
 
 
 def end_when_silent(sock: socket.socket) -> None:
-    """Let the kernel end a connection whose other machine is gone: nobody needs to say so."""
+    """Let the kernel ask whether the other machine is there (`is_silent`), and end what stalls: nobody else does."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENCE_S - 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_S * 1000)
+
+
+def is_silent(sock: socket.socket) -> bool:
+    """The other machine has answered nothing for SILENCE_S, and was asked. False for one that is not read from, as long
+    as its kernel answers. Raises OSError."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    if max(info[_RETRANSMITS], info[_PROBES]) < UNANSWERED_MIN:
+        return False
+    heard_ms = min(struct.unpack_from("=I", info, place)[0] for place in (_LAST_DATA, _LAST_ACK))
+    return bool(heard_ms >= SILENCE_S * 1000)
 
 
 class SealedSocket:
@@ -124,6 +144,18 @@ class SealedSocket:
     def __init__(self, sock: socket.socket, seal: Seal) -> None:
         self._socket = sock
         self._seal = seal
+        self._end = "the node closed the connection"
+
+    def watch(self) -> None:
+        """End the connection when the other machine is silent: a thread looks now and then, as long as it lives."""
+        threading.Thread(target=self._watch, name="silence of a node", daemon=True).start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended otherwise
+            while not is_silent(self._socket):
+                time.sleep(LOOK_INTERVAL_S)
+            self._end = f"the node said nothing for {SILENCE_S} s"
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, message: Any) -> None:
         """Raises OSError. Of several threads one at a time."""
@@ -140,7 +172,7 @@ class SealedSocket:
         while view:
             count = self._socket.recv_into(view)
             if not count:
-                raise EOFError("the node closed the connection")
+                raise EOFError(self._end)
             view = view[count:]
         return data
 
@@ -158,7 +190,9 @@ def connection_taken_over(environment: Mapping[str, str]) -> SealedSocket:
     sock = socket.socket(fileno=int(environment[NODE_SOCKET_VARIABLE]))
     sock.setblocking(True)
     salts = bytes.fromhex(environment[NODE_SALTS_VARIABLE])
-    return SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
+    sealed = SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
+    sealed.watch()
+    return sealed
 
 
 def status_of_end(error: Exception) -> int:

@@ -18,7 +18,17 @@ from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
-from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
+from dilocoxd.ipc.sealed import (
+    FRONT_BYTES,
+    LENGTH,
+    Seal,
+    end_when_silent,
+    greeting,
+    is_silent,
+    length_of,
+    new_salt,
+    salt_of,
+)
 from dilocoxd.site_names import is_site_name
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello
 
@@ -64,7 +74,7 @@ class WaitingNode:
         try:
             self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return True
+            return not is_silent(self.sock)
         except OSError:
             return False
         return False

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, Final
 
 from dilocoxd import __version__
@@ -19,7 +20,18 @@ from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
 from dilocoxd.errors import ConfigError, StoreError, WireError
 from dilocoxd.ipc.process_tree import is_descendant
-from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, end_when_silent, greeting, length_of, new_salt, salt_of
+from dilocoxd.ipc.sealed import (
+    FRONT_BYTES,
+    LENGTH,
+    LOOK_INTERVAL_S,
+    Seal,
+    end_when_silent,
+    greeting,
+    is_silent,
+    length_of,
+    new_salt,
+    salt_of,
+)
 from dilocoxd.site_names import name_of_host
 from dilocoxd.store.durable import write_file
 from dilocoxd.wire.local.node import PART_PLACE, HeadHello, NodeHello, PartEnded, StartPart, StartStage
@@ -101,14 +113,14 @@ class Slot(ABC):
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(world.host, world.port)
         try:
-            end_when_silent(_socket_of(writer))
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                stream = await self._greeted(reader, writer)
-            self._tell(f"waits at {world.host}:{world.port} for {self.what}")
-            start = await stream.receive()
-            if not isinstance(start, StartPart | StartStage) or not _SERVED.fullmatch(start.served):
-                raise WireError("unexpected_message", "the head did not say what to run")
-            await self._live(start, stream, str(_socket_of(writer).getsockname()[0]))
+            with _ended_when_silent(writer):
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    stream = await self._greeted(reader, writer)
+                self._tell(f"waits at {world.host}:{world.port} for {self.what}")
+                start = await stream.receive()
+                if not isinstance(start, StartPart | StartStage) or not _SERVED.fullmatch(start.served):
+                    raise WireError("unexpected_message", "the head did not say what to run")
+                await self._live(start, stream, str(_socket_of(writer).getsockname()[0]))
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -197,6 +209,27 @@ class PartSlot(Slot):
         finally:
             self._life = None
         self._tell(f"outer part {start.part} ended: {ended}")
+
+
+@contextlib.contextmanager
+def _ended_when_silent(writer: asyncio.StreamWriter) -> Iterator[None]:
+    """Its reader meets the end when the head's machine is silent."""
+    loop, sock = asyncio.get_running_loop(), _socket_of(writer)
+
+    def look() -> None:
+        nonlocal next_look
+        with contextlib.suppress(OSError):  # it has ended
+            if is_silent(sock):
+                writer.transport.abort()
+            else:
+                next_look = loop.call_later(LOOK_INTERVAL_S, look)
+
+    end_when_silent(sock)
+    next_look = loop.call_later(LOOK_INTERVAL_S, look)
+    try:
+        yield
+    finally:
+        next_look.cancel()
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
