@@ -18,7 +18,7 @@ from dilocoxd.daemon.node.part_life import PartLife
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
-from dilocoxd.errors import ConfigError, StoreError, WireError
+from dilocoxd.errors import ConfigError, StoreError, WireError, WorkerError
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.ipc.sealed import (
     FRONT_BYTES,
@@ -94,7 +94,7 @@ class Slot(ABC):
 
     async def run(self) -> None:
         """One connection after the other. Raises ConfigError when a head that was never met has another key, and
-        when the head has another version."""
+        when the head has another version, WorkerError when nothing that starts here could reach us."""
         while True:
             try:
                 await self._one_connection()
@@ -110,6 +110,7 @@ class Slot(ABC):
 
     async def _one_connection(self) -> None:
         world = self._world
+        self._check_folder()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(world.host, world.port)
         try:
@@ -120,11 +121,21 @@ class Slot(ABC):
                 start = await stream.receive()
                 if not isinstance(start, StartPart | StartStage) or not _SERVED.fullmatch(start.served):
                     raise WireError("unexpected_message", "the head did not say what to run")
+                self._check_folder()
                 await self._live(start, stream, str(_socket_of(writer).getsockname()[0]))
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _check_folder(self) -> None:
+        """Somebody may have emptied it under us. What starts then fails, and the head would count that against its
+        site, again and again; a node that ends is one that is missed. Raises WorkerError."""
+        if not self._world.socket_path.exists():
+            raise WorkerError(
+                f"{self._world.socket_path} is gone: the folder was emptied or its disk lost while this node ran;"
+                " start `dilocoxd node` again"
+            )
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> SealedStream:
         """Raises ConfigError, OSError, EOFError, WireError."""

@@ -5,12 +5,16 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from dilocoxd import __version__
 from dilocoxd.daemon.node.slot import PartSlot, SealedStream
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
+from dilocoxd.daemon.workers.outer_worker import first_error
 from dilocoxd.daemon.workers.supervisor import Launch
+from dilocoxd.errors import WorkerError
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, greeting, new_salt, salt_of
 from dilocoxd.wire.local.node import (
@@ -60,6 +64,7 @@ class Meetings:
         self.let_in: asyncio.Queue[NodeHello] = asyncio.Queue()
         self.parts = QuietPart(directory)
         self._directory, self._keys, self._then = directory, keys, then
+        (directory / "sock").touch()
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[PartSlot]:
@@ -155,3 +160,18 @@ async def test_only_the_files_that_the_head_names_are_kept(tmp_path: Path) -> No
     head = Meetings(tmp_path, [], choose)
     async with head.slot():
         assert await left.get() == {"run.toml", "site.toml", "feedback-2", "other"}
+
+
+async def test_node_whose_folder_was_emptied_ends_and_fails_no_worker(tmp_path: Path) -> None:
+    async def start(stream: SealedStream) -> None:
+        (tmp_path / "sock").unlink()
+        await stream.send(START)
+        await stream.receive()
+
+    head = Meetings(tmp_path, [], start)
+    with pytest.raises(ExceptionGroup) as ended:
+        async with head.slot():
+            await asyncio.Event().wait()
+    error = first_error(ended.value)
+    assert isinstance(error, WorkerError) and f"{tmp_path / 'sock'} is gone" in str(error)
+    assert not head.parts.exits, "what could not reach it would count as a worker that fails"
