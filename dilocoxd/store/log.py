@@ -128,21 +128,43 @@ class EntryLog:
         self._write(signed, tuple(lengths), None)
         return self.head
 
+    def restore_payload(self, index: int, source: PayloadSource) -> None:
+        """The payload of entry `index`, which was dropped, is there again, durably; retention may drop it anew.
+
+        Raises StoreError, and leaves the log as it was, if a segment does not have its hash or the disk is full.
+        """
+        record, path = self._read(index), self.path(index)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        try:
+            self._put(temporary, path, record.signed, tuple(source.lengths), source)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise store_error(f"restoring the payload of entry {index}", path, error) from error
+        except StoreError:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._bare_below = min(self._bare_below, index)
+
+    def _put(
+        self, temporary: Path, path: Path, signed: SignedEntry, lengths: tuple[int, ...], source: PayloadSource | None
+    ) -> None:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            offset = write_all(fd, encode_front(signed, lengths, has_payload=source is not None), 0)
+            if source is not None:
+                _copy_payload(fd, offset, source, signed.entry.result_hashes)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        fsync_directory(self._directory)
+
     def _write(self, signed: SignedEntry, lengths: tuple[int, ...], source: PayloadSource | None) -> None:
         index = self.height
         path = self.path(index)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
-                offset = write_all(fd, encode_front(signed, lengths, has_payload=source is not None), 0)
-                if source is not None:
-                    _copy_payload(fd, offset, source, signed.entry.result_hashes)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            temporary.replace(path)
-            fsync_directory(self._directory)
+            self._put(temporary, path, signed, lengths, source)
         except OSError as error:
             self._forget(temporary, path)
             raise store_error(f"appending entry {index} ({sum(lengths)} bytes) to the log", path, error) from error

@@ -48,7 +48,7 @@ def of_answer(event: r.RecoveryEvent, asked: Mapping[int, r.Ask]) -> str:
             return f"<- state {short(event.state_digest)}"
         case r.Rebuilt() | r.OwnRead() | r.OwnLeft() | r.DownloadOpened() | r.DownloadFinished():
             return ""
-        case r.Adopted() | r.TurnedBack():
+        case r.Adopted() | r.TurnedBack() | r.PayloadRestored():
             return ""
         case _:
             assert_never(event)
@@ -94,6 +94,8 @@ def _of_effect(me: PeerId, effect: r.Effect) -> str:
             return ""
         case r.Rebuild():
             return "-> own disk: the state of our log"
+        case r.RestorePayload():
+            return f"-> own disk: payload of entry {effect.signed.entry.round}"
         case r.LeaveOwn():
             back = [str(phase) for phase in dropped_phases(me, effect.own, effect.branch)]
             work = f"; phase {' '.join(back)} goes back into the feedback" if back else ""

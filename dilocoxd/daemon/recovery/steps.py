@@ -5,8 +5,9 @@ Entries are durable in the log before they are applied (L5); what cannot be appl
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ from dilocoxd.store.snapshots import verify
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.events import EventLog
-from dilocoxd.wire.entry import SignedEntry, entry_hash
+from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,10 @@ class OwnSteps:
                 return await asyncio.to_thread(self._read_own, step.fork)
             case r.CheckBranch():
                 return r.BranchChecked(await self._check(step))
+            case r.RestorePayload():
+                with self._questions.payload(step.request) as fd:
+                    await asyncio.to_thread(self._restore, step.signed.entry, fd)
+                return r.PayloadRestored()
             case r.LeaveOwn():
                 await self._leave_own(step)
                 return r.OwnLeft()
@@ -122,14 +127,27 @@ class OwnSteps:
         parts = self._parts
         own, base = list(parts.log.entries(fork)), parts.ledger.view_at(fork)
         final = num_final(own, base, parts.limits, parts.adoption.place)
-        return r.OwnRead(tuple(s.entry for s in own), not own or self._can_replay(fork), base, final)
+        missing = list(islice(self._missing(fork), r.MISSING_MAX + 1)) if own else []
+        few = missing if len(missing) <= r.MISSING_MAX else []
+        lacking = tuple(parts.log.entry(index) for index in few)
+        return r.OwnRead(tuple(s.entry for s in own), not missing, base, final, lacking)
 
-    def _can_replay(self, height: int) -> bool:
-        """Whether our disk leads to this state: a snapshot at or below it, or genesis, and payloads. Blocks."""
+    def _missing(self, height: int) -> Iterator[int]:
+        """Entries whose payloads our disk lacks on the way to this state, from a snapshot at or below it, or genesis.
+        Blocks."""
         log = self._parts.log
         rounds = [int(path.name) for path in usable_snapshots(self._parts.snapshots, log)]
         start = next((number for number in rounds if number <= height), 0)
-        return all(log.has_payload(index) for index in range(start, height))
+        return (index for index in range(start, height) if not log.has_payload(index))
+
+    def _can_replay(self, height: int) -> bool:
+        """Whether our disk leads to this state. Blocks."""
+        return next(self._missing(height), None) is None
+
+    def _restore(self, entry: Entry, fd: int) -> None:
+        """Blocks."""
+        lengths = self._parts.ledger.payloads.at(entry.lowrank_r).lengths
+        self._parts.log.restore_payload(entry.round, PayloadSource(fd, 0, lengths))
 
     async def _check(self, step: r.CheckBranch) -> str:
         """What is wrong with the branch. Who served it checked it as well, so what is forged is held against it."""

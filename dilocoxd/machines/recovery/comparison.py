@@ -75,4 +75,5 @@ class Comparison:
         if num_kept and not is_adopted:
             return Kept(r.FinalKept(self.peer, branch, own, num_kept))
         adopted = self._adopted if is_adopted else None
-        return Better(self.peer, branch, own, not own or self._read.can_replay, adopted, reverted)
+        can_replay = not own or self._read.can_replay
+        return Better(self.peer, branch, own, can_replay, adopted, reverted, self._read.missing)

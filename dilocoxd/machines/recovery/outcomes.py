@@ -12,7 +12,7 @@ from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.interface.orders import FinalKept
 from dilocoxd.machines.recovery.interface.questions import Ask, Offer
 from dilocoxd.machines.recovery.interface.steps import Step
-from dilocoxd.wire.entry import Entry
+from dilocoxd.wire.entry import Entry, SignedEntry
 
 UNNUMBERED = 0
 """Request number of a question that has not been put yet."""
@@ -61,6 +61,8 @@ class Better:
     """Better because it leads to this place, which the operator has chosen."""
     reverted: frozenset[Digest] = frozenset()
     """Of `own`, those that were taken back (R29)."""
+    missing: tuple[SignedEntry, ...] = ()
+    """Entries of ours below the fork: with their payloads our disk leads to the state there."""
 
 
 @dataclass(frozen=True, slots=True)

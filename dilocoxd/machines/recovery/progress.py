@@ -1,6 +1,7 @@
 """Takes one better branch: the way to its tip first, then our own entries left, then snapshot and entries in order.
 
-Source: protocol/09-catching-up.md L11, L14, L15, L17.
+Where our disk does not lead to the fork any more and no snapshot is on the way, the payloads that it lacks come from
+others. Source: protocol/09-catching-up.md L11, L14, L15, L17.
 """
 
 from collections.abc import Callable, Sequence, Set as AbstractSet
@@ -74,6 +75,10 @@ class BranchProgress:
         self._described_by: tuple[PeerId, ...] = ()
         """Whose description it fits."""
         self._payload: PayloadFetch | None = None
+        self._can_replay = better.can_replay
+        """Our disk leads to the state at the fork."""
+        self._missing = list(better.missing)
+        """Of entries of ours below the fork, to be restored."""
 
     @property
     def peer(self) -> PeerId:
@@ -105,7 +110,7 @@ class BranchProgress:
     def start(self) -> Outcome:
         """Search for a snapshot if entries alone are no way, or a long one."""
         is_long = len(self._better.branch.entries) > self._sources.limits.replay_max
-        return self._seek_snapshot() if is_long or not self._better.can_replay else self._begin()
+        return self._seek_snapshot() if is_long or not self._can_replay else self._begin()
 
     def on_answer(self, ask: r.Ask, event: r.Answer, *, now: Monotonic) -> Outcome:
         """The answer to `ask`."""
@@ -114,6 +119,8 @@ class BranchProgress:
         payload = self._payload
         assert payload is not None
         if isinstance(event, r.PayloadCame):
+            if not self._is_begun:
+                return r.RestorePayload(payload.signed, event.request)
             flying = self._chain.in_flight
             return r.TakeEntry(payload.signed, event.request, settlement(payload.signed.entry, flying), flying)
         assert isinstance(event, r.AskFailed)
@@ -128,7 +135,9 @@ class BranchProgress:
             case r.DownloadOpened() | r.DownloadFinished():
                 assert self._search is not None
                 return self._searched(self._search.on_step(done, now=now))
-            case r.OwnLeft() if self._better.can_replay:
+            case r.PayloadRestored():
+                return self._restore()
+            case r.OwnLeft() if self._can_replay:
                 return r.Rebuild()
             case r.OwnLeft() | r.Rebuilt():
                 return self._enter()
@@ -162,7 +171,7 @@ class BranchProgress:
 
     def _seek_snapshot(self) -> Outcome:
         # The state before the first of them is ours, but for that at a fork which our disk cannot make again.
-        has_state = self._is_begun or self._better.can_replay
+        has_state = self._is_begun or self._can_replay
         left = self._better.branch.entries[self._num_taken + has_state :]
         honest = [peer for peer in self._donors if peer not in self._sources.liars]
         self._search = SnapshotSearch(left, honest, self._sources.limits)
@@ -185,12 +194,25 @@ class BranchProgress:
         if self._is_begun:
             assert self._payload is not None
             return Failed(self._payload.problem)
-        if not self._better.can_replay:
-            return Failed(
-                f"the state at the fork (height {self.fork}) cannot be made from our disk any more, and nobody"
-                " offers a snapshot of the better chain"
-            )
-        return self._begin()
+        if self._can_replay:
+            return self._begin()
+        if self._missing:
+            return self._restore()
+        return self._no_state("")
+
+    def _no_state(self, why: str) -> Failed:
+        return Failed(
+            f"the state at the fork (height {self.fork}) cannot be made from our disk any more, and nobody"
+            f" offers a snapshot of the better chain{why}"
+        )
+
+    def _restore(self) -> Outcome:
+        """The next payload that our disk lacks; with the last one it leads to the fork again."""
+        if not self._missing:
+            self._can_replay, self._payload = True, None
+            return self._begin()
+        self._payload = PayloadFetch(self._missing.pop(0), list(self._donors))
+        return self._ask_payload(self._payload)
 
     # --- leaving our branch, adopting, replaying
 
@@ -226,7 +248,7 @@ class BranchProgress:
 
     def _ask_payload(self, payload: PayloadFetch) -> Outcome:
         if not payload.to_ask:
-            return self._seek_snapshot()
+            return self._seek_snapshot() if self._is_begun else self._no_state(f", or the {payload.problem}")
         ask = r.AskPayload(UNNUMBERED, payload.to_ask.pop(0), payload.signed)
         return Asking((Question(ask, self._sources.payload_bytes(payload.signed.entry.lowrank_r)),))
 

@@ -19,6 +19,7 @@ DONE: Final = "done"
 _NEXT_PEER: Final[Mapping[Wanted, str]] = {r.AskEntries: "comparing", r.Done: DONE}
 """The peer's chain is settled: the next one's, or the end when none is left or our head has moved."""
 _REPLAY: Final[Mapping[Wanted, str]] = {r.AskPayload: "fetching_payload"}
+_RESTORE: Final[Mapping[Wanted, str]] = {r.RestorePayload: "restoring"}
 _LEAVE: Final[Mapping[Wanted, str]] = {r.LeaveOwn: "leaving"}
 _ADOPT: Final[Mapping[Wanted, str]] = {r.AdoptSnapshot: "adopting"}
 _SEARCH: Final[Mapping[Wanted, str]] = {r.AskSnapshots: "choosing"}
@@ -47,10 +48,11 @@ MOVES: Final[Mapping[str, Mapping[Wanted, str]]] = MappingProxyType(
             **_TURN_BACK,
             **_NEXT_PEER,
         },
+        "restoring": {**_REPLAY, **_LEAVE},
         "leaving": {r.Rebuild: "rebuilding", **_ADOPT},
         "rebuilding": {**_ADOPT, **_REPLAY, **_TURN_BACK, **_NEXT_PEER},
         "adopting": {**_REPLAY, **_TURN_BACK, **_NEXT_PEER},
-        "fetching_payload": {**_REPLAY, r.TakeEntry: "applying", **_SEARCH, **_TURN_BACK, **_NEXT_PEER},
+        "fetching_payload": {**_REPLAY, **_RESTORE, r.TakeEntry: "applying", **_SEARCH, **_TURN_BACK, **_NEXT_PEER},
         "applying": {**_REPLAY, **_TURN_BACK, **_NEXT_PEER},
         "turning_back": {**_NEXT_PEER},
         DONE: {},

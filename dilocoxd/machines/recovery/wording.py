@@ -20,7 +20,7 @@ def sentence(wanted: r.Ask | r.Step | r.Done | None, reason: str, peer: PeerId |
             return "our state, from our own disk" if fork is None else f"the state at the fork (height {fork})"
         case r.AdoptSnapshot(offer):
             return f"snapshot {offer.round} to be loaded"
-        case r.AskPayload(_, _, signed):
+        case r.AskPayload(signed=signed) | r.RestorePayload(signed=signed):
             return f"the payload of entry {signed.entry.round}"
         case r.TakeEntry(signed):
             return f"entry {signed.entry.round} to be applied"

@@ -61,6 +61,8 @@ class Disk:
     """The own branch, while a better one is taken (store/branch_aside.py)."""
     chunks: dict[bytes, set[int]] = field(default_factory=dict)
     """Of snapshots that are being downloaded; kept over restarts."""
+    restored: set[Digest] = field(default_factory=set)
+    """Entries whose payloads others have given again."""
     adopted: Place | None = None
     """Where the operator wanted to be last (R28)."""
     probation_rounds: int = 0

@@ -20,7 +20,7 @@ from dilocoxd.machines.recovery.finality import num_final
 from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.rollback import dropped_phases, settlement
 from dilocoxd.machines.round import inputs as e, outputs as c
-from dilocoxd.wire.entry import entry_hash
+from dilocoxd.wire.entry import SignedEntry, entry_hash
 from tests.simulation.ledger import Broken
 from tests.simulation.peer.disk import GENESIS, GENESIS_DIGEST, RUN_ID, Crashed, Disk, Payload, Stored, hashes, sha
 
@@ -218,14 +218,18 @@ class Recovery:
                 self.digest = disk.chain(self.node.sums).state_digest
                 return r.Rebuilt(self.digest)
             case r.ReadOwn():
-                kept = self.swarm.serves_last
                 own = [stored.signed for stored in disk.log[step.fork :]]
-                can_replay = kept is None or step.fork == 0 or step.fork >= len(disk.log) - kept
+                missing = self._missing(step.fork)
+                few = missing if len(missing) <= r.MISSING_MAX else ()
                 base = _view_at(disk, step.fork)
                 final = num_final(own, base, self.swarm.limits, disk.adopted)
-                return r.OwnRead(tuple(signed.entry for signed in own), can_replay, base, final)
+                return r.OwnRead(tuple(signed.entry for signed in own), not missing, base, final, few)
             case r.CheckBranch():
                 return r.BranchChecked(self._problem_of(step))
+            case r.RestorePayload():
+                assert hashes(self.payloads.pop(step.request)) == step.signed.entry.result_hashes
+                disk.restored.add(entry_hash(step.signed.entry))
+                return r.PayloadRestored()
             case r.LeaveOwn():
                 self._leave_own(step)
                 return r.OwnLeft()
@@ -241,6 +245,14 @@ class Recovery:
                 return self._take(step)
             case r.TurnBack():
                 return self._turn_back(step)
+
+    def _missing(self, fork: int) -> tuple[SignedEntry, ...]:
+        """Whose payloads retention has dropped on the way to the fork; a snapshot leads to the newest ones."""
+        log, kept = self.node.disk.log, self.swarm.serves_last
+        if kept is None or fork >= len(log) - kept:
+            return ()
+        below = [stored.signed for stored in log[:fork]]
+        return tuple(signed for signed in below if entry_hash(signed.entry) not in self.node.disk.restored)
 
     def _problem_of(self, step: r.CheckBranch) -> str:
         try:

@@ -178,6 +178,21 @@ def test_retention_drops_payloads_and_keeps_the_chain(tmp_path: Path) -> None:
     assert EntryLog(tmp_path, RUN, GENESIS).height == 5
 
 
+def test_dropped_payload_is_restored_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = new_log(tmp_path, 4)
+    log.drop_payloads(before=3)
+    before = snapshot_of(tmp_path)
+    with payload_file(2) as wrong, pytest.raises(StoreError, match="does not have the hash"):
+        log.restore_payload(1, wrong)
+    assert snapshot_of(tmp_path) == before
+    with payload_file(1) as source:
+        log.restore_payload(1, source)
+    again = EntryLog(tmp_path, RUN, GENESIS)
+    assert [again.has_payload(index) for index in range(4)] == [False, True, False, True]
+    assert (again.verify(), again.head) == ([], log.head)
+    assert log.drop_payloads(before=3) == sum(LENGTHS), "retention looks there again"
+
+
 def test_reading_outside_the_log_is_an_error(tmp_path: Path) -> None:
     log = new_log(tmp_path, 1)
     with pytest.raises(StoreError, match="entry 1 is not in the log"):

@@ -46,6 +46,7 @@ from dilocoxd.machines.recovery.interface.status import (
     RecoveryStatus,
 )
 from dilocoxd.machines.recovery.interface.steps import (
+    MISSING_MAX,
     Adopted,
     AdoptRefused,
     AdoptSnapshot,
@@ -60,9 +61,11 @@ from dilocoxd.machines.recovery.interface.steps import (
     OpenDownload,
     OwnLeft,
     OwnRead,
+    PayloadRestored,
     ReadOwn,
     Rebuild,
     Rebuilt,
+    RestorePayload,
     Step,
     StepDone,
     TakeEntry,
@@ -71,6 +74,7 @@ from dilocoxd.machines.recovery.interface.steps import (
 )
 
 __all__ = [
+    "MISSING_MAX",
     "OWN_STATES",
     "STATES",
     "AdoptRefused",
@@ -107,12 +111,14 @@ __all__ = [
     "OwnRead",
     "PauseTrainers",
     "PayloadCame",
+    "PayloadRestored",
     "ReadOwn",
     "Rebuild",
     "Rebuilt",
     "RecoveryEvent",
     "RecoveryLimits",
     "RecoveryStatus",
+    "RestorePayload",
     "SnapshotsListed",
     "SourceDropped",
     "Step",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dilocoxd.ids import Monotonic, PeerId
 
-OWN_STATES = ("taking_back", "rebuilding", "weighing", "leaving", "adopting", "applying", "turning_back")
+OWN_STATES = ("taking_back", "rebuilding", "weighing", "restoring", "leaving", "adopting", "applying", "turning_back")
 """Wait for a step of our own site."""
 STATES = (*OWN_STATES, "comparing", "choosing", "fetching_chunks", "fetching_payload", "done")
 

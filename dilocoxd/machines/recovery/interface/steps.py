@@ -1,6 +1,7 @@
 """Steps of a recovery on our own disk and state, one at a time, and how each ended."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from dilocoxd.ids import Digest
 from dilocoxd.machines.chain import ChainView
@@ -8,6 +9,9 @@ from dilocoxd.machines.recovery.branch import Branch
 from dilocoxd.machines.recovery.interface.questions import Offer
 from dilocoxd.machines.round.outputs import InFlight, Settlement
 from dilocoxd.wire.entry import Entry, SignedEntry
+
+MISSING_MAX: Final = 16
+"""So many payloads below a fork are asked of others at most (L11.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,14 @@ class CheckBranch:
     base: ChainView
     is_adopted: bool = False
     """The operator has chosen it: it need not lead to the checkpoint of the join link."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePayload:
+    """The payload that `request` brought into our log again, behind this entry of our own; PayloadRestored."""
+
+    signed: SignedEntry
+    request: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,18 @@ class TurnBack:
     in_flight: InFlight | None
 
 
-Step = Rebuild | ReadOwn | CheckBranch | LeaveOwn | OpenDownload | FinishDownload | AdoptSnapshot | TakeEntry | TurnBack
+Step = (
+    Rebuild
+    | ReadOwn
+    | CheckBranch
+    | RestorePayload
+    | LeaveOwn
+    | OpenDownload
+    | FinishDownload
+    | AdoptSnapshot
+    | TakeEntry
+    | TurnBack
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +140,18 @@ class OwnRead:
     """View of our chain below the fork."""
     num_final: int = 0
     """So many of `entries`, the oldest ones, are final (finality.num_final)."""
+    missing: tuple[SignedEntry, ...] = ()
+    """Entries below the fork whose payloads would make the state there; none if they are more than MISSING_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchChecked:
     problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRestored:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +201,7 @@ StepDone = (
     Rebuilt
     | OwnRead
     | BranchChecked
+    | PayloadRestored
     | OwnLeft
     | DownloadOpened
     | DownloadFinished

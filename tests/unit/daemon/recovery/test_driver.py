@@ -246,8 +246,24 @@ async def test_fork_that_can_neither_be_rebuilt_nor_skipped_changes_nothing(tmp_
     own.write_snapshot(world.snapshots, 5)
     await world.open()
     world.drop_own_payloads(5)
+    world.donor_log.drop_payloads(3)
     failed = await world.recover()
     assert isinstance(failed, RecoveryFailed)
-    assert "nobody offers a snapshot" in failed.reason
+    assert "nobody offers a snapshot of the better chain, or the payload of entry 0: " in failed.reason
     assert world.ledger.chain.head == heads(own.entries)
     assert world.ledger.log.height == 5
+
+
+async def test_fork_that_our_disk_cannot_rebuild_is_rebuilt_with_payloads_of_others(tmp_path: Path) -> None:
+    common = Branch().grown(3, salt=b"common")
+    own, theirs = common.grown(2, salt=b"own", peers=("A",)), common.grown(4, salt=b"theirs")
+    world = World(tmp_path, own, theirs)
+    own.write_snapshot(world.snapshots, 5)
+    await world.open()
+    world.drop_own_payloads(5)
+    finished = await world.recover()
+    assert isinstance(finished, RecoveryFinished)
+    assert world.ledger.chain.head == heads(theirs.entries)
+    assert world.ledger.chain.state_digest == theirs.digests[-1]
+    assert world.ledger.log.verify() == []
+    assert all(world.ledger.log.has_payload(index) for index in range(7))

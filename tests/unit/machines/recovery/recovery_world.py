@@ -67,6 +67,8 @@ class World:
     donors: dict[str, Donor]
     limits: r.RecoveryLimits = field(default_factory=r.RecoveryLimits)
     can_replay: bool = True
+    num_missing: int = 0
+    """Payloads below the fork that our disk lacks, where it cannot replay; 0: too many."""
     is_rebuild: bool = False
     latency_s: Callable[[r.Ask], float] = lambda question: 0.1
     twist: Callable[[r.Ask, r.Answer], r.Answer | None] = lambda question, answer: answer
@@ -191,9 +193,13 @@ class World:
                 entries = [signed.entry for signed in self.log]
                 base = view_of(base_view(), entries[: step.fork], Digest(bytes(32)))
                 final = num_final(self.log[step.fork :], base, self.bounds, self.adopted)
-                return r.OwnRead(tuple(entries[step.fork :]), self.can_replay, base, final)
+                first = step.fork if self.can_replay else max(0, step.fork - self.num_missing)
+                missing = tuple(self.log[first : step.fork])
+                return r.OwnRead(tuple(entries[step.fork :]), self.can_replay, base, final, missing)
             case r.CheckBranch():
                 return r.BranchChecked("")
+            case r.RestorePayload():
+                return r.PayloadRestored()
             case r.LeaveOwn():
                 self.aside, self.log = self.log[step.branch.fork :], self.log[: step.branch.fork]
                 return r.OwnLeft()

@@ -25,6 +25,7 @@ FALSE_LATER = grown(COMMON[:2], 4, b"fork", tokens=15, lies_at=3)
 FALSE_BUT_BETTER = grown(COMMON[:2], 4, b"fork", tokens=100, lies_at=4)
 
 ENTRY = ["fetching_payload", "applying"]
+RESTORED = ["fetching_payload", "restoring"]
 SNAPSHOT = ["choosing", "fetching_chunks", "adopting"]
 COMPARED = ["comparing", "weighing"]
 
@@ -39,6 +40,7 @@ class Row:
     log: list[SignedEntry]
     failure: str = ""
     can_replay: bool = True
+    num_missing: int = 0
     is_rebuild: bool = False
 
 
@@ -66,6 +68,16 @@ TABLE = [
     Row(
         "fork that can neither be rebuilt nor skipped", {"D": Donor(FORK)},
         [*COMPARED, "choosing", "done"], COMMON, "nobody offers a snapshot", can_replay=False,
+    ),
+    Row(
+        "fork below what our disk can rebuild, but for two payloads", {"D": Donor(FORK)},
+        [*COMPARED, "choosing", *RESTORED * 2, "leaving", "rebuilding", *ENTRY * 4, "done"], FORK,
+        can_replay=False, num_missing=2,
+    ),
+    Row(
+        "fork below what our disk can rebuild, but for payloads that nobody has", {"D": Donor(FORK, 1)},
+        [*COMPARED, "choosing", "fetching_payload", "done"], COMMON, "or the payload of entry 0: D: not_found",
+        can_replay=False, num_missing=2,
     ),
     Row(
         "payload that nobody has", {"D": Donor(AHEAD_3, 6)},
@@ -106,7 +118,7 @@ TABLE = [
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_states_of_the_table(row: Row) -> None:
-    world = World(COMMON, row.donors, can_replay=row.can_replay, is_rebuild=row.is_rebuild)
+    world = World(COMMON, row.donors, can_replay=row.can_replay, num_missing=row.num_missing, is_rebuild=row.is_rebuild)
     done = world.run()
     assert world.states == row.states
     assert world.log == row.log and world.digest == world.digest_of(row.log) and not world.aside
@@ -256,7 +268,9 @@ def test_whatever_the_sources_do_it_ends_on_our_branch_or_a_better_one(
             return answer
         return rng.choice([None, r.AskFailed(question.request, "broke"), r.AskFailed(question.request, "no", True)])
 
-    world = World(COMMON, dict(zip("DEFG", found, strict=False)), can_replay=can_replay, twist=twist)
+    world = World(
+        COMMON, dict(zip("DEFG", found, strict=False)), can_replay=can_replay, num_missing=seed % 3, twist=twist
+    )
     world.latency_s = lambda question: rng.uniform(0.0, 3.0)
     started = world.now
     done = world.run()
