@@ -33,6 +33,32 @@ _dilocoxd_joined() {
 complete -o nosort -F _dilocoxd_joined dilocoxd
 """
 """Behind what click writes."""
+REPLACED: Final = {
+    "bash": (),
+    "zsh": (
+        ("    for type key", "    [[ $PREFIX != --*=* ]] || compset -P 1 '*='  # `--set=` stays\n\n    for type key"),
+        (
+            "        _describe -V unsorted completions_with_descriptions -U\n",
+            '        local -a end=(-i "$IPREFIX")\n'
+            "        [[ -z ${(M)completions_with_descriptions:#*=:*} ]] || end+=(-S '')  # a value follows at once\n"
+            '        _describe -V unsorted completions_with_descriptions -U "${end[@]}"\n',
+        ),
+        ("compadd -U -V", 'compadd -U -i "$IPREFIX" -V'),
+        (
+            "    compdef _dilocoxd_completion",
+            "    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n    compdef _dilocoxd_completion",
+        ),
+    ),
+    "fish": (
+        ('string split "," $completion', 'string split --max 1 "," $completion'),
+        ("            echo $metadata[2]", '            echo "$begun$metadata[2]"'),
+        (
+            "    for completion",
+            "    set -l begun (commandline -t | string match -r -- '^--[^=]+=')\n\n    for completion",
+        ),
+    ),
+}
+"""Of what click writes: `--set=` in front of the field was lost, and so was what a description says behind a comma."""
 
 
 @click.command()
@@ -41,11 +67,13 @@ complete -o nosort -F _dilocoxd_joined dilocoxd
 def completion(context: click.Context, shell: str) -> int:
     """Print the completion script for a shell.
 
-    bash: add `eval "$(dilocoxd completion bash)"` to ~/.bashrc. zsh: the same in ~/.zshrc with zsh.
+    bash: add `eval "$(dilocoxd completion bash)"` to ~/.bashrc. zsh: the same with zsh at the end of ~/.zshrc.
     fish: dilocoxd completion fish > ~/.config/fish/completions/dilocoxd.fish
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells that it offers"
     script = kind(context.find_root().command, {}, "dilocoxd", VARIABLE).source()
+    for before, after in REPLACED[shell]:
+        script = script.replace(before, after)
     click.echo(script + BASH if shell == "bash" else script)
     return 0
