@@ -46,7 +46,8 @@ REPLACED: Final = {
         ("compadd -U -V", 'compadd -U -i "$IPREFIX" -V'),
         (
             "    compdef _dilocoxd_completion",
-            "    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n    compdef _dilocoxd_completion",
+            "    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"
+            "    compdef _dilocoxd_completion",
         ),
     ),
     "fish": (
