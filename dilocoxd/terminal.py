@@ -1,7 +1,11 @@
-"""How wide the terminal is behind a stream, if one is."""
+"""What a terminal obeys, and how wide the one behind a stream is, if one is."""
 
 import os
-from typing import TextIO
+import re
+from typing import Final, TextIO
+
+CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What could drive a terminal, forge a line of a log, or show text in another order than it has (rule E9)."""
 
 
 def columns_of(stream: TextIO) -> int | None:

@@ -6,6 +6,7 @@ Source: docs/internals.md 2, docs/architecture.md.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -20,7 +21,7 @@ from dilocoxd.config.agreement import (
     StrategySection,
 )
 from dilocoxd.config.fields import Section, knob
-from dilocoxd.config.loading import FILE_BYTES_MAX, canonical_json, read_toml, validated
+from dilocoxd.config.loading import FILE_BYTES_MAX, SHOWN_MAX, canonical_json, read_toml, validated
 from dilocoxd.config.origin import AdmissionSection, InitSection, SeedsSection, TokenizerSection
 from dilocoxd.config.schedule import ReductionSection, ScheduleSection
 from dilocoxd.config.sections.adapter import LoraSection
@@ -31,6 +32,7 @@ from dilocoxd.config.training import InnerSection, ModelSection
 from dilocoxd.config.writing import commented_toml
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import RunId
+from dilocoxd.terminal import CONTROL
 
 RUN_ID_HASH_DIGITS = 16
 LATER_FIELDS: tuple[tuple[str, str, object], ...] = (
@@ -50,6 +52,23 @@ LATER_FIELDS: tuple[tuple[str, str, object], ...] = (
 say nothing, so that older runs keep their id."""
 COARSE_CODECS = ("int4", "int2", "topk")
 """Codecs that do not train well without error feedback."""
+
+
+def _name_with_control(tables: Any) -> str | None:
+    """The first field whose text, or whose own name (then quoted), holds a control character."""
+    left: list[tuple[str, Any]] = [("", tables)]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, str) and CONTROL.search(value):
+            return name
+        if isinstance(value, Mapping):
+            keys = {str(key): item for key, item in value.items()}
+            if found := next(filter(CONTROL.search, keys), None):
+                return ".".join(filter(None, (name, ascii(found)[:SHOWN_MAX])))
+            left += [(".".join(filter(None, (name, key))), item) for key, item in keys.items()]
+        elif isinstance(value, list | tuple):
+            left += [(name, item) for item in value]
+    return None
 
 
 class RunSection(Section):
@@ -109,6 +128,14 @@ class Manifest(Section):
     init: InitSection = Field(default_factory=InitSection)
     lora: LoraSection = Field(default_factory=LoraSection)
     admission: AdmissionSection = Field(default_factory=AdmissionSection)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_are_one_line(cls, tables: Any) -> Any:
+        """Whoever joins is told what a stranger's manifest says, and which of its fields are unknown (rule E9)."""
+        if (name := _name_with_control(tables)) is not None:
+            raise ValueError(f"{name} holds a control character; give text of one line")
+        return tables
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:

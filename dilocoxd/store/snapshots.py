@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from dilocoxd.errors import StoreError
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_file
+from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.limits import SEGMENTS_MAX
 from dilocoxd.wire.state_digest import Leaf, Root, differing
 
@@ -32,6 +33,7 @@ MEMORY_NAME: Final = "memory.safetensors"
 OPTIONAL_NAMES: Final = (MOMENTUM_NAME, MEMORY_NAME)
 INDEX_BYTES_MAX: Final = 64 << 20
 SEGMENTS_NAMED: Final = 16
+TOLD_MAX: Final = 200
 FILE_BYTES_MAX: Final = 1 << 42
 _HASH_DIGITS: Final = 64
 _HASH_TEXT_BYTES: Final = 67
@@ -103,7 +105,7 @@ def decode_index(data: bytes, source: str) -> SnapshotIndex:
         index = SnapshotIndex(**body, files=files, segments=segments)
         sound = _is_sound(index)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise Corrupt(f"{source}: not a snapshot index ({error})") from error
+        raise Corrupt(f"{source}: not a snapshot index ({one_line(str(error))[:TOLD_MAX]})") from error
     if not sound:
         raise Corrupt(f"{source}: the snapshot index contradicts itself")
     return index

@@ -7,7 +7,6 @@ Bounds are written on the fields: ``Annotated[bytes, Length(32, 32)]``, ``Annota
 
 import dataclasses
 import functools
-import re
 import types
 import typing
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgpack
 
 from dilocoxd.errors import WireError
+from dilocoxd.terminal import CONTROL
 
 INT_MAX = 2**63 - 1
 TEXT_MAX = 4096
@@ -51,8 +51,6 @@ Text = Annotated[str, Length(0, TEXT_MAX)]
 """One line of text."""
 Lines = Annotated[str, Length(0, TEXT_MAX), Multiline()]
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""What could drive a terminal, forge a line of a log, or show text in another order than it has."""
 _PLAIN = frozenset({int, bytes, str, bool, float, type(None)})
 
 T = TypeVar("T")
@@ -61,7 +59,7 @@ Checker = Callable[[Any, str], Any]
 
 def one_line(text: str) -> str:
     """`text` as a peer may send it (rule E9): every control character is a space."""
-    return _CONTROL.sub(" ", text)
+    return CONTROL.sub(" ", text)
 
 
 def _fail(where: str, why: str) -> typing.NoReturn:
@@ -79,7 +77,7 @@ def _sized(kind: type[str] | type[bytes], limit: Length, *, is_one_line: bool) -
         size = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else len(value)
         if not limit.low <= size <= limit.high:
             _fail(where, f"has length {size}, allowed {limit.low}..{limit.high}")
-        if is_one_line and isinstance(value, str) and _CONTROL.search(value):
+        if is_one_line and isinstance(value, str) and CONTROL.search(value):
             _fail(where, "has a control character")
         return value
 

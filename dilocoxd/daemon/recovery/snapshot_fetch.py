@@ -94,7 +94,7 @@ async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry, nu
     data = await _ask(client, peer, resource, index_bytes_max(numel))
     index = await asyncio.to_thread(decode_index, data, f"{resource} of {peer}")
     if index.run_id != certified_by.run_id or index.round != certified_by.round:
-        raise WireError("malformed", f"{resource} is of run {index.run_id}, round {index.round}")
+        raise WireError("malformed", f"{resource} is of run {index.run_id!r:.80}, round {index.round}")
     if index.state_digest != certified_by.state_digest.hex():
         raise WireError("bad_hash", f"{resource} is not the state that entry {certified_by.round} was voted on")
     check_sizes(index, numel, f"{resource} of {peer}")

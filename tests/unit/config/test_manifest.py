@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.config.fields import Section
-from dilocoxd.config.loading import PROBLEMS_MAX, read_toml
+from dilocoxd.config.loading import PROBLEMS_MAX, canonical_json, read_toml
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables, strategy_names
 from dilocoxd.config.site import SiteConfig
@@ -221,6 +221,25 @@ def test_manifest_from_a_peer_must_be_canonical() -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             manifest_from_canonical(bad, source="peer")
+
+
+@pytest.mark.parametrize("mark", ["\x1b", "\n", "\x9b", "\u2028", "\u202e"])
+@pytest.mark.parametrize(
+    "place", [("data", "corpus"), ("run", "created"), ("strategy", "name"), ("model", "extra"), ("strategy",), ()]
+)
+def test_no_text_of_a_stranger_reaches_the_terminal_of_who_joins(place: tuple[str, ...], mark: str) -> None:
+    """E9 holds for a manifest too: `join` tells what it says, and names a field that it does not know."""
+    changed = json.loads(manifest_from_tables(tables(), source="x").canonical_bytes())
+    at = changed
+    for name in place[:-1]:
+        at = at[name]
+    if len(place) == 2 and isinstance(at[place[-1]], str):
+        at[place[-1]] = f"a{mark}b"
+    else:
+        (at[place[-1]] if place else at)[f"a{mark}b"] = 1
+    with pytest.raises(ConfigError, match="holds a control character") as found:
+        manifest_from_canonical(canonical_json(changed), source="peer")
+    assert all(sentence.isprintable() for sentence in found.value.problems)
 
 
 def test_created_is_filled_in_once_and_makes_another_run() -> None:

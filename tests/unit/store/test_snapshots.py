@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_an_index_that_contradicts_itself_is_refused(changes: dict[str, object])
 def test_bytes_that_are_no_index_are_refused(data: bytes) -> None:
     with pytest.raises(Corrupt):
         snapshots.decode_index(data, "bad")
+
+
+def test_fields_that_nobody_knows_are_told_in_one_line() -> None:
+    """E9: who joins is told why a donor's index is none, and the donor wrote it."""
+    body = {**dataclasses.asdict(SnapshotIndex("run-1", 3, "aa" * 32, "bb" * 32, "", ())), "a\x1b[2J\nb" * 99: 1}
+    whole = body | {"format": snapshots._FORMAT}
+    digest = hashlib.sha256(snapshots._canonical(whole)).hexdigest()
+    with pytest.raises(Corrupt, match="not a snapshot index") as found:
+        snapshots.decode_index(json.dumps(whole | {"sha256": digest}).encode(), "bad")
+    assert str(found.value).isprintable() and len(str(found.value)) < 300
 
 
 def test_a_half_written_snapshot_is_invisible_and_removed(tmp_path: Path) -> None:
