@@ -122,8 +122,8 @@ class TrainerSite:
         """Fill a shared buffer."""
         os.pwrite(self._fds[name], values.numpy().tobytes(), 0)
 
-    def launch(self, **environment: str) -> None:
-        """Start a generation of trainers and serve their connections."""
+    def launch(self, module: str = TRAINER, **environment: str) -> None:
+        """Start a generation of trainers, ranks that run `main()` of `module`, and serve their connections."""
         self._generation += 1
         path = self.folder / "sock"
         path.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ class TrainerSite:
         output = self.folder / f"trainer-{self._generation}.log"
         with output.open("ab") as log:
             self.ranks = self._forks.ranks(
-                TRAINER, {**common, **environment}, self.site.parallel.stages, output=log.fileno()
+                module, {**common, **environment}, self.site.parallel.ranks, output=log.fileno()
             )
 
     def send(self, message: Any, stage_rank: int = 0) -> None:
@@ -182,7 +182,7 @@ class TrainerSite:
         self, phase: int = 0, round_index: int = 0, inner_steps: int = 4, samples: tuple[int, ...] = ()
     ) -> None:
         """StartTraining and its answer, once all ranks are attached."""
-        for _ in range(self.site.parallel.stages):
+        for _ in range(self.site.parallel.ranks):
             self.expect(local_worker.WorkerHello)
         self.expect(local_trainer.TrainerReady)
         self.send(

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -18,6 +19,7 @@ from dilocoxd.trainer.tokens.store import open_store
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer
 from tests.harness.documents_read import write_documents
 from tests.harness.outer_worker.forks import TRAINER, Forks
+from tests.integration.trainers import noting_rank
 from tests.integration.trainers.daemon_side import WAIT_S, TrainerSite
 
 pytestmark = pytest.mark.processes
@@ -135,6 +137,60 @@ def test_phase_whose_state_is_replaced_reads_what_it_is_told_from_there_on(tmp_p
         assert "more than the 16 samples that it leased" in failed.detail
     finally:
         site.close()
+
+
+LAYOUTS: tuple[dict[str, int], ...] = (
+    {},
+    {"stages": 2, "microbatches": 2},
+    {"replicate": 2, "shard": 2, "microbatches": 1},
+)
+"""1, 2 and 4 ranks."""
+LEASED = ((0, 16), (40, 44, 20, 32))
+"""Samples of two phases of 4 steps with 4 sequences each."""
+LOSS_TOLERANCE = 1e-5
+"""Means of float32 in another order, near 5.7."""
+
+
+def test_each_step_reads_the_same_documents_in_the_same_order_on_1_2_and_4_ranks(tmp_path: Path, forks: Forks) -> None:
+    store = tmp_path / "store"
+    written = write_documents(store, 48, seq_len=16, seed=1)
+    found = [read_in(tmp_path / str(number), forks, store, layout) for number, layout in enumerate(LAYOUTS)]
+    starts = [
+        [written.places[np.array(line.split(), dtype=np.int64).tobytes()] for line in lines] for lines, _ in found
+    ]
+    assert len(set(starts[0])) == len(starts[0]) == 32
+    documents = [np.searchsorted(written.starts, one, side="right").tolist() for one in starts]
+    assert len(set(documents[0])) > 16
+    assert documents[0] == documents[1] == documents[2]
+    assert starts[0] == starts[1] == starts[2]
+    for _, losses in found[1:]:
+        assert losses == pytest.approx(found[0][1], abs=LOSS_TOLERANCE), "targets of other sequences"
+
+
+def read_in(folder: Path, forks: Forks, store: Path, layout: dict[str, int]) -> tuple[list[str], list[float]]:
+    """What a site of this layout computes on in two phases, in the order of its batches, and the loss of each step."""
+    index = open_store(store).index
+    source = {"name": "texts", "sha256": index.sha256(), "num_tokens": sum(shard.num_tokens for shard in index.shards)}
+    paths = PathsSection(corpora={"texts": str(store)})
+    site = TrainerSite(
+        folder / "site",
+        forks,
+        model={"vocab_size": index.vocab_size},
+        site=SiteConfig(parallel=ParallelSection(threads_per_rank=1, **layout), paths=paths),
+        data={"sources": [source], "evaluate_every_rounds": 0},
+    )
+    try:
+        site.launch(noting_rank.__name__, **{noting_rank.FOLDER_VARIABLE: str(folder)})
+        site.start_training(samples=LEASED[0])
+        site.expect(local_trainer.BoundaryDue)
+        site.send(local_trainer.CloseBoundary("keep", RoundIndex(0), PhaseId(1), 4, samples=LEASED[1]))
+        losses = [site.expect(local_trainer.StepDone).loss for _ in range(8)]
+    finally:
+        site.close()
+    # Each rank of a stage reads every so manieth sequence of a batch; second stages get none.
+    notes = [path.read_text().splitlines() for path in sorted(folder.glob("*.read"))]
+    assert len(notes) == site.site.parallel.readers
+    return [line for rows in zip(*notes, strict=True) for line in rows], losses
 
 
 def test_extend_trains_further_steps_before_the_boundary(site: TrainerSite) -> None:
