@@ -159,7 +159,10 @@ def client_for(target: str | None) -> ApiClient:
     run_dir = open_run_dir(Path(target))
     manifest, site = run_dir.load()
     if site.api.port == 0:
-        raise ConfigError(f"{target}: api.port = 0, so this site has no API; give it a port in site.toml")
+        raise ConfigError(
+            f"{target}: api.port = 0, so this site has no API; give it one with `dilocoxd config set {target}"
+            " api.port=8080`, and start it again"
+        )
     token_path = run_dir.path / site.api.token_file
     with contextlib.suppress(OSError, UnicodeDecodeError):  # reading needs none, and a command says what is missing
         token = token or token_path.read_text("ascii").strip()

@@ -1,6 +1,7 @@
 """What commands about the trained model have in common: which run, and which tokenizer."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +36,13 @@ LOAD_IT: Final = "load RUN_DIR/snapshots/ROUND/anchor.safetensors into it in you
 """The advice for a module that dilocoxd cannot build."""
 
 
+_URL: Final = re.compile(r"[a-z]+:/")
+"""A path makes one stroke of the two."""
+
+
 def run_of(path: Path) -> StoredRun:
     """The run that the user named. Raises ConfigError."""
-    if "://" in str(path):
+    if _URL.match(str(path)):
         raise ConfigError(f"{path}: give the run directory on the daemon's machine; weights do not go over its API")
     return find_run(path)
 
