@@ -4,12 +4,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dilocoxd.ipc.process_tree import TREE_VARIABLE, is_descendant
-from tests.harness.running.sites import wait_until
+from tests.harness.outer_worker.forks import ForkedProcess
+from tests.harness.running.sites import PYTHON, wait_until
+from tests.harness.running.warm import WARM_VARIABLE, fork_daemon
 
 END_S = 30.0
 WAIT_S = 180.0
@@ -21,19 +22,31 @@ def _runs(pid: int, module: bytes) -> bool:
     return False
 
 
+def _started(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], log: int, namespace: str
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """A fork of what is loaded already, as the daemons of tests are; else a program."""
+    if os.environ.get(WARM_VARIABLE):
+        return fork_daemon(command, folder, environment, log, namespace)
+    inside = ("ip", "netns", "exec", namespace) if namespace else ()  # replaces itself: same pid
+    return subprocess.Popen((*inside, *PYTHON, *command), stdout=log, stderr=log, env=environment)
+
+
 class NodeProcess:
     """Running from the start; `end` when the test is done with it."""
 
-    def __init__(self, head: str, key: Path, directory: Path, num_parts: int = 1, num_stages: int = 0) -> None:
-        """`head`: address and port. What it prepares of a text lies beside `directory`, in a place of its own."""
+    def __init__(
+        self, head: str, key: Path, directory: Path, num_parts: int = 1, num_stages: int = 0, namespace: str = ""
+    ) -> None:
+        """`head`: address and port; `namespace`: of the network, none if empty. What it prepares of a text lies beside
+        `directory`, in a place of its own."""
         self.log = directory.with_name(f"{directory.name}.log")
-        command: tuple[str, ...] = (sys.executable, "-m", "dilocoxd", "node", head)
-        options: tuple[str, ...] = ("--key", str(key), "--dir", str(directory), "--parts", str(num_parts))
-        options += ("--stages", str(num_stages)) if num_stages else ()
+        command: tuple[str, ...] = ("dilocoxd", "node", head, "--key", str(key), "--dir", str(directory))
+        command += ("--parts", str(num_parts), *(("--stages", str(num_stages)) if num_stages else ()))
         environment = {name: value for name, value in os.environ.items() if name != TREE_VARIABLE}
         environment["DILOCOXD_CACHE"] = str(directory.with_name(f"{directory.name}-cache"))
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen((*command, *options), stdout=log, stderr=log, env=environment)
+            self.process = _started(command, directory.parent, environment, log.fileno(), namespace)
 
     @property
     def pid(self) -> int:
@@ -71,10 +84,17 @@ class NodeProcess:
 
 @contextlib.contextmanager
 def node_process(
-    port: int, key: Path, directory: Path, num_parts: int = 1, *, num_stages: int = 0, host: str = "127.0.0.1"
+    port: int,
+    key: Path,
+    directory: Path,
+    num_parts: int = 1,
+    *,
+    num_stages: int = 0,
+    host: str = "127.0.0.1",
+    namespace: str = "",
 ) -> Iterator[NodeProcess]:
     """One that is gone afterwards, whatever happened."""
-    node = NodeProcess(f"{host}:{port}", key, directory, num_parts, num_stages)
+    node = NodeProcess(f"{host}:{port}", key, directory, num_parts, num_stages, namespace)
     try:
         yield node
     finally:

@@ -18,6 +18,7 @@ from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, s
 from dilocoxd.store.admission import write_secret
 from dilocoxd.wire.local.node import NodeHello
 from tests.harness.running.run_directories import free_port
+from tests.harness.running.warm import WARM_VARIABLE
 from tests.integration.nodes.node_process import node_process
 
 pytestmark = pytest.mark.processes
@@ -26,6 +27,12 @@ PART = "0123456789abcdef.part1of2"
 WAIT_S = 180.0
 LONG_S = 1000.0
 """Longer than a test: limits that are not what is asked, and that a machine which stands still would reach."""
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node says is looked at to the letter: it is the program that operators start."""
+    monkeypatch.delenv(WARM_VARIABLE, raising=False)
 
 
 @contextlib.asynccontextmanager

@@ -24,8 +24,9 @@ async def test_silence_between_head_and_node_costs_no_phase_and_no_bit(tmp_path:
     key = settings.run_directory / settings.node_key_file
     with Network(f"nd{os.getpid() % 10000}", ["head", "node"]) as network, contextlib.ExitStack() as stack:
         host, port = network.address("head"), settings.node_address[1]
-        with standing_in(network.namespace("node")):
-            node = stack.enter_context(node_process(port, key, tmp_path / "node", host=host))
+        node = stack.enter_context(
+            node_process(port, key, tmp_path / "node", host=host, namespace=network.namespace("node"))
+        )
         with standing_in(network.namespace("head")):
             async with running(dataclasses.replace(settings, node_address=(host, port))) as world:
                 is_cut: list[int] = []
@@ -50,8 +51,10 @@ async def test_silence_between_two_stages_ends_both_and_they_train_again(tmp_pat
     key = settings.run_directory / settings.node_key_file
     with Network(f"ns{os.getpid() % 10000}", ["head", "node"]) as network, contextlib.ExitStack() as stack:
         host, port = network.address("head"), settings.node_address[1]
-        with standing_in(network.namespace("node")):
-            node = stack.enter_context(node_process(port, key, tmp_path / "node", 0, num_stages=1, host=host))
+        space = network.namespace("node")
+        node = stack.enter_context(
+            node_process(port, key, tmp_path / "node", 0, num_stages=1, host=host, namespace=space)
+        )
         with standing_in(network.namespace("head")):
             async with running(dataclasses.replace(settings, node_address=(host, port))) as world:
                 await trains_again(world, 1)
