@@ -4,7 +4,8 @@ import pytest
 
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.machines.round.inputs import MessageReceived, PeersChanged, RoundMessage
-from dilocoxd.wire.messages import Abandon, Ready
+from dilocoxd.wire.entry import Signature, SignedVote
+from dilocoxd.wire.messages import Abandon, Ready, Vote
 from tests.simulation.rules.heard import Heard
 from tests.unit.machines.round_world import BITS, HEAD, LIMITS, ME, B, C, ready, view
 
@@ -34,6 +35,12 @@ def at(round_index: int) -> Ready:
     return Ready(RoundIndex(round_index), Attempt(0), head, BITS, None, None, None, 0)
 
 
+def vote(peer: PeerId, entry: bytes) -> Vote:
+    """For an entry on our head."""
+    signed = SignedVote(peer, Attempt(0), 0, Signature(b"", b""))
+    return Vote(HERE, HEAD, entry, signed)
+
+
 def test_ready_of_who_had_left_our_attempt_is_news_though_it_says_the_same() -> None:
     """Seed 982132: on waking a peer proposed at once because of such a Ready, not because of a time-out (R18)."""
     heard, said = heard_of(B), ready(B)
@@ -56,6 +63,18 @@ def test_claim_of_who_is_not_live_ends(known: tuple[PeerId, ...], dead: tuple[Pe
     see(heard, *known, dead=dead)
     see(heard, B)
     assert B not in heard.word
+
+
+def test_vote_that_comes_while_we_catch_up_does_not_count() -> None:
+    """Seed 1123016: its peer lost its disk afterwards, and voted again in the same attempt (R10.7)."""
+    heard = heard_of(B)
+    heard.is_catching_up = True
+    says(heard, B, vote(B, b"lost"))
+    assert not heard.votes
+    heard.is_catching_up = False
+    says(heard, B, vote(B, b"kept"))
+    says(heard, B, vote(B, b"lost"))
+    assert list(heard.votes.values()) == [b"kept"], "the first one that counts"
 
 
 def test_stranger_that_stands_where_we_stand_is_remembered() -> None:

@@ -48,6 +48,7 @@ class Heard:
         self.place: tuple[RoundIndex, Digest] | None = None
         self.attempt = Attempt(0)
         self.arrived_at = 0.0
+        self.is_catching_up = False
         self._forget_round()
 
     def at_new_place(self, place: tuple[RoundIndex, Digest]) -> None:
@@ -155,6 +156,8 @@ class Heard:
                 self.unwilling.discard(peer)
                 self._answered(peer, message.attempt)
                 self.accepts.setdefault((peer, message.attempt), message.coordinator)
+            case m.Vote() if self.is_catching_up:
+                pass  # R10.7
             case m.Vote() if self.place is not None and message.parent == self.place[1]:
                 self.votes.setdefault((message.vote.peer, message.attempt), message.entry_hash)
             case m.Abandon() if self.is_believed(peer, message.attempt):
