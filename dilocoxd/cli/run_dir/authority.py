@@ -81,9 +81,10 @@ def import_keys(run_directory: Path, file: Path) -> int:
     places = {ring.authorities.place_of(key): key for key in given}
     new = {place: key for place, key in places.items() if place is not None}
     if not new:
+        theirs = ", ".join(key.hex()[:16] for key in ring.authorities.keys)
         raise ConfigError(
-            f"{file}: holds no key of this run's authorities (list {ring.authorities.number} is in force); see"
-            " `dilocoxd authority show`"
+            f"{file}: holds no key of this run's authorities (list {ring.authorities.number} is in force; their public"
+            f" keys begin with {theirs}); give the file of one of them"
         )
     kept = {**ring.keys, **new}
     _write_keys(run_dir.authority_key, kept.values())
