@@ -1,10 +1,11 @@
-"""How fast text is packed and read: `python -m tests.bench.data [--mib N] [--gib N] [--samples N]`.
+"""How fast text is packed and read: `python -m tests.bench.data [--mib N] [--gib N] [--samples N] [--steps N]`.
 
 Packing: MB of text per second of CPU time of one process, on the sources of the standard library, with tokenizers of
 8,192 tokens trained on them that split text as GPT-2 and as Qwen do; then the tokenizers library alone, which
 gets every fourth stretch of the same text. Reading: tokens per second in the order of exact epochs from a sparse store,
 and how much the memory of the reader grows. A trainer of P parameters on hardware of F operations per second needs
-F / 6 P tokens.
+F / 6 P tokens. Beside a trainer: inner steps of presets on one core, each batch read right before its step, so that
+both have the same machine in the same minute; tokens per second of CPU time of reading over those of training.
 """
 
 import argparse
@@ -15,8 +16,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
+from dilocoxd.config.manifest import manifest_from_tables
+from dilocoxd.config.presets import preset_tables
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
 from dilocoxd.trainer.data.sources import SourceOrder, TextSource
@@ -24,6 +29,7 @@ from dilocoxd.trainer.tokens.encode import WORK, PackSettings, pack_piece
 from dilocoxd.trainer.tokens.inputs import TextPiece
 from dilocoxd.trainer.tokens.splits import QWEN
 from dilocoxd.trainer.tokens.store import INDEX, ShardInfo, StoreIndex, open_store
+from tests.bench.trainer import settings_for, stepped, training_of
 
 VOCAB_SIZE = 8192
 SEQ_LEN = 1024
@@ -80,7 +86,7 @@ def sparse_store(folder: Path, gib: float) -> TextSource:
         file.truncate(2 * num_tokens)
     np.asarray([num_tokens], dtype="<i8").tofile(folder / "train-00000.ends")
     shard = ShardInfo("train-00000", num_tokens, 1, "0" * 64, "0" * 64)
-    (folder / INDEX).write_bytes(StoreIndex("uint16", 1000, None, "", (shard,)).canonical_bytes())
+    (folder / INDEX).write_bytes(StoreIndex("uint16", 256, None, "", (shard,)).canonical_bytes())
     return TextSource("zeros", 1.0, open_store(folder).index.sha256(), str(folder))
 
 
@@ -105,6 +111,29 @@ def read(folder: Path, gib: float, num_samples: int) -> None:
     print(f"memory grew by {growth} MiB over a store of {gib:g} GiB")
 
 
+def read_beside_a_trainer(folder: Path, preset: str, num_steps: int) -> None:
+    """Print how much faster than its trainer a preset's batches are read, from the store of `read`."""
+    settings = settings_for(manifest_from_tables(preset_tables(preset), source=preset), 1, 0)
+    model, batch = settings.model, settings.pipeline.batch_sequences
+    source = TextSource("zeros", 1.0, open_store(folder).index.sha256(), str(folder))
+    order = SourceOrder([source], model.seq_len, model.vocab_size, seed=1)
+    order.begin((0, (num_steps + 1) * batch))
+    training = training_of(settings)
+    spent = np.zeros(2)
+    for number in range(num_steps + 1):
+        marks = [time.process_time()]
+        read_batch = order.batch(number * batch, batch)
+        marks.append(time.process_time())
+        stepped(training, *read_batch)
+        marks.append(time.process_time())
+        spent += np.diff(marks) if number else 0.0  # the first step makes the optimizer's memory
+    reading, trained = num_steps * batch * model.seq_len / np.maximum(spent, 1e-9)
+    parameters = sum(parameter.numel() for _, parameter in training.pipeline.parameters())
+    print(f"beside a trainer of {parameters / 1e6:.2f} M parameters, {batch} x {model.seq_len}:", end=" ")
+    print(f"reads {reading / 1e6:.2f} and trains {trained / 1e6:.4f} million tokens/s of CPU time,", end=" ")
+    print(f"{reading / trained:.0f} times what that of {preset} needs")
+
+
 def permute(num_samples: int) -> None:
     """Print the speed of the order alone."""
     order = EpochOrder([SourceSize("a", 3.0, 10**9), SourceSize("b", 1.0, 10**7)], 7)
@@ -119,12 +148,19 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=32, help="of text to pack")
     parser.add_argument("--gib", type=float, default=2.0, help="of the store that is read")
     parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--presets", nargs="*", default=["tiny", "demo"], help="read beside their trainers")
+    parser.add_argument("--steps", type=int, default=20, help="of each of these trainers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-data-") as name:
         for part in ("pack", "read"):
             (Path(name) / part).mkdir()
         pack(Path(name) / "pack", options.mib)
         read(Path(name) / "read", options.gib, options.samples)
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        for preset in options.presets:
+            read_beside_a_trainer(Path(name) / "read", preset, options.steps)
+        dist.destroy_process_group()
     permute(options.samples)
 
 

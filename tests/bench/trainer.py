@@ -41,6 +41,11 @@ def settings_for(manifest: Manifest, ranks: int, microbatches: int) -> StageSett
 def build(settings: StageSettings) -> InnerTraining:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    return training_of(settings)
+
+
+def training_of(settings: StageSettings) -> InnerTraining:
+    """This rank's part of a new model; there is a process group."""
     pipeline = Pipeline(settings.model, settings.pipeline, device=torch.device("cpu"))
     for name, param in pipeline.parameters():
         std = init_std(name, settings.model.init_std, settings.model.num_layers)
@@ -49,7 +54,11 @@ def build(settings: StageSettings) -> InnerTraining:
 
 
 def step(training: InnerTraining, order: BatchOrder) -> None:
-    ids, targets = order.batch(training.progress.position, training.pipeline.config.batch_sequences)
+    stepped(training, *order.batch(training.progress.position, training.pipeline.config.batch_sequences))
+
+
+def stepped(training: InnerTraining, ids: torch.Tensor, targets: torch.Tensor) -> None:
+    """An inner step on this batch."""
     loss, squares = training.gradients(ids, targets)
     sums = torch.tensor([loss, squares], dtype=torch.float64)
     dist.all_reduce(sums, group=training.pipeline.control)

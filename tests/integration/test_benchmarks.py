@@ -27,7 +27,7 @@ SHORTEST = {
     "compression_memory": "--elements 65536",
     "convergence": "--preset default --seeds 1 --tokens 16384 --task toy --json {folder}/convergence.json",
     "convergence.liars": "--once --rounds 2 --task toy --json {folder}/liars.json",
-    "data": "--mib 1 --gib 0.1 --samples 64",
+    "data": "--mib 1 --gib 0.1 --samples 64 --presets tiny --steps 1",
     "links.fixed_cost": "--sites 2 --rtts-ms 20 --connections 8 --rounds 1",
     "links.whole_rounds": "--sites 2 --rtts-ms 20 --rounds 1 --inner-steps 5 --step-s 0.05",
     "links.data_plane": "--mbits 200 --rtts-ms 20 --mib 8 --repetitions 1",
