@@ -13,7 +13,7 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.trainer.data.epochs import EpochOrder, SourceSize
 from dilocoxd.trainer.data.mixed import StoreReading, order_of
-from dilocoxd.trainer.data.sources import SourceOrder, TextSource
+from dilocoxd.trainer.data.sources import LOCATED_AT_ONCE, SourceOrder, TextSource
 from dilocoxd.trainer.data.targets import NOT_TRAINED, mean_over
 from dilocoxd.trainer.main import validation_of
 from dilocoxd.trainer.settings import make_settings
@@ -50,6 +50,25 @@ def test_phase_reads_the_windows_of_its_leased_samples(stores: list[TokenStore])
     assert all(torch.equal(ids[:, 1:], targets[:, :-1]) for ids, targets in rows)
     with pytest.raises(WorkerError, match="more than the 6 samples"):
         reader.batch(6, 1)
+
+
+@pytest.mark.parametrize("own_stream", ["", "QmA"])
+def test_batches_of_any_size_are_cut_from_the_same_samples(stores: list[TokenStore], own_stream: str) -> None:
+    """Their places are found many at a time; a phase that is begun again begins at its first sample."""
+    reader = SourceOrder(sources(stores), SEQ_LEN, 301, seed=7, own_stream=own_stream)
+    count = 2 * LOCATED_AT_ONCE + 100
+    reader.begin((10, 10 + count))
+    whole, _ = reader.batch(10, count)
+    samples = np.arange(10, 10 + count)
+    sizes = [SourceSize(s.directory.name, 2.0 - n, s.train.num_samples(SEQ_LEN)) for n, s in enumerate(stores)]
+    if not own_stream:
+        which, windows = EpochOrder(sizes, 7).locate(samples)
+        expected = [stores[k].train.sample(int(w), SEQ_LEN) for k, w in zip(which, windows, strict=True)]
+        assert torch.equal(whole, torch.from_numpy(np.stack(expected))[:, :-1])
+    for size in (7, LOCATED_AT_ONCE - 1):
+        reader.begin((10, 10 + count))
+        parts = [reader.batch(10 + first, size)[0] for first in range(0, count - size, size)]
+        assert torch.equal(torch.cat(parts), whole[: size * len(parts)])
 
 
 def test_validation_is_the_same_everywhere_and_from_every_source(stores: list[TokenStore]) -> None:
