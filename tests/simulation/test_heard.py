@@ -68,10 +68,8 @@ def test_claim_of_who_is_not_live_ends(known: tuple[PeerId, ...], dead: tuple[Pe
 def test_vote_that_comes_while_we_catch_up_does_not_count() -> None:
     """Seed 1123016: its peer lost its disk afterwards, and voted again in the same attempt (R10.7)."""
     heard = heard_of(B)
-    heard.is_catching_up = True
-    says(heard, B, vote(B, b"lost"))
+    heard.hear(MessageReceived(B, vote(B, b"lost")), is_catching_up=True)
     assert not heard.votes
-    heard.is_catching_up = False
     says(heard, B, vote(B, b"kept"))
     says(heard, B, vote(B, b"lost"))
     assert list(heard.votes.values()) == [b"kept"], "the first one that counts"

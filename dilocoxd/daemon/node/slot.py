@@ -226,6 +226,7 @@ class PartSlot(Slot):
 def _ended_when_silent(writer: asyncio.StreamWriter) -> Iterator[None]:
     """Its reader meets the end when the head's machine is silent."""
     loop, sock = asyncio.get_running_loop(), _socket_of(writer)
+    next_look: asyncio.TimerHandle | None = None
 
     def look() -> None:
         nonlocal next_look

@@ -79,8 +79,9 @@ class Heard:
 
     # --- what comes
 
-    def hear(self, event: e.Event) -> bool:
+    def hear(self, event: e.Event, *, is_catching_up: bool = False) -> bool:
         """Remember; whether it says anything new."""
+        self.is_catching_up = is_catching_up
         match event:
             case e.PeersChanged():
                 return self._see(event)

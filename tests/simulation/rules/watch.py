@@ -105,8 +105,7 @@ class Watch:
         self.group = {*self.status.group, *self.status.observers}
         if isinstance(event, e.LeaveRequested) and self.leave_at is None:
             self.leave_at = self.now
-        self.heard.is_catching_up = self.state == "catching_up"
-        self.is_news = self.heard.hear(event)
+        self.is_news = self.heard.hear(event, is_catching_up=self.state == "catching_up")
 
     def after(self, event: e.Event, commands: Sequence[c.Command]) -> None:
         """The machine has decided; nothing is carried out yet."""
