@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     own = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "ZDOTDIR": str(folder)}
     environment = {"PATH": path, "PS1": PROMPT, "INPUTRC": "/dev/null", "TERM": "dumb", **own}
     kind = KINDS[request.param]
+    assert shutil.which(kind.command[0]), f"install the system package {kind.command[0]}"
     with in_terminal(list(kind.command), folder, environment) as terminal:
         yield Shell(terminal, kind)
 
