@@ -8,7 +8,7 @@ import pytest
 from tests.harness.killed_command import contents, run_command
 from tests.harness.outer_worker.run_on_disk import make_run
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 CHANGES_MIN = 16
 """The hidden folder, state 3 and the weights of it, tokenizer, config, sums, card, and the place itself."""
 

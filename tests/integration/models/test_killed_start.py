@@ -17,7 +17,7 @@ from tests.harness.published.directory import LINES, VOCAB, publish
 from tests.harness.running.warm import load_families
 from tests.unit.models.families import FAMILY_CONFIGS
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MOMENTS = (
     *("anchor.safetensors", "site.toml.tmp", "identity.key", "invite.tmp", "tokenizer.json", "snapshots/0"),
     *("run.toml.tmp", "run.toml"),
