@@ -39,6 +39,8 @@ has the key shows it at once, and strangers who say nothing keep no node out."""
 HELLO_BYTES_MAX: Final = 4096
 """Of a first message: nobody has the room of a larger one before the key was shown."""
 WAITING_MAX: Final = 256
+LOOK_S: Final = 1.0
+"""So often who waits looks anew."""
 CHOICE_S: Final = 5.0
 """So long a part waits for the node that has files of it before any other will do, be it a place without a past."""
 COMEBACK_S: Final = 60.0
@@ -246,14 +248,14 @@ class NodeDoor:
             if len(nodes) == len(served):
                 self._waiting = [each for each in self._waiting if each not in nodes]
                 return nodes
-            await self._until_changed()
+            await self._until_changed(min([each - waited for each in patience_s if each > waited], default=LOOK_S))
         raise WorkerError("the site stops")
 
-    async def _until_changed(self) -> None:
-        """Or a second: nobody tells of connections that end."""
+    async def _until_changed(self, limit_s: float = LOOK_S) -> None:
+        """At most for a look's time: nobody tells of connections that end."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(min(limit_s, LOOK_S)):
                 await self._changed.wait()
 
     def _forget_dead(self) -> None:

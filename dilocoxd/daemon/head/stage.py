@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dilocoxd.answers.nodes import NodeStage
-from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import NodeDoor, WaitingNode
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.ipc.client import NODE_SERVED_VARIABLE
 
+STAGE_CHOICE_S: Final = 3.0
+"""So long a stage waits for the node that had it before another will do. It may have prepared a text, and no more is
+lost there: less than for a part (CHOICE_S), but more than a node needs to come again after its trainers ended."""
 AWAY_STAGE_MODULE: Final = "dilocoxd.trainer.away.main"
 
 
@@ -99,7 +102,7 @@ class NodeStages:
         places = self._places
         taken = await self._door.take_all(
             [place.stage.served for place in places],
-            [CHOICE_S if place.last_node else 0.0 for place in places],
+            [STAGE_CHOICE_S if place.last_node else 0.0 for place in places],
             lambda index, node: places[index].note_found(node),
         )
         return [TakenStage(place, node) for place, node in zip(places, taken, strict=True)]

@@ -237,11 +237,12 @@ def _ended_when_silent(writer: asyncio.StreamWriter) -> Iterator[None]:
                 next_look = loop.call_later(LOOK_INTERVAL_S, look)
 
     end_when_silent(sock)
-    next_look = loop.call_later(LOOK_INTERVAL_S, look)
+    look()
     try:
         yield
     finally:
-        next_look.cancel()
+        if next_look is not None:
+            next_look.cancel()
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
