@@ -283,8 +283,9 @@ class NodeDoor:
         if holds:
             holding = [each for each in own if each.hello.incarnation == holds]
             # One that lost its connection before its part had buffers is no news of the one that has them.
-            if not holding and any(not self._is_of_this_start(each) for each in own):
-                raise PlaceLost("its node was started anew, and what it held in memory is gone")
+            anew = [each for each in own if not self._is_of_this_start(each)]
+            if not holding and anew:
+                raise PlaceLost(f"its node {anew[0].who} was started anew, and what it held in memory is gone")
             return next(iter(holding), None)
         if own or is_patient:
             return next(iter(own), None)

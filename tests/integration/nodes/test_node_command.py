@@ -147,7 +147,7 @@ async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() ->
                 assert (await taken(door, holds="this start-1")).hello == holding
             with await asyncio.to_thread(come, door, served):
                 await until_waiting(door, 2)
-                with pytest.raises(PlaceLost, match="started anew"):
+                with pytest.raises(PlaceLost, match=r"its node 127\.0\.0\.1 was started anew"):
                     await door.take(PART, nothing, holds="this start-1")
 
 

@@ -107,7 +107,7 @@ async def test_node_that_lost_its_memory_ends_the_site_which_starts_again_from_i
                     async with asyncio.timeout(WAIT_S):
                         await asyncio.Event().wait()
         reason = first_error(ended.value)
-        assert isinstance(reason, WorkerError) and "node was started anew" in str(reason)
+        assert isinstance(reason, WorkerError) and "was started anew" in str(reason)
     with node_of(settings, tmp_path / "node"):
         assert await restored(settings) == (True, 0, []), "error feedback of all segments is back"
     with node_of(settings, tmp_path / "another"):
