@@ -42,7 +42,7 @@ def of_answer(event: r.RecoveryEvent, asked: Mapping[int, r.Ask]) -> str:
             return f"<- {question.peer}: no {_wanted(question)}, {event.reason}"
         case r.BranchChecked():
             return f"<- the branch is not acceptable: {event.problem}" if event.problem else ""
-        case r.AdoptRefused() | r.EntryRefused():
+        case r.AdoptRefused() | r.EntryRefused() | r.RebuildRefused():
             return f"<- {event.reason}"
         case r.EntryTaken():
             return f"<- state {short(event.state_digest)}"

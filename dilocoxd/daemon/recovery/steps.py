@@ -85,14 +85,14 @@ class OwnSteps:
         self._questions = questions
         self._forgets_feedback = False
         """An entry that was taken back has been left."""
+        self._has_no_state = False
+        """Our log was cut where no state can be made: a snapshot or the way back follows."""
 
     async def carry_out(self, step: r.Step) -> r.StepDone:
         """Its answer."""
         match step:
-            case r.Rebuild():
-                digest = await self._rebuild()
-                self._tell_rebuilt()
-                return r.Rebuilt(digest)
+            case r.Rebuild(has_way_back):
+                return await self._rebuilt(has_way_back=has_way_back)
             case r.ReadOwn():
                 return await asyncio.to_thread(self._read_own, step.fork)
             case r.CheckBranch():
@@ -167,6 +167,17 @@ class OwnSteps:
             return error
         return None
 
+    async def _rebuilt(self, *, has_way_back: bool) -> r.Rebuilt | r.RebuildRefused:
+        try:
+            digest = await self._rebuild()
+        except (StoreError, RequestRefused) as error:
+            if not has_way_back:
+                raise
+            self._has_no_state = True
+            return r.RebuildRefused(str(error))
+        self._tell_rebuilt()
+        return r.Rebuilt(digest)
+
     async def _rebuild(self) -> Digest:
         """The state of our log from the newest usable snapshot, else from genesis."""
         parts = self._parts
@@ -228,12 +239,13 @@ class OwnSteps:
         except (StoreError, WorkerError) as error:
             is_false = await asyncio.to_thread(_is_made_up, download.partial, error)
             await asyncio.to_thread(shutil.rmtree, download.partial, ignore_errors=True)
-            if await asyncio.to_thread(self._can_replay, parts.log.height):
+            if not self._has_no_state and await asyncio.to_thread(self._can_replay, parts.log.height):
                 await self._rebuild()
             reason = f"snapshot {step.offer.round}: {error}"
             if is_false:
                 self._questions.blame_offer(step.offer, WireError("bad_hash", reason))
             return r.AdoptRefused(reason, is_false)
+        self._has_no_state = False
         await parts.work_keeper.enter_chain((signed.entry for signed in step.skipped), step.in_flight)
         for signed in step.skipped:
             parts.took(signed)
@@ -270,6 +282,6 @@ class OwnSteps:
             await asyncio.to_thread(parts.log.roll_back, step.fork)
             await asyncio.to_thread(parts.aside.put_back, parts.log, parts.snapshots)
             await parts.work_keeper.enter_chain(step.own, flying)
-        digest = await self._rebuild()
+        digest, self._has_no_state = await self._rebuild(), False
         await asyncio.to_thread(parts.aside.clear)
         return digest

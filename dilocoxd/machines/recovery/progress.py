@@ -77,6 +77,8 @@ class BranchProgress:
         self._payload: PayloadFetch | None = None
         self._can_replay = better.can_replay
         """Our disk leads to the state at the fork."""
+        self._refused = ""
+        """Why it did not, although nothing was missing, in brackets."""
         self._missing = list(better.missing)
         """Of entries of ours below the fork, to be restored."""
 
@@ -138,7 +140,10 @@ class BranchProgress:
             case r.PayloadRestored():
                 return self._restore()
             case r.OwnLeft() if self._can_replay:
-                return r.Rebuild()
+                return r.Rebuild(has_way_back=True)
+            case r.RebuildRefused(reason):
+                self._can_replay, self._refused = False, f" ({reason})"
+                return self._seek_snapshot() if self._snapshot is None else self._enter()
             case r.OwnLeft() | r.Rebuilt():
                 return self._enter()
             case r.Adopted():
@@ -171,7 +176,7 @@ class BranchProgress:
 
     def _seek_snapshot(self) -> Outcome:
         # The state before the first of them is ours, but for that at a fork which our disk cannot make again.
-        has_state = self._is_begun or self._can_replay
+        has_state = self._can_replay or (self._is_begun and self._chain.state_digest is not None)
         left = self._better.branch.entries[self._num_taken + has_state :]
         honest = [peer for peer in self._donors if peer not in self._sources.liars]
         self._search = SnapshotSearch(left, honest, self._sources.limits)
@@ -192,8 +197,7 @@ class BranchProgress:
         if problem:
             return Failed(problem)
         if self._is_begun:
-            assert self._payload is not None
-            return Failed(self._payload.problem)
+            return Failed(self._payload.problem) if self._payload is not None else self._no_state("")
         if self._can_replay:
             return self._begin()
         if self._missing:
@@ -202,8 +206,8 @@ class BranchProgress:
 
     def _no_state(self, why: str) -> Failed:
         return Failed(
-            f"the state at the fork (height {self.fork}) cannot be made from our disk any more, and nobody"
-            f" offers a snapshot of the better chain{why}"
+            f"the state at the fork (height {self.fork}) cannot be made from our disk{self._refused or ' any more'},"
+            f" and nobody offers a snapshot of the better chain{why}"
         )
 
     def _restore(self) -> Outcome:

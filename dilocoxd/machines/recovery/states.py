@@ -50,7 +50,7 @@ MOVES: Final[Mapping[str, Mapping[Wanted, str]]] = MappingProxyType(
         },
         "restoring": {**_REPLAY, **_LEAVE},
         "leaving": {r.Rebuild: "rebuilding", **_ADOPT},
-        "rebuilding": {**_ADOPT, **_REPLAY, **_TURN_BACK, **_NEXT_PEER},
+        "rebuilding": {**_SEARCH, **_ADOPT, **_REPLAY, **_TURN_BACK, **_NEXT_PEER},
         "adopting": {**_REPLAY, **_TURN_BACK, **_NEXT_PEER},
         "fetching_payload": {**_REPLAY, **_RESTORE, r.TakeEntry: "applying", **_SEARCH, **_TURN_BACK, **_NEXT_PEER},
         "applying": {**_REPLAY, **_TURN_BACK, **_NEXT_PEER},

@@ -16,7 +16,13 @@ MISSING_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """The state of our log from snapshots and log; Rebuilt."""
+    """The state of our log from snapshots and log; Rebuilt.
+
+    `has_way_back`: our own branch was left for it. RebuildRefused if it fails: payloads of others (RestorePayload) may
+    lead to no state, for entries that a snapshot skipped here were never applied.
+    """
+
+    has_way_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,11 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildRefused:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnRead:
     entries: tuple[Entry, ...]
     can_replay: bool
@@ -199,6 +210,7 @@ class TurnedBack:
 
 StepDone = (
     Rebuilt
+    | RebuildRefused
     | OwnRead
     | BranchChecked
     | PayloadRestored

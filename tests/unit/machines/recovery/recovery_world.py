@@ -69,6 +69,8 @@ class World:
     can_replay: bool = True
     num_missing: int = 0
     """Payloads below the fork that our disk lacks, where it cannot replay; 0: too many."""
+    refuses_rebuild: bool = False
+    """Payloads below the fork lead to another state than its first entry was voted on, or to none."""
     is_rebuild: bool = False
     latency_s: Callable[[r.Ask], float] = lambda question: 0.1
     twist: Callable[[r.Ask, r.Answer], r.Answer | None] = lambda question, answer: answer
@@ -186,6 +188,8 @@ class World:
 
     def _step(self, step: r.Effect) -> r.StepDone:
         match step:
+            case r.Rebuild(has_way_back) if has_way_back and self.refuses_rebuild:
+                return r.RebuildRefused("another state")
             case r.Rebuild():
                 self.digest = self.digest_of(self.log)
                 return r.Rebuilt(self.digest)

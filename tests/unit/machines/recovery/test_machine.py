@@ -41,6 +41,7 @@ class Row:
     failure: str = ""
     can_replay: bool = True
     num_missing: int = 0
+    refuses_rebuild: bool = False
     is_rebuild: bool = False
 
 
@@ -78,6 +79,15 @@ TABLE = [
         "fork below what our disk can rebuild, but for payloads that nobody has", {"D": Donor(FORK, 1)},
         [*COMPARED, "choosing", "fetching_payload", "done"], COMMON, "or the payload of entry 0: D: not_found",
         can_replay=False, num_missing=2,
+    ),
+    Row(
+        "fork below which payloads of others lead nowhere", {"D": Donor(FORK)},
+        [*COMPARED, "choosing", *RESTORED * 2, "leaving", "rebuilding", "choosing", "turning_back", "done"], COMMON,
+        "cannot be made from our disk (another state)", can_replay=False, num_missing=2, refuses_rebuild=True,
+    ),
+    Row(
+        "fork below which payloads lead nowhere, and a snapshot of the state there", {"D": Donor(FORK, 0, (2,))},
+        [*COMPARED, "leaving", "rebuilding", *SNAPSHOT, *ENTRY * 4, "done"], FORK, refuses_rebuild=True,
     ),
     Row(
         "payload that nobody has", {"D": Donor(AHEAD_3, 6)},
@@ -118,7 +128,10 @@ TABLE = [
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_states_of_the_table(row: Row) -> None:
-    world = World(COMMON, row.donors, can_replay=row.can_replay, num_missing=row.num_missing, is_rebuild=row.is_rebuild)
+    world = World(
+        COMMON, row.donors, can_replay=row.can_replay, num_missing=row.num_missing, is_rebuild=row.is_rebuild,
+        refuses_rebuild=row.refuses_rebuild,
+    )  # fmt: skip
     done = world.run()
     assert world.states == row.states
     assert world.log == row.log and world.digest == world.digest_of(row.log) and not world.aside
@@ -269,8 +282,9 @@ def test_whatever_the_sources_do_it_ends_on_our_branch_or_a_better_one(
         return rng.choice([None, r.AskFailed(question.request, "broke"), r.AskFailed(question.request, "no", True)])
 
     world = World(
-        COMMON, dict(zip("DEFG", found, strict=False)), can_replay=can_replay, num_missing=seed % 3, twist=twist
-    )
+        COMMON, dict(zip("DEFG", found, strict=False)), can_replay=can_replay, num_missing=seed % 3, twist=twist,
+        refuses_rebuild=seed % 4 == 0,
+    )  # fmt: skip
     world.latency_s = lambda question: rng.uniform(0.0, 3.0)
     started = world.now
     done = world.run()

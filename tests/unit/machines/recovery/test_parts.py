@@ -200,8 +200,8 @@ def test_progress_leaves_our_entries_rebuilds_and_replays() -> None:
     chain.note(leave, r.OwnLeft())
     assert chain.height == 2 and chain.state_digest is None
     rebuild = progress.on_step(r.OwnLeft(), now=NOW)
-    assert rebuild == r.Rebuild()
-    chain.note(r.Rebuild(), r.Rebuilt(digest_of(FORK[:2])))
+    assert rebuild == r.Rebuild(has_way_back=True)
+    chain.note(rebuild, r.Rebuilt(digest_of(FORK[:2])))
     outcome = progress.on_step(r.Rebuilt(digest_of(FORK[:2])), now=NOW)
     for place in range(2, 6):
         (question,) = asking(outcome).questions
