@@ -177,6 +177,8 @@ class RecoveryMachine:
                 for overtaken in outcome.superseded:
                     self._faults.overtaken(*overtaken)
                 self._withdraw(lambda ask: isinstance(ask, r.AskChunk) and (ask.peer, ask.number) in outcome.superseded)
+                if any(not isinstance(question.ask, r.AskChunk) for question in outcome.questions):
+                    self._leave_download()
                 for question in outcome.questions:
                     self._ask(question)
             case NotBetter():
@@ -254,13 +256,18 @@ class RecoveryMachine:
             self._faults.made_up(peer, failed.reason)
             self._out.append(r.SourceDropped(peer, failed.reason))
         self._faults.note(part.peer, failed.reason, is_false=failed.is_false, has_part=has_part)
-        if self._state == "fetching_chunks":
-            self._out.append(r.CloseDownload())
+        self._leave_download()
         if back is None:
             self._next_peer()
         else:
             self._part = None
             self._order_step(back)
+
+    def _leave_download(self) -> None:
+        """Of a snapshot that nobody gives, if one is under way."""
+        if self._state == "fetching_chunks":
+            self._withdraw(lambda ask: isinstance(ask, r.AskChunk))
+            self._out.append(r.CloseDownload())
 
     def _finish(self) -> None:
         faults = self._faults

@@ -194,15 +194,14 @@ class BranchProgress:
                 return outcome
 
     def _without_snapshot(self, problem: str) -> Outcome:
+        """`problem`: of those that are listed and not given; entries may lead there all the same."""
+        if not self._is_begun and self._can_replay:
+            return self._begin()
+        if not self._is_begun and self._missing:
+            return self._restore()
         if problem:
             return Failed(problem)
-        if self._is_begun:
-            return Failed(self._payload.problem) if self._payload is not None else self._no_state("")
-        if self._can_replay:
-            return self._begin()
-        if self._missing:
-            return self._restore()
-        return self._no_state("")
+        return Failed(self._payload.problem) if self._payload is not None else self._no_state("")
 
     def _no_state(self, why: str) -> Failed:
         return Failed(

@@ -42,6 +42,8 @@ class SnapshotSearch:
         """Listed snapshots that a source did not give."""
         self._chosen: r.Offer | None = None
         self._pool: ChunkPool | None = None
+        self._problems: list[str] = []
+        """Of snapshots that were described and not given."""
 
     @property
     def text(self) -> str:
@@ -119,7 +121,7 @@ class SnapshotSearch:
             return r.OpenDownload(self._chosen)
         newest = max(self._holders.keys() & self._certified.keys(), default=None)
         if newest is None:
-            return NoSnapshot()
+            return NoSnapshot("; ".join(self._problems))
         holders = dict.fromkeys(self._holders.pop(newest))
         self._unanswered = set(holders)
         entry = self._certified[newest]
@@ -127,7 +129,7 @@ class SnapshotSearch:
 
     def _on_chunk(self, ask: r.AskChunk, event: r.Answer, now: Monotonic) -> SearchOutcome:
         pool, superseded = self._pool, frozenset[tuple[PeerId, int]]()
-        assert pool is not None and self._chosen is not None
+        assert pool is not None and self._chosen is not None, "chunks of a download that was left are withdrawn"
         if isinstance(event, r.AskFailed) and event.is_wrong:
             pool.drop(ask.peer, ask.number, event.reason)
         elif isinstance(event, r.AskFailed):
@@ -135,6 +137,15 @@ class SnapshotSearch:
         elif isinstance(event, r.ChunkCame):
             superseded = frozenset((peer, ask.number) for peer in pool.came(ask.peer, ask.number, now))
         return self._fetch(self._chosen, pool, now, superseded)
+
+    def _without(self, chosen: r.Offer, pool: ChunkPool) -> SearchOutcome:
+        """Those who describe it do not give it: else one that lists the newest would keep us from all older ones."""
+        self._problems.append(f"snapshot {chosen.round}: {pool.problem}")
+        for peer in pool.sources:
+            self._leave(peer)
+            del self._offers[peer]
+        self._chosen = self._pool = None
+        return self._choose()
 
     def _fetch(
         self,
@@ -147,7 +158,7 @@ class SnapshotSearch:
             self._pool = None
             return r.FinishDownload(chosen)
         if pool.is_hopeless:
-            return NoSnapshot(f"snapshot {chosen.round}: {pool.problem}")
+            return self._without(chosen, pool)
         wanted = [
             Question(r.AskChunk(UNNUMBERED, peer, number), chosen.chunk_bytes[number]) for peer, number in pool.ask(now)
         ]

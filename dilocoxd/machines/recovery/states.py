@@ -43,7 +43,10 @@ MOVES: Final[Mapping[str, Mapping[Wanted, str]]] = MappingProxyType(
         "fetching_chunks": {
             r.AskChunk: "fetching_chunks",
             r.FinishDownload: "fetching_chunks",
+            r.OpenDownload: "fetching_chunks",
+            r.AskOffer: "choosing",
             **_LEAVE,
+            **_REPLAY,
             **_ADOPT,
             **_TURN_BACK,
             **_NEXT_PEER,

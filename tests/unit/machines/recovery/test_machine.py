@@ -1,6 +1,7 @@
 """The recovery machine by table and by chance: which way it takes, and that it ends well whatever the sources do."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -255,6 +256,47 @@ def test_late_and_doubled_answers_change_nothing() -> None:
     for event in (r.EntriesCame(1, tuple(FAR)), r.PayloadCame(2), r.Rebuilt(world.digest_of([])), r.Tick()):
         assert world.machine.handle(event, now=world.now) == []
     assert world.done is done
+
+
+def refused_by(*peers: str) -> Callable[[r.Ask, r.Answer], r.Answer]:
+    """They list a snapshot and describe it, and give no chunk of it."""
+
+    def twist(question: r.Ask, answer: r.Answer) -> r.Answer:
+        is_refused = isinstance(question, r.AskChunk) and question.peer in peers
+        return r.AskFailed(question.request, "not_found", is_final=True) if is_refused else answer
+
+    return twist
+
+
+def test_newest_snapshot_that_nobody_gives_leads_to_an_older_one() -> None:
+    """Who lists it and gives no chunk would keep out for ever who needs a snapshot."""
+    world = World(COMMON, {"D": Donor(FAR, 20, (22,)), "E": Donor(FAR, 20, (21,))}, twist=refused_by("D"))
+    done = world.run()
+    assert not done.failure and world.log == FAR
+    assert world.states == [*COMPARED, "choosing", "fetching_chunks", *SNAPSHOT, *ENTRY * 3, "done"]
+    assert len(world.ordered(r.CloseDownload)) == 1
+    assert not world.machine.status.problems, "nothing is proved against it"
+
+
+def test_snapshot_that_one_describes_and_gives_not_comes_from_who_describes_it_otherwise() -> None:
+    donors = {"D": Donor(FAR, 20, (22,), makes_up_snapshots=True), "E": Donor(FAR, 20, (22,))}
+    world = World(COMMON, donors, twist=refused_by("D"))
+    assert not world.run().failure and world.log == FAR
+
+
+def test_snapshot_that_nobody_gives_keeps_us_from_no_entries() -> None:
+    world = World(COMMON, {"D": Donor(FAR, 0, (22,)), "E": Donor(FAR)}, twist=refused_by("D"))
+    assert not world.run().failure and world.log == FAR
+    assert len(world.questions(r.AskPayload)) == 20, "a chunk that is refused later is no refused payload"
+    world = World(COMMON, {"D": Donor(FORK, 0, (4,)), "E": Donor(FORK)}, twist=refused_by("D"), can_replay=False)
+    world.num_missing = 2
+    assert not world.run().failure and world.log == FORK
+
+
+def test_snapshots_that_nobody_gives_are_told() -> None:
+    world = World(COMMON, {"D": Donor(FAR, 20, (22,)), "E": Donor(FAR, 20, (21,))}, twist=refused_by("D", "E"))
+    done = world.run()
+    assert "snapshot 22: " in done.failure and "snapshot 21: " in done.failure and world.log == COMMON
 
 
 BRANCHES = (COMMON, AHEAD_1, AHEAD_3, FAR, FORK, FAR_FORK, LIGHT_FORK, FALSE_AT_ONCE, FALSE_LATER, FALSE_BUT_BETTER, [])
