@@ -20,7 +20,10 @@ COMMAND: Final = re.compile(r"`dilocoxd ([^`]+)`|(?:^|\n|:|  )\s*dilocoxd (?!its
 NAMES: Final = ("dilocoxd anchor", "dilocoxd data")
 """Literals that nobody is told: what certificates of data connections are called."""
 OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-FOREIGN: Final = {"--query-gpu": "nvidia-smi", "--format": "nvidia-smi", "--shm-size": "docker run"}
+FOREIGN: Final = {
+    "--query-gpu": "nvidia-smi", "--format": "nvidia-smi", "--shm-size": "docker run", "--local-dir": "hf download",
+    "--max": "string split of fish",
+}  # fmt: skip
 """Options of other programs, by option."""
 
 

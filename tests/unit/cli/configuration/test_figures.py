@@ -23,7 +23,7 @@ def test_a_preset_is_checked_by_name_and_weighed() -> None:
     count = flat_layout(ModelConfig.from_section(manifest.model)).numel
     lines = done.output.splitlines()
     assert lines[0].startswith("ok  run small-")
-    assert lines[1] == f"model       {count:,} parameters"
+    assert lines[1] == f"model     {count:,} parameters"
     assert [line.split()[0] for line in lines] == ["ok", "model", "memory", "disk", "payload", "exchange"]
 
 
