@@ -9,12 +9,14 @@ from dilocoxd.wire import messages as m
 
 
 def works_in(command: c.Command) -> Attempt | None:
-    """The attempt in whose exchange only somebody orders this who takes part in it."""
+    """The attempt in whose exchange only somebody orders, or says, this who takes part in it."""
     match command:
         case orders.SendSegment(_, key):
             return key.attempt
         case orders.OrderReduce() | orders.OrderPass():
             return command.attempt
+        case c.Send(_, m.Accept(attempt=attempt)):
+            return attempt
         case _:
             return None
 
