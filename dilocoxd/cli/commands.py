@@ -175,6 +175,7 @@ def created_from(
     effective = in_force(site)
     if directory is not None:
         check_new_run_dir(Path(directory), effective)
+        origin.require_outside(Path(directory))
     require_named(manifest, effective)
     known = effective.paths.corpora
     stores = {one.name: known[one.name] for one in manifest.data.sources if is_store(known.get(one.name, ""))}

@@ -49,6 +49,16 @@ class Origin:
             return ("--init", str(self.module))
         return ("--init", str(self.init)) if self.init is not None else ()
 
+    def require_outside(self, directory: Path) -> None:
+        """A start that follows a killed one clears the run directory, and must not clear what it was given. Raises
+        ConfigError."""
+        given = {"--init": self.init, "--config": self.config, "--tokenizer": self.tokenizer}
+        for option, path in given.items():
+            if path is not None and path.absolute().is_relative_to(directory.absolute()):
+                raise ConfigError(
+                    f"{option} {path}: lies in {directory}, the run directory itself; give --dir another directory"
+                )
+
     def with_tokenizer_for(self, manifest: Manifest) -> tuple[Manifest, "Origin"]:
         """Both with the parent's tokenizer, if there is a parent. Raises ConfigError."""
         if self.parent is None:

@@ -29,8 +29,14 @@ class _Lent:
     wanted it was cancelled before it began."""
 
     def __init__(self, fds: Sequence[int]) -> None:
-        self._fds = [os.dup(fd) for fd in fds]
+        self._fds: list[int] = []
         self._is_taken = threading.Lock()
+        try:
+            for fd in fds:
+                self._fds.append(os.dup(fd))
+        except OSError:  # too many are open
+            self._close()
+            raise
 
     def work(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """In the thread: `work(*descriptors, *arguments)`; nothing once it is ended."""

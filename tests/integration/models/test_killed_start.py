@@ -104,3 +104,13 @@ def test_start_without_a_name_clears_away_the_weights_that_a_killed_one_left(
     assert run_command(command, place)[0] == 0
     (made,) = place.iterdir()
     assert (made / "run.toml").is_file()
+
+
+def test_what_lies_in_the_folder_of_a_killed_start_is_not_taken_from_there(command: list[str], tmp_path: Path) -> None:
+    place = _made(tmp_path / "place")
+    assert run_command(command, place, "run.toml.tmp")[0] == -9
+    before = contents(place / "run")
+    status, said = run_command([*command, "--tokenizer", "run/tokenizer"], place)
+    assert status == 78, said
+    assert "--tokenizer run/tokenizer: lies in run, the run directory itself; give --dir another directory" in said
+    assert contents(place / "run") == before, "clearing it away would have cleared its source"

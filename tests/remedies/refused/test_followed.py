@@ -38,7 +38,7 @@ UNFOLLOWED: Final = {
     "cli/client.py": 1, "cli/cluster/node.py": 3, "cli/commands.py": 3, "cli/configuration/command.py": 2,
     "cli/corpus.py": 9, "cli/doctor/before_start.py": 1, "cli/doctor/bundle.py": 1, "cli/joining/join.py": 1,
     "cli/joining/nearby.py": 1, "cli/joining/newcomer.py": 5, "cli/model/first_state.py": 5,
-    "cli/model/options.py": 2, "cli/model/origin.py": 4, "cli/model/tokenizer.py": 1, "cli/replay.py": 2,
+    "cli/model/options.py": 2, "cli/model/origin.py": 5, "cli/model/tokenizer.py": 1, "cli/replay.py": 2,
     "cli/run_dir/admission.py": 3, "cli/run_dir/authority.py": 6, "cli/run_dir/identity.py": 1,
     "cli/run_dir/members.py": 4, "config/addresses.py": 1, "config/loading.py": 1, "config/manifest.py": 4,
     "config/sections/sources.py": 2, "config/site_fit.py": 2, "config/tokens/files.py": 1,

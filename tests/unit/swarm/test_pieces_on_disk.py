@@ -99,3 +99,11 @@ async def test_pieces_come_back_from_disk_and_a_short_file_is_told(tmp_path: Pat
         assert await region.read_piece(1) == b"xxxxx"
     finally:
         os.close(fd)
+
+
+async def test_too_many_open_files_leave_none_more_open(tmp_path: Path) -> None:
+    fd, before = opened(tmp_path / "target"), descriptors()
+    with pytest.raises(OSError, match="Bad file descriptor"):  # as EMFILE: one duplicate is made, the next is not
+        await pieces.in_thread((fd, -1), lambda *_: None)
+    assert descriptors() == before
+    os.close(fd)
