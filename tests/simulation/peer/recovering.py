@@ -192,6 +192,8 @@ class Recovery:
         if head != entry.parent:
             return r.AskFailed(question.request, "of another chain", is_final=True)
         content = log[:height]
+        if not is_liar and self._state_of(content) != entry.state_digest:
+            return r.AskFailed(question.request, "its index is of another state", is_final=True, is_wrong=True)
         if is_liar and self.rng.random() < 0.5:
             last = content[-1]
             content = [*content[:-1], Stored(last.signed, {place: data[::-1] for place, data in last.payload.items()})]
@@ -288,12 +290,7 @@ class Recovery:
     def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
         """The digest of what was downloaded must be the one that was voted on."""
         content = self.contents[step.offer.key]  # a whole state: what all entries from genesis on lead to
-        digest = self.node.sums.genesis()
-        try:
-            for stored in content:
-                digest = self.node.sums.applied(digest, stored.payload)
-        except ValueError:
-            digest = Digest(b"")  # whatever a liar's snapshot of such a state is
+        digest = self._state_of(content)
         if digest != step.certified_by.state_digest:
             return r.AdoptRefused(f"snapshot {step.offer.round} is not the state that was voted on", is_false=True)
         skipped = content[len(content) - len(step.skipped) :]
@@ -301,6 +298,15 @@ class Recovery:
             self._append(Stored(signed, stored.payload), settlement(signed.entry, step.in_flight))
         self.digest = digest
         return r.Adopted()
+
+    def _state_of(self, content: list[Stored]) -> Digest:
+        digest = self.node.sums.genesis()
+        try:
+            for stored in content:
+                digest = self.node.sums.applied(digest, stored.payload)
+        except ValueError:
+            return Digest(b"")  # whatever a liar's snapshot of such a state is
+        return digest
 
     def _take(self, step: r.TakeEntry) -> r.StepDone:
         payload = self.payloads.pop(step.request)
