@@ -1,5 +1,6 @@
 """Stopping under bad luck: p2pd dies in the middle of it, or the loop does not come back. It always ends in time."""
 
+import resource
 import signal
 import subprocess
 import sys
@@ -117,6 +118,7 @@ def test_daemon_that_native_code_aborts_says_where_it_was(tmp_path: Path) -> Non
         a.start_without_model()
         wait_until(a.status, "the API", PATIENCE_S, a.describe)
         assert a.process is not None
+        resource.prlimit(a.process.pid, resource.RLIMIT_CORE, (0, 0))  # nobody wants 400 MB of it
         a.process.send_signal(signal.SIGABRT)
         assert a.process.wait(PATIENCE_S) == -signal.SIGABRT
         said = a.log_path.read_text()
