@@ -134,43 +134,39 @@ class EntryLog:
         Raises StoreError, and leaves the log as it was, if a segment does not have its hash or the disk is full.
         """
         record, path = self._read(index), self.path(index)
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            self._put(temporary, path, record.signed, tuple(source.lengths), source)
+            self._put(path, record.signed, tuple(source.lengths), source)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise store_error(f"restoring the payload of entry {index}", path, error) from error
-        except StoreError:
-            temporary.unlink(missing_ok=True)
-            raise
         self._bare_below = min(self._bare_below, index)
 
-    def _put(
-        self, temporary: Path, path: Path, signed: SignedEntry, lengths: tuple[int, ...], source: PayloadSource | None
-    ) -> None:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    def _put(self, path: Path, signed: SignedEntry, lengths: tuple[int, ...], source: PayloadSource | None) -> None:
+        """A whole record in its place, durably; nothing half is left. Raises OSError, StoreError."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            offset = write_all(fd, encode_front(signed, lengths, has_payload=source is not None), 0)
-            if source is not None:
-                _copy_payload(fd, offset, source, signed.entry.result_hashes)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.replace(path)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                offset = write_all(fd, encode_front(signed, lengths, has_payload=source is not None), 0)
+                if source is not None:
+                    _copy_payload(fd, offset, source, signed.entry.result_hashes)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.replace(path)
+        except (OSError, StoreError):
+            temporary.unlink(missing_ok=True)
+            raise
         fsync_directory(self._directory)
 
     def _write(self, signed: SignedEntry, lengths: tuple[int, ...], source: PayloadSource | None) -> None:
         index = self.height
         path = self.path(index)
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            self._put(temporary, path, signed, lengths, source)
+            self._put(path, signed, lengths, source)
         except OSError as error:
-            self._forget(temporary, path)
+            # The rename may have happened before the directory's fsync failed: the entry must not come back later.
+            path.unlink(missing_ok=True)
             raise store_error(f"appending entry {index} ({sum(lengths)} bytes) to the log", path, error) from error
-        except StoreError:
-            self._forget(temporary, path)
-            raise
         self._hashes.append(entry_hash(signed.entry))
 
     def roll_back(self, height: int) -> None:
@@ -293,11 +289,6 @@ class EntryLog:
             raise StoreError(
                 f"entry {index} continues {entry.parent.hex()[:16]}, the chain's head there is {parent.hex()[:16]}"
             )
-
-    def _forget(self, temporary: Path, path: Path) -> None:
-        temporary.unlink(missing_ok=True)
-        # The rename may have happened before the directory's fsync failed: the entry must not come back later.
-        path.unlink(missing_ok=True)
 
 
 def _copy_payload(fd: int, offset: int, source: PayloadSource, hashes: Sequence[bytes]) -> None:

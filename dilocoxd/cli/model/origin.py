@@ -162,16 +162,21 @@ def origin_of(options: dict[str, object]) -> Origin:
     return Origin(folder, Path(config) if config else None, given, int(str(lora or 0)), own=own)
 
 
+def _require_here(option: str, folder: Path) -> None:
+    """People give the name that a model has on a hub."""
+    if not folder.exists():
+        raise ConfigError(
+            f"{option} {folder}: there is no such folder on this machine; give one that is, as"
+            " `hf download NAME --local-dir DIR` makes it"
+        )
+
+
 def _model_given(init: str) -> Path:
     """Folder of the model."""
     folder = Path(init)
     if (folder / "config.json").is_file():
         return folder
-    if not folder.exists():
-        raise ConfigError(
-            f"--init {folder}: there is no such folder on this machine; give one that is, as"
-            " `hf download NAME --local-dir DIR` makes it"
-        )
+    _require_here("--init", folder)
     if (folder / "adapter_config.json").is_file():
         raise ConfigError(f"--init {folder}: it is an adapter; give the model that it belongs to, and --lora RANK")
     raise ConfigError(f"--init {folder}: there is no config.json in it; give the directory of a Hugging Face model")
@@ -180,11 +185,7 @@ def _model_given(init: str) -> Path:
 def _tokenizer_given(tokenizer: str, model: Path | None) -> Path | None:
     """Folder of the tokenizer: that which is named, else the model's; None: it is trained on the text."""
     if tokenizer:
-        if not Path(tokenizer).exists():
-            raise ConfigError(
-                f"--tokenizer {tokenizer}: there is no such folder on this machine; give one that is, as"
-                " `hf download NAME --local-dir DIR` makes it"
-            )
+        _require_here("--tokenizer", Path(tokenizer))
         if not (Path(tokenizer) / TOKENIZER_NAME).is_file():
             raise ConfigError(f"--tokenizer {tokenizer}: there is no {TOKENIZER_NAME} in it; give a folder with one")
         return Path(tokenizer)
