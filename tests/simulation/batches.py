@@ -20,21 +20,21 @@ CHUNK = 20
 PROGRESS_S = 15.0
 
 
-def run_quietly(seed: int, final_depth: int = 0) -> Outcome:
+def run_quietly(seed: int, final_depth: int = 0, *, has_coalition: bool = False) -> Outcome:
     """`run_seed`; an exception in the machines or in the simulation is a finding too."""
     try:
-        return run_seed(seed, final_depth=final_depth)
+        return run_seed(seed, final_depth=final_depth, has_coalition=has_coalition)
     except Exception as error:
         return Outcome(seed, f"{type(error).__name__}: {error}", 0, 0, 0, 0, 0, ())
 
 
-def run_chunk(seeds: range, final_depth: int = 0) -> list[Outcome]:
+def run_chunk(seeds: range, final_depth: int = 0, *, has_coalition: bool = False) -> list[Outcome]:
     """Seeds one after the other. Garbage is collected between schedules: their parts refer to each other in circles."""
     gc.disable()
     try:
         outcomes = []
         for seed in seeds:
-            outcomes.append(replace(run_quietly(seed, final_depth), transcript=()))
+            outcomes.append(replace(run_quietly(seed, final_depth, has_coalition=has_coalition), transcript=()))
             gc.collect(1)
         gc.collect()
         return outcomes
@@ -43,9 +43,11 @@ def run_chunk(seeds: range, final_depth: int = 0) -> list[Outcome]:
 
 
 @contextmanager
-def outcomes_of(chunks: list[range], jobs: int, final_depth: int = 0) -> Iterator[Iterable[list[Outcome]]]:
+def outcomes_of(
+    chunks: list[range], jobs: int, final_depth: int = 0, *, has_coalition: bool = False
+) -> Iterator[Iterable[list[Outcome]]]:
     """Results of all chunks in order, computed by `jobs` processes."""
-    run = functools.partial(run_chunk, final_depth=final_depth)
+    run = functools.partial(run_chunk, final_depth=final_depth, has_coalition=has_coalition)
     if jobs == 1:
         yield map(run, chunks)
         return
@@ -54,19 +56,25 @@ def outcomes_of(chunks: list[range], jobs: int, final_depth: int = 0) -> Iterato
 
 
 def run_many(
-    first: int, count: int, *, jobs: int = 1, stops_early: bool = False, final_depth: int = 0
+    first: int,
+    count: int,
+    *,
+    jobs: int = 1,
+    stops_early: bool = False,
+    final_depth: int = 0,
+    has_coalition: bool = False,
 ) -> tuple[list[Outcome], list[Outcome]]:
     """(failed, all) of `count` seeds; tells about progress and failures on standard output."""
     chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
     failed: list[Outcome] = []
     done: list[Outcome] = []
     started = told_at = time.monotonic()
-    with outcomes_of(chunks, jobs, final_depth) as results:
+    with outcomes_of(chunks, jobs, final_depth, has_coalition=has_coalition) as results:
         for outcomes in results:
             done += outcomes
             for outcome in [one for one in outcomes if one.problem]:
                 failed.append(outcome)
-                report(outcome, final_depth)
+                report(outcome, final_depth, has_coalition=has_coalition)
             if time.monotonic() - told_at > PROGRESS_S:
                 told_at = time.monotonic()
                 rate = len(done) / (told_at - started)
@@ -76,23 +84,22 @@ def run_many(
     return failed, done
 
 
-def report(outcome: Outcome, final_depth: int = 0) -> None:
+def report(outcome: Outcome, final_depth: int = 0, *, has_coalition: bool = False) -> None:
     """What broke, how to repeat it, and the transcript in a file."""
     path = Path(tempfile.gettempdir()) / f"simulation-{outcome.seed}.txt"
     print(f"seed {outcome.seed}: {outcome.problem}")
     print(
         f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --final-depth {final_depth}"
-        f" --transcript {path}",
+        f"{' --coalitions' if has_coalition else ''} --transcript {path}",
         flush=True,
     )
-    write_transcript(outcome.seed, path, final_depth)
+    write_transcript(outcome.seed, path, final_depth, has_coalition=has_coalition)
 
 
-def write_transcript(seed: int, path: Path, final_depth: int = 0) -> None:
+def write_transcript(seed: int, path: Path, final_depth: int = 0, *, has_coalition: bool = False) -> None:
     with path.open("w") as file:
         try:
-            file.writelines(
-                f"{line}\n" for line in run_seed(seed, keeps_transcript=True, final_depth=final_depth).transcript
-            )
+            done = run_seed(seed, keeps_transcript=True, final_depth=final_depth, has_coalition=has_coalition)
+            file.writelines(f"{line}\n" for line in done.transcript)
         except Exception as error:
             file.write(f"{type(error).__name__}: {error}\n")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX
 from tests.simulation.ledger import Broken
 from tests.simulation.peer.arithmetic import REAL_CODECS
+from tests.simulation.peer.node import Node
 from tests.simulation.peer.signing import keys_of
 from tests.simulation.schedules.byzantine import KINDS, Mischief
 from tests.simulation.schedules.faults import heal, plan_fault
@@ -20,6 +21,8 @@ REAL_PART = 0.02
 FILES_PART = 0.05
 CROWD_PART = 0.01
 BIG_CROWD_PART = 0.001
+COALITION_OF = (4, 5, 7, 7, 8, 10)
+"""Peers of a schedule with a coalition, of whom 1, 1, 2, 2, 2 and 3 lie."""
 CALM_S = 15.0
 CALM_MAX_S = 25.0
 """Without faults there is a round within this time; one that comes sooner ends the wait."""
@@ -57,17 +60,19 @@ def run_seed(
     is_gathered: bool = False,
     final_depth: int = 0,
     probation_rounds: int = 0,
+    has_coalition: bool = False,
 ) -> Outcome:
     """Run one schedule. `problem` is empty when every invariant held.
 
     `is_gathered`: everybody sums for itself (X11). `final_depth`: of R28; where final entries keep peers apart in the
-    end, an operator decides. `probation_rounds`: who comes after the first entry is on probation for so long (M11)."""
+    end, an operator decides. `probation_rounds`: who comes after the first entry is on probation for so long (M11).
+    `has_coalition`: of 4 to 10 peers just under a third lie, all in one way or each in its own."""
     world = World(seed, keeps_transcript=keeps_transcript)
     swarm = Swarm(world, is_gathered=is_gathered, probation_rounds=probation_rounds)
     swarm.limits = replace(swarm.limits, final_depth=final_depth)
     problem = ""
     try:
-        _run(swarm)
+        _run(swarm, has_coalition=has_coalition)
     except AssertionError as error:
         problem = f"{type(error).__name__}: {error} (at {world.now:.3f} s)"
         world.log(problem)
@@ -87,16 +92,17 @@ def run_seed(
     return outcome
 
 
-def _run(swarm: Swarm) -> None:
+def _run(swarm: Swarm, *, has_coalition: bool) -> None:
     world, rng = swarm.world, swarm.world.rng
-    _populate(swarm, rng)
+    _populate(swarm, rng, rng.choice(COALITION_OF) if has_coalition else 0)
     _links(swarm, rng)
     faults_s = rng.choice(FAULTS_S) if len(swarm.nodes) < 16 else min(FAULTS_S)
-    if len(swarm.nodes) > 2 and rng.random() < 0.35:
-        swarm.may_fork = swarm.has_liar = True
-        villain = rng.choice(list(swarm.nodes.values()))
-        villain.mischief = Mischief(rng.choice(KINDS), keys_of(villain.name), rng)
-        world.log(f"{villain.name} {villain.mischief.kind}")
+    if has_coalition:
+        kinds = rng.choice([KINDS, (rng.choice(KINDS),)])
+        for villain in rng.sample(list(swarm.nodes.values()), (len(swarm.nodes) - 1) // 3):
+            _corrupt(swarm, villain, rng.choice(kinds))
+    elif len(swarm.nodes) > 2 and rng.random() < 0.35:
+        _corrupt(swarm, rng.choice(list(swarm.nodes.values())), rng.choice(KINDS))
     for index, node in enumerate(swarm.nodes.values()):
         world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, faults_s / 2)]), node.start)
     for _ in range(rng.choice([0, 1, 2, 4, 8])):
@@ -117,6 +123,12 @@ def _run(swarm: Swarm) -> None:
             break
         world.run_until(swarm.is_settled, world.now + QUIET_S)
     swarm.check_quiet()
+
+
+def _corrupt(swarm: Swarm, villain: Node, kind: str) -> None:
+    swarm.may_fork = swarm.has_liar = True
+    villain.mischief = Mischief(kind, keys_of(villain.name), swarm.world.rng)
+    swarm.world.log(f"{villain.name} {kind}")
 
 
 def _operators_decide(swarm: Swarm) -> bool:
@@ -155,7 +167,7 @@ def _run_calmly(swarm: Swarm, before: int) -> None:
         world.run_until(is_over, world.now + 1.0)
 
 
-def _populate(swarm: Swarm, rng: random.Random) -> None:
+def _populate(swarm: Swarm, rng: random.Random, count_wanted: int) -> None:
     swarm.sums_kind = ("toy", rng.choice([1, 1, 2]), rng.choice([1, 2, 3, 7]))
     if rng.random() < REAL_PART:
         swarm.sums_kind = ("real", rng.choice(REAL_CODECS), rng.choice([1, 2, 3]))
@@ -166,6 +178,7 @@ def _populate(swarm: Swarm, rng: random.Random) -> None:
         count = rng.choice([8, 10, 12])
     elif rng.random() < BIG_CROWD_PART:
         count, phase_s = rng.choice([16, 24, 50]), 12.0
+    count = count_wanted or count
     if rng.random() < 0.2:
         swarm.limits = replace(swarm.limits, has_majority_quorum=True)
     if rng.random() < SNAPSHOTS_PART:
