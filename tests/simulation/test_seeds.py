@@ -66,6 +66,14 @@ def test_invariants_hold_where_who_enters_is_on_probation(first: int) -> None:
     assert not problems, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in problems)
 
 
+@pytest.mark.parametrize("first", (0, 3))
+def test_invariants_hold_where_just_under_a_third_lie(first: int) -> None:
+    done = [run_seed(seed, has_coalition=True) for seed in range(first, first + 3)]
+    problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in done if outcome.problem]
+    assert not problems, "\n".join(problems)
+    assert all(outcome.rounds for outcome in done)
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("first", range(0, QUICK, 12))
 def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None:
