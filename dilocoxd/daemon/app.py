@@ -261,7 +261,10 @@ class App:
         payloads = PayloadMaps(layout.payload_bytes, layout.numel, layout.record_bytes, layout.center_start)
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
         snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
-        for problem in await daemon.ledger.open(payloads, snapshots):
+        config = daemon.opened.config
+        # Who was told of nobody would begin again alone; and with parts on nodes our files are no whole snapshots.
+        may_fetch = bool(config.network.bootstrap) and not config.cluster.outer_parts
+        for problem in await daemon.ledger.open(payloads, snapshots, may_fetch=may_fetch):
             daemon.alerts.alert("snapshot_unusable", problem)
         daemon.members.follow_chain()
         await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)

@@ -139,7 +139,8 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     ),
     AlertKind(
         "snapshot_unusable", "info",
-        "A snapshot on disk was damaged and not used; the state came from an older one and the log.",
+        "A snapshot on disk was damaged and not used; the state came from an older one and the log, or what differs is"
+        " fetched from other sites.",
         "Found at the start; goes when the next snapshot is written.",
         "Power loss while writing, or a failing disk.",
         "Nothing. If it comes back, check the disk (`smartctl -a`).",

@@ -16,6 +16,7 @@ from dilocoxd.daemon.chain.pauses import Pauses
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.daemon.chain.reading_plan import ReadingPlan
 from dilocoxd.daemon.chain.snapshots import replayable_height
+from dilocoxd.daemon.chain.wrong_snapshots import is_wrong, set_aside
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.errors import StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex, RunId
@@ -75,22 +76,35 @@ class Ledger:
         self.payloads = PayloadMaps({})
         self.pauses = Pauses(site)
 
-    async def open(self, payloads: PayloadMaps, snapshots: list[Path]) -> list[str]:
+    async def open(self, payloads: PayloadMaps, snapshots: list[Path], *, may_fetch: bool = False) -> list[str]:
         """State k = height of the log, from the first usable of `snapshots` (newest first) or genesis, and the log.
 
-        Returns one sentence per snapshot that was not usable. Raises StoreError when not even genesis leads there.
+        `may_fetch`: where no more than wrong snapshots keep us from it, the log is cut to what leads to a state, for
+        others to give the rest again. Returns one sentence per snapshot that was not usable. Raises StoreError when not
+        even genesis leads there.
         """
         self.payloads = payloads
         problems = await self._cut_bare_entries(snapshots)
-        for directory in [*map(str, snapshots), ""]:
+        wrong: list[Path] = []
+        for directory in snapshots:
             try:
-                await self.rebuild(directory)
-            except (WorkerError, StoreError) as error:
-                if not directory:
-                    raise StoreError(f"the log cannot be replayed: {error}") from error
-                problems.append(f"snapshot {directory} is not used: {error}")
-            else:
+                await self.rebuild(str(directory))
                 break
+            except (WorkerError, StoreError) as error:
+                problems.append(f"snapshot {directory} is not used: {error}")
+                if may_fetch and await asyncio.to_thread(is_wrong, directory, self.log):
+                    wrong.append(directory)
+        else:
+            problems += await self._begin_at_genesis(may_cut=bool(wrong) and wrong == snapshots)
+        await asyncio.to_thread(set_aside, wrong, self.log.height)
+        return problems
+
+    async def _begin_at_genesis(self, *, may_cut: bool) -> list[str]:
+        problems = await self._cut_bare_entries([]) if may_cut else []
+        try:
+            await self.rebuild("")
+        except (WorkerError, StoreError) as error:
+            raise StoreError(f"the log cannot be replayed: {error}") from error
         return problems
 
     async def _cut_bare_entries(self, snapshots: list[Path]) -> list[str]:

@@ -42,6 +42,7 @@ OTHER_FILES_PER_STATE: Final = 2
 SLACK_BYTES: Final = 16 << 20
 """Names of tensors, and what is as large whatever the model."""
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC
 
 
 async def _ask(client: FetchClient, peer: PeerId, resource: str, bytes_max: int) -> bytes:
@@ -113,7 +114,7 @@ class SnapshotDownload:
         self.chunks = ChunkFetcher(client)
 
     async def open(self) -> frozenset[int]:
-        """The chunks that an earlier try has brought. Raises StoreError."""
+        """The chunks that an earlier try has brought, or that our own snapshot of this round has. Raises StoreError."""
         try:
             await asyncio.to_thread(make_directory, self.partial)
             for file in self._index.files:
@@ -122,7 +123,21 @@ class SnapshotDownload:
             raise self._failed(error) from error
         plans = [_plan(self._index.round, *pair) for pair in zip(self._index.files, self._fds, strict=True)]
         self.chunks = ChunkFetcher(self._client, *plans)
-        return await self.chunks.present()
+        present = await self.chunks.present()
+        return present | await self._taken_from_own(present)
+
+    async def _taken_from_own(self, present: frozenset[int]) -> frozenset[int]:
+        """It may be damaged, of a state with a wrong bit, or of a log that is lost: what is right in it we keep."""
+        own: dict[str, int] = {}
+        try:
+            for file in self._index.files:
+                with contextlib.suppress(OSError):  # we have none, or it cannot be read: then that is fetched
+                    path = self.directory / file.name
+                    own[_resource(self._index.round, file)] = await asyncio.to_thread(os.open, path, _READ_FLAGS)
+            return await self.chunks.take(own, present)
+        finally:
+            for fd in own.values():
+                os.close(fd)
 
     async def finish(self) -> None:
         """All chunks are there: make it a snapshot, durably, in its own place. Raises StoreError."""
@@ -152,4 +167,8 @@ class SnapshotDownload:
 
 def _plan(round_index: int, file: SnapshotFile, fd: int) -> Download:
     hashes = tuple(bytes.fromhex(chunk) for chunk in file.chunks)
-    return Download(f"snapshot/{round_index}/{file.name}", Region(fd, 0, file.size, is_on_disk=True), hashes)
+    return Download(_resource(round_index, file), Region(fd, 0, file.size, is_on_disk=True), hashes)
+
+
+def _resource(round_index: int, file: SnapshotFile) -> str:
+    return f"snapshot/{round_index}/{file.name}"

@@ -13,7 +13,8 @@ from typing import Final
 
 from dilocoxd.daemon.chain.ledger import FinishedDownload, Ledger
 from dilocoxd.daemon.chain.owed_work import WorkKeeper, fork_left, taken_back
-from dilocoxd.daemon.chain.snapshots import usable_snapshots
+from dilocoxd.daemon.chain.snapshots import replayable_height, usable_snapshots
+from dilocoxd.daemon.chain.wrong_snapshots import remove_others
 from dilocoxd.daemon.recovery.adoption import Adoption
 from dilocoxd.daemon.recovery.questions import Questions
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
@@ -179,18 +180,28 @@ class OwnSteps:
         return r.Rebuilt(digest)
 
     async def _rebuild(self) -> Digest:
-        """The state of our log from the newest usable snapshot, else from genesis."""
-        parts = self._parts
-        usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, parts.log)
-        for directory in [*map(str, usable), ""]:
+        """The state of our log from the newest usable snapshot, else from genesis.
+
+        For a snapshot of the newest state no entry vouches: it may be of the very bits that are to be replaced. So it
+        is the last resort, and goes if the others lead to another state.
+        """
+        parts, log = self._parts, self._parts.log
+        usable = await asyncio.to_thread(usable_snapshots, parts.snapshots, log)
+        newest = [path for path in usable if int(path.name) == log.height]
+        others = [str(path) for path in usable if path not in newest]
+        has_all = await asyncio.to_thread(replayable_height, log, []) == log.height
+        ways = [*others, "", *map(str, newest)] if has_all else [*others, *map(str, newest), ""]
+        for way in ways:
             try:
-                await parts.ledger.rebuild(directory, forgets_feedback=self._forgets_feedback)
+                await parts.ledger.rebuild(way, forgets_feedback=self._forgets_feedback)
             except (StoreError, WorkerError):
-                if not directory:
+                if way == ways[-1]:
                     raise
             else:
                 break
-        return parts.ledger.chain.state_digest
+        digest = parts.ledger.chain.state_digest
+        await asyncio.to_thread(remove_others, newest, digest)
+        return digest
 
     def _tell_rebuilt(self) -> None:
         """Which segments were wrong, for who asks whether memory or a disk is failing."""

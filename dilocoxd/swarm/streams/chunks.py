@@ -6,7 +6,7 @@ after a restart where it was.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from dilocoxd.errors import StoreError, WireError
@@ -59,10 +59,21 @@ class ChunkFetcher:
 
     async def _is_there(self, number: int) -> bool:
         plan, index = self._chunks[number]
-        try:
-            return await plan.chunk(index).sha256() == plan.chunk_hashes[index]
-        except StoreError:
-            return False  # the target is shorter than that
+        return await _has(plan.chunk(index), plan.chunk_hashes[index])
+
+    async def take(self, files: Mapping[str, int], present: Set[int]) -> frozenset[int]:
+        """Chunks besides `present` that a file of ours has in the same place, copied into theirs. `files`: resource ->
+        descriptor. Raises StoreError when they cannot be written."""
+        taken = set[int]()
+        for number, (plan, index) in enumerate(self._chunks):
+            chunk, fd = plan.chunk(index), files.get(plan.resource)
+            if number in present or fd is None:
+                continue
+            own = Region(fd, index * CHUNK_BYTES, chunk.length, is_on_disk=True)
+            if await _has(own, plan.chunk_hashes[index]):
+                await in_thread((fd, chunk.fd), _copy, chunk, own.offset)
+                taken.add(number)
+        return frozenset(taken)
 
     async def fetch(
         self,
@@ -89,8 +100,15 @@ class ChunkFetcher:
             os.close(scratch)
 
 
-def _copy(source: int, target: int, chunk: Region) -> None:
+async def _has(region: Region, sha256: bytes) -> bool:
     try:
-        write_all(target, memoryview(os.pread(source, chunk.length, 0)), chunk.offset)
+        return await region.sha256() == sha256
+    except (OSError, StoreError):
+        return False  # the file is shorter than that, or cannot be read there
+
+
+def _copy(source: int, target: int, chunk: Region, offset: int = 0) -> None:
+    try:
+        write_all(target, memoryview(os.pread(source, chunk.length, offset)), chunk.offset)
     except OSError as error:
         raise StoreError(f"cannot write a downloaded chunk: {error.strerror}") from error

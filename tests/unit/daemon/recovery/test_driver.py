@@ -145,7 +145,7 @@ class World:
         """As a daemon does at start."""
         assert await self.ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), []) == []
 
-    async def recover(self) -> Event:
+    async def recover(self, *, is_rebuild: bool = False) -> Event:
         """One ordered recovery."""
         events = EventLog(self.folder / "events.jsonl", level="error")
         work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), events)
@@ -153,7 +153,7 @@ class World:
             work_keeper, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None,
             lambda signed: None, Aside(self.folder / "aside"), adoption_of(self.folder, self.ledger.log),
         )  # fmt: skip
-        order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", False, None)
+        order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", is_rebuild, None)
         self.driver = RecoveryDriver(parts)
         return await self.driver._recover(order)
 
