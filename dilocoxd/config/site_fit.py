@@ -1,5 +1,6 @@
 """Decides whether a run can be cut as a site wants it: what neither run.toml nor site.toml can tell alone."""
 
+import ipaddress
 from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final
@@ -83,6 +84,19 @@ def _stages_on_nodes_problems(manifest: Manifest, site: SiteConfig) -> Iterator[
             f"{text} with cluster.host = {site.cluster.host}: trainers on nodes need one address of this machine to"
             " meet at; give the one in the network that the nodes share"
         )
+    if not site.cluster.is_public and _is_public(site.cluster.host):
+        yield (
+            f"{text} with cluster.host = {site.cluster.host}, an address of the internet: what trainers say to each"
+            " other is neither encrypted nor does it prove who speaks; give one of a private network, or, if a firewall"
+            " keeps strangers from all ports of head and nodes, set cluster.is_public to true"
+        )
+
+
+def _is_public(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
 
 
 def _own_loop_problems(site: SiteConfig) -> list[str]:

@@ -51,6 +51,8 @@ from dilocoxd.wire.local import buffers as local_buffers, trainer as local_train
 
 log = logging.getLogger(__name__)
 
+GLOO_INTERFACE: Final = "GLOO_SOCKET_IFNAME"
+_INTERFACE_VARIABLES: Final = (GLOO_INTERFACE, "NCCL_SOCKET_IFNAME")
 _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=10)
 """Longer than any step; a dead rank is noticed at once by the broken connection, a hung one by the daemon."""
 
@@ -181,14 +183,30 @@ def text_number(order: SampleOrder) -> float:
     return float(int(order.text_sha256[:8], 16)) if isinstance(order, BatchOrder) else 0.0
 
 
-def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], document_end: int | None) -> Pipeline:
+def interfaces(environment: Mapping[str, str]) -> dict[str, str]:
+    """What gloo and NCCL are told: to listen where the trainers of this site meet. Nothing that they say is sealed.
+
+    Raises ConfigError where that cannot be told, for they would choose an interface by the host's name then.
+    """
+    given = {name: environment[name] for name in _INTERFACE_VARIABLES if environment.get(name)}
     if address := environment.get(CLUSTER_ADDRESS_VARIABLE):
-        if name := interface_of(address):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-    elif environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
+        name = interface_of(address)
+        if not name and not given:
+            raise ConfigError(
+                f"no network interface of this machine has {address} as its address, so trainers would listen on any;"
+                " give a first address as cluster.host, or name the interface in GLOO_SOCKET_IFNAME (NCCL_SOCKET_IFNAME"
+                " with GPUs)"
+            )
+        return dict.fromkeys(_INTERFACE_VARIABLES, name or next(iter(given.values()))) | given
+    if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
         # All ranks are on this machine: gloo must not pick an outside interface by the host's name.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        return {GLOO_INTERFACE: "lo"} | given
+    return given
+
+
+def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], document_end: int | None) -> Pipeline:
+    for name, value in interfaces(environment).items():
+        os.environ.setdefault(name, value)
     device = torch.device(device_of(settings))
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -44,6 +44,15 @@ class ClusterSection(Section):
     port: Annotated[int, knob("TCP port that nodes come to.", unit="port", cost="none.", ge=1, le=65535)] = (
         DEFAULT_NODE_PORT
     )
+    is_public: Annotated[
+        bool,
+        knob(
+            "Trainers on nodes may meet at a host of the internet: a firewall keeps strangers from all ports of head"
+            " and nodes.",
+            unit="switch",
+            cost="who reaches those ports can read the model, spoil it, or stop the training.",
+        ),
+    ] = False
     key_file: Annotated[
         str,
         knob(

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ from tests.integration.nodes.node_process import NodeProcess
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PORT = 31340
 NODES = ("n1", "n2")
+LISTENS = "0A"
+"""State of a socket in /proc/net/tcp."""
 
 
 @dataclass
@@ -59,6 +62,12 @@ class Machines:
         where = {each["node"].rpartition("(")[2].rstrip(")"): each for each in told if each["state"] == "running"}
         names = {self.network.address(name): name for name in NODES}
         return {names[host]: each["stage"] for host, each in where.items()}
+
+    def listened(self, name: str) -> set[str]:
+        """Addresses at which something listens on a machine."""
+        lines = Path(f"/proc/{self.network.pids(name)[0]}/net/tcp").read_text().splitlines()[1:]
+        heard = [line.split()[1].partition(":")[0] for line in lines if line.split()[3] == LISTENS]
+        return {socket.inet_ntoa(bytes.fromhex(each)[::-1]) for each in heard}
 
     def until_missed(self, name: str, stage: int) -> None:
         """The site waits for this node, and for no other."""
@@ -135,6 +144,9 @@ def test_site_on_three_machines_and_site_of_one_train_one_model(machines: Machin
     wait_joint_round([machines.one, machines.three])
     machines.until_back()
     assert sorted(machines.stages().values()) == [1, 2]
+    for name in NODES:
+        assert machines.listened(name) == {machines.network.address(name)}, "what gloo says there is not sealed"
+    assert "0.0.0.0" not in machines.listened("head")
 
 
 def test_node_that_loses_its_processes_and_its_disk_is_named_and_replaced(machines: Machines) -> None:

@@ -204,6 +204,9 @@ def test_memory_of_this_machine_is_known() -> None:
             "a node holds only neighbouring layers; use 1f1b",
         ),
         ({"stages": 1, "host": "0.0.0.0"}, {"pipeline": 2}, "trainers on nodes need one address"),
+        ({"stages": 1, "host": "8.8.8.8"}, {"pipeline": 2}, "an address of the internet"),
+        ({"stages": 1, "host": "2a00::1"}, {"pipeline": 2}, "an address of the internet"),
+        ({"stages": 1, "host": "8.8.8.8", "is_public": True}, {"pipeline": 2}, ""),
         ({"stages": 1, "host": "10.0.0.1"}, {"pipeline": 2}, ""),
     ],
 )  # fmt: skip
