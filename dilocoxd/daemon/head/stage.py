@@ -106,3 +106,7 @@ class NodeStages:
             lambda index, node: places[index].note_found(node),
         )
         return [TakenStage(place, node) for place, node in zip(places, taken, strict=True)]
+
+    def node_of(self, index: int) -> str:
+        """See StagePlaces."""
+        return self._places[index].seen.node

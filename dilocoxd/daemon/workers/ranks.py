@@ -39,6 +39,9 @@ class StagePlaces(Protocol):
         """A node with room for each stage, for the caller to close; waits until there are all of them. Raises
         WorkerError when the site stops."""
 
+    def node_of(self, index: int) -> str:
+        """What people call the node that has this one of these stages, or had it last."""
+
 
 def listen(address: str = ADDRESS) -> socket.socket:
     """A listening socket on a free port of this machine. Raises OSError."""

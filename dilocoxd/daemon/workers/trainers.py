@@ -74,14 +74,22 @@ class _Rank:
         self._generation.on_message(self.stage_rank, message)
 
     def on_ended(self, reason: str) -> None:
-        self._generation.end(f"stage rank {self.stage_rank}: {reason}")
+        self._generation.end(f"{self._generation.name_of(self.stage_rank)}: {reason}")
 
 
 class TrainerLife:
     """One start of the trainers."""
 
-    def __init__(self, number: int, num_stages: int, listener: TrainerListener) -> None:
+    def __init__(
+        self,
+        number: int,
+        num_stages: int,
+        listener: TrainerListener,
+        name_of: Callable[[int], str] = lambda rank: f"stage rank {rank}",
+    ) -> None:
+        """`name_of`: what people are told of a rank."""
         self.number = number
+        self.name_of = name_of
         self.num_stages = num_stages
         self.ranks: dict[int, _Rank] = {}
         self.is_ready = False
@@ -104,7 +112,7 @@ class TrainerLife:
                 self.is_ready = True
                 self._connected()
             case local_worker.WorkerFailed():
-                self.failure = self.failure or f"stage rank {stage_rank}: {message.kind}: {message.detail}"
+                self.failure = self.failure or f"{self.name_of(stage_rank)}: {message.kind}: {message.detail}"
                 self.is_misconfigured = self.is_misconfigured or message.kind == "config"
             case _ if isinstance(message, FROM_TRAINER):
                 self.has_stopped = self.has_stopped or isinstance(message, local_trainer.TrainerStopped)
@@ -216,7 +224,7 @@ class Trainer:
     async def _one_generation(self) -> str:
         """Why it ended. Was it told to, no further one follows."""
         self.generation += 1
-        generation = TrainerLife(self.generation, self._settings.num_stages, self._listener)
+        generation = TrainerLife(self.generation, self._settings.num_stages, self._listener, self._name_of)
         self._listener.trainer_starting(self.generation)
         self._present = generation
         try:
@@ -242,14 +250,15 @@ class Trainer:
                 if not generation.has_stopped:
                     rank.connection.end()
             told = await workers.end(grace_s=self._grace_s(generation))
-        if self._is_link_lost(workers):
+        lost = self._links_lost(workers)
+        if lost:
             self.restarts.excuse()
         if generation.is_misconfigured:
             raise ConfigError(generation.failure)
         if generation.has_stopped:
             self._stopping.set()
             return "it stopped as it was told"
-        return f"{generation.failure or reason} ({told})"
+        return f"{generation.failure or reason} ({told}){lost}"
 
     async def _told_of_hang(self, generation: TrainerLife, workers: Workers) -> str:
         """End of a sentence: where the ranks of a hung generation wrote what they are at. Before their sockets end."""
@@ -271,11 +280,21 @@ class Trainer:
         launch = settings.launch(self.generation)
         return await start_ranks(launch, settings.num_stages, self._fork_server, settings.away, settings.address)
 
-    def _is_link_lost(self, workers: Workers) -> bool:
-        """A process that stands for a stage has met the end of its connection: nobody failed."""
+    def _links_lost(self, workers: Workers) -> str:
+        """Ends a sentence: the nodes whose connection has ended, of which the others may have died; empty if none has.
+        Nobody failed then."""
         away = self._settings.away
         first = len(workers.pids) - (away.num if away is not None else 0)
-        return any(workers.status(index) == LINK_LOST_STATUS for index in range(first, len(workers.pids)))
+        lost = [index for index in range(first, len(workers.pids)) if workers.status(index) == LINK_LOST_STATUS]
+        if away is None or not lost:
+            return ""
+        return f"; the connection ended to node {', '.join(away.node_of(index - first) for index in lost)}"
+
+    def _name_of(self, rank: int) -> str:
+        away = self._settings.away
+        first = self._settings.num_stages - (away.num * away.here if away is not None else 0)
+        where = f" on node {away.node_of((rank - first) // away.here)}" if away is not None and rank >= first else ""
+        return f"stage rank {rank}{where}"
 
     def _grace_s(self, generation: TrainerLife) -> float:
         if generation.has_stopped:
