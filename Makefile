@@ -12,7 +12,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-fast test-images test-systemd test-containers test-first-hour test-dashboard bench stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-node-faults test-fast test-images test-systemd test-containers test-first-hour test-dashboard bench stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -40,7 +40,7 @@ test-simulation: $(STAMP)
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
 GUIDES := tests/tutorials tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
 SITES := tests/integration tests/remedies $(addprefix --ignore ,$(PARTS) $(GUIDES))
-PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "processes and not families"
+PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "processes and not families and not node_faults"
 test-processes: test-sites test-guides test-parts
 
 test-parts: $(STAMP)
@@ -56,6 +56,11 @@ test-guides: $(STAMP) $(EVAL)
 # for each. `make test` takes some of them.
 test-families: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --durations 20 tests/integration/models/test_families.py $(ARGS)
+
+# A node, its link, its disk, its agent and the head lost at every moment of a round, on three machines: 25 cells of half a
+# minute (docs/lab/benchmarks.md has their figures). `make test` takes three of them.
+test-node-faults: $(STAMP)
+	$(BIN)/python -m pytest -q -s tests/integration/nodes/test_faults_on_nodes.py $(ARGS)
 
 # Attacks on real daemons, each also on one without its mend (tests/adversary).
 test-adversary: $(STAMP)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 FAULT_VARIABLE: Final = "DILOCOXD_FAULT"
-POINTS: Final = ("exchange", "commit", "persisted", "apply", "goodbye")
+POINTS: Final = ("exchange", "commit", "persisted", "apply", "form", "snapshot", "goodbye")
 """Daemon: before a segment is sent, before an entry is made durable, after that, before its last message to others.
-Outer worker (`apply`): in the middle of an update, when the segment is changed and the journal does not say so yet."""
+Outer worker (`apply`, `form`): in the middle of an update, when the segment is changed and the journal does not say so
+yet; `snapshot`: when all of it is written and nothing is synced."""
 _POLL_S: Final = 0.01
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from dilocoxd.compress.codec import NotEncodableError, chunks
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PhaseId
+from dilocoxd.ipc.fault import hold_thread
 from dilocoxd.outer.clipping import ClipRule, Weighing
 from dilocoxd.outer.passes import (
     SegmentPass,
@@ -181,6 +182,7 @@ class SiteContribution:
                 workspace.plan.transform.expand(segment, payload, (), own)
                 residual = square_of_difference(d, own)
             workspace.figures.note_squares(segment, norm, residual)
+            hold_thread("form")
             return {}
 
         workspace.transact(Saved.FEEDBACK, segment, change)

@@ -18,6 +18,7 @@ from pathlib import Path
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import RoundIndex
 from dilocoxd.ipc.client import DaemonGone
+from dilocoxd.ipc.fault import hold_thread
 from dilocoxd.outerworker.buffers import tensor_bytes
 from dilocoxd.outerworker.failure import RequestFailed, from_store
 from dilocoxd.outerworker.journal import JournalState, Update
@@ -205,6 +206,7 @@ class _Job:
             self._workspace.report.pulse("snapshot", segment.index, 2 * len(segments))
         if self._error is not None:
             raise self._error
+        hold_thread("snapshot")
         for fd in self._fds:
             os.fsync(fd)
         if not self._is_whole:
