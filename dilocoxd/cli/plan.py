@@ -1,18 +1,26 @@
 """`dilocoxd plan`: what a run will need and yield on given links and machines, before anything is started."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import click
 
 from dilocoxd.cli.commands import new_manifest
-from dilocoxd.cli.overrides import split_settings
+from dilocoxd.cli.overrides import Sections, split_settings
 from dilocoxd.cli.screens.layout import facts, width
-from dilocoxd.config.footprint.shape import SiteShape
+from dilocoxd.config.footprint.shape import SiteShape, shape_of
+from dilocoxd.config.loading import validated
+from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.exchange.cost import Link
 from dilocoxd.planner.processors import Processors, parse_gpus
 from dilocoxd.planner.quantities import parse_rates, parse_time
+
+SITE_SECTIONS: Final = ("parallel", "workers")
+"""Of site.toml, what says how a site cuts the model and the outer worker."""
 
 
 @click.command()
@@ -22,8 +30,15 @@ from dilocoxd.planner.quantities import parse_rates, parse_time
 @click.option("--sites", type=click.IntRange(1, 1024), required=True, help="Sites in a round.")
 @click.option("--gpus", metavar="NxNAME", help="Of each site, like 8xA100; without it a CPU core for each stage.")
 @click.option("--stages", type=click.IntRange(1, 1024), help="Pipeline stages of a site; default: one for each GPU.")
+@click.option("--nodes", type=click.IntRange(1, 1024), default=1, help="Machines of a site, all alike.")
 @click.option("--step-time", metavar="TIME", help="Measured time of an inner step; without it computed.")
-@click.option("--set", "settings", multiple=True, metavar="SECTION.FIELD=VALUE", help="Any field of run.toml.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.FIELD=VALUE",
+    help="Any field of run.toml, or of [parallel] and [workers] in site.toml.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
     target: str,
@@ -32,6 +47,7 @@ def plan(
     sites: int,
     gpus: str | None,
     stages: int | None,
+    nodes: int,
     step_time: str | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -41,9 +57,10 @@ def plan(
     docs/planning.md has the formulas, what was measured, and how far both were apart.
     """
     changes, site_changes = split_settings(settings)
-    if site_changes:
+    if others := site_changes.keys() - SITE_SECTIONS:
         raise ConfigError(
-            f"--set {next(iter(site_changes))}... belongs to site.toml; leave it out, plan takes fields of run.toml"
+            f"--set {min(others)}... belongs to site.toml; leave it out, plan takes of it only"
+            f" {' and '.join(SITE_SECTIONS)}"
         )
     manifest = new_manifest(str(Path(target, "run.toml")) if Path(target).is_dir() else target, changes)
     # Only here: the plan of the tensors loads torch, which takes seconds.
@@ -54,11 +71,11 @@ def plan(
     upload, download = parse_rates(link)
     processors = parse_gpus(gpus) if gpus else Processors(stages or 1, None)
     step_s = parse_time("--step-time", step_time) if step_time else 0.0
-    num_stages = stages or min(processors.count, manifest.model.num_layers)
     place = Deployment(
         Link(upload, download, parse_time("--rtt", rtt)),
-        SiteShape(num_stages, manifest.inner.microbatches if num_stages > 1 else 1, sites, on_gpu=bool(gpus)),
+        replace(_shape(manifest, site_changes, stages, processors.count, sites), on_gpu=bool(gpus)),
         Compute(processors.flop_per_s(manifest.inner.dtype), step_s),
+        nodes,
     )
     found = plan_run(manifest, place)
     advice = better_settings(manifest, place, found)
@@ -68,3 +85,13 @@ def plan(
     rows = lines(manifest, place, found) + [("better", text) for text in advice_lines(advice, found)]
     click.echo(facts(rows, width(is_wide=False)))
     return 0
+
+
+def _shape(manifest: Manifest, given: Sections, stages: int | None, processors: int, sites: int) -> SiteShape:
+    """Of each site, as site.toml would say; else a stage for each processor. Raises ConfigError."""
+    parallel = given.get("parallel", {})
+    if not parallel:
+        stages = stages or min(processors, manifest.model.num_layers)
+        parallel = {"microbatches": manifest.inner.microbatches if stages > 1 else 1}
+    parallel = {"pipeline": stages or 1, **parallel}
+    return shape_of(manifest, validated(SiteConfig, {**given, "parallel": parallel}, source="--set"), sites)

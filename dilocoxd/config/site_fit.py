@@ -15,11 +15,14 @@ from dilocoxd.errors import ConfigError
 _CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
 """Fields of [parallel] that say how trainers cut a model."""
 
+OUTER_PARTS_MAX: Final = 64
+"""Of a site, on all its machines."""
+
 
 def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
     """What keeps this site from training this run, a sentence each; the trainers would refuse it after their start."""
     if manifest.model.kind == "external":
-        return _own_loop_problems(site)
+        return [*_own_loop_problems(site), *_outer_parts_problems(site)]
     parallel, layers = site.parallel, manifest.model.num_layers
     batch = parallel.sequences(manifest.inner.batch_sequences)
     stages = parallel.stages * parallel.stages_per_process
@@ -55,7 +58,16 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
         found.append(
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
-    return [*found, *_stages_on_nodes_problems(manifest, site)]
+    return [*found, *_stages_on_nodes_problems(manifest, site), *_outer_parts_problems(site)]
+
+
+def _outer_parts_problems(site: SiteConfig) -> Iterator[str]:
+    here, away = site.workers.outer_parts, site.cluster.outer_parts
+    if here + away > OUTER_PARTS_MAX:
+        yield (
+            f"workers.outer_parts = {here} and cluster.outer_parts = {away} are {here + away} parts, and a site may"
+            f" have {OUTER_PARTS_MAX}; lower one of them"
+        )
 
 
 def _stages_on_nodes_problems(manifest: Manifest, site: SiteConfig) -> Iterator[str]:

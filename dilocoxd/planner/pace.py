@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 
 FP32_BITS = 32
+OUTER_NS = 50
+"""CPU time of the outer worker for a parameter and round: 20M a second (docs/cluster.md, The outer worker in parts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ def all_reduce_s(parameters: float, bits: int, num_sites: int, link_bit_per_s: f
     1712
     """
     return 2 * (num_sites - 1) / num_sites * parameters * bits / link_bit_per_s
+
+
+def outer_part_s(parameters: int, outer_parts: int) -> float:
+    """Seconds of a core that each of so many outer parts computes in a round; they work at the same time."""
+    return parameters * OUTER_NS / 1e9 / outer_parts
 
 
 def bytes_saved(parameters: int, inner_steps: int, payload_bytes: int) -> float:

@@ -31,6 +31,8 @@ class Deployment:
     link: Link
     shape: SiteShape
     compute: Compute
+    nodes: int = 1
+    """Machines of each site, all alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.planner.advice import Advice
 from dilocoxd.planner.loss import LIMITS
+from dilocoxd.planner.pace import outer_part_s
 from dilocoxd.planner.plan import Deployment, Plan
 from dilocoxd.planner.quantities import in_decimal, in_seconds
 
@@ -22,6 +23,9 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
     extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
     where = "the whole site" if place.shape.stages == 1 else f"each of {place.shape.stages} stages at most"
     node = "main memory of one node" if place.shape.on_gpu else "one node with everything"
+    if place.nodes > 1:
+        node = f"each of {place.nodes} nodes {in_decimal(weight.node_bytes / place.nodes, 'B')}, the head"
+    outer_parts = place.shape.outer_parts
     return [
         ("model", f"{weight.parameters:,} parameters in {weight.num_segments} segments"),
         ("strategy", f"{strategy.codec}, {strategy.transform}, delay {strategy.delay}, H = {strategy.inner_steps}"),
@@ -41,6 +45,11 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
             f"trainers {in_decimal(weight.trainer_bytes, 'B')} ({where}), outer worker"
             f" {in_decimal(weight.outer_worker_bytes, 'B')}, {node}"
             f" {in_decimal(weight.node_bytes, 'B')}",
+        ),
+        (
+            "outer part",
+            f"{in_seconds(outer_part_s(weight.parameters, outer_parts))} of a core in each round"
+            + (f", each of {outer_parts}" if outer_parts > 1 else ""),
         ),
         ("disk", in_decimal(weight.disk_bytes, "B")),
         ("loss", f"about +{plan.loss_gap_percent:.1f}% against all-reduce after every step; {LIMITS}"),

@@ -16,11 +16,12 @@ from dilocoxd.config.footprint.estimate import site_estimate
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.config.site_fit import site_problems
+from dilocoxd.config.site_fit import OUTER_PARTS_MAX, site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.machine_memory import MachineMemory, machine_memory
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.trainer.settings import threads_that_fit
+from dilocoxd.wire.placement import PARTS_MAX
 from tests.harness.running.run_directories import free_port
 
 HUGE = {"hidden_size": 8192, "intermediate_size": 32768, "num_layers": 48}
@@ -216,6 +217,15 @@ def test_stages_on_nodes_that_cannot_work_are_told(
     manifest = new_manifest("tiny", {"model": {"num_layers": 4}})
     found = site_problems(manifest, validated(SiteConfig, {"cluster": cluster, "parallel": parallel}, source="test"))
     assert (told in found[0] and f"cluster.stages = {cluster['stages']}" in found[0]) if told else not found
+
+
+@pytest.mark.parametrize(("away", "is_told"), [(56, False), (57, True)])
+def test_parts_on_all_machines_together_are_as_many_as_can_be_placed(away: int, is_told: bool) -> None:
+    tables: dict[str, dict[str, object]] = {"workers": {"outer_parts": 8}, "cluster": {"outer_parts": away}}
+    found = site_problems(new_manifest("tiny", {}), validated(SiteConfig, tables, source="test"))
+    assert found == (["workers.outer_parts = 8 and cluster.outer_parts = 57 are 65 parts, and a site may have 64; lower"
+                      " one of them"] if is_told else [])  # fmt: skip
+    assert OUTER_PARTS_MAX == PARTS_MAX
 
 
 def test_stages_on_nodes_take_no_memory_of_the_head() -> None:

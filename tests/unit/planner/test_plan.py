@@ -202,10 +202,25 @@ def invoke(*arguments: str) -> Result:
 def test_command_names_every_part() -> None:
     done = invoke("small", "--link", "100M", "--rtt", "80ms", "--sites", "32", "--gpus", "8xA100")
     names = [line.split()[0] for line in done.output.splitlines()]
-    for name in ("payload", "exchange", "round", "trainers", "speed", "traffic", "memory", "disk", "loss", "better"):
+    for name in (
+        "payload", "exchange", "round", "trainers", "speed", "traffic", "memory", "outer", "disk", "loss", "better"
+    ):  # fmt: skip
         assert name in names
     assert "8.5 MB" in done.output
     assert "nobody has shown that it holds for your model" in done.output
+
+
+def test_command_plans_a_site_of_many_machines() -> None:
+    """One file with the cut of site.toml: what a GPU, a node and an outer part have to do."""
+    cut = ("pipeline=4", "shard=2", "activation_checkpointing=block")
+    settings = [each for one in cut for each in ("--set", f"parallel.{one}")] + ["--set", "workers.outer_parts=4"]
+    one, two = (
+        invoke("small", "--link", "100M", "--sites", "2", "--gpus", "8xA100", "--nodes", nodes, *settings).output
+        for nodes in ("1", "2")
+    )
+    assert "(each of 4 stages at most)" in one and "of a core in each round, each of 4" in one
+    assert "main memory of one node" in one and "nodes" not in one
+    assert "each of 2 nodes" in two and "the head" in two
 
 
 def test_command_answers_in_json_and_takes_changes() -> None:

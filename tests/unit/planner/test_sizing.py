@@ -9,14 +9,14 @@ from dilocoxd.config.footprint.estimate import PAYLOADS_KEPT
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.errors import ConfigError
 from dilocoxd.planner.footprint import Footprint, footprint
+from dilocoxd.planner.pace import outer_part_s
 from tests.harness.large_runs import run_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
 HEADING = "## What a model asks for"
 GPUS_OF_NODE = 8
-PARTS_OF_NODE = 8
-PART_NS = 50
-"""Of one outer part for a parameter and round: 20M a second (docs/cluster.md, The outer worker in parts)."""
+PARTS_OF_NODE = {1: 8, 4: 8, 20: 3}
+"""By nodes: a site has at most 64."""
 LAYOUTS = {
     "1B": {1: (1, 8), 4: (4, 8), 20: (20, 8)},
     "7B": {1: (1, 8), 4: (4, 8), 20: (20, 8)},
@@ -34,7 +34,7 @@ def weighed(size: str, lowrank_r: int, nodes: int) -> Footprint:
     microbatches = 2 * pipeline if pipeline > 1 else 1
     shape = SiteShape(
         pipeline, microbatches, 2, shard=shard, batch_sequences=shard * microbatches, is_checkpointed=True,
-        loss_chunk_tokens=1024, on_gpu=True, outer_parts=PARTS_OF_NODE * nodes,
+        loss_chunk_tokens=1024, on_gpu=True, outer_parts=PARTS_OF_NODE[nodes] * nodes,
     )  # fmt: skip
     return footprint(run_of(size, lowrank_r), shape)
 
@@ -59,7 +59,7 @@ def row_of(size: str, nodes: int) -> str:
         f"{dense.node_bytes / nodes / 2**30:.0f} GiB",
         f"{_disk_of_node(size, dense) / nodes / 1e9:.0f} GB",
         f"{dense.payload_bytes / 1e9:.2f} / {low.payload_bytes / 1e9:.2f} GB",
-        f"{dense.parameters * PART_NS / 1e9 / PARTS_OF_NODE / nodes:.0f} s",
+        f"{outer_part_s(dense.parameters, PARTS_OF_NODE[nodes] * nodes):.0f} s",
     )
     return f"| {size} ({cells[0]}) | {nodes} | {layout} | " + " | ".join(cells[1:]) + " |"
 
