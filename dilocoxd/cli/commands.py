@@ -51,6 +51,7 @@ from dilocoxd.config.site_fit import site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import write_secret
+from dilocoxd.store.durable import fsync_directory, hidden_folder
 from dilocoxd.store.installed_models import lacks_blocks, require_library, required_model
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
@@ -132,7 +133,27 @@ def make_run(
         found(made, manifest, load_or_create(made.identity(in_force(site))).peer_id)
         complete(made)
 
-    return create_run_dir(Path(directory or manifest.run_id), manifest, site, prepare)
+    place = Path(directory or manifest.run_id)
+    if directory is not None or place.exists():
+        return create_run_dir(place, manifest, site, prepare)
+    return _made_beside(place, manifest, lambda path: create_run_dir(path, manifest, site, prepare))
+
+
+def _made_beside(place: Path, manifest: Manifest, make: Callable[[Path], object]) -> RunDir:
+    """The run directory `place` that `make` fills under a name by which the next call finds what a killed one left.
+
+    The run's id is no such name: no second call has it, and state 0 has gigabytes. Raises ConfigError.
+    """
+    try:
+        with hidden_folder(place.with_name(manifest.run.name), ".new") as hidden:
+            hidden.chmod(0o700)
+            make(hidden)
+            fsync_directory(hidden)
+            hidden.rename(place)
+            fsync_directory(place.absolute().parent)
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be created ({error.strerror}); give --dir a writable place") from error
+    return open_run_dir(place)
 
 
 def announce_run(run_dir: RunDir) -> None:

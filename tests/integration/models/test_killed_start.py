@@ -2,6 +2,7 @@
 in which the same command is refused, and nothing left over."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -93,17 +94,19 @@ def test_state_and_tokenizer_of_a_killed_start_are_not_the_next_ones(
     assert contents(place / "run").keys() == whole - of_weights
 
 
-def test_start_without_a_name_clears_away_the_weights_that_a_killed_one_left(
-    command: list[str], tmp_path: Path
+@pytest.mark.parametrize("moment", ["anchor.safetensors", "run.toml"])
+def test_start_without_a_name_clears_away_what_a_killed_one_left(
+    command: list[str], whole: set[str], tmp_path: Path, moment: str
 ) -> None:
     place = _made(tmp_path / "place")
     command = command[: command.index("--dir")]
-    assert run_command(command, place, "anchor.safetensors")[0] == -9
-    (left,) = place.iterdir()
-    assert list(left.iterdir())
+    assert run_command(command, place, moment)[0] == -9
+    assert all(left.name.startswith(".") for left in place.iterdir()), "no folder that looks like a run's"
     assert run_command(command, place)[0] == 0
     (made,) = place.iterdir()
-    assert (made / "run.toml").is_file()
+    manifest = require_whole(made, whole)
+    assert made.name == manifest.run_id
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700, "it holds a private key"
 
 
 def test_what_lies_in_the_folder_of_a_killed_start_is_not_taken_from_there(command: list[str], tmp_path: Path) -> None:
