@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.store.durable import SteadyWriter, store_error
+from dilocoxd.store.durable import SteadyWriter, store_error, write_file
 from dilocoxd.store.tensor_header import INDEX_NAME, SINGLE_NAME, TensorEntry, encode_header
 from dilocoxd.trained.anchor import AnchorFile, AnchorReader
 from dilocoxd.trained.numbers import NumberFormat
@@ -75,7 +75,7 @@ def write_shards(
         raise store_error("exporting the model", folder, error) from error
     names = [shard.name for shard in shards]
     if len(shards) > 1:
-        (folder / INDEX_NAME).write_text(index_text(shards, anchor.num_parameters), encoding="utf-8")
+        write_file(folder / INDEX_NAME, index_text(shards, anchor.num_parameters).encode("utf-8"))
         names.append(INDEX_NAME)
     return names
 

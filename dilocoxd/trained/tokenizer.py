@@ -6,7 +6,6 @@ Source of the first: RUN_DIR/tokenizer; of the second: the cache of prepared cor
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX, TOKENIZER_FILES
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.durable import write_file
 from dilocoxd.trained.model_config import SpecialTokens
 
 TOKENIZER_NAME: Final = "tokenizer.json"
@@ -65,13 +65,16 @@ class TokenizerFiles:
         return table
 
     def copy_to(self, folder: Path, seq_len: int) -> list[str]:
-        """Copy all files; a trained tokenizer gets the config file that transformers wants. Returns their names."""
+        """Copy all files, durably; a trained tokenizer gets the config file that transformers wants. Their names.
+
+        Raises OSError, StoreError.
+        """
         names = [name for name in FILE_NAMES if (self.folder / name).is_file()]
         for name in names:
-            shutil.copyfile(self.folder / name, folder / name)
+            write_file(folder / name, (self.folder / name).read_bytes())
         if CONFIG_NAME not in names:
             config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": seq_len}
-            (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            write_file(folder / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode("utf-8"))
             names.append(CONFIG_NAME)
         return names
 

@@ -117,16 +117,18 @@ def read_beside_a_trainer(folder: Path, preset: str, num_steps: int) -> None:
     model, batch = settings.model, settings.pipeline.batch_sequences
     source = TextSource("zeros", 1.0, open_store(folder).index.sha256(), str(folder))
     order = SourceOrder([source], model.seq_len, model.vocab_size, seed=1)
-    order.begin((0, (num_steps + 1) * batch))
     training = training_of(settings)
+    order.begin((0, batch))
+    stepped(training, *order.batch(0, batch))  # the first step makes the optimizer's memory, the first batch the map
+    order.begin((0, num_steps * batch))  # what is read ahead counts
     spent = np.zeros(2)
-    for number in range(num_steps + 1):
+    for number in range(num_steps):
         marks = [time.process_time()]
         read_batch = order.batch(number * batch, batch)
         marks.append(time.process_time())
         stepped(training, *read_batch)
         marks.append(time.process_time())
-        spent += np.diff(marks) if number else 0.0  # the first step makes the optimizer's memory
+        spent += np.diff(marks)
     reading, trained = num_steps * batch * model.seq_len / np.maximum(spent, 1e-9)
     parameters = sum(parameter.numel() for _, parameter in training.pipeline.parameters())
     print(f"beside a trainer of {parameters / 1e6:.2f} M parameters, {batch} x {model.seq_len}:", end=" ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,6 +68,11 @@ def open_source(source: TextSource, vocab_size: int) -> TokenStore:
     return store
 
 
+READ_AHEAD_TOKENS: Final = 1 << 14
+"""Read at once where a batch has fewer: behind an inner step of a small model each call finds the caches cold, and one
+for many batches takes little longer than one for its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Located:
     """Where the samples `first`, `first` + 1, ... of an order are: (source, window), [2, N]."""
@@ -81,6 +86,26 @@ class _Located:
     def places(self, first: int, count: int) -> Numbers:
         """[2, count]"""
         return self.found[:, first - self.first : first - self.first + count]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The samples `first`, `first` + 1, ... of an order: ids and targets, both [N, seq_len] int64."""
+
+    first: int
+    ids: Tensor
+    targets: Tensor
+
+    def has(self, first: int, count: int) -> bool:
+        return self.first <= first and first + count <= self.first + len(self.ids)
+
+    def rows(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """(ids, targets), both [count, seq_len]"""
+        chosen = slice(first - self.first, first - self.first + count)
+        return self.ids[chosen], self.targets[chosen]
+
+
+_NOTHING: Final = _Read(0, torch.zeros((0, 0), dtype=torch.int64), torch.zeros((0, 0), dtype=torch.int64))
 
 
 class SourceOrder:
@@ -117,6 +142,7 @@ class SourceOrder:
         self._leased: Numbers = np.zeros(0, np.int64)
         self._next = 0
         self._located = _Located(0, np.zeros((2, 0), np.int64))
+        self._read = _NOTHING
 
     def begin(self, samples: Sequence[int], volume: int = 0) -> None:
         """The next phase reads these samples of a volume: start, stop, start, stop, ... (machines/reading)."""
@@ -125,6 +151,7 @@ class SourceOrder:
         self._leased = np.concatenate([np.zeros(0, np.int64), *(np.arange(*bound) for bound in bounds)])
         self._next = 0
         self._located = _Located(0, np.zeros((2, 0), np.int64))
+        self._read = _NOTHING
 
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
         """(ids, targets), both [num_sequences, seq_len] int64: the next of the phase; in an own order those at
@@ -135,14 +162,20 @@ class SourceOrder:
         first = position if self._is_own else self._next
         if not self._is_own and first + num_sequences > len(self._leased):
             raise WorkerError(f"a phase asked for more than the {len(self._leased)} samples that it leased")
-        if not self._located.has(first, num_sequences):
-            end = first + max(num_sequences, LOCATED_AT_ONCE)
+        if not self._read.has(first, num_sequences):
+            count = num_sequences * max(1, READ_AHEAD_TOKENS // (num_sequences * self._seq_len))
+            self._read = self._stretch(first, count if self._is_own else min(count, len(self._leased) - first))
+        self._next += num_sequences
+        return self._read.rows(first, num_sequences)
+
+    def _stretch(self, first: int, count: int) -> _Read:
+        """So many samples from `first` on."""
+        if not self._located.has(first, count):
+            end = first + max(count, LOCATED_AT_ONCE)
             samples = np.arange(first, end) if self._is_own else self._leased[first:end]
             self._located = _Located(first, np.stack(self._order().locate(samples)))
-        self._next += num_sequences
         parts = [volumes[self._volume] for volumes in self._volumes]
-        places = self._located.places(first, num_sequences)
-        return self._windows([(parts[k], w) for k, w in places.T.tolist()])
+        return _Read(first, *self._windows(parts, *self._located.places(first, count)))
 
     def _order(self) -> EpochOrder:
         """Of the volume that is read: a run on parts of its stores, with epochs of its own."""
@@ -173,11 +206,12 @@ class SourceOrder:
         for name, part in zip(self._names, self._held, strict=True):
             there = part.num_samples(self._seq_len)
             count = min(there, max(1, num_sequences // len(self._held)))
-            places = [(part, int(window)) for window in np.linspace(0, there - 1, count).astype(np.int64)]
+            windows = np.linspace(0, there - 1, count).astype(np.int64)
             size = min(batch_sequences, count)
             starts = range(0, count - size + 1, size) if size else range(0)
             if starts:
-                found[name] = [self._windows(places[start : start + size]) for start in starts]
+                which = np.zeros(size, np.int64)
+                found[name] = [self._windows([part], which, windows[start : start + size]) for start in starts]
         if not found:
             raise ConfigError(
                 f"nothing is held out in {', '.join(self._names)}: pack with --held-out, or have fewer tokens in a"
@@ -185,17 +219,32 @@ class SourceOrder:
             )
         return found
 
-    def _windows(self, places: Sequence[tuple[Part, int]]) -> tuple[Tensor, Tensor]:
-        rows = torch.from_numpy(np.stack([part.sample(window, self._seq_len) for part, window in places]))
+    def _windows(self, parts: Sequence[Part], which: Numbers, windows: Numbers) -> tuple[Tensor, Tensor]:
+        """Ids and targets of windows [N]; `which` of the parts each is in, [N]."""
+        rows = torch.from_numpy(_read_from(parts, which, windows, lambda part, mine: part.samples(mine, self._seq_len)))
         # A copy: of one row, contiguous() would be a view, and what is not trained would be gone from the ids, too.
         targets = rows[:, 1:].clone()
-        if any(part.has_mask for part, _ in places):
-            answered = torch.from_numpy(np.stack([part.answered(window, self._seq_len) for part, window in places]))
-            targets[answered[:, 1:] == 0] = NOT_TRAINED
+        if any(part.has_mask for part in parts):
+            answered = _read_from(parts, which, windows, lambda part, mine: part.answered(mine, self._seq_len))
+            targets[torch.from_numpy(answered)[:, 1:] == 0] = NOT_TRAINED
         if self.document_end is not None:
             # The first token of a document does not follow from the one before it, which it cannot see.
             targets[rows[:, :-1] == self.document_end] = NOT_TRAINED
         return rows[:, :-1].contiguous(), targets
+
+
+def _read_from(
+    parts: Sequence[Part], which: Numbers, windows: Numbers, read: Callable[[Part, Numbers], Numbers]
+) -> Numbers:
+    """What `read` has of each window, [N, seq_len + 1]: one call for each part, in the order of the windows."""
+    if len(parts) == 1:
+        return read(parts[0], windows)
+    chosen = [np.flatnonzero(which == number) for number in range(len(parts))]
+    found = [(mine, read(part, windows[mine])) for part, mine in zip(parts, chosen, strict=True) if len(mine)]
+    rows = np.empty((len(windows), found[0][1].shape[1]), np.int64)
+    for mine, values in found:
+        rows[mine] = values
+    return rows
 
 
 def _own_seed(seed: int, stream: str) -> int:

@@ -11,7 +11,7 @@ not hashed.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -46,27 +46,37 @@ class _Mapped:
 
     def __init__(self, place: ShardPlace, info: ShardInfo, dtype: type[np.integer[Any]]) -> None:
         self._item = np.dtype(dtype).itemsize
-        self._dtype = dtype
         start = place.first_token * self._item
-        self._skip = start % mmap.ALLOCATIONGRANULARITY
-        length = info.num_tokens * self._item + self._skip
+        skip = start % mmap.ALLOCATIONGRANULARITY
+        length = info.num_tokens * self._item + skip
         with place.path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=start - self._skip)
-        self._path, self._end = place.path, start - self._skip + length
+            self._map = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=start - skip)
+        self._ids = np.frombuffer(self._map, dtype, info.num_tokens, skip)
+        self._path, self._end = place.path, start - skip + length
         self._map.madvise(mmap.MADV_RANDOM)
         self._touched = 0
 
     def read(self, start: int, count: int) -> Ids:
         """`count` ids from `start` on, a copy. Raises ConfigError if the file was cut off since."""
+        return self.rows(np.asarray([start]), count)[0]
+
+    def rows(self, starts: Ids, count: int) -> Ids:
+        """`count` ids from each of `starts` on, a copy, int64 [N, count]. Raises ConfigError as `read`."""
         if self._map.size() < self._end:
             # To touch what is gone ends the process by SIGBUS, without a word.
             raise ConfigError(f"{self._path} became shorter while it was read; copy or pack it again")
-        found = np.frombuffer(self._map, self._dtype, count, self._skip + start * self._item).astype(np.int64)
-        self._touched += count * self._item + 2 * _FAULT_BYTES
+        each = count * self._item + 2 * _FAULT_BYTES
+        at_once = max(1, _TOUCHED_BYTES_MAX // each)
+        if len(starts) > at_once:
+            return np.concatenate([self.rows(starts[n : n + at_once], count) for n in range(0, len(starts), at_once)])
+        self._touched += len(starts) * each
         if self._touched > _TOUCHED_BYTES_MAX:
             self._map.madvise(mmap.MADV_DONTNEED)
-            self._touched = 0
-        return found
+            self._touched = len(starts) * each
+        # A row of this view for each place at which one can begin; only those asked for are read.
+        shape, strides = (self._ids.size - count + 1, count), (self._item, self._item)
+        every = np.lib.stride_tricks.as_strided(self._ids, shape, strides, writeable=False)
+        return every[starts].astype(np.int64)
 
 
 class Part:
@@ -94,22 +104,36 @@ class Part:
         num_samples = self.num_samples(seq_len)
         return self.num_tokens - (num_samples * seq_len + 1 if num_samples else 0)
 
-    def sample(self, index: int, seq_len: int) -> Ids:
-        """The `index`-th of these windows, int64 [seq_len + 1].
+    def samples(self, indices: Ids, seq_len: int) -> Ids:
+        """These of the windows, int64 [N, seq_len + 1].
 
         Raises ConfigError if there are ids in it that the vocabulary does not have: the shard was damaged since.
         """
-        spans = self._spans(index * seq_len, seq_len + 1)
-        return _joined([self._read(*span) for span in spans])
+        return self._rows(indices * seq_len, seq_len + 1, self._read)
 
-    @property
+    @cached_property
     def has_mask(self) -> bool:
         """Whether some tokens are not trained."""
         return any(shard.mask_sha256 for shard in self._shards)
 
-    def answered(self, index: int, seq_len: int) -> Ids:
-        """For each token of `sample`, 1 if its prediction is trained, else 0; int64 [seq_len + 1]."""
-        return _joined([self._mask(*span) for span in self._spans(index * seq_len, seq_len + 1)])
+    def answered(self, indices: Ids, seq_len: int) -> Ids:
+        """For each token of `samples`, 1 if its prediction is trained, else 0; int64 [N, seq_len + 1]."""
+        return self._rows(indices * seq_len, seq_len + 1, self._mask)
+
+    def _rows(self, starts: Ids, count: int, read: Callable[[int, Ids, int], Ids]) -> Ids:
+        """What `read` has of `count` tokens from each of `starts` on, which may run on into the next shards."""
+        numbers = np.searchsorted(self._starts, starts, side="right") - 1
+        is_whole = starts + count <= self._starts[numbers + 1]
+        if is_whole.all() and (numbers == numbers[0]).all():
+            return read(int(numbers[0]), starts - self._starts[numbers[0]], count)
+        found = np.empty((len(starts), count), np.int64)
+        for number in np.unique(numbers[is_whole]).tolist():
+            mine = np.flatnonzero(is_whole & (numbers == number))
+            found[mine] = read(number, starts[mine] - self._starts[number], count)
+        for row in np.flatnonzero(~is_whole).tolist():
+            spans = self._spans(int(starts[row]), count)
+            found[row] = np.concatenate([read(number, np.asarray([first]), n)[0] for number, first, n in spans])
+        return found
 
     def _spans(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
         """(number of the shard, first token in it, tokens) of `count` tokens of the part from `start` on."""
@@ -120,14 +144,16 @@ class Part:
                 yield number, start - first, taken
             start, count, number = start + taken, count - taken, number + 1
 
-    def _read(self, number: int, start: int, count: int) -> Ids:
-        found = self._mapped(number).read(start, count)
+    def _read(self, number: int, starts: Ids, count: int) -> Ids:
+        found = self._mapped(number).rows(starts, count)
         # An embedding would say that an index is out of range, and not whose fault that is.
         if not 0 <= int(found.min()) <= int(found.max()) < self._store.index.vocab_size:
+            is_sound = ((found >= 0) & (found < self._store.index.vocab_size)).all(axis=1)
             place = self._store.place(self._shards[number])
             raise ConfigError(
-                f"{place.path} is not what it was when it was packed: a token id from {place.first_token + start} on is"
-                f" not below the vocabulary's size {self._store.index.vocab_size}; copy or pack it again"
+                f"{place.path} is not what it was when it was packed: a token id from"
+                f" {place.first_token + int(starts[~is_sound][0])} on is not below the vocabulary's size"
+                f" {self._store.index.vocab_size}; copy or pack it again"
             )
         return found
 
@@ -137,17 +163,13 @@ class Part:
             self._maps[number] = self._store.mapped(self._shards[number])
         return self._maps[number]
 
-    def _mask(self, number: int, start: int, count: int) -> Ids:
+    def _mask(self, number: int, starts: Ids, count: int) -> Ids:
         if not self._shards[number].mask_sha256:
-            return np.ones(count, np.int64)
+            return np.ones((len(starts), count), np.int64)
         if number not in self._masks:
             _make_room(self._masks)
             self._masks[number] = self._store.mask(self._shards[number])
-        return self._masks[number].read(start, count)
-
-
-def _joined(parts: list[Ids]) -> Ids:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return self._masks[number].rows(starts, count)
 
 
 def _make_room(maps: dict[int, _Mapped]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,23 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(
     with pytest.raises(ConfigError, match=words):
         export(run, tmp_path / "out", *options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_files_are_on_the_disk_before_the_directory_has_its_name(
+    run: RunOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = set(), os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        if not (tmp_path / "out").exists():
+            synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    export(run, tmp_path / "out", "--shard-gb", str(BYTES_OF_A_SHARD / 1e9))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "README.md"} < names
+    assert {name for name in names if (tmp_path / "out" / name).stat().st_ino not in synced} == set()
 
 
 def test_an_existing_directory_is_never_touched(run: RunOnDisk, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_phase_reads_the_windows_of_its_leased_samples(stores: list[TokenStore])
     sizes = [SourceSize(s.directory.name, 2.0 - n, s.train.num_samples(SEQ_LEN)) for n, s in enumerate(stores)]
     samples = [5, 6, 7, 40, 41, 42]
     which, windows = EpochOrder(sizes, 7).locate(np.array(samples))
-    expected = [stores[k].train.sample(int(w), SEQ_LEN) for k, w in zip(which, windows, strict=True)]
+    expected = [stores[k].train.samples(np.array([w]), SEQ_LEN)[0] for k, w in zip(which, windows, strict=True)]
     reader = order(stores)
     reader.begin((5, 8, 40, 43))
     rows = [reader.batch(position, 2) for position in (0, 100, 0)]
@@ -63,7 +63,7 @@ def test_batches_of_any_size_are_cut_from_the_same_samples(stores: list[TokenSto
     sizes = [SourceSize(s.directory.name, 2.0 - n, s.train.num_samples(SEQ_LEN)) for n, s in enumerate(stores)]
     if not own_stream:
         which, windows = EpochOrder(sizes, 7).locate(samples)
-        expected = [stores[k].train.sample(int(w), SEQ_LEN) for k, w in zip(which, windows, strict=True)]
+        expected = [stores[k].train.samples(np.array([w]), SEQ_LEN)[0] for k, w in zip(which, windows, strict=True)]
         assert torch.equal(whole, torch.from_numpy(np.stack(expected))[:, :-1])
     for size in (7, LOCATED_AT_ONCE - 1):
         reader.begin((10, 10 + count))
@@ -77,7 +77,7 @@ def test_validation_is_the_same_everywhere_and_from_every_source(stores: list[To
     rows = torch.cat([ids for ids, _ in first]).tolist()
     for store in stores:
         last = store.held.num_samples(SEQ_LEN) - 1
-        assert store.held.sample(last, SEQ_LEN)[:-1].tolist() in rows
+        assert store.held.samples(np.array([last]), SEQ_LEN)[0, :-1].tolist() in rows
 
 
 def test_validation_batches_belong_to_one_source_each(stores: list[TokenStore]) -> None:
@@ -155,7 +155,7 @@ def test_private_stores_are_read_in_the_sites_own_order_each_window_once_an_epoc
         reader.begin(())
         epochs += [reader.batch(start, count)[0].tolist() for start in (0, count)]
         assert torch.equal(reader.batch(3, 2)[0], reader.batch(0, 5)[0][3:]), "a position means the same each time"
-    every = sorted(stores[0].train.sample(window, SEQ_LEN)[:-1].tolist() for window in range(count))
+    every = sorted(stores[0].train.samples(np.arange(count), SEQ_LEN)[:, :-1].tolist())
     assert all(sorted(epoch) == every for epoch in epochs)
     assert all(epochs[0] != other for other in epochs[1:])
 

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -113,7 +114,7 @@ def test_targets_are_the_labels_of_the_librarys_collator(tmp_path: Path) -> None
     pack([chats], tmp_path / "store", options, lambda _: None, lambda *_: None)
     part = open_store(tmp_path / "store").train
     assert part.num_tokens == len(ids)
-    row, answered = part.sample(0, len(ids) - 1), part.answered(0, len(ids) - 1)
+    row, answered = (read(np.array([0]), len(ids) - 1)[0] for read in (part.samples, part.answered))
     assert torch.equal(torch.from_numpy(row), ids)
     assert torch.equal(torch.from_numpy(answered) == 0, labels == -100)
     source = TextSource("chats", 1.0, open_store(tmp_path / "store").index.sha256(), str(tmp_path / "store"))

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -130,20 +131,20 @@ def test_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
 def test_token_that_the_vocabulary_does_not_have_is_named(store: TokenStore, tmp_path: Path) -> None:
     folder = copy(store, tmp_path)
     live = open_store(folder)
-    good = live.train.sample(3, 32)
+    good = live.train.samples(np.array([3]), 32)
     with (folder / "train-00000.bin").open("r+b") as file:
         file.seek(2 * 32 * 4 + 20)
         file.write(b"\xff\xff")
-    assert live.train.sample(3, 32).tolist() == good.tolist()
+    assert live.train.samples(np.array([3]), 32).tolist() == good.tolist()
     with pytest.raises(ConfigError, match=r"train-00000\.bin is not what it was .* from 128 on .* size 301"):
-        live.train.sample(4, 32)
+        live.train.samples(np.array([4]), 32)
 
 
 @pytest.mark.parametrize("size", [0, 100])
 def test_shard_that_is_cut_off_while_it_is_read_is_named(size: int, store: TokenStore, tmp_path: Path) -> None:
     folder = copy(store, tmp_path)
     part = open_store(folder).train
-    part.sample(0, 8)
+    part.samples(np.array([0]), 8)
     os.truncate(folder / "train-00000.bin", size)
     with pytest.raises(ConfigError, match=r"train-00000\.bin became shorter while it was read"):
-        part.sample(0, 8)
+        part.samples(np.array([0]), 8)

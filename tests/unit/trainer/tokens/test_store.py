@@ -31,8 +31,13 @@ def test_samples_run_on_from_shard_to_shard(store: TokenStore) -> None:
     assert len(shards) == 2
     assert store.train.num_samples(seq_len) == len(expected)
     assert store.train.num_left_over(seq_len) == len(tokens) - 1 - seq_len * len(expected)
-    for index, window in enumerate(expected):
-        assert np.array_equal(store.train.sample(index, seq_len), window)
+    for order in (
+        np.arange(len(expected)),
+        np.arange(len(expected))[::-1],
+        np.array([0]),
+        np.arange(len(expected)) % 3,
+    ):
+        assert np.array_equal(store.train.samples(order, seq_len), np.stack(expected)[order])
 
 
 def test_files_shorter_than_a_sample_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,12 +50,13 @@ def test_files_shorter_than_a_sample_are_read(tmp_path: Path, monkeypatch: pytes
     store = packed(tmp_path, [tmp_path / "in"], held=0.0)
     seq_len, part = 64, store.train
     assert max(shard.num_tokens for shard in store.index.shards) < seq_len
-    windows = [part.sample(index, seq_len) for index in range(part.num_samples(seq_len))]
-    read = np.concatenate([*(window[:-1] for window in windows), windows[-1][-1:]])
+    every = np.arange(part.num_samples(seq_len))
+    windows = part.samples(every, seq_len)
+    read = np.concatenate([windows[:, :-1].reshape(-1), windows[-1, -1:]])
     tokens = np.concatenate([np.fromfile(store.place(s).path, dtype=store.index.dtype) for s in store.index.shards])
     assert np.array_equal(read, tokens[: len(read)])
     assert len(tokens) - len(read) == part.num_left_over(seq_len) < seq_len
-    assert all((part.answered(index, seq_len) == 1).all() for index in range(len(windows)))
+    assert (part.answered(every, seq_len) == np.ones_like(windows)).all()
     last = describe(store, seq_len)[TRAIN]
     assert isinstance(last, dict)
     assert last["left_over"] == len(tokens) - len(read)
@@ -102,11 +108,11 @@ def rss():
 part = open_store(Path(sys.argv[1])).train
 num = part.num_samples(1024)
 rng = np.random.default_rng(1)
-part.sample(0, 1024)
+part.samples(np.array([0]), 1024)
 before, most = rss(), 0
-for index in rng.integers(0, num, 200_000):
-    part.sample(int(index), 1024)
-    most = max(most, rss()) if index % 1000 == 0 else most
+for indices in rng.integers(0, num, (400, 500)):
+    part.samples(indices, 1024)
+    most = max(most, rss())
 print(num, max(most, rss()) - before)
 """
 GROWTH_MIB_MAX = 64
