@@ -102,8 +102,8 @@ ROWS = (
             Figure("packing as Qwen splits: MB/s", pattern=r"as Qwen splits: ([\d.]+) MB/s", at_least=10),
             Figure("reading 2 GiB: times what a trainer needs", pattern=r" ([\d.]+) times what 125 M", at_least=50),
             Figure("the same: MiB of memory more", pattern=r"memory grew by ([\d.]+) MiB", at_most=64),
-            Figure("reading: times what tiny's trainer needs", pattern=r" ([\d.]+) times what that of tiny", at_least=50),
-            Figure("reading: times what demo's trainer needs", pattern=r" ([\d.]+) times what that of demo", at_least=50),
+            Figure("reading: times what `tiny` needs", pattern=r" ([\d.]+) times what that of tiny", at_least=50),
+            Figure("reading: times what `demo` needs", pattern=r" ([\d.]+) times what that of demo", at_least=50),
         ),
     ),
     Row(
