@@ -25,6 +25,7 @@ TEXT_SUFFIXES: Final = (".txt", ".md", ".rst")
 LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
 TABLE_SUFFIXES: Final = (".parquet", ".arrow")
 KNOWN: Final = (*TEXT_SUFFIXES, *LINES_SUFFIXES, *TABLE_SUFFIXES)
+_SPLITS: Final = "dataset_dict.json"
 _REMEDY: Final = "give a readable file"
 
 
@@ -80,6 +81,13 @@ def list_inputs(paths: Sequence[Path]) -> tuple[list[TextFile], Counter[str]]:
             f"{', '.join(map(str, paths))}: no file to pack; give {', '.join(KNOWN)}, or a folder of them"
         )
     return found, left_out
+
+
+def splits_of(paths: Sequence[Path]) -> list[tuple[Path, list[str]]]:
+    """Those that Hugging Face `datasets` saved with several splits, and their names: whoever gives such a folder may
+    not mean to train on what is for tests."""
+    found = [(path, sorted(below.parent.name for below in path.glob("*/dataset_info.json"))) for path in paths]
+    return [(path, splits) for path, splits in found if (path / _SPLITS).is_file() and len(splits) > 1]
 
 
 def _kind(path: Path) -> str | None:

@@ -28,7 +28,7 @@ from dilocoxd.store.durable import write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder
 from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, packed_before
 from dilocoxd.trainer.tokens.folders import require_free
-from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs
+from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs, splits_of
 from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex
 from dilocoxd.trainer.tokens.vocabulary import (
     end_token,
@@ -72,6 +72,11 @@ def pack(
     files, left_out = list_inputs(inputs)
     for suffix, count in sorted(left_out.items()):
         tell(f"left out: {count} files *{suffix}, which are no text that can be packed")
+    for folder, splits in splits_of(inputs):
+        tell(
+            f"{folder}: a data set with the splits {', '.join(splits)}, and all of them are packed; give"
+            f" {folder / splits[-1]} for that one alone"
+        )
     tokenizer = load_tokenizer(options.tokenizer)
     eos = None if options.is_chat else end_token(tokenizer, options.tokenizer, options.eos)
     if options.is_chat:
