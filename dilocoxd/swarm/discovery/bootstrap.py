@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-import uvloop
-
 from dilocoxd.config.addresses import read_address
 from dilocoxd.config.loading import FILE_BYTES_MAX
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical
 from dilocoxd.errors import ConfigError, DilocoxdError, PeerError, WireError
 from dilocoxd.ids import PeerId, RunId
+from dilocoxd.swarm.discovery.asking import run_asking
 from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.discovery.identity import create, load
 from dilocoxd.swarm.p2pd.addresses import Address, parse_address
@@ -43,6 +42,9 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0
 OTHER_PROTOCOL_SIGNS: Final = ("did not have trailing newline", "message was too large")
 """In p2pd's words: what answered is no libp2p. Who merely closes may be a port forward to a site that starts."""
+UNKNOWN_NAME: Final = "unknown_name"
+NAMELESS: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
+"""What a name server says of a name that does not exist; it says other things when it cannot be asked."""
 FINAL_REFUSALS: Final = frozenset({"wrong_protocol"}) | NOT_LET_IN
 
 
@@ -77,6 +79,11 @@ class StageFailure(PeerError):
         self.is_final = is_final
         """Trying again cannot help: another run or version, a wrong clock."""
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Trying again within a minute cannot help; a name may be made tomorrow."""
+        return self.is_final or self.code == UNKNOWN_NAME
+
 
 class JoinError(DilocoxdError):
     """No address led to a peer; the text lists each with its last failure."""
@@ -106,7 +113,9 @@ async def _resolve(address: Address) -> list[str]:
     except TimeoutError:
         raise StageFailure(address, "resolve", f"no answer from DNS for {address.host!r}") from None
     except (OSError, UnicodeError) as error:
-        raise StageFailure(address, "resolve", f"the name {address.host!r} is not known ({error})") from error
+        code = UNKNOWN_NAME if isinstance(error, UnicodeError) or error.errno in NAMELESS else ""
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StageFailure(address, "resolve", f"the name {address.host!r} is not known ({why})", code=code) from error
     return list(dict.fromkeys(str(item[4][0]) for item in found))
 
 
@@ -172,18 +181,21 @@ async def reach(node: Node, gate: StreamGate, address: Address, *, record: bytes
 async def reach_any(
     node: Node, gate: StreamGate, addresses: Sequence[Address], *, timeout_s: float, tell: Callable[[str], None]
 ) -> Contact:
-    """The first peer that answers; failures are told as they happen. Raises JoinError when the time is up."""
+    """The first peer that answers; failures are told as they happen. Raises JoinError when the time is up.
+
+    Somebody waits who can correct a name that does not exist: it is not asked for again, as a service would.
+    """
     started = time.monotonic()
     failures: dict[str, StageFailure] = {}
     pause_s = RETRY_FIRST_S
     while True:
-        todo = [a for a in addresses if not (a.text in failures and failures[a.text].is_final)]
+        todo = [a for a in addresses if not (a.text in failures and failures[a.text].is_in_vain)]
         left_s = timeout_s - (time.monotonic() - started)
         contact = await _first_contact(node, gate, todo, failures, tell) if left_s > 0 else None
         if contact is not None:
             return contact
         left_s = timeout_s - (time.monotonic() - started)
-        if left_s <= pause_s or all(failure.is_final for failure in failures.values()):
+        if left_s <= pause_s or all(failure.is_in_vain for failure in failures.values()):
             listed = [failures[a.text] for a in addresses if a.text in failures]
             raise JoinError(listed, time.monotonic() - started)
         await asyncio.sleep(pause_s)
@@ -243,10 +255,18 @@ async def ask_peer(
         except JoinError as error:
             refused = next((one for one in error.failures if one.code in NOT_LET_IN), None)
             if refused is None:
+                _require_a_name(error)
                 raise
             raise ConfigError(f"{refused.address.text} does not let this site in: {refused.reason}") from error
         finally:
             await node.shutdown()
+
+
+def _require_a_name(error: JoinError) -> None:
+    """Raise ConfigError if all that was given are names that do not exist."""
+    if all(one.code == UNKNOWN_NAME for one in error.failures):
+        unknown = "; ".join(dict.fromkeys(one.reason for one in error.failures))
+        raise ConfigError(f"{unknown}; check how it is written, or give the site's IP address in its place") from error
 
 
 async def find_manifest(access: Access) -> Manifest:
@@ -289,7 +309,7 @@ def fetch_authorities(access: Access, run_id: RunId) -> list[AuthorityChange]:
             address = access.parsed()[0]
             raise JoinError([StageFailure(address, "authorities", str(error))], 0.0) from error
 
-    return uvloop.run(ask_peer(access, question, run_id=run_id))
+    return run_asking(ask_peer(access, question, run_id=run_id))
 
 
 def fetch_manifest(access: Access) -> Manifest:
@@ -297,4 +317,4 @@ def fetch_manifest(access: Access) -> Manifest:
 
     Blocks; runs its own event loop.
     """
-    return uvloop.run(find_manifest(access))
+    return run_asking(find_manifest(access))

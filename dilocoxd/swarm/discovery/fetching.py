@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-import uvloop
-
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId, RunId
+from dilocoxd.swarm.discovery.asking import run_asking
 from dilocoxd.swarm.discovery.bootstrap import Access, Contact, ask_peer
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pieces import Region
@@ -44,7 +43,7 @@ def fetch(access: Access, run_id: RunId, what: str, instead: str, question: Call
         return await question(AskedPeer(FetchClient(gate), contact.peer, access.tell))
 
     try:
-        return uvloop.run(ask_peer(access, ask, run_id=run_id))
+        return run_asking(ask_peer(access, ask, run_id=run_id))
     except (PeerError, WireError) as error:
         raise ConfigError(f"{what} cannot be fetched ({error}): {instead}, or join through another peer") from error
 

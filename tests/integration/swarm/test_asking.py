@@ -1,0 +1,107 @@
+"""A newcomer that is told to end while it asks, or was given a name that does not exist."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from dilocoxd.cli.shell.helper_ends import end_by_exception
+from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.discovery import bootstrap
+from dilocoxd.swarm.discovery.asking import run_asking
+from dilocoxd.swarm.discovery.bootstrap import Access, JoinError, fetch_manifest
+from tests.harness.running.run_directories import free_port
+
+HANG_S = 900.0
+TOLD = """
+import asyncio, os, signal, sys
+from dilocoxd.cli.shell.helper_ends import end_by_exception
+from dilocoxd.swarm.discovery.bootstrap import Access, fetch_manifest
+def tell(line):
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), getattr(signal, sys.argv[2]))
+end_by_exception()
+try:
+    fetch_manifest(Access((sys.argv[1],), 60, tell))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+"""Gets the signal between two tries."""
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those of a command, and then those of before."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    end_by_exception()
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_between_two_tries_ends_it_without_a_word(name: str, code: int) -> None:
+    asked = [sys.executable, "-c", TOLD, f"127.0.0.1:{free_port()}", name]
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (ended.returncode, ended.stderr, ended.stdout) == (code, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_takes_leave_still_has_its_helpers(handlers: None, number: signal.Signals) -> None:
+    """The signal's exception stopped the loop: p2pd's tasks were cancelled with all else, and its goodbye took 3 s."""
+    goodbyes: list[str] = []
+
+    async def answer(asked: asyncio.Event) -> None:
+        await asked.wait()
+        goodbyes.append("answered")
+
+    async def work() -> None:
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        helper = loop.create_task(answer(asked))
+        loop.call_soon(os.kill, os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asked.set()
+            await asyncio.wait([helper])
+
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended:
+        run_asking(work())
+    assert ended.value.code == 128 + number
+    assert goodbyes == ["answered"]
+    assert signal.getsignal(number) is before
+
+
+def no_name(reason: int) -> socket.gaierror:
+    return socket.gaierror(reason, "Name or service not known")
+
+
+@pytest.mark.processes
+def test_a_name_that_does_not_exist_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for again until the time was up; who can ask no name server may be able to in a moment."""
+    asked: list[str] = []
+    told: list[str] = []
+
+    async def resolve(loop: object, host: str, *_: object, **__: object) -> object:
+        asked.append(host)
+        is_online = host != "later.example" or asked.count(host) > 1
+        raise no_name(socket.EAI_NONAME if is_online else socket.EAI_AGAIN)
+
+    monkeypatch.setattr(uvloop.Loop, "getaddrinfo", resolve, raising=True)
+    monkeypatch.setattr(bootstrap, "RETRY_FIRST_S", 0.0)
+    with pytest.raises(ConfigError, match=r"^the name 'gone\.example' is not known .*; check how it is written, or"):
+        fetch_manifest(Access(("gone.example",), HANG_S, told.append))
+    assert asked == ["gone.example"] and len(told) == 1
+    with pytest.raises(ConfigError, match=r"the name 'later\.example' is not known"):
+        fetch_manifest(Access(("later.example",), HANG_S, told.append))
+    assert asked.count("later.example") == 2
+    with pytest.raises(JoinError):  # the other address may lead to somebody yet
+        fetch_manifest(Access(("gone.example", f"127.0.0.1:{free_port()}"), 0.2, told.append))
