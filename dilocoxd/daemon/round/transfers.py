@@ -18,15 +18,14 @@ from dilocoxd.machines.exchange.facts import SegmentReceived, SegmentSent, Trans
 from dilocoxd.machines.exchange.orders import CancelTransfers, SendSegment
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, Destination, Refusal, SegmentKey
 from dilocoxd.machines.round.inputs import Event
-from dilocoxd.swarm.streams.bulk import LANE_BYTES, NOT_YET, AlreadyHeld, BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.bulk import NOT_YET, AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.wire.local.buffers import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
 
-SENDS_PER_PEER: Final = 4
-SMALL_SENDS_PER_PEER: Final = 12
-"""Of payloads that take one lane: each waits for round trips most of its time, and holds one piece."""
+SENDS_PER_PEER: Final = 64
+"""Under way at a time; the sender writes a few of them, the others wait for their receipts: a long link holds many."""
 GATES_MAX: Final = 4096
 NOT_WANTED: Final = "not_wanted"
 BAD_ROOT: Final = "bad_root"
@@ -68,7 +67,7 @@ class Transfers:
         self._payloads = payloads
         self._sender, self._receiver = bulk
         self._tell = tell
-        self._gates: dict[tuple[PeerId, bool], asyncio.Semaphore] = {}
+        self._gates: dict[PeerId, asyncio.Semaphore] = {}
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
         self._broken: set[tuple[PeerId, SegmentKey]] = set()
         """Sent in part, of attempts that are not given up: the receiver holds some of it."""
@@ -132,9 +131,7 @@ class Transfers:
     async def _send(self, order: SendSegment) -> None:
         buffer = OUTBOX if order.key.kind == KIND_CONTRIBUTION else RESULT
         place = self._payloads.at(order.lowrank_r).own(buffer, order.key.pass_index, order.key.segment)
-        is_small = place.length < LANE_BYTES
-        sends = SMALL_SENDS_PER_PEER if is_small else SENDS_PER_PEER
-        gate = self._gates.setdefault((order.peer, is_small), asyncio.Semaphore(sends))
+        gate = self._gates.setdefault(order.peer, asyncio.Semaphore(SENDS_PER_PEER))
         if len(self._gates) > GATES_MAX:
             del self._gates[next(iter(self._gates))]
         try:

@@ -24,7 +24,7 @@ class Channel(asyncio.BufferedProtocol):
         self._writer: asyncio.Future[None] | None = None
         self._is_full = False
         self._is_paused = False
-        self._is_ended = False
+        self._is_ended = self._is_aborted = False
         self._error: Exception | None = None
 
     # ---- asyncio's side ---------------------------------------------------------------------------------------
@@ -40,6 +40,8 @@ class Channel(asyncio.BufferedProtocol):
         return memoryview(self._spill)[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._is_aborted:
+            return
         if self._target is not None:
             self._taken += nbytes
             if self._taken == len(self._target):
@@ -80,7 +82,12 @@ class Channel(asyncio.BufferedProtocol):
     @property
     def is_over(self) -> bool:
         """Ended or broken, or with bytes that nobody asked for: between two exchanges nothing is due."""
-        return self._is_ended or self._start != self._end or self._transport is None or self._transport.is_closing()
+        return self._start != self._end or self.is_ended
+
+    @property
+    def is_ended(self) -> bool:
+        """Ended or broken; what came before may be unread."""
+        return self._is_ended or self._transport is None or self._transport.is_closing()
 
     async def read_into(self, target: memoryview) -> int:
         """How many bytes were written to the start of `target`, at least one; 0 at the end. Raises OSError."""
@@ -144,6 +151,9 @@ class Channel(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End it now; what was not sent is not sent."""
+        """End it now; what was not sent is not sent, and what was not read is not for who reads next."""
+        self._is_ended = self._is_aborted = True
+        self._start = self._end = 0
+        self._wake(self._reader)
         if self._transport is not None:
             self._transport.abort()

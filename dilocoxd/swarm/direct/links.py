@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,32 @@ SHUTDOWN_S: Final = 3.0
 WRITE_BUFFER_BYTES: Final = 512 * 1024
 
 
+class Turn:
+    """When all answers of an exchange are read: then it is the next one's turn to read."""
+
+    def __init__(self) -> None:
+        self._is_over = asyncio.Event()
+        self._then: list[Callable[[], None]] = []
+
+    def end(self) -> None:
+        """It is the next one's turn."""
+        if not self._is_over.is_set():
+            self._is_over.set()
+            for call in self._then:
+                call()
+
+    async def wait(self) -> None:
+        """Return when it is over."""
+        await self._is_over.wait()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call this when it is over; at once if it is."""
+        if self._is_over.is_set():
+            call()
+        else:
+            self._then.append(call)
+
+
 @dataclass(slots=True, eq=False)
 class DataLink:
     """A connection after its handshake."""
@@ -24,11 +51,24 @@ class DataLink:
     channel: Channel
     tls: ssl.SSLObject
     idle_since: float = 0.0
+    num_under_way: int = 0
+    """Exchanges that have begun and are not over."""
+    is_written: bool = False
+    """One of them is being written."""
+    is_spoilt: bool = False
+    """One of them has failed: it carries no other."""
+    newest: Turn | None = None
+    """Of the exchange that began last, while it is not over."""
 
     @property
     def is_over(self) -> bool:
         """Whether the other side has ended it, or it broke."""
         return self.channel.is_over
+
+    @property
+    def is_ended(self) -> bool:
+        """The same, with bytes that came and are not read."""
+        return self.channel.is_ended
 
     def certificate(self) -> bytes | None:
         """DER of what the other side showed."""

@@ -18,6 +18,7 @@ from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_pe
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
+from dilocoxd.swarm.direct.turns import Exchange
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
@@ -53,7 +54,7 @@ class DataPlane:
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
         self.counts: Counter[str] = Counter()
-        """links_opened, links_reused, tries_failed."""
+        """links_opened, links_reused (they rested), links_shared (with exchanges that are not over), tries_failed."""
 
     @property
     def port(self) -> int:
@@ -229,6 +230,10 @@ class DataPlane:
             return link
         if not route.is_open:
             return None
+        if len(route.used) + route.num_opening >= self._most and (link := route.shared(protocol)) is not None:
+            self.counts["links_shared"] += 1
+            return link
+        route.num_opening += 1
         try:
             return await self._open(route, protocol, route.host, connect_s=CONNECT_NOW_S)
         except PeerError as error:
@@ -236,23 +241,26 @@ class DataPlane:
                 route.failed(str(error), asyncio.get_running_loop().time())
             self.counts["tries_failed"] += 1
             return None
+        finally:
+            route.num_opening -= 1
 
     def _as_stream(self, route: Route, protocol: str, link: DataLink) -> FrameStream:
-        def give_back(is_clean: bool) -> None:
+        def over(is_clean: bool) -> None:
             now = asyncio.get_running_loop().time()
-            route.slots.release()
-            route.used.discard(link)
+            if not link.num_under_way:
+                route.used.discard(link)
             if is_clean:
                 route.pause_s = RETRY_FIRST_S
             elif stream.is_broken and route.is_open and not stream.is_stale:
                 route.failed("an exchange broke on the way", now)
                 self._woken.set()
-            if is_clean and route.is_open and not link.is_over:
-                route.keep(link, protocol, now, self._most)
-            else:
+            if not is_clean or (not link.num_under_way and (link.is_over or not route.is_open)):
                 link.abort()
+            elif not link.num_under_way:
+                route.keep(link, protocol, now, self._most)
 
         route.used.add(link)
-        stream = FrameStream(route.peer, link.channel, link.channel, progress_timeout_s=self.progress_timeout_s)
-        stream.give_back, stream.has_rested = give_back, link.idle_since > 0
+        stream = Exchange(
+            route.peer, link, self.progress_timeout_s, on_written=route.slots.release, on_over=over
+        )  # fmt: skip
         return stream

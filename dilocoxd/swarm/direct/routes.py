@@ -24,7 +24,7 @@ class Route:
     port: int
     public_key: bytes
     slots: asyncio.Semaphore
-    """Connections in use at a time."""
+    """Exchanges that are written at a time."""
     is_open: bool = False
     """Its data port answered, and nothing has failed since."""
     is_trying: bool = False
@@ -39,6 +39,8 @@ class Route:
 
     used: set[DataLink] = field(default_factory=set)
     """Connections with an exchange on them."""
+    num_opening: int = 0
+    """Connections on which the peer has not welcomed us yet."""
 
     def succeeded(self, host: str) -> None:
         """Its data port answers at `host`."""
@@ -59,6 +61,15 @@ class Route:
                 return link
             link.abort()
         return None
+
+    def shared(self, protocol: str) -> DataLink | None:
+        """Where nobody writes, and the fewest answers are due; None: there is no such connection."""
+        free = (
+            link
+            for link in self.used
+            if not (link.is_written or link.is_spoilt or link.is_ended) and link.protocol() == protocol
+        )
+        return min(free, key=lambda link: link.num_under_way, default=None)
 
     def keep(self, link: DataLink, protocol: str, now: float, most: int) -> None:
         """It may carry another exchange. At most `most` wait; the one that waited longest ends first."""

@@ -3,7 +3,8 @@
 Opener: HELLO, OFFER(header) -> responder: HOLDING(bitmap of pieces it has) -> opener: the missing PIECEs, FINISHED ->
 responder: RECEIPT(0 payload complete and its sha256 right, 1 pieces taken but others are missing). Large payloads use
 several streams (lanes) at once: each lane offers the same header and takes the next missing piece. The first pieces of
-what is new go out with the offer, which saves a round trip; if it is refused they are thrown away. After a broken
+what is new go out with the offer, which saves a round trip; if it is refused they are thrown away. Where these are all
+FINISHED follows at once, and on a data connection the next payload behind it. After a broken
 stream the offer is repeated and only what the bitmap lacks is sent. Only RECEIPT 0 is success.
 """
 
@@ -19,19 +20,22 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
-from dilocoxd.wire.frames import Frame, FrameKind, encode_piece_header, split_piece
+from dilocoxd.swarm.streams.throttle import SendingSpeeds
+from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
 LANES_MAX: Final = 4
-LANE_BYTES: Final = 4 * 1024 * 1024
-"""A payload gets one more lane per this many bytes."""
 ASSEMBLIES_MAX: Final = 4096
 """Payloads whose bitmaps the receiver remembers; the least recently used is forgotten, and would start again."""
-SPEEDS_MAX: Final = 1024
 VERIFY_BYTES_PER_S: Final = 50e6
 """Slowest hashing that a sender must put up with before it calls the receiver silent."""
 EARLY_PIECES_MAX: Final = 4
 """Pieces that a lane sends before its offer is answered (S8)."""
+LANE_BYTES: Final = EARLY_PIECES_MAX * PIECE_BYTES
+"""A payload gets one lane for this many bytes, so that one of usual size is sent without waiting for an answer."""
+LANES_PER_PEER: Final = 12
+"""Lanes that are written to one peer at a time: each holds a piece in memory. Over p2pd until their receipts come."""
+GATES_MAX: Final = 4096
 EARLY_OFFER_S: Final = 2.0
 """So long an offer waits for what would let it in (S8): a proposal may come later than the bytes that follow from it,
 which take a shorter way."""
@@ -208,12 +212,19 @@ class _Sending:
     is_new: bool
     claimed: set[int] = field(default_factory=set)
     """Pieces that a lane sends, or has sent."""
+    num_bytes: int = 0
+    """Of pieces that were sent."""
 
     def claim(self, index: int) -> bool:
         """Whether this piece is still to be sent; it is the caller's then."""
         is_free = index not in self.claimed
         self.claimed.add(index)
         return is_free
+
+    @property
+    def is_all_claimed(self) -> bool:
+        """Nothing is left for a lane whose offer was not answered yet."""
+        return self.is_new and len(self.claimed) == self.source.num_pieces
 
     def next_early(self, sent: Sequence[int]) -> int | None:
         """The next piece of a lane that sent these before its offer was answered, claimed; None: no more."""
@@ -231,13 +242,18 @@ class BulkSender:
         self._throttle = throttle
         self.counts: Counter[str] = Counter()
         """payloads_sent, bytes_sent (pieces, repeated ones too), offers_repeated."""
-        self.bytes_per_s: dict[PeerId, float] = {}
-        """Smoothed speed of recent payloads, per receiver."""
-        self._num_sending = 0
-
-    def sending_speed(self) -> float | None:
+        self._speeds = SendingSpeeds()
+        self.bytes_per_s = self._speeds.bytes_per_s
+        """Smoothed speed of recent payloads together, per receiver."""
+        self.sending_speed = self._speeds.fastest
         """Measured bytes per second (0 = not known yet) while a payload is being sent; None while none is."""
-        return max(self.bytes_per_s.values(), default=0.0) if self._num_sending else None
+        self._gates: dict[PeerId, asyncio.Semaphore] = {}
+
+    def _gate_to(self, peer: PeerId) -> asyncio.Semaphore:
+        gate = self._gates.setdefault(peer, asyncio.Semaphore(LANES_PER_PEER))
+        if len(self._gates) > GATES_MAX:
+            del self._gates[next(iter(self._gates))]
+        return gate
 
     async def send_segment(
         self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3, is_new: bool = True
@@ -248,35 +264,34 @@ class BulkSender:
         """
         if source.length != header.segment_bytes:
             raise ValueError(f"region of {source.length} bytes for a segment of {header.segment_bytes}")
-        started, failures = asyncio.get_running_loop().time(), 0
-        sent_before = self.counts["bytes_sent"]
-        self._num_sending += 1
+        failures, num_bytes, is_there = 0, 0, False
+        self._speeds.begin(peer)
         try:
-            while not await self._try_once(
-                _Sending(peer, header, source, is_new and not failures), is_last=failures + 1 >= attempts
-            ):
-                failures += 1
-                self.counts["offers_repeated"] += 1
-                await asyncio.sleep(min(2.0, 0.1 * 2**failures))
+            while not is_there:
+                sending = _Sending(peer, header, source, is_new and not failures)
+                is_there = await self._try_once(sending, is_last=failures + 1 >= attempts)
+                num_bytes += sending.num_bytes
+                if not is_there:
+                    failures += 1
+                    self.counts["offers_repeated"] += 1
+                    await asyncio.sleep(min(2.0, 0.1 * 2**failures))
         finally:
-            self._num_sending -= 1
+            self._speeds.end(peer, num_bytes if is_there else None)
         self.counts["payloads_sent"] += 1
-        elapsed = max(asyncio.get_running_loop().time() - started, 1e-6)
-        if self.counts["bytes_sent"] - sent_before >= source.length > 0:
-            speed, known = source.length / elapsed, self.bytes_per_s.get(peer)
-            self.bytes_per_s[peer] = speed if known is None else 0.7 * known + 0.3 * speed
-            while len(self.bytes_per_s) > SPEEDS_MAX:
-                del self.bytes_per_s[next(iter(self.bytes_per_s))]
 
-    async def _try_once(self, sending: "_Sending", *, is_last: bool) -> bool:
+    async def _try_once(self, sending: _Sending, *, is_last: bool) -> bool:
         """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
         peer = sending.peer
-        num_lanes = min(self._lanes_max, 1 + sending.source.length // LANE_BYTES)
+        num_lanes = max(1, min(self._lanes_max, -(-sending.source.length // LANE_BYTES)))
         results: list[bool | PeerError | WireError | StoreError] = []
+        gate = self._gate_to(peer)
 
         async def lane() -> None:
             try:
-                results.append(await self._run_lane(sending))
+                with contextlib.ExitStack() as place:
+                    await gate.acquire()
+                    place.callback(gate.release)
+                    results.append(await self._run_lane(sending, place.close))
             except (PeerError, WireError, StoreError) as error:
                 results.append(error)
 
@@ -296,14 +311,26 @@ class BulkSender:
             raise reason if isinstance(reason, PeerError) else PeerError(f"{peer}: {reason}")
         return False
 
-    async def _run_lane(self, sending: "_Sending") -> bool:
+    async def _run_lane(self, sending: _Sending, leave: Callable[[], None]) -> bool:
+        """`leave`: gives the lane's place to the next one, once all is written that others need not wait for."""
         source = sending.source
-        stream, holding = await self._gate.ask(sending.peer, PROTOCOL_BULK, lambda stream: self._offer(stream, sending))
-        try:
-            for index in PieceSet.from_bytes(holding.message, source.num_pieces).missing():
-                if sending.claim(index):
-                    await self._send_piece(stream, source, index)
+
+        async def written(stream: FrameStream) -> None:
             await stream.write(FrameKind.FINISHED)
+            if stream.on_written is not None:
+                stream.on_written()
+                leave()
+
+        stream, (holding, is_finished) = await self._gate.ask(
+            sending.peer, PROTOCOL_BULK, lambda stream: self._offer(stream, sending, written)
+        )
+        try:
+            missing = PieceSet.from_bytes(holding.message, source.num_pieces).missing()
+            if not is_finished:
+                for index in missing:
+                    if sending.claim(index):
+                        await self._send_piece(stream, sending, index)
+                await written(stream)
             patience_s = self._gate.progress_timeout_s + source.length / VERIFY_BYTES_PER_S
             receipt = await stream.read(FrameKind.RECEIPT, timeout_s=patience_s)
             stream.done()
@@ -311,9 +338,13 @@ class BulkSender:
         finally:
             stream.close()
 
-    async def _offer(self, stream: FrameStream, sending: "_Sending") -> Frame:
-        """HOLDING; the first pieces of what is new are sent meanwhile. Raises Refused, PeerError, WireError."""
+    async def _offer(
+        self, stream: FrameStream, sending: _Sending, written: Callable[[FrameStream], Awaitable[None]]
+    ) -> tuple[Frame, bool]:
+        """HOLDING, and whether all is written: the first pieces of what is new are sent meanwhile, with FINISHED if
+        there are no others. Raises Refused, PeerError, WireError."""
         await stream.write(FrameKind.OFFER, PEER_MESSAGES.encode(sending.header))
+        is_finished = False
         answers: list[Frame | PeerError | WireError | StoreError] = []
         early: list[int] = []
 
@@ -328,24 +359,29 @@ class BulkSender:
             try:
                 while not answers and (index := sending.next_early(early)) is not None:
                     early.append(index)
-                    await self._send_piece(stream, sending.source, index)
+                    await self._send_piece(stream, sending, index)
+                if not answers and sending.is_all_claimed:
+                    is_finished = True
+                    await written(stream)
             except (PeerError, StoreError) as error:
                 hearing.cancel()
                 if not answers:
                     answers.append(error)
         answer = answers[0]
         if isinstance(answer, Frame):
-            return answer
+            return answer, is_finished
         sending.claimed.difference_update(early)
         if isinstance(answer, Refused) and answer.code in ANSWERS:
             with contextlib.suppress(PeerError):
-                await stream.write(FrameKind.FINISHED)
+                if not is_finished:
+                    await stream.write(FrameKind.FINISHED)
                 stream.done()
         raise answer
 
-    async def _send_piece(self, stream: FrameStream, source: Region, index: int) -> None:
-        data = await source.read_piece(index)
+    async def _send_piece(self, stream: FrameStream, sending: _Sending, index: int) -> None:
+        data = await sending.source.read_piece(index)
         if self._throttle is not None:
             await self._throttle(len(data))
         await stream.write(FrameKind.PIECE, encode_piece_header(index), data)
         self.counts["bytes_sent"] += len(data)
+        sending.num_bytes += len(data)

@@ -83,6 +83,8 @@ class FrameStream:
         self.give_back: Callable[[bool], None] | None = None
         """Called in place of closing when this is one exchange on a connection that may carry others: with True when
         the exchange has come to its end."""
+        self.on_written: Callable[[], None] | None = None
+        """Told when all of its exchange is written, which then leaves room for the next one; None: nobody is told."""
         self._is_done = self._is_ended = self.is_broken = False
         self.has_rested = False
         """It is an exchange on a connection that was there before, without one on it for a while."""

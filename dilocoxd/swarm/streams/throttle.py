@@ -1,14 +1,20 @@
-"""Upload limits: a token bucket that every bulk piece waits for, and how serving makes way for exchanges."""
+"""Upload: a token bucket that every bulk piece waits for, how fast it is, and how serving makes way for exchanges."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
+
+from dilocoxd.ids import PeerId
 
 SERVING_SHARE: Final = 0.1
 """Part of the measured upload speed that serving may take while an exchange sends: what delays a round."""
 SERVING_PAUSE_MAX_S: Final = 2.0
 """Longest wait for one piece, so that whoever fetches it sees progress."""
 SLICE_S: Final = 0.05
+SPEEDS_MAX: Final = 1024
+SPEED_EVERY_S: Final = 1.0
+"""So long payloads are counted together while they follow each other without a pause."""
 
 
 class TokenBucket:
@@ -29,6 +35,48 @@ class TokenBucket:
         wait_s = self._free_at - now - self._burst_bytes / self.bytes_per_s
         if wait_s > 0:
             await asyncio.sleep(wait_s)
+
+
+@dataclass(slots=True)
+class _Busy:
+    since: float
+    num_under_way: int = 0
+    num_bytes: int = 0
+
+
+class SendingSpeeds:
+    """Bytes per second to each peer of all payloads together: many are under way at once, and share the link."""
+
+    def __init__(self) -> None:
+        self.bytes_per_s: dict[PeerId, float] = {}
+        """Smoothed."""
+        self._busy: dict[PeerId, _Busy] = {}
+
+    def begin(self, peer: PeerId) -> None:
+        """A payload is sent; `end` follows."""
+        busy = self._busy.setdefault(peer, _Busy(asyncio.get_running_loop().time()))
+        busy.num_under_way += 1
+
+    def end(self, peer: PeerId, num_bytes: int | None) -> None:
+        """It is there, and so many bytes were needed for it; None: it is not."""
+        now, busy = asyncio.get_running_loop().time(), self._busy[peer]
+        busy.num_under_way -= 1
+        if num_bytes is None:  # time in which nobody answers says nothing of the link
+            busy.since, busy.num_bytes = now, 0
+        else:
+            busy.num_bytes += num_bytes
+        if busy.num_bytes and (not busy.num_under_way or now - busy.since >= SPEED_EVERY_S):
+            speed, known = busy.num_bytes / max(now - busy.since, 1e-6), self.bytes_per_s.get(peer)
+            self.bytes_per_s[peer] = speed if known is None else 0.7 * known + 0.3 * speed
+            busy.since, busy.num_bytes = now, 0
+            while len(self.bytes_per_s) > SPEEDS_MAX:
+                del self.bytes_per_s[next(iter(self.bytes_per_s))]
+        if not busy.num_under_way:
+            del self._busy[peer]
+
+    def fastest(self) -> float | None:
+        """While something is sent: 0 = not known yet. None while nothing is."""
+        return max(self.bytes_per_s.values(), default=0.0) if self._busy else None
 
 
 class ServingLimit:

@@ -16,6 +16,7 @@ from typing import Any
 
 import uvloop
 
+from dilocoxd.daemon.round.transfers import SENDS_PER_PEER
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.p2pd.addresses import parse_address
 from dilocoxd.swarm.streams.pieces import Region
@@ -27,8 +28,6 @@ MANIFEST = a_manifest().model_copy(
     update={"run": a_manifest().run.model_copy(update={"created": "2026-01-01T00:00:00Z"})}
 )
 SEGMENT_BYTES = 4 << 20
-SENDS = 4
-"""Segments at a time, as daemon/round/transfers.py sends them."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -61,7 +60,7 @@ class End(Member):
         """Seconds from the first offer to the last receipt."""
         self.orders += 1
         self.swarm.gate.data = self.swarm.data if by == "data" else None
-        gate = asyncio.Semaphore(SENDS)
+        gate = asyncio.Semaphore(SENDS_PER_PEER)
         with memory(mib << 20, seed=1) as payload:
             parts = [Region(payload.fd, start, SEGMENT_BYTES) for start in range(0, mib << 20, SEGMENT_BYTES)]
             headers = [await self._header(part, number) for number, part in enumerate(parts)]

@@ -114,11 +114,11 @@ async def test_first_pieces_of_what_is_new_come_before_the_offer_is_answered(tmp
         with memory(6 * PIECE_BYTES, seed=1) as source:
             header = await header_of(source)
             with pytest.raises(Refused, match="enough seen"):
-                await BulkSender(a.gate).send_segment(b.peer_id, header, source, attempts=1)
+                await BulkSender(a.gate, lanes_max=1).send_segment(b.peer_id, header, source, attempts=1)
             assert early == [0, 1, 2, 3]
             a.gate.progress_timeout_s = 0.5
             with pytest.raises(PeerError, match="nothing within"):
-                await BulkSender(a.gate).send_segment(b.peer_id, header, source, attempts=1, is_new=False)
+                await BulkSender(a.gate, lanes_max=1).send_segment(b.peer_id, header, source, attempts=1, is_new=False)
             assert len(early) == bulk.EARLY_PIECES_MAX
 
 
