@@ -11,10 +11,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dilocoxd.ipc import fork_server
 from dilocoxd.ipc.child import die_with_parent
-from dilocoxd.ipc.process_label import show_command, show_mark
-from dilocoxd.ipc.process_tree import TREE_VARIABLE
+from tests.harness.outer_worker.first_fork_server import be_fork_server
 
 MESSAGE_BYTES_MAX: Final = 1 << 17
 
@@ -99,8 +97,4 @@ def _wait_and_be(control: socket.socket, owner: int) -> int:
         os.dup2(descriptor, number)
     os.close(stdin)
     os.close(output)
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    show_command(order["command"])
-    show_mark(order["environment"][TREE_VARIABLE])
-    return fork_server.main()
+    return be_fork_server(order["command"], order["environment"])

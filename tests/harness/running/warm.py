@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.daemon.settings import FAMILY_MODULES
+from dilocoxd.daemon.workers.forked import PIPELINE_MODULE
 from tests.harness.outer_worker.forks import ForkedProcess, Forks, Launch
 from tests.harness.paced.sitecustomize import STEP_VARIABLE as STEP_VARIABLE
 
@@ -20,11 +21,15 @@ WARM_VARIABLE: Final = "DILOCOXD_TESTS_FORK"
 """Set for all that tests start (tests/conftest.py)."""
 ORDER_VARIABLE: Final = "DILOCOXD_TESTS_ORDER"
 """Number of the descriptor of a file that holds the order."""
+CONTROL_VARIABLE: Final = "DILOCOXD_TESTS_CONTROL"
+"""Number of the descriptor of a fork server's socket."""
 DAEMON: Final = "tests.harness.running.warm_daemon"
+FORK_SERVER: Final = "tests.harness.outer_worker.first_fork_server"
 MODULES: Final = (
     # hivemind's parts without torch first: loaded behind torch they would be others than a daemon has
     *("dilocoxd.cli.main", "dilocoxd.daemon.app", "dilocoxd.api.server", "uvloop"),
-    *("dilocoxd.outerworker.main", "dilocoxd.trainer.main", DAEMON),
+    # the last: what a site of several stages would load each time, a second of CPU
+    *("dilocoxd.outerworker.main", "dilocoxd.trainer.main", DAEMON, PIPELINE_MODULE),
 )
 
 _forks: Forks | None = None
@@ -55,6 +60,18 @@ def fork_ordered(
 ) -> ForkedProcess:
     """A fork that runs `main()` of `module`, which becomes `python -m ARGUMENTS` (warm_daemon.be_command)."""
     order = {"arguments": [*arguments], "folder": str(folder), "environment": {**environment}, "namespace": namespace}
+    return _fork_with(order, module, passed, output)
+
+
+def fork_fork_server(
+    command: Sequence[str], environment: Mapping[str, str], control: int, output: int
+) -> ForkedProcess:
+    """The fork server that `command` would be, for a site in this process, with the socket `control`."""
+    order = {"command": [*command], "environment": {**environment}}
+    return _fork_with(order, FORK_SERVER, {CONTROL_VARIABLE: control}, output)
+
+
+def _fork_with(order: Mapping[str, object], module: str, passed: Mapping[str, int], output: int) -> ForkedProcess:
     place = os.memfd_create("order")
     try:
         os.write(place, json.dumps(order).encode())

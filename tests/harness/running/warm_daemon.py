@@ -4,23 +4,19 @@ Its first fork server is a second fork, which waits until the daemon starts one;
 Imports aside, nothing of either is replaced.
 """
 
-import asyncio
 import atexit
 import json
 import os
 import runpy
-import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dilocoxd.daemon.workers.supervisor import Child, Launch, open_log
-from dilocoxd.errors import WorkerError
-from dilocoxd.ipc import fork_server
 from dilocoxd.ipc.process_label import show_command
-from dilocoxd.ipc.process_tree import TREE_VARIABLE
 from dilocoxd.trainer.loop import TrainingLoop
 from tests.harness.internet.namespaces import enter_namespace
+from tests.harness.outer_worker.first_fork_server import take_first
 from tests.harness.outer_worker.spare import Spare
 from tests.harness.paced.sitecustomize import pace
 from tests.harness.running.warm import ORDER_VARIABLE
@@ -61,22 +57,10 @@ def be_command(order: dict[str, Any], *, is_daemon: bool) -> int:
 
 def _keep_spare() -> None:
     """Fork the first fork server of this daemon, to wait until it is asked for; it ends with the daemon."""
-    exec_instead = Child.start
-    spares = [Spare()]
+    spare = Spare()
 
-    async def start(launch: Launch, *, stdin: int = subprocess.DEVNULL) -> Child:
-        if launch.command[1:3] != ("-m", fork_server.__name__) or not spares:
-            return await exec_instead(launch, stdin=stdin)
-        found = spares.pop()
-        environment = {**os.environ, **launch.environment, TREE_VARIABLE: launch.mark}
-        try:
-            log = await asyncio.to_thread(open_log, launch.log_path, launch.header)
-            try:
-                found.be(launch.command, environment, stdin, log)
-            finally:
-                os.close(log)
-        except OSError as error:  # it has died
-            raise WorkerError(f"cannot start {launch.command[0]}: {error}") from error
-        return Child(launch, found)  # type: ignore[arg-type]
+    def become(command: Sequence[str], environment: Mapping[str, str], stdin: int, output: int) -> Spare:
+        spare.be(command, environment, stdin, output)
+        return spare
 
-    Child.start = start  # type: ignore[method-assign,assignment]
+    take_first(become)

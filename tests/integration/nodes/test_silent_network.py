@@ -28,7 +28,7 @@ async def test_silence_between_head_and_node_costs_no_phase_and_no_bit(tmp_path:
             node_process(port, key, tmp_path / "node", host=host, namespace=network.namespace("node"))
         )
         with standing_in(network.namespace("head")):
-            async with running(dataclasses.replace(settings, node_address=(host, port))) as world:
+            async with running(dataclasses.replace(settings, node_address=(host, port)), is_cold=True) as world:
                 is_cut: list[int] = []
 
                 def strike(where: str, round_index: int) -> None:
@@ -56,7 +56,7 @@ async def test_silence_between_two_stages_ends_both_and_they_train_again(tmp_pat
             node_process(port, key, tmp_path / "node", 0, num_stages=1, host=host, namespace=space)
         )
         with standing_in(network.namespace("head")):
-            async with running(dataclasses.replace(settings, node_address=(host, port))) as world:
+            async with running(dataclasses.replace(settings, node_address=(host, port)), is_cold=True) as world:
                 await trains_again(world, 1)
                 network.cut("node")
                 await world.until(lambda: lost_trainers(world), "the silence is noticed")

@@ -11,15 +11,16 @@ import pytest
 
 from dilocoxd.answers.nodes import NodeStage
 from dilocoxd.config.hugging_face import canonical_config, sizes
-from dilocoxd.config.manifest import manifest_from_tables
+from dilocoxd.config.manifest import load_manifest, manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
+from dilocoxd.daemon.settings import trainer_modules
 from dilocoxd.daemon.site.interface import SiteSettings, WorkerChanged
 from dilocoxd.store.admission import write_secret
 from dilocoxd.trainer.checkpoint import newest_complete
 from tests.harness.running.run_directories import free_port
 from tests.integration.nodes.node_process import NodeProcess, node_process
 from tests.integration.nodes.wire_between import WireBetween
-from tests.integration.one_site.site_world import REAL, World, kill, make_run, running
+from tests.integration.one_site.site_world import World, kill, make_run, running
 from tests.integration.one_site.test_outer_parts import one_worker
 from tests.unit.models.families import FAMILY_CONFIGS
 
@@ -39,7 +40,7 @@ def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", tied: in
     write_secret(settings.run_directory / settings.node_key_file, "5a" * 32)
     return dataclasses.replace(
         settings,
-        trainer_modules=(REAL,),
+        trainer_modules=trainer_modules(load_manifest(settings.run_directory / "run.toml"), site),
         extend_steps_max=0,
         evaluate_every_rounds=2,
         num_stages=parallel.ranks,

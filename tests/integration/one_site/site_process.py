@@ -13,15 +13,15 @@ import uvloop
 
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.ipc.process_tree import find_tree
-from tests.integration.one_site.site_world import REAL, make_run, running
+from tests.integration.one_site.site_world import REAL_PIPELINE, make_run, running
 
 
 async def main(folder: Path) -> None:
     mark = mark_this_process()
-    settings = dataclasses.replace(make_run(folder, stages=2, delay="phase"), trainer_modules=(REAL,))
+    settings = dataclasses.replace(make_run(folder, stages=2, delay="phase"), trainer_modules=REAL_PIPELINE)
     async with asyncio.TaskGroup() as group:
         group.create_task(keep_reaper(mark))
-        async with running(settings) as world:
+        async with running(settings, is_cold=True) as world:
             await world.until(lambda: len(world.committed) >= 1, "an entry")
             pids = await asyncio.to_thread(find_tree, mark)
             print(mark, *pids, flush=True)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,22 @@ from dilocoxd.daemon.site.interface import (
     StepReported,
 )
 from dilocoxd.daemon.site.site import LocalSite
+from dilocoxd.daemon.workers.forked import PIPELINE_MODULE
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase.inputs import CommittedEntry
 from dilocoxd.machines.phase.outputs import OfferContribution
 from dilocoxd.machines.phase.settings import StartingPoint
 from dilocoxd.telemetry.catalogue import PhaseClosed
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from tests.harness.outer_worker.first_fork_server import WarmForkServer, first_taken
+from tests.harness.running.warm import fork_fork_server
 from tests.integration.trainers.daemon_side import english_like_text, make_tables
 
 WAIT_S = 180.0
 PACED = "tests.integration.one_site.pace_trainer"
 REAL = "dilocoxd.trainer.main"
+REAL_PIPELINE = (REAL, PIPELINE_MODULE)
+"""Of a site of several stages, as the daemon loads them (daemon/settings.py)."""
 
 
 def make_run(folder: Path, *, stages: int = 1, **strategy: Any) -> SiteSettings:
@@ -158,9 +163,25 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: SiteSettings) -> AsyncIterator[World]:
-    """A site that trains; at the end it leaves, and nothing of it stays."""
+async def running(settings: SiteSettings, *, is_cold: bool = False) -> AsyncIterator[World]:
+    """A site that trains; at the end it leaves, and nothing of it stays.
+
+    `is_cold`: its fork server is a program, as in a process or a network of its own; else the first one is a fork of
+    what has its modules loaded, as those of daemons are.
+    """
     world = World(settings)
+    forked = contextlib.nullcontext() if is_cold else first_taken(_forked)
+    with forked:
+        async with _trained(world):
+            yield world
+
+
+def _forked(command: Sequence[str], environment: Mapping[str, str], stdin: int, output: int) -> WarmForkServer:
+    return WarmForkServer(fork_fork_server(command, environment, stdin, output))
+
+
+@contextlib.asynccontextmanager
+async def _trained(world: World) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         main = group.create_task(world.site.run(), name="site")
         async with asyncio.timeout(WAIT_S):
@@ -168,7 +189,7 @@ async def running(settings: SiteSettings) -> AsyncIterator[World]:
             world.state = await world.site.load_state("")
             await world.site.begin(StartingPoint())
         world.committer = group.create_task(world.commit_for_ever(), name="commit")
-        yield world
+        yield
         world.committer.cancel()
         async with asyncio.timeout(WAIT_S):
             await world.site.leave()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.telemetry.catalogue import ValidationMeasured
-from tests.integration.one_site.site_world import REAL, kill, make_run, running
+from tests.integration.one_site.site_world import REAL_PIPELINE, kill, make_run, running
 
 pytestmark = pytest.mark.processes
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize("delay", ["none", "phase", "arrival"])
 async def test_two_stages_learn_through_the_outer_worker(tmp_path: Path, delay: str) -> None:
     settings = make_run(tmp_path / "site", stages=2, delay=delay)
-    settings = dataclasses.replace(settings, trainer_modules=(REAL,), evaluate_every_rounds=2)
+    settings = dataclasses.replace(settings, trainer_modules=REAL_PIPELINE, evaluate_every_rounds=2)
     clock = asyncio.get_running_loop().time
     async with running(settings) as world:
         began = clock()
@@ -30,7 +30,7 @@ async def test_two_stages_learn_through_the_outer_worker(tmp_path: Path, delay: 
 
 async def test_killed_stage_is_replaced_and_training_goes_on(tmp_path: Path) -> None:
     settings = make_run(tmp_path / "site", stages=2, delay="arrival")
-    settings = dataclasses.replace(settings, trainer_modules=(REAL,))
+    settings = dataclasses.replace(settings, trainer_modules=REAL_PIPELINE)
     async with running(settings) as world:
         await world.until(lambda: len(world.committed) >= 2, "two entries")
         kill(world.site.trainer.pids[-1], signal.SIGKILL)

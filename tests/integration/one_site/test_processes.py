@@ -16,7 +16,7 @@ import pytest
 from dilocoxd.daemon.site.interface import WorkerChanged
 from dilocoxd.ipc.process_tree import find_tree
 from dilocoxd.machines.phase.outputs import OfferContribution
-from tests.integration.one_site.site_world import REAL, WAIT_S, kill, make_run, running
+from tests.integration.one_site.site_world import REAL_PIPELINE, WAIT_S, kill, make_run, running
 
 pytestmark = pytest.mark.processes
 GONE_S = 10.0
@@ -81,7 +81,7 @@ def test_killed_daemon_leaves_no_process_for_longer_than_ten_seconds(tmp_path: P
 
 async def test_real_trainers_follow_each_other_and_one_killed_rank_is_a_new_generation(tmp_path: Path) -> None:
     settings = make_run(tmp_path / "run", stages=2, delay="arrival")
-    settings = dataclasses.replace(settings, trainer_modules=(REAL,), evaluate_every_rounds=2)
+    settings = dataclasses.replace(settings, trainer_modules=REAL_PIPELINE, evaluate_every_rounds=2)
     async with running(settings) as world:
         await world.until(lambda: len(world.committed) >= 2, "2 entries")
         first = world.site.trainer.pids
