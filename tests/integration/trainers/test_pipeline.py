@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from dilocoxd.daemon.settings import FAMILY_MODULES
+from dilocoxd.daemon.workers.forked import PIPELINE_MODULE
 from dilocoxd.models import StageSpan, build_stage
 from dilocoxd.models.frozen import fill_frozen
 from dilocoxd.models.stage import positions_of
@@ -38,7 +40,7 @@ BFLOAT16_TOLERANCE = 2e-2
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     """One process forks all ranks of this file."""
-    modules = ("dilocoxd.models.hf", "dilocoxd.models.hf_cut", "torch.distributed.pipelining", "torch.distributed.fsdp")
+    modules = (*FAMILY_MODULES, "dilocoxd.models.hf_cut", PIPELINE_MODULE, "torch.distributed.fsdp")
     with Forks(pipeline_run.__name__, *modules) as started:
         yield started
 

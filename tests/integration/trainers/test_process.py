@@ -14,6 +14,7 @@ import torch
 
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import ParallelSection, SiteConfig
+from dilocoxd.daemon.workers.forked import PIPELINE_MODULE
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.trainer.tokens.store import open_store
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """One process forks all ranks of this file."""
-    with Forks(TRAINER) as started:
+    """One process forks all ranks of this file; it has loaded what a daemon asks for with several stages."""
+    with Forks(TRAINER, PIPELINE_MODULE) as started:
         yield started
 
 
@@ -341,7 +342,7 @@ def test_killed_rank_ends_the_generation_and_the_next_one_works(site: TrainerSit
 
 
 def test_fork_server_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
-    with Forks(TRAINER) as forks:
+    with Forks(TRAINER, PIPELINE_MODULE) as forks:
         site = TrainerSite(tmp_path / "site", forks)
         site.launch()
         site.start_training(inner_steps=100_000)
