@@ -49,7 +49,7 @@ SHORTEST = {
     "restarts.node_loss": "--times 1 --ways killed",
     "restarts.startup": "1",
     "page": "exchange-machine --anyway --results {folder}",
-    "peers": "--mib 1 --rounds 1 --mbit 400",
+    "peers": "--mib 1 --rounds 1 --mbit 400 --patience-s 20",  # on a busy machine hivemind's have none in minutes
     "slowdown": "--phase-s 2 --blocks 2 --rounds 1 --inner-steps 4 --hidden-size 128 --payload 2900000",
     "survivors": "--kills 1 --roles coordinator --modes killed --steps 20 --step-s 0.1",
     "trainer": "--preset tiny --steps-max 1 --timed-steps 1 --timed 2x2",
