@@ -53,6 +53,14 @@ def standing_apart() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def standing_beside(process: int) -> Iterator[None]:
+    """The same in the network of the process that this descriptor stands for (os.pidfd_open). Raises OSError."""
+    with _back_home():
+        _enter(process, "the process has ended")
+        yield
+
+
+@contextlib.contextmanager
 def _back_home() -> Iterator[None]:
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
