@@ -98,6 +98,16 @@ class WorkersSection(Section):
             le=19,
         ),
     ] = 10
+    without_one_every: Annotated[
+        int,
+        knob(
+            "One entry in so many, by lot, is also evaluated without one site's contribution, by lot; 0 never.",
+            unit="entries",
+            cost="a second validation, and until the next entry 4 bytes of memory for each value summed here.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 8
     restarts_max: Annotated[
         int,
         knob(

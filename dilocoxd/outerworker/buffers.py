@@ -41,6 +41,7 @@ class MappedBuffers:
         self.phase = self._floats(local_buffers.PHASE)
         self.feedback = self._floats(local_buffers.FEEDBACK)
         self.owner_feedback = self._floats(local_buffers.OWNER_FEEDBACK)
+        self.left_out = self._floats(local_buffers.LEFT_OUT)[: plan.layout.numel]
         self.undo = self._floats(local_buffers.UNDO).view(plan.part.num_parts, -1)[own]
         self.lowrank_r = plan.schedule.start.lowrank_r
         """Of the entry that OUTBOX, INBOX and RESULT are used for now: says where payloads lie."""

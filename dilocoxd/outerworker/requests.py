@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from dilocoxd.outerworker.owed_work import Returning
 from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.results.again import AgainReducer
+from dilocoxd.outerworker.results.left_out import LeavingOut
 from dilocoxd.outerworker.shared_state import SharedState
 from dilocoxd.outerworker.snapshot import SnapshotWriter, checked_snapshot, fill_from_snapshot, held_of_snapshot
 from dilocoxd.outerworker.workspace import Workspace
@@ -36,6 +38,7 @@ from dilocoxd.wire.local.outer_worker import (
     ReturnWork,
     SaveSite,
     Settle,
+    Settled,
     StateReady,
     WriteSnapshot,
 )
@@ -48,12 +51,22 @@ Outcome = StateReady | PartStepped | PartReady
 class Worker:
     """The outer worker's behaviour, once the buffers are attached."""
 
-    def __init__(self, plan: OuterPlan, buffers: MappedBuffers, report: Reporter) -> None:
+    def __init__(
+        self,
+        plan: OuterPlan,
+        buffers: MappedBuffers,
+        report: Reporter,
+        *,
+        without_one_every: int = 0,
+        lot: random.Random | None = None,
+    ) -> None:
+        """`without_one_every`: of site.toml (workers). `lot`: what draws; None: nobody can foresee it."""
         workspace = Workspace(plan, buffers, UpdateJournal(buffers.journal, plan.sha256), report)
         self._workspace = workspace
         self._snapshots = SnapshotWriter(workspace)
         self._state = SharedState(workspace, self._snapshots)
         self._contribution = SiteContribution(workspace)
+        self._left_out = LeavingOut(workspace, without_one_every, lot or random.SystemRandom())
         self._site = SiteFile(workspace)
         self._checked_snapshot: Path | None = None
         """Whose hashes were found right, before it is loaded."""
@@ -66,7 +79,7 @@ class Worker:
             Reduce: self._contribution.reduce,
             ReduceAgain: AgainReducer(workspace).handle,
             PreparePass: self._prepare_pass,
-            Settle: self._contribution.settle,
+            Settle: self._settle,
             WriteSnapshot: self._snapshots.start,
             SaveSite: self._site.save,
             RestoreSite: self._site.restore,
@@ -150,6 +163,10 @@ class Worker:
             raise
         except (WorkerError, KeyError) as error:
             raise RequestFailed("corrupt_snapshot", f"{error}; use another snapshot") from error
+
+    def _settle(self, request: Settle) -> Settled:
+        self._left_out.note(request)  # while INBOX has the shares
+        return self._contribution.settle(request)
 
     def _prepare_pass(self, request: PreparePass) -> PassReady:
         """Behind the last pass there is nothing to fill: then this checks that all results decode, before a vote."""

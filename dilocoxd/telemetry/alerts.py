@@ -275,6 +275,13 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " it takes part.",
     ),
     AlertKind(
+        "harmful_contribution", "warning",
+        "A site's contributions make the model worse on held-out text; those of the others make it better.",
+        "Three looks in a row (workers.without_one_every) found the loss higher with it than without it; a day long.",
+        "A malicious site whose contributions look like those of others, a broken one, or text of another kind.",
+        "Ask its operator what it runs and on which text, and other sites whether they see it; or `dilocoxd evict` it.",
+    ),
+    AlertKind(
         "false_result", "critical",
         "The owner of a segment returned a sum that does not follow from the contributions.",
         "This site summed a segment again (reduction.verify), or what another site showed of one, and the result is"
@@ -379,11 +386,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
 
 BY_CODE: Final = {kind.code: kind for kind in KINDS}
 
-
-CLEARED_BY: Final = {
-    "snapshot.written": ("snapshot_failed", "snapshot_unusable"),
-    "state.trained": ("state_spoiled",),
-}
+CLEARED_BY: Final = {"snapshot.written": ("snapshot_failed", "snapshot_unusable"), "state.trained": ("state_spoiled",)}
 """Events after which alerts no longer stand."""
 
 

@@ -45,6 +45,32 @@ class ContributionContrary(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionMeasured(Event):
+    """What a site's contribution to an entry did to the loss on held-out text, in the segments summed here."""
+
+    name: ClassVar[str] = "contribution.measured"
+    is_detail: ClassVar[bool] = True
+    peer: str
+    round: int
+    added: float
+    """Nats per token; below 0 it helped."""
+    deviation: float
+    """Standard error of `added`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionHarmful(Event):
+    """A site's contributions make the loss on held-out text worse, again and again; those of the others do not."""
+
+    name: ClassVar[str] = "contribution.harmful"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    round: int
+    added: float
+    """Nats per token, by the newest one, in the segments summed here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLate(Event):
     """A site of which we wanted entries, payloads or a part of a snapshot did not give it, or not in time; others are
     asked for it. Once for each site while we catch up."""

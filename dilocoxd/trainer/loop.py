@@ -21,8 +21,9 @@ from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.ipc.client import DaemonConnection
 from dilocoxd.trainer.away.moving import shared_vectors
 from dilocoxd.trainer.channel import CommandChannel
+from dilocoxd.trainer.data.held_out import BatchLosses, compared
 from dilocoxd.trainer.data.order import SampleOrder
-from dilocoxd.trainer.data.targets import mean_over, share_trained
+from dilocoxd.trainer.data.targets import mean_over
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.parallel.memory import held_bytes
 from dilocoxd.trainer.parameters.flat import FlatParameters
@@ -260,12 +261,9 @@ class TrainingLoop:
         started = time.monotonic()
         own = self._flat.save()
         self._flat.load(self._shared.anchor())
-        losses: dict[str, tuple[float, float]] = {}
-        num_done = 0
-        for name, batches in self._validation.items():
-            loss = self._training.pipeline.evaluate(batches, partial(self._report_evaluation, num_done))
-            losses[name] = (loss, sum(share_trained(targets_BT) * targets_BT.numel() for _, targets_BT in batches))
-            num_done += len(batches)
+        measured = self._measured()
+        losses = {name: one.mean for name, one in measured.items()}
+        left_out = self._left_out(command.round, measured)
         self._flat.restore(own)
         self._tell(
             local_trainer.Evaluated(
@@ -273,8 +271,34 @@ class TrainingLoop:
                 validation_loss=mean_over(losses),
                 seconds=time.monotonic() - started,
                 by_source=tuple(local_trainer.SourceLoss(name, loss) for name, (loss, _) in losses.items() if name),
+                left_out=left_out,
             )
         )
+
+    def _measured(self) -> dict[str, BatchLosses]:
+        """Losses of the parameters as they are, by source."""
+        found: dict[str, BatchLosses] = {}
+        num_done = 0
+        for name, batches in self._validation.items():
+            losses = self._training.pipeline.losses(batches, partial(self._report_evaluation, num_done))
+            found[name] = BatchLosses.of(losses, [targets_BT for _, targets_BT in batches])
+            num_done += len(batches)
+        return found
+
+    def _left_out(self, round_index: RoundIndex, measured: dict[str, BatchLosses]) -> tuple[local_trainer.LeftOut, ...]:
+        """What one contribution did to these losses of the anchor, if the outer worker has chosen one."""
+        place = self._shared.left_out_at(round_index)
+        if not self._all_ranks(place is not None):
+            return ()
+        self._flat.load(self._shared.anchor(), self._shared.left_out)
+        # The outer worker waits for nobody: it may have begun with the next entry while we read.
+        if not self._all_ranks(place is not None and place == self._shared.left_out_at(round_index)):
+            return ()
+        assert place is not None
+        return compared(place, list(measured.values()), list(self._measured().values()))
+
+    def _all_ranks(self, is_so: bool) -> bool:
+        return self._channel.sum((float(is_so),))[0] == self._training.pipeline.config.world_size
 
     def _report_evaluation(self, before: int, num_done: int) -> None:
         total = sum(len(batches) for batches in self._validation.values())

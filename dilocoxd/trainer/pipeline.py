@@ -239,17 +239,23 @@ class Pipeline:
         """Of the site's batch what this rank reads."""
         return rows[self.place.reader :: self.config.readers].contiguous() if self.config.readers > 1 else rows
 
-    @torch.no_grad()
     def evaluate(
         self, batches: Sequence[tuple[Tensor, Tensor]], report: Callable[[int], None] = lambda _: None
     ) -> float:
-        """Mean loss over the targets that count in ``batches`` of (ids, targets), on all ranks; 0 if there are none.
+        """Mean loss over the targets that count in ``batches`` of (ids, targets), on all ranks; 0 if there are none."""
+        wanted = sum(share_trained(targets_BT) for _, targets_BT in batches)
+        return sum(self.losses(batches, report)) / max(wanted, 1e-12)
+
+    @torch.no_grad()
+    def losses(
+        self, batches: Sequence[tuple[Tensor, Tensor]], report: Callable[[int], None] = lambda _: None
+    ) -> list[float]:
+        """Of each batch its mean loss times the part of its targets that count, on all ranks.
 
         Own forward pass: schedules freeze shapes. ``report`` is told the number of batches done.
         """
         self._tied.lend()
-        total = torch.zeros(1, dtype=torch.float64)
-        wanted = sum(share_trained(targets_BT) for _, targets_BT in batches)
+        total = torch.zeros(len(batches), dtype=torch.float64)
         mine = [self._part_to_evaluate(*batch) for batch in batches]
         pending: list[tuple[Any, Tensor]] = []
         for num_done, ((ids_BT, targets_BT), share) in enumerate(mine):
@@ -261,7 +267,7 @@ class Pipeline:
                 if index == self.config.num_stages - 1:
                     if share:
                         loss = mean_loss(out, targets_BT.to(self.device)).double().cpu()
-                        total += loss * share
+                        total[num_done] += loss * share
                 else:
                     # Not waited for at once: the next rank may still be busy with the batch before.
                     sent = out.contiguous()
@@ -271,7 +277,7 @@ class Pipeline:
         if self._mesh is not None:
             put_back(self.modules)
         dist.all_reduce(total, group=self.control)
-        return float(total) / max(wanted, 1e-12)
+        return list(total.tolist())
 
     def _part_to_evaluate(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[tuple[Tensor, Tensor], float]:
         """What this rank computes of a batch, and how much that counts.

@@ -42,14 +42,14 @@ NODE_GONE_S: Final = 5.0
 """A node whose connection ended comes back by itself within a second or two."""
 RETOLD: Final = ("node_missing",)
 """Told again where the text has changed: another node is missing, or one was refused."""
-NAMING_ALERTS: Final = ("outsized_contribution", "contrary_contribution")
+NAMING_ALERTS: Final = ("outsized_contribution", "contrary_contribution", "harmful_contribution")
 """Their texts name sites whose contributions may have spoiled the model."""
 DISK_FRACTION: Final = 0.05
 DISK_BYTES: Final = 2 << 30
 EXPIRE_S: Final = (
     dict.fromkeys(("identity_twice", "peers_json", "digest_mismatch", *NAMING_ALERTS), 600.0)
     | {"fork_below_final": 600.0}  # more than recovery ignores a peer whose branch it did not take (R22)
-    | dict.fromkeys(("rival_authorities", "authorities_changed"), 86_400.0)
+    | dict.fromkeys(("rival_authorities", "authorities_changed", "harmful_contribution"), 86_400.0)
 )
 """Alerts that parts raise again while they are true, and that go when nothing was heard for this long."""
 

@@ -6,7 +6,14 @@ from typing import Final, assert_never
 from dilocoxd.answers.history import SiteSpan
 from dilocoxd.daemon.observe.alert_rules import blamed
 from dilocoxd.daemon.observe.journal import Journal
-from dilocoxd.daemon.site.interface import AnchorAdopted, LoopLagged, SiteEvent, StepReported, WorkerChanged
+from dilocoxd.daemon.site.interface import (
+    AnchorAdopted,
+    ContributionLeftOut,
+    LoopLagged,
+    SiteEvent,
+    StepReported,
+    WorkerChanged,
+)
 from dilocoxd.daemon.workers.kills import KillReader
 from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
 from dilocoxd.machines.phase.soundness import Spoiled
@@ -14,11 +21,15 @@ from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.alerts import raised
 from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.telemetry.events import EventLog
+from dilocoxd.telemetry.held_out_watch import HeldOutWatch
 from dilocoxd.telemetry.loss_watch import LossWatch
-from dilocoxd.telemetry.suspicions import StateSpoiled, StateTrained
+from dilocoxd.telemetry.suspicions import ContributionHarmful, ContributionMeasured, StateSpoiled, StateTrained
+from dilocoxd.wire.local.trainer import LeftOut
 
 LAG_ALERT_S: Final = 5.0
 """The loop was away for so long: others probe a silent peer after this. Shorter delays are events only."""
+NAMED_MAX: Final = 4
+"""Sites that the text of an alert names."""
 IDLE_SHOWN_S: Final = 0.02
 """Shorter waits are not drawn in the timeline."""
 
@@ -42,6 +53,9 @@ class SiteHistory:
         self._states: dict[str, str] = {}
         self._idle_s = 0.0
         self._loss_watch = LossWatch()
+        self._held_out = HeldOutWatch()
+        self._harmful: dict[str, str] = {}
+        """Sentences by site, the newest last."""
         self.tokens_per_step = 0
 
     def note(self, event: SiteEvent) -> None:
@@ -67,14 +81,14 @@ class SiteHistory:
             ):
                 self._keep_loss(event)
                 self._events.emit(event)
+            case ContributionLeftOut(round_index, measured):
+                self._measured(round_index, measured)
             case WorkerChanged():
                 self._worker(event)
             case LoopLagged(seconds, doing):
                 self._lagged(seconds, doing)
-            case TellSpoiled(spoiled):
-                self._spoiled(spoiled)
-            case TellTrains(round_index):
-                self._events.emit(StateTrained(round=round_index))
+            case TellSpoiled() | TellTrains():
+                self._judged(event)
             case OfferContribution() | AnchorAdopted():
                 pass
             case _:
@@ -119,6 +133,30 @@ class SiteHistory:
             self._events.emit(raised(code, text))
         else:
             self._events.emit(catalogue.AlertCleared(code=code))
+
+    def _measured(self, round_index: int, measured: LeftOut) -> None:
+        """State `round_index` is that after the entry of the round before."""
+        contributors = self._journal.row(round_index - 1).contributors
+        if measured.place >= len(contributors):
+            return  # the entry was taken back meanwhile
+        peer, entry = contributors[measured.place].peer, round_index - 1
+        self._events.emit(
+            ContributionMeasured(peer=peer, round=entry, added=measured.added, deviation=measured.deviation)
+        )
+        if not self._held_out.note(peer, measured.added, measured.deviation):
+            return
+        self._events.emit(ContributionHarmful(peer=peer, round=entry, added=measured.added))
+        self._harmful.pop(peer, None)
+        self._harmful[peer] = f"{peer}: added {measured.added:.2g} to the validation loss in entry {entry}"
+        while len(self._harmful) > NAMED_MAX:
+            del self._harmful[next(iter(self._harmful))]
+        self._events.emit(raised("harmful_contribution", "; ".join(reversed(self._harmful.values()))))
+
+    def _judged(self, event: TellSpoiled | TellTrains) -> None:
+        if isinstance(event, TellSpoiled):
+            self._spoiled(event.spoiled)
+        else:
+            self._events.emit(StateTrained(round=event.round))
 
     def _spoiled(self, spoiled: Spoiled) -> None:
         """The operator must not look for the cause in the learning rate."""

@@ -34,6 +34,7 @@ from dilocoxd.machines.reading.volumes import ALL_VOLUMES, HeldVolumes
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.wire.local.outer_worker import PassReady, ReducedAgain, SegmentReduced, Share, SnapshotSaved, StateReady
+from dilocoxd.wire.local.trainer import LeftOut
 
 NO_PROFILE: Final = ProfileStatus()
 WorkerState = Literal["starting", "running", "lost", "stopped"]
@@ -158,6 +159,14 @@ class AnchorAdopted:
 
 
 @dataclass(frozen=True, slots=True)
+class ContributionLeftOut:
+    """State `round` was measured without the contribution in one place of its entry; as in wire/local/trainer.py."""
+
+    round: RoundIndex
+    measured: LeftOut
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerChanged:
     """A worker was started, lost or stopped; `reason` is for the operator."""
 
@@ -195,7 +204,15 @@ Shown = (
 """What people read as it is; a settled contribution is told again if the outer worker died over it."""
 
 SiteEvent = (
-    OfferContribution | TellSpoiled | TellTrains | StepReported | AnchorAdopted | WorkerChanged | LoopLagged | Shown
+    OfferContribution
+    | TellSpoiled
+    | TellTrains
+    | StepReported
+    | AnchorAdopted
+    | ContributionLeftOut
+    | WorkerChanged
+    | LoopLagged
+    | Shown
 )
 
 

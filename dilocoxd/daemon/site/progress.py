@@ -1,9 +1,10 @@
 """Turns what the trainers report into the events and totals that the rest of the daemon shows."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dilocoxd.daemon.site.interface import AnchorAdopted, SiteEvent, StepReported
+from dilocoxd.daemon.site.interface import AnchorAdopted, ContributionLeftOut, SiteEvent, StepReported
 from dilocoxd.daemon.site.profiling import Profiling
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase.state import PhaseState
@@ -60,8 +61,16 @@ class SiteProgress:
         self.doing = ""
         self.profiling.lost()
 
+    def told_by(self, message: TrainerMessage) -> Iterator[SiteEvent]:
+        """The events that this message means for others."""
+        event = self.take(message)
+        if event is not None:
+            yield event
+        if isinstance(message, local_trainer.Evaluated):
+            yield from (ContributionLeftOut(message.round, measured) for measured in message.left_out)
+
     def take(self, message: TrainerMessage) -> SiteEvent | None:
-        """The event that this message means for others."""
+        """The first of them, and all totals."""
         if not isinstance(message, WorkerAlive):
             self.doing = ""
         elif message.doing:

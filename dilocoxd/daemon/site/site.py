@@ -245,8 +245,7 @@ class LocalSite:
 
     def trainer_said(self, generation: int, message: TrainerMessage) -> None:
         """A report."""
-        event = self.progress.take(message)
-        if event is not None:
+        for event in self.progress.told_by(message):
             self._emit(event)
         self._post(ev.TrainerSaid(generation, message))
 

@@ -182,7 +182,8 @@ class Trainer:
         rank = _Rank(generation, connection, hello.stage_rank)
         generation.ranks[hello.stage_rank] = rank
         generation.last_sign = asyncio.get_running_loop().time()
-        names = (local_buffers.ANCHOR, local_buffers.PHASE)
+        wanted = (local_buffers.ANCHOR, local_buffers.PHASE, local_buffers.LEFT_OUT)
+        names = tuple(name for name in wanted if self._buffers.size(name))
         descriptors, sizes = self._buffers.descriptors(names)
         connection.send(local_worker.Attach(names, tuple(sizes)), descriptors)
         return rank

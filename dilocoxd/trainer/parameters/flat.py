@@ -122,7 +122,8 @@ class FlatParameters:
             param.copy_(copy)
 
     @torch.no_grad()
-    def load(self, vector: Tensor) -> None:
-        """Parameters <- vector; the base stays."""
+    def load(self, vector: Tensor, more: Tensor | None = None) -> None:
+        """Parameters <- vector + more; the base stays."""
         for param, start, stop in self._slots:
-            param.copy_(vector[start:stop].view(param.shape))
+            values = vector[start:stop] if more is None else vector[start:stop] + more[start:stop]
+            param.copy_(values.view(param.shape))

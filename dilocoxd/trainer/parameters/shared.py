@@ -14,6 +14,7 @@ from torch import Tensor
 from dilocoxd.ipc.client import DaemonConnection
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.left_out import LEFT_OUT_BYTES, LeftOutOf
 
 
 class SharedVectors:
@@ -23,6 +24,9 @@ class SharedVectors:
         self._anchor = flat.view(link.buffers[local_buffers.ANCHOR])
         self.phase_here = flat.view(link.buffers[local_buffers.PHASE])
         """What ranks of this machine have written of PHASE."""
+        self._left_out = link.buffers.get(local_buffers.LEFT_OUT)
+        self.left_out = flat.view(self._left_out) if self._left_out is not None else None
+        """To add to the anchor, float32 [numel]: while `left_out_at` says whose contribution that leaves out."""
 
     def anchor(self) -> Tensor:
         """The newest one, float32 [numel], right where this rank's parameters lie. May block."""
@@ -32,6 +36,13 @@ class SharedVectors:
     def phase(self) -> Iterator[Tensor]:
         """PHASE, float32 [numel], to be changed where this rank's parameters lie: for all who look after this."""
         yield self.phase_here
+
+    def left_out_at(self, round_index: int) -> int | None:
+        """Place of the contribution without which state `round_index` can be made here; None: of none."""
+        if self._left_out is None:
+            return None
+        of = LeftOutOf.decode(memoryview(self._left_out)[-LEFT_OUT_BYTES:])
+        return of.place if of is not None and of.round == round_index else None
 
     def checkpoints(self, directory: str) -> Path:
         """Where this rank reads and writes checkpoints that belong into `directory`."""

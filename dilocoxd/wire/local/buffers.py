@@ -22,6 +22,9 @@ MEMORY = "memory"
 Two headers come first; that of state k lies at k % 2 times HEADER_BYTES."""
 HEADER_BYTES = 1024
 """Of one header in MEMORY (outerworker/schedule_memory.py)."""
+LEFT_OUT = "left_out"
+"""Sparse: what to add to the anchor, so that one contribution was not counted in the segments that are summed here,
+float32[numel]; behind it where it is from (wire/local/left_out.py). Trainers measure what that does to the loss."""
 UNDO = "undo"
 """One segment of everything an update changes in place, so that a SIGKILL in the middle can be redone."""
 JOURNAL = "journal"

@@ -181,6 +181,18 @@ class SourceLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What one contribution to the entry before this state did to the loss, in the segments that are summed here."""
+
+    place: Uint
+    """Among those of the entry."""
+    added: float
+    """Loss with it less loss without it, nats per token: above 0 it did harm."""
+    deviation: float
+    """Standard error of `added` over the batches; 0 of a single one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     round: Round
     validation_loss: float
@@ -188,6 +200,7 @@ class Evaluated:
     seconds: float
     by_source: tuple[SourceLoss, ...] = ()
     """Of a run on token stores."""
+    left_out: Annotated[tuple[LeftOut, ...], Length(0, 1)] = ()
 
 
 @dataclass(frozen=True, slots=True)
