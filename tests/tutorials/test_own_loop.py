@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.harness.paced.sitecustomize import STEP_VARIABLE
 from tests.harness.running.run_directories import free_port
 from tests.harness.running.sites import wait_until
 from tests.tutorials.documents import ROOT, commands_of, run, write_files
@@ -24,7 +25,10 @@ from tests.tutorials.documents import ROOT, commands_of, run, write_files
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 240.0
 EXAMPLE = ROOT / "examples" / "own_loop.py"
+PACED = ROOT / "tests" / "harness" / "paced"
 LINES_MAX = 15
+STEP_S = "0.03"
+"""Shortest step of the loops, which without it would take, with their daemons, all the CPU that there is."""
 
 
 @pytest.fixture
@@ -56,7 +60,8 @@ def test_two_loops_of_their_own_train_one_module(folder: Path) -> None:
     write_files("own-loop.md", folder)
     ports = {"API1": free_port(), "API2": free_port()}
     shown = commands_of("own-loop.md")
-    printed = run(shown, folder, {name: str(port) for name, port in ports.items()}, PATIENCE_S)
+    environment = {"PYTHONPATH": f"{PACED}{os.pathsep}{ROOT}", STEP_VARIABLE: STEP_S}
+    printed = run(shown, folder, environment | {name: str(port) for name, port in ports.items()}, PATIENCE_S)
     listing = next(text for one, text in zip(shown, printed, strict=True) if one.command.startswith("ls"))
     assert listing.split() == ["model.safetensors", "parameters.json"]
     apis = (ports["API1"], ports["API2"])
@@ -80,7 +85,7 @@ def test_two_loops_of_their_own_train_one_module(folder: Path) -> None:
     wait_until(lambda: status()["workers"]["trainer"]["state"] == "starting", "gone", PATIENCE_S, tell)
     height = status()["height"]
     command = "python own_loop.py second 1000000 > again.out 2>&1 &"
-    run([type(shown[0])(command, ())], folder, {}, PATIENCE_S)
+    run([type(shown[0])(command, ())], folder, environment, PATIENCE_S)
     me = status()["peer_id"]
 
     def is_back() -> bool:

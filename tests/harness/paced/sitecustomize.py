@@ -1,7 +1,8 @@
 """Gives inner steps a shortest length: trainers that train as fast as they can leave no CPU to the other tests.
 
 Daemons that tests fork call `pace` (tests/harness/running/warm_daemon.py). An interpreter in a container, which has
-nothing of the tests but this folder, imports this file by its name when it starts; then it waits for the trainer.
+nothing of the tests but this folder, imports this file by its name when it starts; then it waits for the trainer, or
+for the library of a loop of somebody's own.
 """
 
 import importlib.abc
@@ -16,29 +17,30 @@ from typing import Any, Final
 
 STEP_VARIABLE: Final = "DILOCOXD_TESTS_STEP_S"
 """Shortest length of an inner step, in seconds."""
-LOOP: Final = "dilocoxd.trainer.loop"
+STEPS: Final = {"dilocoxd.trainer.loop": ("TrainingLoop", "_step"), "dilocoxd.library.site": ("Site", "step")}
+"""Module -> class and method of an inner step: of our trainers, and of a loop of somebody's own."""
 
 
-def pace(loop: Any) -> None:
-    """Of this TrainingLoop, by what the variable says at each step."""
-    step = loop._step
+def pace(stepping: type, name: str = "_step") -> None:
+    """The method of this name, by what the variable says at each step."""
+    step = getattr(stepping, name)
 
-    def paced(self: Any, phase: Any) -> list[Any]:
+    def paced(*given: Any, **named: Any) -> Any:
         began = time.monotonic()
-        commands: list[Any] = step(self, phase)
+        found = step(*given, **named)
         time.sleep(max(0.0, float(os.environ.get(STEP_VARIABLE, "0")) - (time.monotonic() - began)))
-        return commands
+        return found
 
-    loop._step = paced
+    setattr(stepping, name, paced)
 
 
 class PacedImport(importlib.abc.MetaPathFinder):
-    """Paces the trainer's loop when it is imported, once."""
+    """Paces what makes steps when it is imported, once: a process has one of them."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != LOOP:
+        if name not in STEPS:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -48,7 +50,8 @@ class PacedImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            pace(module.TrainingLoop)
+            stepping, step = STEPS[name]
+            pace(getattr(module, stepping), step)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
