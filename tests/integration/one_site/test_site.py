@@ -127,8 +127,8 @@ async def test_frozen_outer_worker_is_noticed_and_replaced(tmp_path: Path) -> No
     ("fault", "error", "text", "limits"),
     [
         ("garbage", WorkerError, "makes no sense", {"restarts_max": 1}),
-        # The fork server, which has 3 s of imports to do, gets no more time either.
-        ("never_ready", WorkerError, "while it started", {"restarts_max": 0, "trainer_start_timeout_s": 45.0}),
+        # The fork server, which is a fork itself, gets no more time either.
+        ("never_ready", WorkerError, "while it started", {"restarts_max": 0, "trainer_start_timeout_s": 20.0}),
         ("refuse_config", ConfigError, "num_layers", {"restarts_max": 1}),
     ],
 )
