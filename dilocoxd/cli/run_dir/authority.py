@@ -165,8 +165,8 @@ def rotate(
 ) -> int:
     """Put other authorities in the place of those of now, who sign it.
 
-    The daemon of RUN_DIR must run: it tells the others. Where several authorities must sign, a file is written for them
-    to sign with `dilocoxd authority sign`; then the change is made with --signed FILE.
+    Where several authorities must sign, a file is written for them to sign with `dilocoxd authority sign`; then the
+    change is made with --signed FILE. For that the daemon of RUN_DIR must run: it tells the others.
 
     \b
         dilocoxd authority new new.key
@@ -177,7 +177,6 @@ def rotate(
     members vote for the new list (`authority vote`): a thief can sign another one, and votes go before signatures.
     """
     _, manifest, ring = invited_run(run_directory)
-    client = client_for(str(run_directory))
     if signed is None:
         if not keys:
             raise ConfigError("name the new authorities with --key, once for each; make a key with `authority new`")
@@ -186,7 +185,7 @@ def rotate(
                 f"{run_directory}: there is no authority's key here; bring one with `dilocoxd authority import`, or"
                 " have members vote (`dilocoxd authority vote`)"
             )
-        void_from = max(1, client.ask("/v1/status", Status).height) if void_invites else 0
+        void_from = _height(run_directory) if void_invites else 0
         before = ring.authorities
         terms = _new_terms(manifest, before.number + 1, before.listed, keys, threshold, void_from)
         request = new_request("authorities", terms, ring)
@@ -205,8 +204,13 @@ def rotate(
         return 0
     change = AuthorityChange(request.terms, request.signatures, ())
     body = {"change": encode_struct(change).hex()}
-    click.echo(client.ask("/v1/control/change-authorities", CommandDone, body).text)
+    click.echo(client_for(str(run_directory)).ask("/v1/control/change-authorities", CommandDone, body).text)
     return 0
+
+
+def _height(run_directory: Path) -> int:
+    """From which entry on earlier invites are void. Asks the daemon."""
+    return max(1, client_for(str(run_directory)).ask("/v1/status", Status).height)
 
 
 @authority.command("vote")
@@ -255,7 +259,7 @@ def vote(
         terms = decode_terms(bytes.fromhex(matching[0].terms))
     else:
         before = _list_before(rows, instead_of)
-        void_from = max(1, client.ask("/v1/status", Status).height) if void_invites else 0
+        void_from = _height(run_directory) if void_invites else 0
         listed = bytes.fromhex(before.change) or manifest.sha256()
         terms = _new_terms(manifest, before.number + 1, listed, keys, threshold, void_from)
     body = {"terms": encode_struct(terms).hex()}

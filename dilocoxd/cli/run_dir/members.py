@@ -228,7 +228,10 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
         check_revocation(revocation, (ring.authorities,))
     except WireError as error:
         if signed is not None:
-            raise ConfigError(f"{error.detail}; bring a key with `dilocoxd authority import`") from error
+            raise ConfigError(
+                f"{signed}: {error.detail}; have it signed with `dilocoxd authority sign`, or leave --signed out"
+                " where enough keys are"
+            ) from error
         path = Path(f"evict-{terms.peer[-8:]}.json")
         request.save(path)
         click.echo(f"{len(request.signatures)} of {ring.authorities.threshold} authorities have signed {path}")

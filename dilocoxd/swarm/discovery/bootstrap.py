@@ -45,6 +45,8 @@ OTHER_PROTOCOL_SIGNS: Final = ("did not have trailing newline", "message was too
 UNKNOWN_NAME: Final = "unknown_name"
 NAMELESS: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 """What a name server says of a name that does not exist; it says other things when it cannot be asked."""
+NOT_LISTED: Final = "not_allowed"
+"""The code of a site that lets in whom network.peers_allowed names."""
 FINAL_REFUSALS: Final = frozenset({"wrong_protocol"}) | NOT_LET_IN
 
 
@@ -257,7 +259,10 @@ async def ask_peer(
             if refused is None:
                 _require_a_name(error)
                 raise
-            raise ConfigError(f"{refused.address.text} does not let this site in: {refused.reason}") from error
+            raise ConfigError(
+                f"{refused.address.text} does not let this site in: {refused.reason}; "
+                + ("ask its operator to list this site there" if refused.code == NOT_LISTED else "ask for a new link")
+            ) from error
         finally:
             await node.shutdown()
 

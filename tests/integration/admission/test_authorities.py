@@ -14,8 +14,9 @@ from tests.integration.admission.test_admission import (
     QUICK_S,
     cli_text,
     committed,
-    refused,
+    refused as refused_join,
 )
+from tests.remedies.refused.elsewhere import refused
 
 pytestmark = pytest.mark.processes
 
@@ -55,7 +56,7 @@ def test_authority_hands_over_and_its_old_links_are_void(tmp_path: Path) -> None
                     PATIENCE_S,
                     site.describe,
                 )  # type: ignore[misc]
-            assert "who made this invite were replaced" in refused(tmp_path, old)
+            assert "who made this invite were replaced" in refused_join(tmp_path, old)
             d = join_by(tmp_path, "d", cli_text("invite", str(a.run_dir)).split()[-1])
             with sites(d):
                 d.start_without_model()
@@ -79,12 +80,18 @@ def test_members_replace_authorities_whose_keys_are_lost(tmp_path: Path) -> None
             wait_until(counts, "three electors", ELECTORS_S, b.describe)
             key = str(tmp_path / "new.key")
             cli_text("authority", "new", key)
+            with refused("cli/run_dir/authority.py", "give either the ID of a list"):
+                cli_text("authority", "vote", str(b.run_dir))
             told = cli_text("authority", "vote", str(b.run_dir), "--key", key)
             assert "1 of 2 needed votes" in told
             short = told.split()[-1]
             wait_until(
                 lambda: short in cli_text("authority", "show", str(c.run_dir)), "the vote", PATIENCE_S, c.describe
             )
+            with refused("cli/run_dir/authority.py", "lists begin with"):
+                cli_text("authority", "vote", str(c.run_dir), "no-id")
+            with refused("cli/run_dir/authority.py", "leave --threshold, --void-invites and --instead-of out"):
+                cli_text("authority", "vote", str(c.run_dir), short, "--threshold", "1")
             assert "is decided by 2 votes of 3 members" in cli_text("authority", "vote", str(c.run_dir), short)
             wait_until(
                 lambda: "list 1" in cli_text("members", str(a.run_dir)), "the news reach a", PATIENCE_S, a.describe
@@ -92,6 +99,11 @@ def test_members_replace_authorities_whose_keys_are_lost(tmp_path: Path) -> None
             wait_until(
                 lambda: "list 1" in cli_text("members", str(b.run_dir)), "the news reach b", PATIENCE_S, b.describe
             )
+            again = ("authority", "vote", str(b.run_dir), "--key", f"{1:064x}", "--instead-of")
+            with refused("cli/run_dir/authority.py", "there is no such list in force"):
+                cli_text(*again, "9")
+            assert "list 1" in cli_text("authority", "show", str(b.run_dir))
+            assert "1 of 2 needed votes" in cli_text(*again, "1")
             wait_until(lambda: _has_key(b, key), "the file of b", PATIENCE_S, b.describe)
             d = join_by(tmp_path, "d", cli_text("invite", str(b.run_dir)).split()[-1])
             with sites(d):

@@ -10,6 +10,8 @@ from tests.harness.running.run_directories import found_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
 from tests.harness.running.training import PATIENCE_S, founder_options
+from tests.remedies.refused.elsewhere import refused
+from tests.remedies.test_findings import invoke
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 EVERY, GONE, SNAPSHOT, BETWEEN = 2, 1, 6, 7
@@ -50,6 +52,8 @@ def test_a_live_site_and_its_directory_give_the_same_files(
         (said,) = capsys.readouterr().err.splitlines()
         return found, said
 
+    with refused("cli/model/options.py", "no model is in it yet; begin with"):
+        invoke("export", of_run, "--out", str(tmp_path / "early"))
     with sites(site):
         site.start()
         wait_until(lambda: is_far_enough(site), f"state {BETWEEN}", PATIENCE_S, site.describe)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.config.loading import FILE_BYTES_MAX
+from dilocoxd.config.manifest import manifest_from_canonical
 from dilocoxd.errors import ConfigError
 from dilocoxd.swarm.discovery import bootstrap
 from dilocoxd.swarm.discovery.bootstrap import Access, Contact, JoinError, StageFailure, find_manifest, reach
@@ -19,6 +21,7 @@ from dilocoxd.swarm.streams.streams import StreamGate
 from tests.harness.running.run_directories import free_port
 from tests.integration.swarm.members import Member, a_manifest, running
 from tests.integration.swarm.sites import RUN, sites
+from tests.remedies.refused.elsewhere import refused
 
 pytestmark = pytest.mark.processes
 NEWCOMERS = """
@@ -169,6 +172,18 @@ async def test_manifest_that_does_not_fit_its_run_is_refused(tmp_path: Path) -> 
     async with running(a):
         with pytest.raises(ConfigError, match="somethingelse"):
             await find_manifest(Access((a.swarm.join_address(),), 30, lambda line: None))
+
+
+@pytest.mark.parametrize(("words", "data"), [
+    ("at most VALUE; ask another peer", b"x" * (FILE_BYTES_MAX + 1)),
+    ("the manifest is not JSON; ask another peer", b"{"),
+    ("the manifest is not a table; ask another peer", b"[]"),
+])  # fmt: skip
+def test_what_is_no_manifest_is_asked_of_another_peer(words: str, data: bytes) -> None:
+    manifest = a_manifest()
+    with refused("config/manifest.py", words):
+        manifest_from_canonical(data, source="one peer")
+    assert manifest_from_canonical(manifest.canonical_bytes(), source="another") == manifest
 
 
 async def test_twenty_newcomers_in_processes_of_their_own_all_join(tmp_path: Path) -> None:

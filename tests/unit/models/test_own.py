@@ -22,6 +22,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageSpan, build_stage, param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.store.installed_models import installed_model, required_model, source_file
+from tests.remedies.refused.elsewhere import refused
 from tests.tutorials.documents import write_files
 
 SIZES = {"vocab_size": 96, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "num_kv_heads": 2}
@@ -160,6 +161,9 @@ def test_start_names_it_and_run_refuses_another_file(installed: Installed, tmp_p
     def invoke(*arguments: str) -> None:
         CliRunner().invoke(cli, list(arguments), standalone_mode=False, catch_exceptions=False)
 
+    with refused("cli/model/origin.py", "leave out --init and --config"):
+        invoke("start", "tiny", "--no-run", "--model", "own_l", "--init", str(tmp_path), *common)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(installed.folder), prepend=":")
         invoke(
@@ -207,8 +211,8 @@ def test_a_model_that_cannot_be_cut_finer_is_refused_before_anything_starts(
 ) -> None:
     model = {"kind": "python", "entry_point": name, "entry_sha256": installed.put(name, changes), **SIZES, **REST}
     manifest = manifest_from_tables(preset_tables("tiny") | {"model": model}, source="test")
-    refused = pytest.raises(ConfigError, match=rf"parallel.shard = 2 needs .* {name!r}, but PrefixStage .* no blocks")
-    with refused if is_refused else nullcontext():
+    told = refused("cli/commands.py", "has no blocks(); leave parallel.")
+    with told if is_refused else nullcontext():
         check(manifest, SiteConfig.model_validate({"parallel": {"shard": 2}}), installed.folder, is_started=False)
     check(manifest, SiteConfig(), installed.folder, is_started=False)
     assert not installed.has_run

@@ -1,0 +1,110 @@
+"""Refusals that only a running site, or a link to one, can lead to: each is done as it says, at one site for all."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dilocoxd.cli.joining import nearby
+from dilocoxd.errors import ConfigError
+from dilocoxd.ids import Digest
+from dilocoxd.wire.join_link import JoinLink, read_link
+from tests.harness.running.run_directories import common_options, found_run, free_port
+from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.remedies.refused.rows import INIT, Row
+from tests.remedies.refused.rows_live import LIVE_ROWS
+from tests.remedies.refused.test_followed import do
+from tests.remedies.test_findings import invoke, set_site
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+PATIENCE_S: Final = 90
+PHASE_S: Final = 1000.0
+"""Nobody trains meanwhile."""
+
+
+def say(name: str, text: str) -> None:
+    Path(f"{name}.said").write_text(text.strip())
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("live")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        keys = [invoke("authority", "new", name).output.strip() for name in ("one.key", "two.key")]
+        invoke("authority", "new", "three.key")
+        settings = (f'admission.authorities=["{keys[0]}", "{keys[1]}"]', "admission.threshold=2")
+        a = found_run(folder, "a", *(part for one in settings for part in ("--set", one)))
+        for name in ("one.key", "two.key"):
+            invoke("authority", "import", "a", name)
+        invoke(*INIT.split(), "other")
+        Path("model").mkdir()
+        set_site(a.run_dir, "log.recording_mib=1")
+        with sites(a):
+            a.start_without_model(PHASE_S)
+            address = wait_until(lambda: a.status().get("join_address"), "an address", PATIENCE_S, a.describe)
+            b = joined(folder, str(address))
+            with sites(b):
+                b.start_without_model(PHASE_S)
+                tell_names(a, b)
+                yield folder
+
+
+def joined(folder: Path, address: str) -> SiteProcess:
+    """`b`, and the links that the rows speak of; afterwards only the first key is with `a`."""
+    shutil.copy("one.key", "a/authority.key")
+    invoke("invite", "a", "--uses", "30")
+    (request,) = Path().glob("invite-*.json")
+    say("invite.json", request.name)
+    invoke("authority", "sign", request.name, "two.key")
+    good = link_of(invoke("invite", "a", "--signed", request.name).output)
+    good = replace(good, address=address)
+    other = link_of(invoke("invite", "other").output)
+    assert good.invite is not None
+    (first, *more) = good.invite.signatures
+    forged = replace(good.invite, signatures=(replace(first, signature=bytes(64)), *more))
+    for name, link in {
+        "a.link": good,
+        "other.link": other,
+        "moved.link": replace(other, address=address),
+        "head.link": replace(good, height=0, head=Digest(bytes(32))),
+        "forged.link": replace(good, invite=forged),
+    }.items():
+        say(name, link.to_text())
+    b = SiteProcess("b", folder / "b", free_port())
+    invoke("join", good.to_text(), "--no-run", *common_options(b.run_dir, b.port))
+    set_site(b.run_dir, "log.recording_mib=0")
+    return b
+
+
+def link_of(told: str) -> JoinLink:
+    return read_link(told.split()[-1])
+
+
+def tell_names(a: SiteProcess, b: SiteProcess) -> None:
+    """Ids of both, once `a` knows that `b` is a member."""
+    for site in (a, b):
+        peer = str(site.says("peer_id"))
+        say(f"{site.name}.id", peer)
+        say(f"{site.name}.evict", f"evict-{peer[-8:]}.json")
+    peer = Path("b.id.said").read_text()
+    known = lambda: peer in [one["peer_id"] for one in a.get("/v1/members") or []]  # noqa: E731
+    wait_until(known, "b to be a member", PATIENCE_S, a.describe)
+    invoke("evict", Path("a.id.said").read_text(), "a")
+
+
+@pytest.mark.parametrize("row", LIVE_ROWS, ids=[f"{row.file}-{row.words}" for row in LIVE_ROWS])
+def test_what_a_refusal_of_a_running_site_says_works(row: Row, live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(live)
+    monkeypatch.setattr(nearby, "look", lambda listen_s: [])  # nobody tells of a run on this network
+    for line in row.before.splitlines():
+        do(line, monkeypatch)
+    with pytest.raises(ConfigError) as refused:
+        do(row.wrong, monkeypatch)
+    assert refused.value.exit_code == 78 and row.words in str(refused.value)
+    for line in row.right.splitlines():
+        do(line, monkeypatch)
+    shutil.rmtree("new", ignore_errors=True)
