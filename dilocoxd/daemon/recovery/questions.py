@@ -15,7 +15,7 @@ from dilocoxd.answers.words import in_bytes
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.recovery.chain_fetch import check_payload, fetch_entries
 from dilocoxd.daemon.recovery.snapshot_fetch import SnapshotDownload, fetch_index, list_of
-from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.store.snapshots import SnapshotIndex
@@ -112,10 +112,7 @@ class Questions:
         return r.SnapshotsListed(question.request, tuple(await list_of(self._client, question.peer)))
 
     async def _offer(self, question: r.AskOffer) -> r.Answer:
-        try:
-            index = await fetch_index(self._client, question.peer, question.certified_by, self._ledger.payloads.numel)
-        except StoreError as error:  # decode_index: what the peer sent is damaged
-            return r.AskFailed(question.request, str(error), is_final=True)
+        index = await fetch_index(self._client, question.peer, question.certified_by, self._ledger.payloads.numel)
         key = hashlib.sha256(repr(index.files).encode()).digest()
         self._indexes.setdefault(key, index)
         self._offered_by.setdefault(key, {})[question.peer] = None

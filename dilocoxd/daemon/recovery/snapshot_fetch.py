@@ -76,16 +76,17 @@ def check_sizes(index: SnapshotIndex, numel: int, source: str) -> None:
 
 
 async def list_of(client: FetchClient, peer: PeerId) -> list[int]:
-    """Rounds of the snapshots that a peer offers, newest first. Raises PeerError, WireError."""
+    """Rounds of the snapshots that a peer offers, newest first. Raises PeerError; WireError, counted."""
     data = await _ask(client, peer, "snapshots", LIST_BYTES_MAX)
     lines = data.decode("ascii", "replace").split()
     if not all(line.isdecimal() and len(line) <= 18 for line in lines):
-        raise WireError("malformed", "list of snapshots holds something else than rounds")
+        raise _counted(client, peer, WireError("malformed", "list of snapshots holds something else than rounds"))
     return sorted((int(line) for line in lines), reverse=True)
 
 
 async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry, numel: int = 0) -> SnapshotIndex:
-    """The index of the snapshot of the state that this entry was voted on. Raises PeerError, WireError, StoreError.
+    """The index of the snapshot of the state that this entry was voted on. Raises PeerError, or WireError,
+    which is counted if it is about what came.
 
     Its sizes follow from the model (`numel` values): nobody makes us download something else.
 
@@ -93,13 +94,29 @@ async def fetch_index(client: FetchClient, peer: PeerId, certified_by: Entry, nu
     """
     resource = f"snapshot/{certified_by.round}/{INDEX_NAME}"
     data = await _ask(client, peer, resource, index_bytes_max(numel))
-    index = await asyncio.to_thread(decode_index, data, f"{resource} of {peer}")
+    try:
+        index = await asyncio.to_thread(decode_index, data, f"{resource} of {peer}")
+        _check_index(index, certified_by, resource)
+        check_sizes(index, numel, f"{resource} of {peer}")
+    except StoreError as error:
+        raise _counted(client, peer, WireError("malformed", str(error))) from error
+    except WireError as error:
+        raise _counted(client, peer, error) from None
+    return replace(index, chain_head=certified_by.parent.hex())
+
+
+def _check_index(index: SnapshotIndex, certified_by: Entry, resource: str) -> None:
     if index.run_id != certified_by.run_id or index.round != certified_by.round:
         raise WireError("malformed", f"{resource} is of run {index.run_id!r:.80}, round {index.round}")
     if index.state_digest != certified_by.state_digest.hex():
-        raise WireError("bad_hash", f"{resource} is not the state that entry {certified_by.round} was voted on")
-    check_sizes(index, numel, f"{resource} of {peer}")
-    return replace(index, chain_head=certified_by.parent.hex())
+        # Whoever gives it may be honest: of another branch, or asked by us for what a made-up entry would certify.
+        raise WireError("other_state", f"{resource} is not the state that entry {certified_by.round} was voted on")
+
+
+def _counted(client: FetchClient, peer: PeerId, error: WireError) -> WireError:
+    """An answer that came whole and is not what it must be: nobody else counts it."""
+    client.on_bad(peer, error)
+    return error
 
 
 class SnapshotDownload:
