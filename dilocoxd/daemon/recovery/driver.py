@@ -5,7 +5,7 @@ in which order, is in machines/recovery/machine.py.
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import remove_downloads
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.suspicions import SourceLate
+from dilocoxd.wire.entry import SignedEntry
 
 LIMITS = r.RecoveryLimits()
 LATE_NAMED_MAX: Final = 3
@@ -57,6 +58,25 @@ def finish_turn_back(
         log.roll_back(fork)
         aside.put_back(log, snapshots)
     aside.clear()
+
+
+def compared_entries(log: EntryLog, before: Sequence[Digest]) -> tuple[SignedEntry, ...]:
+    """Whose votes are compared with those that were heard (R27): the newest, and before them the first that is another
+    one than before, wherever it is. Only there two branches have one parent, so whoever made a long one alone, from a
+    disk that was put back, has contradicted itself nowhere else.
+
+    Args:
+        before: chain heads by height, as they were when the recovery began.
+    Raises:
+        StoreError: an entry cannot be read.
+    """
+    first = max(0, log.height - NEWEST_READ)
+    same = next(
+        height for height in range(min(len(before) - 1, log.height), -1, -1) if log.hash_at(height) == before[height]
+    )
+    has_forked = same < min(len(before) - 1, log.height)
+    at_fork = (log.entry(same),) if has_forked and same < first else ()
+    return (*at_fork, *log.entries(first))
 
 
 class RecoveryDriver:
@@ -99,6 +119,7 @@ class RecoveryDriver:
         parts.events.emit(
             catalogue.RecoveryStarted(own_height=parts.log.height, target_height=order.height, reason=order.reason)
         )
+        before = [parts.log.hash_at(height) for height in range(parts.log.height + 1)]
         done = await self._run_machine(order)
         if done.failure:
             return RecoveryFailed(done.failure, done.unconfirmed, done.unavailable)
@@ -110,7 +131,7 @@ class RecoveryDriver:
         )
         parts.moved()
         parts.adoption.settle()
-        newest = await asyncio.to_thread(lambda: tuple(parts.log.entries(max(0, parts.log.height - NEWEST_READ))))
+        newest = await asyncio.to_thread(compared_entries, parts.log, before)
         return RecoveryFinished(parts.ledger.chain, done.settled, done.unavailable, done.unasked, done.in_part, newest)
 
     def _make_machine(self, order: StartRecovery) -> RecoveryMachine:

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 PATIENCE_S = 120.0
 PHASE_S, SLOW_S, NEVER_S = 0.5, 2.5, 1e6
-"""Of a branch that others take, the votes of the newest eight entries are compared with what they heard before: it must
-not have more by the time that the watcher is back."""
+"""Slow where nobody can be reached: few entries, and soon over. That longer branches give it away too is shown in
+tests/unit/daemon/recovery/test_driver.py."""
 LOST, AHEAD = 2, 1
 """Entries that the disk does not have any more, and so many more than these that it makes alone."""
 

@@ -18,7 +18,8 @@ from dilocoxd.daemon.site.interface import SiteSettings
 from dilocoxd.errors import PeerError
 from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
-from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.peers.double_votes import DoubleVotes
+from dilocoxd.machines.round.inputs import NEWEST_READ, Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.machines.round.outputs import StartRecovery
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -267,3 +268,28 @@ async def test_fork_that_our_disk_cannot_rebuild_is_rebuilt_with_payloads_of_oth
     assert world.ledger.chain.state_digest == theirs.digests[-1]
     assert world.ledger.log.verify() == []
     assert all(world.ledger.log.has_payload(index) for index in range(7))
+
+
+@pytest.mark.parametrize("alone", [2, NEWEST_READ + 4])
+async def test_who_goes_on_from_an_old_disk_is_named_however_long_it_was_alone(tmp_path: Path, alone: int) -> None:
+    """Its votes contradict each other where the branches part, and nowhere else."""
+    common = Branch().grown(3, salt=b"common")
+    lost, anew = common.grown(1, salt=b"lost", peers=("B",)), common.grown(alone, salt=b"anew", peers=("B",))
+    world = World(tmp_path, lost, anew)
+    await world.open()
+    heard = DoubleVotes()
+    heard.read(world.ledger.chain, lost.entries, KEYS)
+    finished = await world.recover()
+    assert isinstance(finished, RecoveryFinished)
+    assert finished.chain.head == heads(anew.entries)
+    heard.read(finished.chain, finished.newest, KEYS)
+    assert {peer: evidence.round for peer, evidence in heard.proofs.items()} == {PeerId("B"): 3}
+
+
+async def test_who_only_catches_up_compares_the_newest_entries(tmp_path: Path) -> None:
+    common = Branch().grown(3, salt=b"common")
+    world = World(tmp_path, common, common.grown(20, salt=b"theirs"))
+    await world.open()
+    finished = await world.recover()
+    assert isinstance(finished, RecoveryFinished)
+    assert [signed.entry.round for signed in finished.newest] == list(range(23 - NEWEST_READ, 23))
