@@ -2,14 +2,19 @@
 
 import json
 import math
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer
 
+from dilocoxd.cli.exit_codes import INTERRUPTED
 from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule
@@ -85,6 +90,26 @@ def test_generate_prints_prompts_and_what_follows(run: RunOnDisk) -> None:
     assert "\nThe" in first.output
     assert len(first.output) > len(PROMPT) + 12
     assert invoke(*arguments).output == first.output
+
+
+def test_ctrl_c_ends_a_text_where_it_is(run: RunOnDisk) -> None:
+    said = 0
+
+    def press_after_three(frame: FrameType, event: str, _: object) -> None:
+        nonlocal said
+        said += event == "return" and frame.f_code is click.echo.__code__
+        if said == 3:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.setprofile(press_after_three)
+    try:
+        ended = invoke("generate", str(run.run_dir.path), "--prompt", PROMPT, "--max-tokens", "1000000")
+    finally:
+        sys.setprofile(None)
+    assert ended.return_value == INTERRUPTED
+    assert ended.stdout.startswith(PROMPT)
+    assert ended.stdout.endswith("\n")
 
 
 def test_untrained_model_is_as_good_as_guessing_on_a_text(run: RunOnDisk, tmp_path: Path) -> None:
