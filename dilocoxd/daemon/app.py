@@ -261,9 +261,7 @@ class App:
         payloads = PayloadMaps(layout.payload_bytes, layout.numel, layout.record_bytes, layout.center_start)
         life.enter("starting", f"the shared state to be loaded (log of {daemon.log.height} entries)")
         snapshots = await asyncio.to_thread(usable_snapshots, daemon.opened.run_dir.snapshots, daemon.log)
-        config = daemon.opened.config
-        # Who was told of nobody would begin again alone; and with parts on nodes our files are no whole snapshots.
-        may_fetch = bool(config.network.bootstrap) and not config.cluster.outer_parts
+        may_fetch = bool(daemon.opened.config.network.bootstrap)  # who was told of nobody would begin again alone
         for problem in await daemon.ledger.open(payloads, snapshots, may_fetch=may_fetch):
             daemon.alerts.alert("snapshot_unusable", problem)
         daemon.members.follow_chain()
