@@ -1,8 +1,11 @@
 """Payloads between two sites, by p2pd's streams and by data connections, in turn, over links of the test internet.
 
-`python -m tests.bench.links.data_plane [--mbits 200,1000] [--rtts-ms 0,50,100,200] [--mib 64]
-[--repetitions 3]`; a rate of 0 is a link without limit. `line` is bytes / time / rate; CPU is that of daemon and p2pd
-at each end, for 10^9 bytes.
+`python -m tests.bench.links.data_plane [--mbits 200,1000] [--mibs 64,192] [--rtts-ms 0,50,100,200] [--repetitions 3]
+[--segments-kib 4096,256] [--p2pd-mib 16]`; a rate of 0 is a link without limit. MB/s are those of connections that have
+carried as much before; `cold`: of new ones. `plain`: 16 TCP connections that do nothing else, on the same link: what
+it carries beside whatever else this machine does. `line` is bytes / time / rate; `most` what it would be if nothing
+were lost but the round trip of the last receipt. CPU is that of daemon and p2pd at each end while they send, for 10^9
+bytes.
 """
 
 import argparse
@@ -12,16 +15,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.harness.internet.conditions import rtt
 from tests.harness.internet.network import Internet
+from tests.harness.internet.probes import bulk_bytes_per_s
 from tests.harness.running.network_namespaces import PORT
 
 PREFIX = f"ch{os.getpid() % 10000}dp"
-WAYS = ("p2pd", "data")
+PLAIN = 16
 QUIET_RTT_S = 0.0
 
 
@@ -29,9 +35,18 @@ QUIET_RTT_S = 0.0
 class Transfer:
     """One order carried out."""
 
+    mib: int
     seconds: float
     sender_cpu_s: float
     receiver_cpu_s: float
+
+    @property
+    def gigabytes(self) -> float:
+        return self.mib * 1048576e-9
+
+    @property
+    def mb_per_s(self) -> float:
+        return 1000 * self.gigabytes / self.seconds
 
 
 class Peer:
@@ -63,53 +78,98 @@ class Peer:
         return float(self._line())
 
 
-def transfer(sender: Peer, receiver: Peer, mib: int, by: str) -> Transfer:
+def transfer(sender: Peer, receiver: Peer, mib: int, by: str, segment_kib: int) -> Transfer:
     """One payload, with what it cost."""
-    before = sender.order(cost=True), receiver.order(cost=True)
-    seconds = sender.order(send=mib, by=by)
-    return Transfer(seconds, sender.order(cost=True) - before[0], receiver.order(cost=True) - before[1])
+    before = receiver.order(cost=True)
+    seconds = sender.order(send=mib, by=by, segment_kib=segment_kib)
+    return Transfer(mib, seconds, sender.order(spent=True), receiver.order(cost=True) - before)
 
 
-def row(shown_link: str, mbit: float, mib: int, found: dict[str, list[Transfer]]) -> str:
+def middle(found: Sequence[Transfer], what: Callable[[Transfer], float]) -> float:
+    return round(statistics.median(map(what, found)), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One link."""
+
+    mbit: float
+    rtt_s: float
+    mib: int
+    p2pd_mib: int
+    repetitions: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.mbit:g} Mbit/s, {1000 * self.rtt_s:g} ms"
+
+    @property
+    def most(self) -> float:
+        """Of `line`."""
+        line_s = self.mib * 8.388608 / self.mbit
+        return line_s / (line_s + self.rtt_s)
+
+
+def row(
+    cell: Cell, segment_kib: int, p2pd: Sequence[Transfer], data: Sequence[Transfer], plain: float
+) -> dict[str, Any]:
     """A line of the table."""
-    cells = [shown_link]
-    speeds = []
-    for way in WAYS:
-        seconds = statistics.median(one.seconds for one in found[way])
-        gigabytes = mib * 1048576e-9
-        speeds.append(1000 * gigabytes / seconds)
-        cells.append(f"{speeds[-1]:.1f}")
-        cells.append(f"{8 * speeds[-1] / mbit:.2f}" if mbit else "-")
-        for side in ("sender_cpu_s", "receiver_cpu_s"):
-            cells.append(f"{statistics.median(getattr(one, side) for one in found[way]) / gigabytes:.1f}")
-    return "| " + " | ".join((*cells, f"{speeds[1] / speeds[0]:.1f}")) + " |"
+    warm = data[1:]
+    speed = middle(warm, lambda one: one.mb_per_s)
+    line = {"line": round(8 * speed / cell.mbit, 3), "most": round(cell.most, 3)} if cell.mbit else {}
+    return {
+        "link": cell.name,
+        "segment": f"{segment_kib} KiB",
+        "data MB/s": speed,
+        **line,
+        "plain MB/s": round(plain, 1),
+        "of plain": round(speed / plain, 2),
+        "cold MB/s": round(data[0].mb_per_s, 1),
+        "CPU-s/GB sender": middle(warm, lambda one: one.sender_cpu_s / one.gigabytes),
+        "receiver": middle(warm, lambda one: one.receiver_cpu_s / one.gigabytes),
+        "p2pd MB/s": round(p2pd[-1].mb_per_s, 1),
+        "p2pd CPU-s/GB sender": round(p2pd[-1].sender_cpu_s / p2pd[-1].gigabytes, 1),
+        "p2pd receiver": round(p2pd[-1].receiver_cpu_s / p2pd[-1].gigabytes, 1),
+        "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+def measured(cell: Cell, segments_kib: Sequence[int], folder: Path) -> None:
+    """Print the rows of one link, on which everything is new."""
+    with ExitStack() as stack:
+        folder.mkdir()
+        internet = stack.enter_context(Internet(PREFIX, "ab", rtt(QUIET_RTT_S)))
+        sender, receiver = (stack.enter_context(Peer(internet, name, folder)) for name in "ab")
+        sender.order(meet=receiver.address)
+        if cell.mbit:
+            internet.shape("a", cell.mbit)
+            internet.shape("b", cell.mbit)
+        internet.set(rtt(cell.rtt_s))
+        for kib in segments_kib:
+            p2pd = [transfer(sender, receiver, cell.p2pd_mib, "p2pd", kib)]
+            data = [transfer(sender, receiver, cell.mib, "data", kib)]
+            plain = []
+            for _ in range(cell.repetitions):
+                data.append(transfer(sender, receiver, cell.mib, "data", kib))
+                plain.append(1e-6 * bulk_bytes_per_s(internet, "a", "b", cell.mib, PLAIN, is_warm=True))
+            print(json.dumps(row(cell, kib, p2pd, data, statistics.median(plain))), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mbits", default="200,1000")
+    parser.add_argument("--mibs", default="64,192", help="one for each rate")
     parser.add_argument("--rtts-ms", default="0,50,100,200")
-    parser.add_argument("--mib", type=int, default=64)
+    parser.add_argument("--segments-kib", default="4096,256")
+    parser.add_argument("--p2pd-mib", type=int, default=16)
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
-    columns = "".join(f" {way} MB/s | line | CPU-s/GB sender | receiver |" for way in WAYS)
-    print(f"| link |{columns} ratio |\n|{'---|' * 10}", flush=True)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        internet = stack.enter_context(Internet(PREFIX, "ab", rtt(QUIET_RTT_S)))
-        sender, receiver = (stack.enter_context(Peer(internet, name, folder)) for name in "ab")
-        sender.order(meet=receiver.address)
-        for mbit in map(float, options.mbits.split(",")):
-            if mbit:
-                internet.shape("a", mbit)
-                internet.shape("b", mbit)
+    segments_kib = [int(text) for text in options.segments_kib.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        for mbit, mib in zip(options.mbits.split(","), options.mibs.split(","), strict=True):
             for milliseconds in map(float, options.rtts_ms.split(",")):
-                internet.set(rtt(milliseconds / 1000))
-                found: dict[str, list[Transfer]] = {way: [] for way in WAYS}
-                for _ in range(options.repetitions):
-                    for way in WAYS:
-                        found[way].append(transfer(sender, receiver, options.mib, way))
-                print(row(f"{mbit:g} Mbit/s, {milliseconds:g} ms", mbit, options.mib, found), flush=True)
+                cell = Cell(float(mbit), milliseconds / 1000, int(mib), options.p2pd_mib, options.repetitions)
+                measured(cell, segments_kib, Path(folder) / f"{mbit} {milliseconds}")
 
 
 if __name__ == "__main__":

@@ -115,10 +115,11 @@ ROWS = (
         (Figure("ten times the segments: times the CPU", pattern=r"take ([\d.]+) times", at_most=11),),
     ),
     Row(
-        "data-plane", "links.data_plane", "--mbits 200,1000 --rtts-ms 0,100 --mib 48 --repetitions 1", 90,
+        "data-plane", "links.data_plane", "--rtts-ms 100 --repetitions 1", 90,
         (
-            Figure("data connections, 200 Mbit/s, 100 ms: MB/s", "data MB/s", where={"link": MIDDLE}, at_least=23.75),
-            Figure("the same, 1000 Mbit/s, 100 ms", "data MB/s", where={"link": FAST}, at_least=112.5),
+            Figure("data connections, 200 Mbit/s, 100 ms: MB/s", "data MB/s", where={"link": MIDDLE}, of=min,
+                   at_least=23.75),
+            Figure("the same, 1000 Mbit/s, 100 ms", "data MB/s", where={"link": FAST}, of=min, at_least=112.5),
         ),
     ),
     Row(

@@ -1,5 +1,6 @@
 """Measurements over a network of namespaces, with plain sockets: round trips, lost datagrams, bulk by TCP streams."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from tests.harness.running.network_namespaces import Network
 PORT = 5000
 SO_RCVBUFFORCE = 33
 BLOCK = bytes(1 << 20)
+LENGTH_BYTES = 8
 SILENCE_S = 1.0
 RECEIVE_BYTES = 8 << 20
 """Datagrams wait here while the machine does something else: what is lost was lost on the way."""
@@ -55,10 +57,13 @@ def _echo(connection: socket.socket) -> None:
 
 
 def _sink(connection: socket.socket) -> None:
+    """Confirms each load, whose length in eight bytes goes before it."""
     with connection:
-        while connection.recv(1 << 20):
-            continue
-        connection.sendall(b".")
+        while head := connection.recv(LENGTH_BYTES, socket.MSG_WAITALL):
+            left = int.from_bytes(head, "big")
+            while left:
+                left -= len(connection.recv(min(left, 1 << 20)))
+            connection.sendall(b".")
 
 
 def round_trips_s(network: Network, here: str, there: str, count: int = 9) -> list[float]:
@@ -110,21 +115,26 @@ def datagrams_received(network: Internet, here: str, there: str, count: int) -> 
                     sending.result()
 
 
-def bulk_bytes_per_s(network: Network, here: str, there: str, mib: int, streams: int = 1) -> float:
-    """Speed of `mib` MiB over so many TCP connections at once, from the first byte to the last confirmation."""
-    with _serve(network, there, _sink) as server:
-        connections = [_connect(network, here, there) for _ in range(streams)]
+def bulk_bytes_per_s(
+    network: Network, here: str, there: str, mib: int, streams: int = 1, *, is_warm: bool = False
+) -> float:
+    """Speed of `mib` MiB over so many TCP connections at once, from the first byte to the last confirmation. `is_warm`:
+    of a second load, on connections that know the link by then."""
+    num_blocks = mib // streams
 
-        def send(connection: socket.socket) -> None:
-            with connection:
-                for _ in range(mib // streams):
-                    connection.sendall(BLOCK)
-                connection.shutdown(socket.SHUT_WR)
-                connection.recv(1)
+    def send(connection: socket.socket) -> None:
+        connection.sendall((num_blocks * len(BLOCK)).to_bytes(LENGTH_BYTES, "big"))
+        for _ in range(num_blocks):
+            connection.sendall(BLOCK)
+        connection.recv(1)
 
-        began = time.monotonic()
-        with ThreadPoolExecutor(streams) as pool:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(_serve(network, there, _sink))
+        connections = [stack.enter_context(_connect(network, here, there)) for _ in range(streams)]
+        pool = stack.enter_context(ThreadPoolExecutor(streams))
+        for _ in range(2 if is_warm else 1):
+            began = time.monotonic()
             list(pool.map(send, connections))
-        elapsed = time.monotonic() - began
+            elapsed = time.monotonic() - began
         server.shutdown(socket.SHUT_RDWR)
-    return (mib // streams) * streams * len(BLOCK) / elapsed
+    return num_blocks * streams * len(BLOCK) / elapsed

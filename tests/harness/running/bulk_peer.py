@@ -1,8 +1,9 @@
 """One end of the benchmark of data connections, in its own process: `... FOLDER ADDRESS PORT`.
 
 Prints its join address. Each line of JSON is an order, each answered by a line: {"meet": address} until payloads travel
-on data connections there, {"send": MiB, "by": "data" | "p2pd"} to the peer that was met, {"cost": true} for the
-processor seconds so far, of this process and of its p2pd. Ends at the end of its standard input.
+on data connections there, {"send": MiB, "by": "data" | "p2pd", "segment_kib": 4096} to the peer that was met, {"cost":
+true} for the processor seconds so far, of this process and of its p2pd, {"spent": true} for those of the last sending
+alone. Ends at the end of its standard input.
 """
 
 import asyncio
@@ -27,7 +28,6 @@ from tests.integration.swarm.sites import header_of, memory, until
 MANIFEST = a_manifest().model_copy(
     update={"run": a_manifest().run.model_copy(update={"created": "2026-01-01T00:00:00Z"})}
 )
-SEGMENT_BYTES = 4 << 20
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,9 +37,10 @@ class End(Member):
     fd = -1
     target: PeerId
     orders = 0
+    spent_s = 0.0
 
     def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
-        place = Region(self.fd, header.segment * SEGMENT_BYTES, header.segment_bytes)
+        place = Region(self.fd, header.segment * header.segment_bytes, header.segment_bytes)  # all are alike
         os.ftruncate(self.fd, max(os.fstat(self.fd).st_size, place.offset + place.length))
         return place
 
@@ -56,24 +57,25 @@ class End(Member):
         assert data is not None
         await until(lambda: data.view(self.target).is_data, "data connections")
 
-    async def send(self, mib: int, by: str) -> float:
+    async def send(self, mib: int, by: str, segment_bytes: int) -> float:
         """Seconds from the first offer to the last receipt."""
         self.orders += 1
         self.swarm.gate.data = self.swarm.data if by == "data" else None
         gate = asyncio.Semaphore(SENDS_PER_PEER)
         with memory(mib << 20, seed=1) as payload:
-            parts = [Region(payload.fd, start, SEGMENT_BYTES) for start in range(0, mib << 20, SEGMENT_BYTES)]
+            parts = [Region(payload.fd, start, segment_bytes) for start in range(0, mib << 20, segment_bytes)]
             headers = [await self._header(part, number) for number, part in enumerate(parts)]
 
             async def send(part: Region, header: SegmentHeader) -> None:
                 async with gate:
                     await self.swarm.send_segment(self.target, header, part)
 
-            began = time.monotonic()
+            began, cost = time.monotonic(), self.cost_s()
             async with asyncio.TaskGroup() as group:
                 for part, header in zip(parts, headers, strict=True):
                     group.create_task(send(part, header))
-            return time.monotonic() - began
+            elapsed, self.spent_s = time.monotonic() - began, self.cost_s() - cost
+            return elapsed
 
     async def _header(self, part: Region, segment: int) -> SegmentHeader:
         header = await header_of(part, segment=segment)
@@ -94,7 +96,9 @@ async def answer(end: End, order: dict[str, Any]) -> float:
     if "meet" in order:
         await end.meet(order["meet"])
         return 0.0
-    return await end.send(order["send"], order["by"]) if "send" in order else end.cost_s()
+    if "send" in order:
+        return await end.send(order["send"], order["by"], order.get("segment_kib", 4096) << 10)
+    return end.spent_s if "spent" in order else end.cost_s()
 
 
 async def main(folder: Path, address: str, port: int) -> None:
