@@ -102,7 +102,7 @@ def test_members_replace_authorities_whose_keys_are_lost(tmp_path: Path) -> None
             again = ("authority", "vote", str(b.run_dir), "--key", f"{1:064x}", "--instead-of")
             with refused("cli/run_dir/authority.py", "there is no such list in force"):
                 cli_text(*again, "9")
-            assert "list 1" in cli_text("authority", "show", str(b.run_dir))
+            assert "in force  members" in cli_text("authority", "show", str(b.run_dir))
             assert "1 of 2 needed votes" in cli_text(*again, "1")
             wait_until(lambda: _has_key(b, key), "the file of b", PATIENCE_S, b.describe)
             d = join_by(tmp_path, "d", cli_text("invite", str(b.run_dir)).split()[-1])
