@@ -1,7 +1,7 @@
 """Whose contributions make the loss on held-out text worse, while those of the others make it better. Pure.
 
 Now and then the trainers of this site measure a state with and without one contribution, in the segments that are
-summed here. A site does harm when its last LOOKS all added more to the loss than half of what a contribution of the
+summed here. A site does harm when its last LOOKS all added more to the loss than a quarter of what one of the
 others takes from it, and more than two standard errors. Where those of the others do not help either, nobody is named:
 that is the outer learning rate, or the end of the descent. Source: docs/adr/0039-loss-without-one-site.md.
 """
@@ -17,7 +17,7 @@ LOOKS: Final = 3
 """Of one site, one after the other."""
 OTHERS_LOOKS: Final = 3
 """Of all others together, before anything is said."""
-PART: Final = 0.5
+PART: Final = 0.25
 """Of what a contribution of the others takes from the loss, as a rule: less harm than that may be chance."""
 ERRORS: Final = 2.0
 """Standard errors. Late in training one look is mostly noise."""

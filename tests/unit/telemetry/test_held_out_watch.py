@@ -10,7 +10,7 @@ from dilocoxd.answers.rounds import Contributor, RoundRow
 from dilocoxd.daemon.site.interface import ContributionLeftOut, SiteEvent
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.ids import RoundIndex
-from dilocoxd.telemetry.held_out_watch import LOOKS, SITES_MAX, HeldOutWatch
+from dilocoxd.telemetry.held_out_watch import LOOKS, PART, SITES_MAX, HeldOutWatch
 from dilocoxd.trainer.data.held_out import BatchLosses, compared
 from dilocoxd.trainer.data.targets import NOT_TRAINED
 from dilocoxd.wire.local.trainer import Evaluated, LeftOut
@@ -56,8 +56,12 @@ def test_nobody_is_named_where_nobody_helps() -> None:
     assert not looks(HeldOutWatch(), dict.fromkeys("abcd", 0.01), 10)
 
 
-def test_more_than_noise_and_more_than_half_of_what_others_do_is_asked_for() -> None:
-    assert not looks(HeldOutWatch(), dict.fromkeys("abc", HELP) | {"d": 0.3 * -HELP}, 20)
+def test_more_than_noise_and_more_than_a_quarter_of_what_others_do_is_asked_for() -> None:
+    watch = HeldOutWatch()
+    for peer in ("a", "d"):
+        seen = [watch.note(peer, HELP if peer == "a" else -PART * 0.9 * HELP, 0.0) for _ in range(LOOKS)]
+    assert not any(seen)
+    assert not looks(HeldOutWatch(), dict.fromkeys("abc", HELP) | {"d": 0.1 * -HELP}, 20)
     watch = HeldOutWatch()
     for _ in range(LOOKS):
         watch.note("a", HELP, 0.0)
