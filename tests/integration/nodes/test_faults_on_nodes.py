@@ -65,6 +65,7 @@ def wipe_disk(machines: Machines) -> None:
 def kill_agent(machines: Machines) -> None:
     """And nothing else: what it started ends with it. It is started again at once."""
     machines.nodes[VICTIM].kill()
+    machines.fault.release()
     machines.start_node(VICTIM)
 
 
