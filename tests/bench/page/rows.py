@@ -123,6 +123,10 @@ ROWS = (
         ),
     ),
     Row(
+        "added-delay", "links.added_delay", "", 60,
+        (Figure("a round trip beside a transfer, 20 and 100 Mbit/s: ms more", "added ms", of=max, at_most=50),),
+    ),
+    Row(
         "fixed-cost", "links.fixed_cost", "--sites 2 --rtts-ms 0,100 --connections 8 --rounds 8", 70,
         (Figure("last contribution to last applied entry, 2 sites, 100 ms: s", "cost",
                 where={"round trip": "100 ms", "connections": 8}, at_most=0.45),),
@@ -153,7 +157,7 @@ ROWS = (
         ),
     ),
     Row(
-        "others", "peers", "--ways gloo,hivemind,torchft --mib 10 --mbit 100 --rounds 3", 180,
+        "others", "peers", "--ways gloo,hivemind,torchft --mib 10 --mbit 100 --rounds 3", 120,
         (
             Figure("gloo's ring, kill -9 to its next exchange: s", "next_s", where={"way": "gloo"}, absent=NONE),
             Figure("hivemind's averager, the same", "next_s", where={"way": "hivemind"}, absent=NONE),

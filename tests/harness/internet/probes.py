@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from tests.harness.internet.namespaces import enter_namespace
 from tests.harness.internet.network import Internet
 from tests.harness.running.network_namespaces import Network
 
-PORT = 5000
+PORT, ECHO_PORT = 5000, 5001
 SO_RCVBUFFORCE = 33
 BLOCK = bytes(1 << 20)
 LENGTH_BYTES = 8
@@ -28,9 +28,9 @@ def _inside(network: Network, name: str, work: Callable[[], T]) -> T:
         return pool.submit(work).result()
 
 
-def _serve(network: Network, name: str, answer: Callable[[socket.socket], None]) -> socket.socket:
+def _serve(network: Network, name: str, answer: Callable[[socket.socket], None], port: int = PORT) -> socket.socket:
     """A listening socket at a site; each connection is answered in a thread of its own until it is closed."""
-    server = _inside(network, name, lambda: socket.create_server((network.address(name), PORT), backlog=64))
+    server = _inside(network, name, lambda: socket.create_server((network.address(name), port), backlog=64))
 
     def accept() -> None:
         while True:
@@ -44,8 +44,8 @@ def _serve(network: Network, name: str, answer: Callable[[socket.socket], None])
     return server
 
 
-def _connect(network: Network, here: str, there: str) -> socket.socket:
-    connection = _inside(network, here, lambda: socket.create_connection((network.address(there), PORT), 30))
+def _connect(network: Network, here: str, there: str, port: int = PORT) -> socket.socket:
+    connection = _inside(network, here, lambda: socket.create_connection((network.address(there), port), 30))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -66,17 +66,28 @@ def _sink(connection: socket.socket) -> None:
             connection.sendall(b".")
 
 
+@contextlib.contextmanager
+def echo(network: Network, here: str, there: str) -> Iterator[Callable[[], float]]:
+    """What measures one round trip, in seconds, on a connection that stands, beside whatever else is sent."""
+
+    def trip() -> float:
+        began = time.monotonic()
+        connection.sendall(b".")
+        connection.recv(1)
+        return time.monotonic() - began
+
+    with (
+        _serve(network, there, _echo, ECHO_PORT) as server,
+        _connect(network, here, there, ECHO_PORT) as connection,
+    ):
+        yield trip
+        server.shutdown(socket.SHUT_RDWR)
+
+
 def round_trips_s(network: Network, here: str, there: str, count: int = 9) -> list[float]:
     """Times of one byte there and back, on a connection that stands."""
-    with _serve(network, there, _echo) as server, _connect(network, here, there) as connection:
-        times = []
-        for _ in range(count):
-            began = time.monotonic()
-            connection.sendall(b".")
-            connection.recv(1)
-            times.append(time.monotonic() - began)
-        server.shutdown(socket.SHUT_RDWR)
-    return times
+    with echo(network, here, there) as trip:
+        return [trip() for _ in range(count)]
 
 
 def _carried(internet: Internet, there: str) -> int:
