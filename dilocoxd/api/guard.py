@@ -17,8 +17,6 @@ from dilocoxd.api.settings import ApiSettings
 from dilocoxd.swarm.streams.budget import Budget, Rate
 
 CLIENTS_TRACKED: Final = 256
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Answered without a token even where reading needs one."""
 
 
 def host_of(authority: str) -> str:

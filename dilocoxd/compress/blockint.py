@@ -46,7 +46,6 @@ EXACT_SUM_MAX = 1 << 24
 """Integers up to here, and their sums in any order, are exact in fp32."""
 BELOW_SCALE_MIN = 2.0**-64 * (1 - 2.0**-24)
 """The fp32 number before SCALE_MIN."""
-ZERO_EXPONENT = -127
 ROUNDER = 1.5 * 2.0**23 + 8
 """The last place of fp32 numbers of this size is 1: adding it rounds to nearest even and leaves code + 8 in the bits.
 

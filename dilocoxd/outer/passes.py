@@ -1,7 +1,7 @@
 """One segment through the passes of an exchange: what a site offers, what the owner makes of it, what everybody gets.
 
-Works for every transform; with `NoTransform` it is the same arithmetic as `reduce.reduce_segment`. Nothing here changes
-feedback or residual except the two `settle` functions, which run once the entry has committed.
+Works for every transform; with `NoTransform` it is the same arithmetic as `reduce.reduce_in_chunks`. Nothing here
+changes feedback or residual except the two `settle` functions, which run once the entry has committed.
 """
 
 from __future__ import annotations

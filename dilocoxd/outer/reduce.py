@@ -5,7 +5,7 @@ c_i is what of share i is counted (outer/clipping.py): all of it, unless its nor
     result = encode(v);  residual <- v - decode(result)
 The owner uses the decoded result like everybody else, so all peers hold the same bits; what the second encoding lost
 stays in the owner's residual of that segment and joins the next mean (CocktailSGD's server side; ALGORITHMS 4.3).
-`reduce_segment` changes nothing but its output, so an attempt can be repeated; `settle_residual_` runs on commit.
+`reduce_in_chunks` changes nothing but its output, so an attempt can be repeated; `settle_in_chunks_` runs on commit.
 """
 
 from __future__ import annotations
@@ -121,8 +121,11 @@ def reduce_in_chunks(
     numel: int,
     out: bytearray | memoryview | Tensor,
 ) -> None:
-    """`reduce_segment` without the values: only a chunk of them exists at a time. Raises BadShareError, `out` is then
-    undefined."""
+    """Encode mean + residual of one segment into `out`. Raises BadShareError, `out` is then undefined.
+
+    `residual`: float32[numel] that the owner kept, unchanged here, or None without owner feedback. Only a chunk of the
+    values exists at a time.
+    """
     sources = [_checked(codec, share, numel, position) for position, share in enumerate(shares)]
     target = codec.target_payload(out, numel)
     for start, stop in codec.chunks(numel):
@@ -137,8 +140,11 @@ def reduce_in_chunks(
 def settle_in_chunks_(
     codec: Codec, shares: Sequence[Payload], weights: Weights, residual: Tensor, result: Payload
 ) -> None:
-    """`settle_residual_` without values of the whole segment. Raises BadShareError and, for `result`, WireError; the
-    residual is then undefined."""
+    """residual <- (mean + residual) - decode(result): the entry with `result` committed.
+
+    Only a chunk of the values exists at a time. Raises BadShareError and, for `result`, WireError; the residual is then
+    undefined.
+    """
     numel = residual.numel()
     sources = [_checked(codec, share, numel, position) for position, share in enumerate(shares)]
     reduced = codec.checked_payload(result, numel)
@@ -147,42 +153,6 @@ def settle_in_chunks_(
         _mean_of_chunk(codec, sources, weights, (start, numel), values)
         rest.add_(values).clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
         codec.add_chunk_(reduced, start, numel, rest, -1.0)
-
-
-def reduce_segment(
-    codec: Codec,
-    shares: Sequence[Payload],
-    weights: Weights,
-    residual: Tensor | None,
-    values: Tensor,
-    out: bytearray | memoryview | Tensor,
-) -> None:
-    """Encode mean + residual of one segment into `out`. Raises BadShareError.
-
-    `residual`: float32[n] that the owner kept, unchanged here, or None without owner feedback. `values`: float32[n]
-    scratch, afterwards what was encoded.
-    """
-    _owner_values_(codec, shares, weights, residual, values)
-    codec.encode(values, out)
-
-
-def settle_residual_(
-    codec: Codec, shares: Sequence[Payload], weights: Weights, residual: Tensor, result: Payload
-) -> None:
-    """residual <- (mean + residual) - decode(result): the entry with `result` committed. Raises BadShareError."""
-    values = torch.empty_like(residual)
-    _owner_values_(codec, shares, weights, residual, values)
-    residual.copy_(values)
-    codec.decode(result, values)
-    residual.sub_(values)
-
-
-def _owner_values_(
-    codec: Codec, shares: Sequence[Payload], weights: Weights, residual: Tensor | None, values: Tensor
-) -> None:
-    weighted_mean_(codec, shares, weights, values)
-    if residual is not None:
-        values.add_(residual).clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
 
 
 def _checked(codec: Codec, share: Payload, numel: int, position: int) -> Tensor:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dilocoxd.errors import ConfigError
@@ -60,10 +60,6 @@ class AdaptiveState:
 
     measured: tuple[float, ...] = ()
 
-    def observe(self, limits: AdaptiveLimits, fraction: float) -> AdaptiveState:
-        """State after a committed result whose effective rank is `fraction` of the start value."""
-        return AdaptiveState((*self.measured, fraction)[-limits.window :])
-
     def decide(self, limits: AdaptiveLimits) -> tuple[int, int]:
         """(lowrank_r, inner_steps) of the next round."""
         if len(self.measured) < limits.window:
@@ -72,37 +68,6 @@ class AdaptiveState:
         grown = math.ceil(REGROWTH * mean * limits.lowrank_r)
         lowrank_r = max(limits.lowrank_r_min, min(limits.lowrank_r, grown))
         return lowrank_r, limits.coupled_steps(lowrank_r)
-
-
-@dataclass(slots=True)
-class RankMeter:
-    """Effective rank of a committed result, as a fraction of the start rank, averaged over matrices."""
-
-    lowrank_r: int
-    eps: float = 0.1
-    _fractions: list[float] = field(default_factory=list)
-
-    def add(self, singular_values: Sequence[float]) -> None:
-        """One matrix; `singular_values` of its Delta, any order."""
-        self._fractions.append(effective_rank(singular_values, self.eps) / self.lowrank_r)
-
-    def fraction(self) -> float:
-        """Mean so far in steps of 1/64, so that a last bit of an eigenvalue does not decide; 1 without matrices."""
-        if not self._fractions:
-            return 1.0
-        return min(1.0, round(64 * sum(self._fractions) / len(self._fractions)) / 64)
-
-
-def effective_rank(singular_values: Sequence[float], eps: float) -> int:
-    """Smallest k such that the k largest hold a fraction 1 - eps of the energy; 0 for a zero matrix."""
-    energies = sorted((value * value for value in singular_values), reverse=True)
-    wanted = (1 - eps) * sum(energies)
-    held = 0.0
-    for count, energy in enumerate(energies):
-        if held >= wanted:
-            return count
-        held += energy
-    return len(energies)
 
 
 def qsr_inner_steps(alpha: float, inner_lr: float, inner_steps_min: int) -> int:

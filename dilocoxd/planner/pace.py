@@ -51,15 +51,6 @@ def pace(cadence: Cadence) -> RoundUse:
     return RoundUse(round_s, steps, round_s - busy_s, exchange_s / planned_s, busy_s / round_s)
 
 
-def all_reduce_s(parameters: float, bits: int, num_sites: int, link_bit_per_s: float) -> float:
-    """Seconds of one ring all-reduce of all gradients at line rate.
-
-    >>> round(all_reduce_s(107e9, 16, 2, 1e9))
-    1712
-    """
-    return 2 * (num_sites - 1) / num_sites * parameters * bits / link_bit_per_s
-
-
 def outer_part_s(parameters: int, outer_parts: int) -> float:
     """Seconds of a core that each of so many outer parts computes in a round; they work at the same time."""
     return parameters * OUTER_NS / 1e9 / outer_parts

@@ -29,11 +29,6 @@ class AlertKind:
     expr: str = ""
     """Rule of its own, for what a daemon cannot say about itself."""
 
-    @property
-    def rule_name(self) -> str:
-        """Name of the Prometheus alert."""
-        return "Dilocoxd" + "".join(part.capitalize() for part in self.code.split("_"))
-
 
 KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import PEER_ID_FORM, Digest, PeerId, RunId, is_peer_id
+from dilocoxd.ids import PEER_ID_FORM, PeerId, RunId, is_peer_id
 from dilocoxd.site_names import NAME_CHARS_MAX, is_site_name
 from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
 from dilocoxd.wire.messages import RECORD_BYTES_MAX
@@ -146,10 +146,6 @@ def encode_signed(signed: SignedRecord) -> bytes:
 def decode_signed(data: bytes) -> SignedRecord:
     """The three parts, nothing verified yet. Raises WireError."""
     return decode_struct(SignedRecord, data, size_max=RECORD_BYTES_MAX)
-
-
-EMPTY_DIGEST: Final = Digest(bytes(32))
-"""Chain head and state digest of a peer that has no state yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.messages import MessageChannel
 from dilocoxd.swarm.streams.streams import StreamGate, unix_ms
 from dilocoxd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
+from dilocoxd.wire.records import PeerRecord
 from tests.harness.running.sites import SiteProcess
+from tests.reference.state_digest import EMPTY_DIGEST
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 

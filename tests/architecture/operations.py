@@ -69,12 +69,17 @@ def expression(kind: AlertKind) -> str:
     return kind.expr or f'dilocoxd_alert{{code="{kind.code}"}} == 1'
 
 
+def rule_name(kind: AlertKind) -> str:
+    """Name of the Prometheus alert."""
+    return "Dilocoxd" + "".join(part.capitalize() for part in kind.code.split("_"))
+
+
 def rules() -> str:
     """dilocoxd/shipped/monitoring/alerts.yml, rules for Prometheus."""
     lines = [f"# {NOTE}groups:", "  - name: dilocoxd", "    rules:"]
     for kind in KINDS:
         lines += [
-            f"      - alert: {kind.rule_name}",
+            f"      - alert: {rule_name(kind)}",
             f"        expr: {json.dumps(expression(kind))}",
             f"        for: {kind.for_s}s",
             "        labels:",
@@ -185,7 +190,7 @@ def runbook() -> str:
     ]
     lines += ["## Alerts", ""]
     for kind in KINDS:
-        told = f"`{kind.rule_name}`" + (f" after {kind.for_s} s" if kind.for_s else " at once")
+        told = f"`{rule_name(kind)}`" + (f" after {kind.for_s} s" if kind.for_s else " at once")
         lines += [
             f'### <a id="{kind.code}"></a>{kind.code}', "",
             f"{kind.summary}", "",

@@ -14,7 +14,7 @@ from dilocoxd.machines.chain import ChainView
 from dilocoxd.outer.clipping import clip_record, count_
 from dilocoxd.outer.contrary import contrary_shares
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
-from dilocoxd.outer.reduce import reduce_segment, share_norms, weighted_mean_
+from dilocoxd.outer.reduce import reduce_in_chunks, share_norms, weighted_mean_
 from dilocoxd.outer.rounding import mean_weights, participation
 from dilocoxd.wire.entry import Contribution, Entry
 from tests.conformance.vectors import floats, loaded
@@ -51,7 +51,7 @@ def test_means_have_the_bits_of_the_vectors(row: dict[str, Any]) -> None:
     weighted_mean_(codec, shares, weights, out)
     assert bits(out) == row["mean"]
     payload = bytearray(codec.payload_bytes(out.numel()))
-    reduce_segment(codec, shares, weights, floats(row["residual"]), out, payload)
+    reduce_in_chunks(codec, shares, weights, floats(row["residual"]), out.numel(), payload)
     assert payload.hex() == row["encoded_values"]
 
 

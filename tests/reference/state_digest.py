@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final
+
+from dilocoxd.ids import Digest
+
+EMPTY_DIGEST: Final = Digest(bytes(32))
+"""Chain head and state digest of a peer that has no state yet."""
 
 
 def state_digest(round_index: int, header: bytes, contents: Iterable[bytes]) -> bytes:

@@ -37,7 +37,6 @@ Answer = (
 )
 ANSWERS: Final = Answer.__args__
 STOP_GRACE_S: Final = 5.0
-OPEN_TIMEOUT_S: Final = 600.0
 
 
 class RequestRefused(WorkerError):

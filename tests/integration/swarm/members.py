@@ -20,8 +20,9 @@ from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.telemetry.catalogue import Event
 from dilocoxd.wire.messages import SegmentHeader
-from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
+from dilocoxd.wire.records import PeerRecord
 from tests.integration.swarm.sites import until
+from tests.reference.state_digest import EMPTY_DIGEST
 
 
 def a_manifest(name: str = "swarmtest") -> Manifest:

@@ -18,7 +18,8 @@ from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.streams import Admits, ServeStream, StreamGate, unix_ms
 from dilocoxd.wire.messages import PROTOCOL_MAJOR, SegmentHeader
-from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
+from dilocoxd.wire.records import PeerRecord
+from tests.reference.state_digest import EMPTY_DIGEST
 
 RUN = RunId("test-0123456789abcdef")
 

@@ -11,7 +11,8 @@ from dilocoxd.daemon.preparing import prepare
 from dilocoxd.ids import PeerId
 from dilocoxd.telemetry.catalogue import PeerLost
 from dilocoxd.telemetry.events import EventLog
-from dilocoxd.wire.records import EMPTY_DIGEST, PeerRecord
+from dilocoxd.wire.records import PeerRecord
+from tests.reference.state_digest import EMPTY_DIGEST
 from tests.unit.daemon.test_operator_side import Recorded, daemon_chain
 
 ALICE = PeerId("QmV3nFQT4Rz4oTBvXxPZrp8RV3iQWbyZAgNPJXaLiCe1")

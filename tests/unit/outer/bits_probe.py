@@ -14,8 +14,8 @@ from torch import Tensor
 from dilocoxd.compress.columns import ColumnInt, spread_for
 from dilocoxd.compress.lowrank import exact_product, pivoted_rank
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
-from dilocoxd.outer.reduce import reduce_segment, settle_residual_
 from dilocoxd.outer.rounding import mean_weights
+from tests.reference.whole_segments import reduce_segment, settle_residual_
 from tests.unit.compress.cases import VARIANTS, make
 
 NUMEL = (1 << 16) + 4096 + 333

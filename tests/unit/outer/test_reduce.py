@@ -12,12 +12,11 @@ from dilocoxd.outer.clipping import Weighing
 from dilocoxd.outer.reduce import (
     BadShareError,
     reduce_in_chunks,
-    reduce_segment,
     settle_in_chunks_,
-    settle_residual_,
     weighted_mean_,
 )
 from dilocoxd.outer.rounding import age_factor, fp32, mean_weights
+from tests.reference.whole_segments import reduce_segment, settle_residual_
 from tests.unit.compress.cases import VARIANTS, make
 
 ALL = pytest.mark.parametrize("label", list(VARIANTS))

@@ -17,14 +17,12 @@ from dilocoxd.outer.schedule import (
     AdaptiveLimits,
     AdaptiveState,
     Qsr,
-    RankMeter,
     cosine_rate,
-    effective_rank,
     measured_rank,
     qsr_inner_steps,
 )
 from dilocoxd.wire.layout import ParamSpec, make_layout
-from tests.reference.adaptive import AdaptiveRank
+from tests.reference.adaptive import AdaptiveRank, RankMeter, effective_rank, observed
 from tests.reference.engine import Engine, Recipe
 
 
@@ -32,11 +30,11 @@ def test_i13_start_values_until_the_window_is_full_then_the_mean() -> None:
     limits = AdaptiveLimits(lowrank_r=64, inner_steps=125, window=3)
     state = AdaptiveState()
     for fraction in (0.5, 0.25):
-        state = state.observe(limits, fraction)
+        state = observed(state, limits, fraction)
         assert state.decide(limits) == (64, 125)
-    state = state.observe(limits, 0.75)
+    state = observed(state, limits, 0.75)
     assert state.decide(limits) == (36, 70)
-    state = state.observe(limits, 0.5)
+    state = observed(state, limits, 0.5)
     assert state.measured == (0.25, 0.75, 0.5)
 
 
@@ -63,7 +61,7 @@ def test_i13_limits_always_hold(fractions: list[float], r: int, h: int) -> None:
         limits = AdaptiveLimits(r, h, 3, 1, 1, 2 * h, coupling)  # type: ignore[arg-type]
         state = AdaptiveState()
         for fraction in fractions:
-            state = state.observe(limits, fraction)
+            state = observed(state, limits, fraction)
             lowrank_r, steps = state.decide(limits)
             assert 1 <= lowrank_r <= r
             assert 1 <= steps <= 2 * h

@@ -13,7 +13,6 @@ from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.discovery.records import CLOCK_SKEW_MAX_MS, RecordBook, sign_record, verify_record
 from dilocoxd.wire.messages import PROTOCOL_MAJOR
 from dilocoxd.wire.records import (
-    EMPTY_DIGEST,
     PeerRecord,
     SignedRecord,
     decode_record,
@@ -22,6 +21,7 @@ from dilocoxd.wire.records import (
     encode_signed,
     record_text,
 )
+from tests.reference.state_digest import EMPTY_DIGEST
 
 RUN = RunId("demo-0123456789abcdef")
 NOW_MS = 1_800_000_000_000

@@ -14,7 +14,8 @@ from dilocoxd.machines.membership.machine import (
     Membership,
 )
 from dilocoxd.wire.messages import PROTOCOL_MAJOR
-from dilocoxd.wire.records import EMPTY_DIGEST, PEER_STATES, PeerRecord
+from dilocoxd.wire.records import PEER_STATES, PeerRecord
+from tests.reference.state_digest import EMPTY_DIGEST
 
 ME, OTHER = PeerId("QmMe"), PeerId("QmOther")
 
