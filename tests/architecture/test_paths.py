@@ -1,6 +1,9 @@
-"""The paths that docs/architecture.md tells can be walked: each file is there, and the rule breaks as told."""
+"""The paths that docs/architecture.md tells can be walked: each file is there, and the rule breaks as told. The map of
+docs/internals.md has every room, and its contracts are those of the code."""
 
+import ast
 import importlib.util
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -8,10 +11,16 @@ from types import ModuleType
 
 import pytest
 
+from dilocoxd.machines.recovery.interface.status import RecoveryStatus
+from dilocoxd.machines.recovery.machine import RecoveryMachine
+from dilocoxd.machines.round.machine import RoundMachine
+from dilocoxd.machines.round.outputs import RoundStatus
+
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 IN_PRODUCT = re.compile(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*(?:/|\.py))`")
 FILES_OF_THE_PATH_MIN = 20
+INTERNALS = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
@@ -47,6 +56,28 @@ def test_every_place_in_the_picture_of_processes_exists() -> None:
 
 def test_check_finds_a_file_that_has_moved() -> None:
     assert missing_files("`machines/round/grouping.py`, `rounds/round.py`, `rounds/`") == ["rounds/round.py", "rounds/"]
+
+
+def test_the_map_of_internals_has_every_room() -> None:
+    rows = [line.split("|")[1] for line in INTERNALS.partition("## 2.")[0].splitlines() if line.startswith("| `")]
+    told = {re.split(r"[/`{]", row.strip().lstrip("`"))[0] for row in rows}
+    rooms = {path.name for path in (ROOT / "dilocoxd").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert told == rooms
+    (machines,) = re.findall(r"`machines/\{([a-z,]+)\}/`", INTERNALS)
+    assert set(machines.split(",")) == {path.parent.name for path in (ROOT / "dilocoxd/machines").glob("*/__init__.py")}
+
+
+@pytest.mark.parametrize(("machine", "status"), [(RoundMachine, RoundStatus), (RecoveryMachine, RecoveryStatus)])
+def test_contracts_of_internals_are_those_of_the_code(machine: type, status: type) -> None:
+    (told,) = re.findall(rf"^class {machine.__name__}:(.*?)^```", INTERNALS, re.M | re.S)
+    (begin,) = re.findall(r"^ +(def __init__\(.*) -> None$", told, re.M)
+    (function,) = ast.parse(f"{begin}: ...").body
+    assert isinstance(function, ast.FunctionDef)
+    assert [one.arg for one in function.args.args[1:]] == list(inspect.signature(machine).parameters)
+    fields = re.findall(r"\w+", told.partition(f"status: {status.__name__} (")[2].partition(")")[0])
+    assert fields == list(inspect.signature(status).parameters)
+    methods = set(re.findall(r"def ([a-z]\w+)\(", told))
+    assert methods == {name for name in methods if callable(getattr(machine, name, None))}
 
 
 def test_the_stranger_reads_five_files() -> None:
