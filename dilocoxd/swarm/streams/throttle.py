@@ -15,6 +15,8 @@ SLICE_S: Final = 0.05
 SPEEDS_MAX: Final = 1024
 SPEED_EVERY_S: Final = 1.0
 """So long payloads are counted together while they follow each other without a pause."""
+NEWEST_SHARE: Final = 0.3
+"""Of the newest measurement in the smoothed speed."""
 
 
 class TokenBucket:
@@ -42,37 +44,50 @@ class _Busy:
     since: float
     num_under_way: int = 0
     num_bytes: int = 0
+    is_from_start: bool = True
+    """Nothing was under way before `since`: all that these bytes took is counted."""
 
 
 class SendingSpeeds:
     """Bytes per second to each peer of all payloads together: many are under way at once, and share the link."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        """`clock`: None: that of the running loop."""
         self.bytes_per_s: dict[PeerId, float] = {}
         """Smoothed."""
         self._busy: dict[PeerId, _Busy] = {}
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
 
     def begin(self, peer: PeerId) -> None:
         """A payload is sent; `end` follows."""
-        busy = self._busy.setdefault(peer, _Busy(asyncio.get_running_loop().time()))
+        busy = self._busy.setdefault(peer, _Busy(self._clock()))
         busy.num_under_way += 1
 
     def end(self, peer: PeerId, num_bytes: int | None) -> None:
         """It is there, and so many bytes were needed for it; None: it is not."""
-        now, busy = asyncio.get_running_loop().time(), self._busy[peer]
+        now, busy = self._clock(), self._busy[peer]
         busy.num_under_way -= 1
         if num_bytes is None:  # time in which nobody answers says nothing of the link
-            busy.since, busy.num_bytes = now, 0
+            busy.since, busy.num_bytes, busy.is_from_start = now, 0, False
         else:
             busy.num_bytes += num_bytes
         if busy.num_bytes and (not busy.num_under_way or now - busy.since >= SPEED_EVERY_S):
-            speed, known = busy.num_bytes / max(now - busy.since, 1e-6), self.bytes_per_s.get(peer)
-            self.bytes_per_s[peer] = speed if known is None else 0.7 * known + 0.3 * speed
-            busy.since, busy.num_bytes = now, 0
-            while len(self.bytes_per_s) > SPEEDS_MAX:
-                del self.bytes_per_s[next(iter(self.bytes_per_s))]
+            self._note(peer, busy, now - busy.since)
+            busy.since, busy.num_bytes, busy.is_from_start = now, 0, False
         if not busy.num_under_way:
             del self._busy[peer]
+
+    def _note(self, peer: PeerId, busy: _Busy, elapsed_s: float) -> None:
+        """What ends just behind another payload was sent before it as well: a short time counts for as little."""
+        part = 1.0 if busy.is_from_start else min(1.0, elapsed_s / SPEED_EVERY_S)
+        known = self.bytes_per_s.get(peer)
+        if known is None and part < 1.0:
+            return
+        speed = busy.num_bytes / max(elapsed_s, 1e-6)
+        share = NEWEST_SHARE * part
+        self.bytes_per_s[peer] = speed if known is None else (1 - share) * known + share * speed
+        while len(self.bytes_per_s) > SPEEDS_MAX:
+            del self.bytes_per_s[next(iter(self.bytes_per_s))]
 
     def fastest(self) -> float | None:
         """While something is sent: 0 = not known yet. None while nothing is."""

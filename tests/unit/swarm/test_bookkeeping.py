@@ -15,7 +15,7 @@ from dilocoxd.swarm.discovery.peers_file import PeersFile
 from dilocoxd.swarm.streams import throttle
 from dilocoxd.swarm.streams.guard import BAN_S, PEERS_TRACKED_MAX, STRIKES_MAX, PeerGuard
 from dilocoxd.swarm.streams.pieces import PieceSet, Region
-from dilocoxd.swarm.streams.throttle import SERVING_PAUSE_MAX_S, ServingLimit, TokenBucket
+from dilocoxd.swarm.streams.throttle import SERVING_PAUSE_MAX_S, SendingSpeeds, ServingLimit, TokenBucket
 from dilocoxd.wire.frames import PIECE_BYTES
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
@@ -168,3 +168,35 @@ async def test_serving_goes_on_at_once_when_the_exchange_ends(monkeypatch: pytes
     asyncio.get_running_loop().call_later(0.1, ends.set)
     async with asyncio.timeout(60):
         await limit.take(10_000)
+
+
+async def ended(speeds: SendingSpeeds, clock: Clock, *ends: tuple[float, int | None]) -> float:
+    """The speed after payloads that begin together and end at these times with so many bytes; 0: not known."""
+    started = clock.now
+    for _ in ends:
+        speeds.begin(PEER)
+    for at_s, num_bytes in ends:
+        clock.now = started + at_s
+        speeds.end(PEER, num_bytes)
+    return speeds.bytes_per_s.get(PEER, 0.0)
+
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("ends", "least", "most"),
+    [
+        (((2.0, 4 * MB),), 2 * MB, 2 * MB),
+        (((0.1, MB), (0.2, MB)), 9 * MB, 11 * MB),
+        (((2.0, 4 * MB), (2.001, 4 * MB)), 2 * MB, 4 * MB),
+        (((2.0, 4 * MB), (4.0, 4 * MB), (4.001, 4 * MB)), 2 * MB, 4 * MB),
+        (((2.0, None), (2.001, 4 * MB)), 0, 4 * MB),
+    ],
+    ids=["one", "short ones", "just behind the first", "just behind others", "behind one that was refused"],
+)
+async def test_payload_that_ends_just_behind_another_is_not_taken_for_a_fast_one(
+    ends: tuple[tuple[float, int | None], ...], least: float, most: float
+) -> None:
+    clock = Clock()
+    assert least <= await ended(SendingSpeeds(clock), clock, *ends) <= most
