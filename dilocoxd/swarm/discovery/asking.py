@@ -27,10 +27,12 @@ def run_asking(work: Coroutine[Any, Any, T]) -> T:
     told: list[int] = []
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_heeding(work, told))
+            answer = runner.run(_heeding(work, told))
         except asyncio.CancelledError:
             if not told:
                 raise
+        if not told:
+            return answer
     sys.exit(_SIGNALLED + told[0])
 
 

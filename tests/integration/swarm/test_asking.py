@@ -1,6 +1,7 @@
 """A newcomer that is told to end while it asks, or was given a name that does not exist."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -78,6 +79,20 @@ def test_who_takes_leave_still_has_its_helpers(handlers: None, number: signal.Si
     assert ended.value.code == 128 + number
     assert goodbyes == ["answered"]
     assert signal.getsignal(number) is before
+
+
+def test_signal_that_came_with_the_answer_is_not_lost(handlers: None) -> None:
+    """An answer that was there already is given in spite of a cancellation; the command then went on, for days."""
+
+    async def work() -> str:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "the answer"
+
+    with pytest.raises(SystemExit) as ended:
+        run_asking(work())
+    assert ended.value.code == 128 + signal.SIGTERM
 
 
 def no_name(reason: int) -> socket.gaierror:
