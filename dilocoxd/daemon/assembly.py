@@ -283,6 +283,7 @@ class Daemon:
             bootstrap=self.opened.config.network.bootstrap,
             membership=self.membership,
             height=lambda: self.ledger.chain.height,
+            had_entries=lambda: self.promises.round_at_start > 0,
             contact_error=self.swarm.contacts.last_error,
             unconfirmed=lambda: self.machine.status.unconfirmed if self.machine is not None else frozenset(),
             recovery_text=lambda: self.recovery.text,

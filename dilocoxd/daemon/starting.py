@@ -17,6 +17,10 @@ from dilocoxd.telemetry.catalogue import SwarmJoined
 from dilocoxd.telemetry.events import EventLog
 
 LOOK_S: Final = 0.2
+LOST: Final = (
+    "a site that has entries of this run: this one had some, and has lost them; if no other has any either, remove"
+    " `promise` from the run's directory to begin the run again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Surroundings:
     membership: MembershipDriver
     height: Callable[[], int]
     """Where we stand."""
+    had_entries: Callable[[], bool]
+    """Whether we took part in rounds above genesis, in this life or one before."""
     contact_error: Callable[[PeerId], str]
     """Why an address of `bootstrap` does not answer; empty: not known."""
     unconfirmed: Callable[[], Set[PeerId]]
@@ -63,13 +69,14 @@ async def meet_others(seen: Surroundings) -> None:
 async def catch_up(seen: Surroundings) -> None:
     """Return when we have caught up, or may go on without."""
     clock = asyncio.get_running_loop().time
-    state = CatchUp(is_founder=not seen.bootstrap)
+    state = CatchUp(is_founder=not seen.bootstrap, had_entries=seen.had_entries())
     while True:
         live = {view.peer: int(view.height) for view in seen.membership.views() if view.is_live}
         unconfirmed = seen.unconfirmed()
         if state.may_begin(seen.height(), live, unconfirmed, clock()):
             return
-        reason = _reason(seen.recovery_text(), live, unconfirmed)
+        is_lost = seen.had_entries() and not any((seen.height(), *live.values()))
+        reason = LOST if is_lost else _reason(seen.recovery_text(), live, unconfirmed)
         seen.lifecycle.enter("catching_up", f"{reason} (to height {state.target})")
         await asyncio.sleep(LOOK_S)
 

@@ -39,6 +39,8 @@ class PromiseFile:
         self._reverts_path = directory / "reverts"
         self._path = directory / "promise"
         self._payload_path = directory / "promise.payload"
+        self.round_at_start = 0
+        """Of the last promise of the daemon's last life, once that is loaded; 0: there was none."""
 
     async def save(
         self,
@@ -149,6 +151,7 @@ class PromiseFile:
             raise StoreError(
                 f"{self._path} is damaged ({error}); remove it if no other site is in the middle of a round"
             ) from error
+        self.round_at_start = int(promise.round)
         return KeptPromise(promise, promise.entry is not None and self._restore(promise, result_fd, payloads))
 
     def _restore(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> bool:

@@ -18,12 +18,15 @@ class CatchUp:
     A peer whose chain recovery could not take does not count: with a height that it only claims it could else keep
     everybody from training for ever. If all that are ahead fall silent meanwhile, a peer with entries of its own goes
     on alone after a while; one without any does not, or it would begin a second run from genesis each time the network
-    fails it at the wrong moment. `is_founder`: it was told of nobody, the run may be its own.
+    fails it at the wrong moment. `is_founder`: it was told of nobody, the run may be its own. `had_entries`: it took
+    part in rounds above genesis: without an entry now it has lost them, and waits for somebody who has some. Else sites
+    that all lost them, or the only one, would begin the run again as if nothing had been trained.
     """
 
-    def __init__(self, *, is_founder: bool) -> None:
+    def __init__(self, *, is_founder: bool, had_entries: bool = False) -> None:
         self.target = 0
         self._is_founder = is_founder
+        self._had_entries = had_entries
         self._seen: dict[PeerId, int] = {}
         self._alone_since: float | None = None
 
@@ -34,7 +37,8 @@ class CatchUp:
         believed = {peer: claimed for peer, claimed in live.items() if peer not in unconfirmed}
         best = max(believed.values(), default=0)
         self.target = max([claimed for peer, claimed in self._seen.items() if peer not in unconfirmed], default=0)
-        if height >= self.target and (height > 0 or believed or self._is_founder):
+        may_be_first = (bool(believed) or self._is_founder) and not self._had_entries
+        if height >= self.target and (height > 0 or may_be_first):
             return True
         if best > height:
             self._alone_since = None

@@ -1,5 +1,6 @@
 """What a site has of a snapshot is not fetched: its own damaged file, its own wrong state, a download that was torn."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from dilocoxd.daemon.chain.snapshots import usable_snapshots
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest
 from dilocoxd.machines.round.inputs import RecoveryFinished
+from dilocoxd.store import snapshots
 from dilocoxd.store.snapshots import (
     ANCHOR_NAME,
     CHUNK_BYTES,
@@ -114,6 +116,22 @@ async def test_nothing_is_cut_for_a_worker_that_fails(world: World, monkeypatch:
     usable = usable_snapshots(world.snapshots, world.ledger.log)
     with pytest.raises(StoreError, match="no memory"):
         await world.ledger.open(MAPS, usable, may_fetch=True)
+    assert world.ledger.log.height == HEIGHT and list_rounds(world.snapshots) == [NUMBER]
+
+
+async def test_nothing_is_cut_for_what_we_may_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a start as another user: nothing of it is damaged."""
+
+    def refused(*_: object) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    async def fails(directory: str, **rest: object) -> None:
+        raise StoreError("Permission denied")
+
+    monkeypatch.setattr(snapshots, "hash_some_chunks", refused)
+    monkeypatch.setattr(world.site, "load_state", fails)
+    with pytest.raises(StoreError, match="Permission denied"):
+        await world.ledger.open(MAPS, usable_snapshots(world.snapshots, world.ledger.log), may_fetch=True)
     assert world.ledger.log.height == HEIGHT and list_rounds(world.snapshots) == [NUMBER]
 
 

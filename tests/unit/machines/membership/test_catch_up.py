@@ -1,5 +1,7 @@
 """When a starting peer has caught up enough to train."""
 
+import pytest
+
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.membership.catch_up import MEET_PATIENCE_S, CatchUp
 
@@ -38,6 +40,15 @@ def test_l18_who_has_no_entries_and_was_told_of_others_never_begins_alone() -> N
     assert not state.may_begin(0, stand(), NOBODY, 0.0), "who answered first is gone already"
     assert not state.may_begin(0, stand(), NOBODY, 1000.0)
     assert state.may_begin(0, stand(0), NOBODY, 1001.0), "somebody else begins as well"
+
+
+@pytest.mark.parametrize("is_founder", [True, False])
+def test_who_has_lost_its_entries_does_not_begin_the_run_again(is_founder: bool) -> None:
+    state = CatchUp(is_founder=is_founder, had_entries=True)
+    assert not state.may_begin(0, stand(), NOBODY, 0.0)
+    assert not state.may_begin(0, stand(0, 0), NOBODY, 1000.0), "they have lost theirs as well"
+    assert not state.may_begin(0, stand(7), NOBODY, 1001.0)
+    assert state.may_begin(7, stand(7), NOBODY, 1002.0)
 
 
 def test_peer_with_entries_of_its_own_goes_on_alone_after_a_while() -> None:
