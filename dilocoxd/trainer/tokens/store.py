@@ -58,7 +58,8 @@ class _Mapped:
 
     def read(self, start: int, count: int) -> Ids:
         """`count` ids from `start` on, a copy. Raises ConfigError if the file was cut off since."""
-        return self.rows(np.asarray([start]), count)[0]
+        found: Ids = self.rows(np.asarray([start]), count)[0]
+        return found
 
     def rows(self, starts: Ids, count: int) -> Ids:
         """`count` ids from each of `starts` on, a copy, int64 [N, count]. Raises ConfigError as `read`."""
