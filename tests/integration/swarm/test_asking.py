@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -18,6 +19,8 @@ from dilocoxd.swarm.discovery import bootstrap
 from dilocoxd.swarm.discovery.asking import run_asking
 from dilocoxd.swarm.discovery.bootstrap import Access, JoinError, fetch_manifest
 from tests.harness.running.run_directories import free_port
+from tests.integration.swarm.members import Member, a_manifest, running
+from tests.integration.swarm.sites import until
 
 HANG_S = 900.0
 TOLD = """
@@ -120,3 +123,25 @@ def test_a_name_that_does_not_exist_is_said_at_once(monkeypatch: pytest.MonkeyPa
     assert asked.count("later.example") == 2
     with pytest.raises(JoinError):  # the other address may lead to somebody yet
         fetch_manifest(Access(("gone.example", f"127.0.0.1:{free_port()}"), 0.2, told.append))
+
+
+@pytest.mark.processes
+async def test_a_site_that_runs_goes_on_asking_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have started before its name server: the name does not exist at first."""
+    manifest, asked = a_manifest(), 0
+    a = Member(tmp_path / "a", manifest)
+
+    async def resolve(loop: object, host: str, *_: object, **__: object) -> object:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise no_name(socket.EAI_NONAME)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))]
+
+    async with running(a):
+        port = (await a.swarm.node.addresses())[0].split("/")[4]
+        b = Member(tmp_path / "b", manifest, bootstrap=(f"later.example:{port}",))
+        monkeypatch.setattr(type(asyncio.get_running_loop()), "getaddrinfo", resolve)
+        async with running(b):
+            await until(lambda: b.knows(a), "b to find a by its name")
+    assert asked > 1
