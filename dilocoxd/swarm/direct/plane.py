@@ -18,7 +18,7 @@ from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_pe
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
-from dilocoxd.swarm.direct.turns import Exchange
+from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
 from dilocoxd.wire.frames import FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
@@ -260,7 +260,7 @@ class DataPlane:
                 route.keep(link, protocol, now, self._most)
 
         route.used.add(link)
-        stream = Exchange(
+        stream = DataStream(
             route.peer, link, self.progress_timeout_s, on_written=route.slots.release, on_over=over
         )  # fmt: skip
         return stream

@@ -14,7 +14,7 @@ from dilocoxd.swarm.streams.streams import FrameStream
 from dilocoxd.wire.frames import Frame, FrameKind
 
 
-class Exchange(FrameStream):
+class DataStream(FrameStream):
     """One exchange on a data connection, behind those that it carries already."""
 
     def __init__(
