@@ -20,7 +20,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
-from dilocoxd.swarm.streams.throttle import SendingSpeeds
+from dilocoxd.swarm.streams.throttle import SendingPlace, SendingSpeeds
 from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
@@ -287,13 +287,13 @@ class BulkSender:
         gate = self._gate_to(peer)
 
         async def lane() -> None:
+            place = SendingPlace(gate)
             try:
-                with contextlib.ExitStack() as place:
-                    await gate.acquire()
-                    place.callback(gate.release)
-                    results.append(await self._run_lane(sending, place.close))
+                results.append(await self._run_lane(sending, place))
             except (PeerError, WireError, StoreError) as error:
                 results.append(error)
+            finally:
+                place.leave()
 
         async with asyncio.TaskGroup() as group:
             for number in range(num_lanes):
@@ -311,18 +311,18 @@ class BulkSender:
             raise reason if isinstance(reason, PeerError) else PeerError(f"{peer}: {reason}")
         return False
 
-    async def _run_lane(self, sending: _Sending, leave: Callable[[], None]) -> bool:
-        """`leave`: gives the lane's place to the next one, once all is written that others need not wait for."""
+    async def _run_lane(self, sending: _Sending, place: SendingPlace) -> bool:
+        """In its place from when a stream is opened until all is written that others need not wait for."""
         source = sending.source
 
         async def written(stream: FrameStream) -> None:
             await stream.write(FrameKind.FINISHED)
             if stream.on_written is not None:
                 stream.on_written()
-                leave()
+                place.leave()
 
         stream, (holding, is_finished) = await self._gate.ask(
-            sending.peer, PROTOCOL_BULK, lambda stream: self._offer(stream, sending, written)
+            sending.peer, PROTOCOL_BULK, lambda stream: self._offer(stream, sending, written), place.enter
         )
         try:
             missing = PieceSet.from_bytes(holding.message, source.num_pieces).missing()

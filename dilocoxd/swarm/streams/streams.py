@@ -90,8 +90,7 @@ class FrameStream:
         """It is an exchange on a connection that was there before, without one on it for a while."""
         self.on_refused: Callable[[Refused], None] = lambda refused: None
         """Told before `read` raises it."""
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        self.bytes_sent = self.bytes_received = 0
 
     @property
     def is_stale(self) -> bool:
@@ -127,8 +126,7 @@ class FrameStream:
             self.bytes_received += count
             if filled < length:
                 self._hold(count)
-        if filled < len(data):
-            del data[filled:]
+        del data[filled:]
         return data
 
     async def _read_some(self, data: bytearray, filled: int, length: int) -> int:
@@ -199,8 +197,7 @@ class FrameStream:
             await self._write_bytes(b"".join((prelude, *parts)))
             return
         await self._write_bytes(prelude)
-        for part in parts:
-            view = memoryview(part)
+        for view in map(memoryview, parts):
             for start in range(0, len(view), WRITE_BYTES):
                 await self._write_bytes(view[start : start + WRITE_BYTES])
 
@@ -238,6 +235,7 @@ class FrameStream:
 
 
 ServeStream = Callable[[FrameStream, Hello], Awaitable[None]]
+Enter = Callable[[], Awaitable[None]]
 Admits = Literal["everybody", "visitors", "members"]
 """For whom a stream protocol is; who does not know the run yet may be a visitor, never a member."""
 
@@ -303,11 +301,13 @@ class StreamGate:
             self.on_turned_away(peer, refused.proof)
 
     async def ask(
-        self, peer: PeerId, protocol: str, request: Callable[[FrameStream], Awaitable[T]]
+        self, peer: PeerId, protocol: str, request: Callable[[FrameStream], Awaitable[T]], enter: Enter | None = None
     ) -> tuple[FrameStream, T]:
         """A stream to `peer`, and what `request` wrote and read on it; on another one if the first was stale. Who asks
-        closes it. Raises PeerError, WireError."""
+        closes it. `enter` is awaited before each. Raises PeerError, WireError."""
         while True:  # only so many connections rest
+            if enter is not None:
+                await enter()
             with contextlib.ExitStack() as ends:
                 ends.callback((stream := await self.open(peer, protocol)).close)
                 try:

@@ -94,6 +94,26 @@ class SendingSpeeds:
         return max(self.bytes_per_s.values(), default=0.0) if self._busy else None
 
 
+class SendingPlace:
+    """Of one payload, or part of one, among those that are written to a peer at a time."""
+
+    def __init__(self, gate: asyncio.Semaphore) -> None:
+        self._gate = gate
+        self._is_held = False
+
+    async def enter(self) -> None:
+        """Take it, unless it is held."""
+        if not self._is_held:
+            await self._gate.acquire()
+            self._is_held = True
+
+    def leave(self) -> None:
+        """Give it to the next one, unless that is done."""
+        if self._is_held:
+            self._is_held = False
+            self._gate.release()
+
+
 class ServingLimit:
     """What serving (manifest, chain, snapshots) may send: a bucket of its own, and little while an exchange sends."""
 

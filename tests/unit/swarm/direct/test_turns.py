@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.errors import PeerError, WireError
-from dilocoxd.swarm.streams.bulk import RECEIPT_COMPLETE, BulkSender
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.streams.bulk import LANES_PER_PEER, RECEIPT_COMPLETE, BulkSender
 from dilocoxd.swarm.streams.pieces import PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
@@ -148,3 +149,44 @@ async def test_who_gives_up_behind_others_leaves_them_their_answers(tmp_path: Pa
                 receiver.answers.release()
             assert await send(sender, b, 2, payload) == ""
         assert a.plane.counts["links_opened"] == 2, "nothing follows who gave up"
+
+
+class SlowStreams:
+    """A p2pd that never gets a stream open; counts how many are asked for at the same time."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    async def open_stream(
+        self, peer: PeerId, protocol: str, *, timeout_s: float = 10.0
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.num_asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets that")
+
+
+async def test_payloads_that_are_sent_again_hold_no_more_memory_than_others(tmp_path: Path, payload: Region) -> None:
+    """Those whose connection ended had left their places, and all of them went over p2pd at once."""
+    payload, num_payloads = replace(payload, length=1000), LANES_PER_PEER + 3
+    async with two(tmp_path, most=1) as (a, b):
+
+        async def silent(stream: FrameStream, hello: Hello) -> None:
+            await asyncio.Event().wait()
+
+        b.answer, streams = silent, SlowStreams()
+        sender, a.gate._node = BulkSender(a.gate), streams
+        async with asyncio.TaskGroup() as group:
+            sent = [group.create_task(send(sender, b, segment, payload)) for segment in range(num_payloads)]
+            await until_written(sender, num_payloads, payload)
+            route = a.plane._routes[b.identity.peer_id]
+            (link,) = route.used
+            route.is_open = False  # its port no longer answers
+            link.abort()
+            async with asyncio.timeout(PATIENCE_S):
+                while streams.num_asked < LANES_PER_PEER:
+                    await asyncio.sleep(0.01)
+            for _ in range(100):  # whoever is not held back is there by then
+                await asyncio.sleep(0)
+            assert streams.num_asked == LANES_PER_PEER
+            for task in sent:
+                task.cancel()
