@@ -197,7 +197,7 @@ class FrameStream:
             await self._write_bytes(b"".join((prelude, *parts)))
             return
         await self._write_bytes(prelude)
-        for view in map(memoryview, parts):
+        for view in (memoryview(part) for part in parts):
             for start in range(0, len(view), WRITE_BYTES):
                 await self._write_bytes(view[start : start + WRITE_BYTES])
 
