@@ -67,8 +67,6 @@ CAPS: Final = {
     "swarm/streams/room.py StreamRoom._bytes": "open streams: streams_all",
     "swarm/streams/room.py StreamRoom._places": "streams_all",
     "swarm/streams/room.py StreamRoom._streams": "open streams: streams_all",
-    "swarm/streams/throttle.py SendingSpeeds._busy": "peers to which payloads are under way",
-    "swarm/streams/throttle.py SendingSpeeds.bytes_per_s": "SPEEDS_MAX",
 }
 """Place -> the constant or the fact that bounds it."""
 
