@@ -3,7 +3,7 @@
 Every row is one run of the standard convergence task on the engine: f of M sites attack, one codec, one defence. The
 figure is the validation loss of the shared model against that of the run in which all M are honest and nothing is
 clipped. Rows that are in OUT are not repeated; the most telling ones come first. `--once`: one attack, two rounds, for
-CI. `--page`: write what RESULTS holds into docs/lab/benchmarks.md, and run nothing. Source of attacks: ALIE arXiv
+CI. `--page`: write what RESULTS hold into docs/lab/benchmarks.md, and run nothing. Source of attacks: ALIE arXiv
 1902.06156; min-max NDSS 2021 (Shejwalkar and Houmansadr).
 """
 
@@ -44,9 +44,14 @@ CODECS = {
 }
 DEFENCES = ("none", "clip", "drop", "centered", "both")
 """drop (the default of a run): clip, and contrary shares are left out; both: centered clipping and that."""
-RESULTS = Path(__file__).parent / "results" / "liars.json"
+DENSE = ("int4", "int2")
+"""Centered clipping is for them: a top-k share is zero where another site's is not, a low-rank one has no vector."""
+RESULTS = {
+    name: Path(__file__).parent / "results" / file
+    for name, file in (("small", "liars.json"), ("toy", "liars-toy.json"))
+}
+"""By task."""
 PAGE = Path(__file__).parents[3] / "docs" / "lab" / "benchmarks.md"
-BLOCK = re.compile(r"(<!-- liars -->\n).*?(\n<!-- /liars -->)", re.DOTALL)
 Updates = Mapping[str, Tensor]
 Attack = Callable[["Liars", Updates, Tensor], Tensor]
 
@@ -130,7 +135,12 @@ def cases() -> list[Case]:
     rows = list(itertools.product(((1, 4), (2, 8), (1, 8)), CODECS))
     for (f, m), codec in sorted(rows, key=lambda row: row[1] != "int4" and row[0] != (1, 4)):
         found += [Case(codec, defence, f, m, attack) for attack in ATTACKS for defence in DEFENCES]
-    return [case for case in found if case.defence not in ("centered", "both") or case.codec in ("int4", "int2")]
+    return [case for case in found if is_possible(case)]
+
+
+def is_possible(case: Case) -> bool:
+    """There is such a defence for this codec."""
+    return case.defence not in ("centered", "both") or case.codec in DENSE
 
 
 def run_case(start: Start, case: Case, rounds: int) -> float:
@@ -176,7 +186,8 @@ def report(rows: list[dict[str, object]]) -> str:
     keys = {(c.liars, c.sites, c.attack, c.codec) for c in losses}
     for f, m, attack, codec in sorted(keys, key=_place):
         honest = losses.get(Case(codec, "none", 0, m))
-        cells = [_percent(losses.get(Case(codec, d, f, m, attack)), honest) for d in DEFENCES]
+        row = [Case(codec, defence, f, m, attack) for defence in DEFENCES]
+        cells = [_percent(losses.get(case), honest) if is_possible(case) else "n/a" for case in row]
         lines.append(f"| {f}/{m} | {attack or '-'} | {codec} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -186,9 +197,10 @@ def _place(key: tuple[int, int, str, str]) -> tuple[int, ...]:
     return f, m, ["", *ATTACKS].index(attack), list(CODECS).index(codec)
 
 
-def rendered(page: str, rows: list[dict[str, object]]) -> str:
-    """The page with the table of these rows."""
-    return BLOCK.sub(lambda found: f"{found[1]}{report(rows)}{found[2]}", page)
+def rendered(page: str, task: str, rows: list[dict[str, object]]) -> str:
+    """The page with the table of these rows, which this task gave."""
+    block = re.compile(rf"(<!-- liars {task} -->\n).*?(\n<!-- /liars {task} -->)", re.DOTALL)
+    return block.sub(lambda found: f"{found[1]}{report(rows)}{found[2]}", page)
 
 
 def _percent(loss: float | None, honest: float | None) -> str:
@@ -209,8 +221,9 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only write the page of what was measured")
     arguments = parser.parse_args()
     if arguments.page:
-        rows = json.loads(RESULTS.read_text(encoding="utf-8"))
-        PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        for name, path in RESULTS.items():
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), name, rows), encoding="utf-8")
         return
     torch.set_num_threads(1)
     wanted, rounds = cases(), arguments.rounds

@@ -8,6 +8,7 @@ kernel's count: HELLOs, votes and records too. Payloads have 4 kB here.
 They share the cores with whatever else runs, which is why the ratio counts and not the figures.
 `sum`: what the owner of a segment does with that many real shares, on and off by turns in one process, and the bytes of
 a result. Nobody lies. Targets: TRUST, introduction of the design.
+`--json OUT` keeps the rows, with date and load; `--page` writes what RESULTS holds into docs/lab/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import re
 import statistics
 import sys
 import tempfile
@@ -36,6 +39,9 @@ from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 
 PATIENCE_S = 600.0
+RESULTS = Path(__file__).parent / "results" / "cost.json"
+PAGE = Path(__file__).parents[3] / "docs" / "lab" / "benchmarks.md"
+BLOCK = re.compile(r"(<!-- cost of trust -->\n).*?(\n<!-- /cost of trust -->)", re.DOTALL)
 OFF = ("--set", "admission.mode=open", "--set", "admission.probation_rounds=0", "--set", "aggregation.norm_clip=false")
 KAPPA = 2.5
 PEERS_MAX = 16
@@ -161,6 +167,27 @@ def sums(count: int, elements: int, repetitions: int, codec_name: str) -> dict[s
     return {"codec": codec_name, "cpu_ms": best, "ratio": ratios | {"bytes": round(1 + more, 5)}}
 
 
+def report(rows: list[dict[str, Any]]) -> str:
+    """Markdown: on / off of each size."""
+    names = ["sites", "date, load", "rounds", "contributors", "round time, s", "CPU a site and round, s"]
+    names += ["payloads, bytes", "all that p2pd writes, bytes", "an owner's sum, CPU ms"]
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    for row in rows:
+        on, off, ratio = (row["swarm"][name] for name in ("on", "off", "ratio"))
+        cells = [row["sites"], f"{row['date']}, {row['load']:.0f}"]
+        cells += [f"{on[name]} / {off[name]}" for name in ("rounds", "contributors")]
+        cells += [f"{on[n]} / {off[n]} (x {ratio[n]})" for n in ("round_s", "cpu_s", "bytes", "written")]
+        summed = row["sum"]
+        cells.append(f"{summed['cpu_ms']['on']} / {summed['cpu_ms']['off']} (x {summed['ratio']['cpu']})")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def rendered(page: str, rows: list[dict[str, Any]]) -> str:
+    """The page with the table of these rows."""
+    return BLOCK.sub(lambda found: f"{found[1]}{report(rows)}{found[2]}", page)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.trust.cost", description=__doc__)
     parser.add_argument("--sites", default="2,4,8,16")
@@ -169,13 +196,23 @@ def main() -> int:
     parser.add_argument("--elements", type=int, default=1 << 20, help="of the segment that is summed")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--codec", default="int4")
+    parser.add_argument("--json", type=Path, help="add the rows to this file")
+    parser.add_argument("--page", action="store_true", help="only write the page of what was measured")
     options = parser.parse_args()
+    if options.page:
+        rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+        PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        return 0
     for count in map(int, options.sites.split(",")):
-        row: dict[str, Any] = {"sites": count}
+        row: dict[str, Any] = {"sites": count, "date": time.strftime("%Y-%m-%d", time.gmtime())}
         row["sum"] = sums(count, options.elements, options.repetitions, options.codec)
         with tempfile.TemporaryDirectory() as folder:
             row["swarm"] = swarms(Path(folder), count, options.phase_s, options.rounds)
+        row["load"] = round(os.getloadavg()[0], 1)
         print(json.dumps(row), flush=True)
+        if options.json is not None:
+            kept = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else []
+            options.json.write_text(json.dumps([*kept, row], indent=1) + "\n", encoding="utf-8")
     return 0
 
 

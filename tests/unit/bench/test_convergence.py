@@ -19,6 +19,7 @@ from tests.bench.convergence.presets import ALL_REDUCE, PRESETS, resolve
 from tests.bench.convergence.report import bytes_table, table
 from tests.bench.convergence.sites import TASKS, Task
 from tests.bench.convergence.study import Results, Start, next_phase, run_preset
+from tests.bench.trust import cost
 
 WORDS = ("the", "anchor", "moves", "when", "peers", "agree", "and", "every", "site", "trains", "on")
 LIARS = (
@@ -146,10 +147,11 @@ def test_the_table_of_bytes_has_a_line_per_preset(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_table_of_liars_is_what_was_measured() -> None:
-    page, rows = PAGE.read_text(encoding="utf-8"), json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert rendered(page, rows) == page, "python -m tests.bench.convergence.liars --page"
-    assert rendered(page, rows[1:]) != page
+@pytest.mark.parametrize("name", RESULTS)
+def test_table_of_liars_is_what_was_measured(name: str) -> None:
+    page, rows = PAGE.read_text(encoding="utf-8"), json.loads(RESULTS[name].read_text(encoding="utf-8"))
+    assert rendered(page, name, rows) == page, "python -m tests.bench.convergence.liars --page"
+    assert rendered(page, name, rows[1:]) != page
 
 
 def test_liars_break_a_plain_mean_and_are_held_back_by_clipping(task: Task) -> None:
@@ -168,3 +170,9 @@ def test_liars_break_a_plain_mean_and_are_held_back_by_clipping(task: Task) -> N
     assert none == "diverged" or none.startswith("+"), line
     assert clip.startswith("+"), line
     assert centered.startswith("+"), line
+
+
+def test_table_of_what_trust_costs_is_what_was_measured() -> None:
+    page, rows = cost.PAGE.read_text(encoding="utf-8"), json.loads(cost.RESULTS.read_text(encoding="utf-8"))
+    assert cost.rendered(page, rows) == page, "python -m tests.bench.trust.cost --page"
+    assert cost.rendered(page, rows[1:]) != page
