@@ -21,7 +21,7 @@ RUN = ("--set", "aggregation.drop_contrary=false", "--set", "data.validation_seq
 SITE = ("--set", "workers.without_one_every=1")
 
 
-@pytest.mark.remedy(f"alert:{CODE}")
+@pytest.mark.remedy("alert:harmful_contribution")
 def test_who_undoes_what_others_learn_is_named_by_held_out_text_and_can_be_kept_out(tmp_path: Path) -> None:
     """Two sites are enough: each looks at its own contributions too, and those help."""
     write_corpus(tmp_path)

@@ -115,7 +115,7 @@ def history(
 
 def buffers_of(site: Site) -> dict[str, bytes]:
     """All that is not each part's own."""
-    own = (local_buffers.UNDO, local_buffers.JOURNAL)
+    own = (local_buffers.UNDO, local_buffers.JOURNAL, local_buffers.LEFT_OUT)  # of one worker alone (ADR 39)
     return {b.name: site.worker.read(b.name) for b in site.worker.described.buffers if b.name not in own}  # type: ignore[union-attr]
 
 
@@ -353,7 +353,7 @@ def killed(folder: Path, part: int, crash: Crash) -> tuple[list[Any], int]:
     seen.append(files_of(folder / "1"))
     seen.append(told(worker.do(LoadState, str(folder / "0"))))
     # Whoever dies when it has formed does not give PHASE back: its pages are idle until the next CopyBase.
-    own = (local_buffers.UNDO, local_buffers.JOURNAL, local_buffers.PHASE)
+    own = (local_buffers.UNDO, local_buffers.JOURNAL, local_buffers.PHASE, local_buffers.LEFT_OUT)
     seen += [worker.read(buffer.name) for buffer in plan.described().buffers if buffer.name not in own]
     worker.close()
     return seen, worker.deaths
