@@ -104,7 +104,7 @@ ROWS: Final = (
         "init tiny --host 127.0.0.1 --port 4002 --dir new", "export DILOCOXD_NETWORK__PORT=4001"),
     Row("cli/overrides.py", "give an address of this machine", "init tiny --host 203.0.113.9 --port 0 --dir new",
         f"{INIT} new"),
-    Row("cli/plan.py", "leave it out, plan takes of it only parallel and workers",
+    Row("cli/plan.py", "leave it out, plan takes of it only",
         "plan tiny --link 10M --sites 2 --set network.port=1", "plan tiny --link 10M --sites 2"),
     Row("cli/configuration/editing.py", "change the file by hand", "config set run network.port=4002",
         "$ sed -i s/4001/4002/ run/site.toml\nconfig show run network.port",
