@@ -62,6 +62,11 @@ def built_run_of(path: Path, instead: str) -> StoredRun:
 
 def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> TokenizerFiles:
     """Files of the run's tokenizer. Raises ConfigError with what to do if they are not on this machine."""
+    if run.run_dir is not None and not run.rounds() and not run.run_dir.events.is_file():
+        raise ConfigError(
+            f"{run.run_dir.path}: this run was never started here, so no model is in it yet; begin with"
+            f" `dilocoxd run {run.run_dir.path}`"
+        )
     if given is not None:
         found = TokenizerFiles(given)
         if not found.path.is_file():
@@ -72,11 +77,6 @@ def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> Toke
     own = run.run_dir.path / "tokenizer" if run.run_dir is not None else run.snapshots
     found_here = find_tokenizer(own, where, sha256)
     if found_here is None:
-        if run.run_dir is not None and not run.rounds() and not run.run_dir.events.is_file():
-            raise ConfigError(
-                f"{run.run_dir.path}: this run was never started here, so no model is in it yet; begin with"
-                f" `dilocoxd run {run.run_dir.path}`"
-            )
         named = f" (sha256 {sha256[:16]})" if sha256 else ""
         raise ConfigError(
             f"the tokenizer of {run.manifest.run_id}{named} is neither in {own} nor in"
