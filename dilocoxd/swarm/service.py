@@ -6,7 +6,6 @@ together: kademlia.Node (p2pd), StreamGate (who may talk), MessageChannel, BulkS
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -105,7 +104,6 @@ class Swarm:
         self.fetch_client = FetchClient(self.gate)
         self.fetch_client.on_bad = self._rejections.count
         self._file = PeersFile(settings.peers_json)
-        self._saving = threading.Lock()
         places = Whereabouts(tuple(parse_address(text) for text in settings.bootstrap), self.book, self._file)
         self.contacts = Contacts(self.node, self.gate, places, self._on_contact, emit)
         self.gate.on_turned_away = self._on_turned_away
@@ -240,10 +238,9 @@ class Swarm:
                 self._emit(raised("peers_json", str(error)))
 
     def _save_files(self) -> None:
-        with self._saving:  # who is ended while a thread writes goes on to the last save at once
-            self._file.save()
-            if self.admissions is not None:
-                self.admissions.save()
+        with self._file.saving:  # who is ended while a thread writes goes on to the last save at once
+            for file in filter(None, (self._file, self.admissions)):
+                file.save()
 
     # ---- records ----------------------------------------------------------------------------------------------
 

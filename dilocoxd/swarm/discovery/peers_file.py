@@ -7,6 +7,7 @@ import base64
 import binascii
 import contextlib
 import json
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,8 @@ class PeersFile:
     path: Path
     incarnation: int = 0
     peers: dict[PeerId, Remembered] = field(default_factory=dict)
+    saving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Held by who writes: two at once take each other's temporary file."""
 
     def load(self) -> str:
         """Fill from the file. Returns why the file could not be used (it is set aside), or an empty text."""
