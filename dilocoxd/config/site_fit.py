@@ -14,9 +14,8 @@ from dilocoxd.errors import ConfigError
 
 _CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
 """Fields of [parallel] that say how trainers cut a model."""
-
 OUTER_PARTS_MAX: Final = 64
-"""Of a site, on all its machines."""
+"""Of a site, on all its machines; wire/placement.py has it too, for it lies above (a test compares them)."""
 
 
 def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:

@@ -238,12 +238,12 @@ class Swarm:
                 self._emit(raised("peers_json", str(error)))
 
     def _save_files(self) -> None:
-        with self._file.saving:  # who is ended while a thread writes goes on to the last save at once
-            self._file.save()
-            if self.admissions is not None:
-                self.admissions.save()
+        self._file.save()
+        if self.admissions is not None:
+            self.admissions.save()
 
     # ---- records ----------------------------------------------------------------------------------------------
+
     async def _look_up_addresses(self) -> None:
         try:
             self._addresses = tuple(dict.fromkeys((*await self.node.addresses(), *self.public)))

@@ -5,9 +5,25 @@ Types as in the catalogue. Source: protocol/08-compression.md (C9), X13; protoco
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dilocoxd.telemetry.catalogue import Event, Level
+
+NAMED_MAX: Final = 4
+"""Sites that the text of an alert names."""
+
+
+def name_newest(texts: dict[str, str], peer: str, text: str) -> None:
+    """Keep a sentence of each site for the text of an alert: the newest last; the oldest is forgotten."""
+    texts.pop(peer, None)
+    texts[peer] = text
+    while len(texts) > NAMED_MAX:
+        del texts[next(iter(texts))]
+
+
+def newest_first(texts: dict[str, str]) -> str:
+    """The text of that alert."""
+    return "; ".join(reversed(texts.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

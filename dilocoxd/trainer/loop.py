@@ -281,7 +281,7 @@ class TrainingLoop:
         num_done = 0
         for name, batches in self._validation.items():
             losses = self._training.pipeline.losses(batches, partial(self._report_evaluation, num_done))
-            found[name] = BatchLosses.of(losses, [targets_BT for _, targets_BT in batches])
+            found[name] = BatchLosses.of(losses, batches)
             num_done += len(batches)
         return found
 

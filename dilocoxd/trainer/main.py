@@ -205,8 +205,7 @@ def interfaces(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], document_end: int | None) -> Pipeline:
-    for name, value in interfaces(environment).items():
-        os.environ.setdefault(name, value)
+    os.environ.update(interfaces(environment))
     device = torch.device(device_of(settings))
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -239,18 +239,12 @@ class Pipeline:
         """Of the site's batch what this rank reads."""
         return rows[self.place.reader :: self.config.readers].contiguous() if self.config.readers > 1 else rows
 
-    def evaluate(
-        self, batches: Sequence[tuple[Tensor, Tensor]], report: Callable[[int], None] = lambda _: None
-    ) -> float:
-        """Mean loss over the targets that count in ``batches`` of (ids, targets), on all ranks; 0 if there are none."""
-        wanted = sum(share_trained(targets_BT) for _, targets_BT in batches)
-        return sum(self.losses(batches, report)) / max(wanted, 1e-12)
-
     @torch.no_grad()
     def losses(
         self, batches: Sequence[tuple[Tensor, Tensor]], report: Callable[[int], None] = lambda _: None
     ) -> list[float]:
-        """Of each batch its mean loss times the part of its targets that count, on all ranks.
+        """Of each of ``batches`` of (ids, targets) its mean loss times the part of its targets that count, on all
+        ranks; ``BatchLosses`` makes means of them.
 
         Own forward pass: schedules freeze shapes. ``report`` is told the number of batches done.
         """

@@ -22,6 +22,7 @@ from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig
 from dilocoxd.models import init_parameter, init_std
 from dilocoxd.trainer.data import prepare
+from dilocoxd.trainer.data.held_out import BatchLosses
 from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.pipeline import Pipeline
@@ -82,7 +83,8 @@ def learn(settings: StageSettings, steps_max: int) -> dict[str, Any]:
         for _ in range(min(EVALUATE_EVERY, steps_max - training.progress.global_step)):
             step(training, order)
         spent += time.process_time() - started
-        curve.append((training.progress.global_step, round(spent, 2), round(training.pipeline.evaluate(validation), 3)))
+        loss, _ = BatchLosses.of(training.pipeline.losses(validation), validation).mean
+        curve.append((training.progress.global_step, round(spent, 2), round(loss, 3)))
         if curve[-1][2] < 0.9 * entropy:
             break
     parameters = sum(param.numel() for _, param in training.pipeline.parameters())

@@ -61,7 +61,8 @@ def built_run_of(path: Path, instead: str) -> StoredRun:
 
 
 def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> TokenizerFiles:
-    """Files of the run's tokenizer. Raises ConfigError with what to do if they are not on this machine."""
+    """Files of the run's tokenizer. Raises ConfigError with what to do if they are not on this machine, or
+    the run never began here."""
     if run.run_dir is not None and not run.rounds() and not run.run_dir.events.is_file():
         raise ConfigError(
             f"{run.run_dir.path}: this run was never started here, so no model is in it yet; begin with"

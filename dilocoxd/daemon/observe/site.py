@@ -23,13 +23,18 @@ from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.held_out_watch import HeldOutWatch
 from dilocoxd.telemetry.loss_watch import LossWatch
-from dilocoxd.telemetry.suspicions import ContributionHarmful, ContributionMeasured, StateSpoiled, StateTrained
+from dilocoxd.telemetry.suspicions import (
+    ContributionHarmful,
+    ContributionMeasured,
+    StateSpoiled,
+    StateTrained,
+    name_newest,
+    newest_first,
+)
 from dilocoxd.wire.local.trainer import LeftOut
 
 LAG_ALERT_S: Final = 5.0
 """The loop was away for so long: others probe a silent peer after this. Shorter delays are events only."""
-NAMED_MAX: Final = 4
-"""Sites that the text of an alert names."""
 IDLE_SHOWN_S: Final = 0.02
 """Shorter waits are not drawn in the timeline."""
 
@@ -146,11 +151,8 @@ class SiteHistory:
         if not self._held_out.note(peer, measured.added, measured.deviation):
             return
         self._events.emit(ContributionHarmful(peer=peer, round=entry, added=measured.added))
-        self._harmful.pop(peer, None)
-        self._harmful[peer] = f"{peer}: added {measured.added:.2g} to the validation loss in entry {entry}"
-        while len(self._harmful) > NAMED_MAX:
-            del self._harmful[next(iter(self._harmful))]
-        self._events.emit(raised("harmful_contribution", "; ".join(reversed(self._harmful.values()))))
+        name_newest(self._harmful, peer, f"{peer}: added {measured.added:.2g} to the validation loss in entry {entry}")
+        self._events.emit(raised("harmful_contribution", newest_first(self._harmful)))
 
     def _judged(self, event: TellSpoiled | TellTrains) -> None:
         if isinstance(event, TellSpoiled):

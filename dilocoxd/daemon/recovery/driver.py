@@ -71,11 +71,9 @@ def compared_entries(log: EntryLog, before: Sequence[Digest]) -> tuple[SignedEnt
         StoreError: an entry cannot be read.
     """
     first = max(0, log.height - NEWEST_READ)
-    same = next(
-        height for height in range(min(len(before) - 1, log.height), -1, -1) if log.hash_at(height) == before[height]
-    )
-    has_forked = same < min(len(before) - 1, log.height)
-    at_fork = (log.entry(same),) if has_forked and same < first else ()
+    both = min(len(before) - 1, log.height)
+    same = next(height for height in range(both, -1, -1) if log.hash_at(height) == before[height])
+    at_fork = (log.entry(same),) if same < both and same < first else ()
     return (*at_fork, *log.entries(first))
 
 

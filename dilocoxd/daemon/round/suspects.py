@@ -23,6 +23,8 @@ from dilocoxd.telemetry.suspicions import (
     ContributionDropped,
     ContributionOutsized,
     VoteContradicted,
+    name_newest,
+    newest_first,
 )
 from dilocoxd.wire.entry import Entry, Evidence
 from dilocoxd.wire.local.outer_worker import SKETCH_NUMBERS, ClippedShare
@@ -33,8 +35,6 @@ CONTRARY_COSINE: Final = -0.2
 CONTRARY_SEGMENTS: Final = 0.5
 """Part of all segments in which nothing of a contribution was counted."""
 CONTRARY_ROUNDS: Final = 2
-NAMED_MAX: Final = 4
-"""Sites that the text of an alert names."""
 STRIKES_MAX: Final = 1024
 """Sites that are remembered for one contrary round, each way: as many as an entry can name."""
 
@@ -54,13 +54,13 @@ class Suspects:
 
     alerts: AlertBook
     emit: Callable[[Event], None]
-    _outsized: dict[PeerId, str] = field(default_factory=dict)
-    _contrary: dict[PeerId, str] = field(default_factory=dict)
+    _outsized: dict[str, str] = field(default_factory=dict)
+    _contrary: dict[str, str] = field(default_factory=dict)
     _strikes: dict[PeerId, int] = field(default_factory=dict)
     _drops: dict[PeerId, int] = field(default_factory=dict)
     """Entries one after the other that left most of a site's contribution out."""
     _sketches: _Sketches | None = None
-    _voted_twice: dict[PeerId, str] = field(default_factory=dict)
+    _voted_twice: dict[str, str] = field(default_factory=dict)
 
     def voted_twice(self, evidence: Evidence, me: PeerId) -> None:
         """Two votes of a site contradict each other (R27)."""
@@ -68,7 +68,7 @@ class Suspects:
         entries = tuple(voted.entry_hash.hex()[:16] for voted in (evidence.first, evidence.second))
         self.emit(VoteContradicted(peer=peer, round=evidence.round, attempt=evidence.attempt, entries=entries))
         who = "this site itself" if peer == me else "the site"
-        _name(self._voted_twice, peer, f"{peer}: {who} voted for two entries in {where}")
+        name_newest(self._voted_twice, peer, f"{peer}: {who} voted for two entries in {where}")
         self._raise("double_vote", self._voted_twice)
 
     def applied(self, entry: Entry, clipped: Sequence[ClippedShare]) -> None:
@@ -81,7 +81,7 @@ class Suspects:
             self.emit(
                 ContributionOutsized(peer=peer, round=entry.round, norms=share.norms, num_segments=share.num_segments)
             )
-            _name(self._outsized, peer, f"{peer}: {share.norms:.3g} times the median norm in entry {entry.round}")
+            name_newest(self._outsized, peer, f"{peer}: {share.norms:.3g} times the median norm in entry {entry.round}")
         if found:
             self._raise("outsized_contribution", self._outsized)
         self._dropped(entry, {share.place: share.dropped for share in clipped if share.dropped >= CONTRARY_SEGMENTS})
@@ -98,7 +98,7 @@ class Suspects:
             if before + 1 >= CONTRARY_ROUNDS:
                 found = True
                 left_out = f"{parts[place]:.0%} left out of entry {entry.round}, against the others"
-                _name(self._contrary, peer, f"{peer}: {left_out}")
+                name_newest(self._contrary, peer, f"{peer}: {left_out}")
         self._drops = dict(list(self._drops.items())[-STRIKES_MAX:])
         if found:
             self._raise("contrary_contribution", self._contrary)
@@ -126,22 +126,14 @@ class Suspects:
             if strikes >= CONTRARY_ROUNDS:
                 found = True
                 self.emit(ContributionContrary(peer=peer, round=round_index, cosine=cosine))
-                _name(self._contrary, peer, f"{peer}: cosine {cosine:.2f} with the others in entry {round_index}")
+                name_newest(self._contrary, peer, f"{peer}: cosine {cosine:.2f} with the others in entry {round_index}")
         newest = [(peer, count) for peer, count in self._strikes.items() if count][-STRIKES_MAX:]
         self._strikes = dict(newest)
         if found:
             self._raise("contrary_contribution", self._contrary)
 
-    def _raise(self, code: str, texts: dict[PeerId, str]) -> None:
-        self.alerts.alert(code, "; ".join(reversed(texts.values())))
-
-
-def _name(texts: dict[PeerId, str], peer: PeerId, text: str) -> None:
-    """The newest last; the oldest is forgotten."""
-    texts.pop(peer, None)
-    texts[peer] = text
-    while len(texts) > NAMED_MAX:
-        del texts[next(iter(texts))]
+    def _raise(self, code: str, texts: dict[str, str]) -> None:
+        self.alerts.alert(code, newest_first(texts))
 
 
 def typical_cosines(sketches: Sequence[Sequence[float]]) -> list[float]:

@@ -21,12 +21,12 @@ from dilocoxd.machines.round.inputs import Event
 from dilocoxd.swarm.streams.bulk import NOT_YET, AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.refusals import Refused
+from dilocoxd.swarm.streams.throttle import PeerGates
 from dilocoxd.wire.local.buffers import OUTBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
 
 SENDS_PER_PEER: Final = 64
 """Under way at a time; the sender writes a few of them, the others wait for their receipts: a long link holds many."""
-GATES_MAX: Final = 4096
 NOT_WANTED: Final = "not_wanted"
 BAD_ROOT: Final = "bad_root"
 
@@ -67,7 +67,7 @@ class Transfers:
         self._payloads = payloads
         self._sender, self._receiver = bulk
         self._tell = tell
-        self._gates: dict[PeerId, asyncio.Semaphore] = {}
+        self._sends = PeerGates(SENDS_PER_PEER)
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
         self._broken: set[tuple[PeerId, SegmentKey]] = set()
         """Sent in part, of attempts that are not given up: the receiver holds some of it."""
@@ -131,11 +131,8 @@ class Transfers:
     async def _send(self, order: SendSegment) -> None:
         buffer = OUTBOX if order.key.kind == KIND_CONTRIBUTION else RESULT
         place = self._payloads.at(order.lowrank_r).own(buffer, order.key.pass_index, order.key.segment)
-        gate = self._gates.setdefault(order.peer, asyncio.Semaphore(SENDS_PER_PEER))
-        if len(self._gates) > GATES_MAX:
-            del self._gates[next(iter(self._gates))]
         try:
-            async with gate, self._counted():
+            async with self._sends.to(order.peer), self._counted():
                 header, is_new = self._header(order, place), self._is_new(order)
                 await self._sender.send_segment(order.peer, header, self.region(place), attempts=1, is_new=is_new)
         except (PeerError, StoreError) as error:

@@ -5,6 +5,7 @@ holds is checked like what a peer sends: its signatures are the proof.
 """
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ class Admissions:
         self.book = book
         self._path = path
         self._has_news = False
+        self._saving = threading.Lock()
+        """Held by who writes, as in PeersFile."""
         self.on_evicted: Callable[[PeerId], None] = lambda peer: None
         """Told of each peer that is no member any more."""
         self.on_reinstated: Callable[[PeerId], None] = lambda peer: None
@@ -88,7 +91,11 @@ class Admissions:
         return problems
 
     def save(self) -> None:
-        """Write the file if there is news. Raises StoreError."""
+        """Write the file if there is news. Raises StoreError. Blocks."""
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
         if not self._has_news:
             return
         self._has_news = False

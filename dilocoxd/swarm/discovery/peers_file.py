@@ -44,8 +44,9 @@ class PeersFile:
     path: Path
     incarnation: int = 0
     peers: dict[PeerId, Remembered] = field(default_factory=dict)
-    saving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    """Held by who writes: two at once take each other's temporary file."""
+    _saving: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Held by who writes: two at once take each other's temporary file. Who is ended while a thread of it writes goes
+    on to the last save at once."""
 
     def load(self) -> str:
         """Fill from the file. Returns why the file could not be used (it is set aside), or an empty text."""
@@ -89,8 +90,12 @@ class PeersFile:
 
     def save(self) -> None:
         """Write the file, the most recently seen peers only. Raises StoreError. Blocks: call it in a thread."""
+        with self._saving:
+            write_json(self.path, self._content())
+
+    def _content(self) -> dict[str, object]:
         newest = sorted(self.peers.values(), key=lambda item: -item.seen_unix_ms)[:PEERS_MAX]
-        content = {
+        return {
             "incarnation": self.incarnation,
             "peers": [
                 {
@@ -102,7 +107,6 @@ class PeersFile:
                 for item in newest
             ],
         }
-        write_json(self.path, content)
 
 
 def _whole(value: Any) -> int:

@@ -20,7 +20,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
-from dilocoxd.swarm.streams.throttle import SendingPlace, SendingSpeeds
+from dilocoxd.swarm.streams.throttle import PeerGates, SendingPlace, SendingSpeeds
 from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header, split_piece
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
@@ -35,7 +35,6 @@ LANE_BYTES: Final = EARLY_PIECES_MAX * PIECE_BYTES
 """A payload gets one lane for this many bytes, so that one of usual size is sent without waiting for an answer."""
 LANES_PER_PEER: Final = 12
 """Lanes that are written to one peer at a time: each holds a piece in memory. Over p2pd until their receipts come."""
-GATES_MAX: Final = 4096
 EARLY_OFFER_S: Final = 2.0
 """So long an offer waits for what would let it in (S8): a proposal may come later than the bytes that follow from it,
 which take a shorter way."""
@@ -247,13 +246,7 @@ class BulkSender:
         """Smoothed speed of recent payloads together, per receiver."""
         self.sending_speed = self._speeds.fastest
         """Measured bytes per second (0 = not known yet) while a payload is being sent; None while none is."""
-        self._gates: dict[PeerId, asyncio.Semaphore] = {}
-
-    def _gate_to(self, peer: PeerId) -> asyncio.Semaphore:
-        gate = self._gates.setdefault(peer, asyncio.Semaphore(LANES_PER_PEER))
-        if len(self._gates) > GATES_MAX:
-            del self._gates[next(iter(self._gates))]
-        return gate
+        self._lanes = PeerGates(LANES_PER_PEER)
 
     async def send_segment(
         self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3, is_new: bool = True
@@ -284,7 +277,7 @@ class BulkSender:
         peer = sending.peer
         num_lanes = max(1, min(self._lanes_max, -(-sending.source.length // LANE_BYTES)))
         results: list[bool | PeerError | WireError | StoreError] = []
-        gate = self._gate_to(peer)
+        gate = self._lanes.to(peer)
 
         async def lane() -> None:
             place = SendingPlace(gate)

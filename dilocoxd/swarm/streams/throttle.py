@@ -12,6 +12,7 @@ SERVING_SHARE: Final = 0.1
 SERVING_PAUSE_MAX_S: Final = 2.0
 """Longest wait for one piece, so that whoever fetches it sees progress."""
 SLICE_S: Final = 0.05
+GATES_MAX: Final = 4096
 SPEEDS_MAX: Final = 1024
 SPEED_EVERY_S: Final = 1.0
 """So long payloads are counted together while they follow each other without a pause."""
@@ -92,6 +93,21 @@ class SendingSpeeds:
     def fastest(self) -> float | None:
         """While something is sent: 0 = not known yet. None while nothing is."""
         return max(self.bytes_per_s.values(), default=0.0) if self._busy else None
+
+
+class PeerGates:
+    """How much may be under way to each peer at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._gates: dict[PeerId, asyncio.Semaphore] = {}
+
+    def to(self, peer: PeerId) -> asyncio.Semaphore:
+        """The gate to this peer."""
+        gate = self._gates.setdefault(peer, asyncio.Semaphore(self._most))
+        if len(self._gates) > GATES_MAX:
+            del self._gates[next(iter(self._gates))]
+        return gate
 
 
 class SendingPlace:

@@ -25,8 +25,9 @@ class BatchLosses:
     num_targets: Sequence[int]
 
     @classmethod
-    def of(cls, losses: Sequence[float], targets: Sequence[Tensor]) -> BatchLosses:
-        """`losses`: of Pipeline.losses; `targets`: of the same batches."""
+    def of(cls, losses: Sequence[float], batches: Sequence[tuple[Tensor, Tensor]]) -> BatchLosses:
+        """`losses`: of Pipeline.losses; `batches`: of which they are, (ids, targets)."""
+        targets = [targets_BT for _, targets_BT in batches]
         return cls(losses, [share_trained(one) for one in targets], [one.numel() for one in targets])
 
     @property

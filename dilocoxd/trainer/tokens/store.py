@@ -56,13 +56,9 @@ class _Mapped:
         self._map.madvise(mmap.MADV_RANDOM)
         self._touched = 0
 
-    def read(self, start: int, count: int) -> Ids:
-        """`count` ids from `start` on, a copy. Raises ConfigError if the file was cut off since."""
-        found: Ids = self.rows(np.asarray([start]), count)[0]
-        return found
-
     def rows(self, starts: Ids, count: int) -> Ids:
-        """`count` ids from each of `starts` on, a copy, int64 [N, count]. Raises ConfigError as `read`."""
+        """`count` ids from each of `starts` on, a copy, int64 [N, count]. Raises ConfigError if the file was cut off
+        since."""
         if self._map.size() < self._end:
             # To touch what is gone ends the process by SIGBUS, without a word.
             raise ConfigError(f"{self._path} became shorter while it was read; copy or pack it again")

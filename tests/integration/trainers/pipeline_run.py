@@ -21,6 +21,7 @@ from dilocoxd.models.config import Adapter
 from dilocoxd.models.frozen import fill_frozen
 from dilocoxd.models.pretrained import Pretrained
 from dilocoxd.trainer.channel import CommandChannel
+from dilocoxd.trainer.data.held_out import BatchLosses
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.optimizer import OptimizerConfig
 from dilocoxd.trainer.parallel.local import place_of
@@ -120,6 +121,11 @@ def shared_vector(path: Path, numel: int) -> torch.Tensor:
         return torch.frombuffer(mmap.mmap(file.fileno(), numel * 4), dtype=torch.float32)
 
 
+def mean_of(pipeline: Pipeline, of: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Loss over the targets that count."""
+    return BatchLosses.of(pipeline.losses(of), of).mean[0]
+
+
 def main() -> int:
     run(Order(**json.loads(os.environ[ORDER])))
     return 0
@@ -145,15 +151,15 @@ def run(order: Order) -> None:
         assert training.progress.optimizer_step == order.first
     losses, norms = [], []
     data = [(tokens[:, :-1], tokens[:, 1:]) for tokens in batches()]
-    pipeline.evaluate(data[1:2])  # leaves nothing behind that training or the shared vector would see
+    mean_of(pipeline, data[1:2])  # leaves nothing behind that training or the shared vector would see
     for ids, targets in data[order.first : order.last]:
         loss, squares = channel.sum(training.gradients(ids, targets))
         losses.append(loss)
         norms.append(squares**0.5)
         training.update(squares)
-    evaluated = pipeline.evaluate(data[:1] * 2)
+    evaluated = mean_of(pipeline, data[:1] * 2)
     odd = [(ids[:3], targets[:3]) for ids, targets in data[:1]]
-    evaluated_odd = pipeline.evaluate(odd)
+    evaluated_odd = mean_of(pipeline, odd)
     out = Path(order.out)
     flat.subtract_from(shared_vector(out / "weights.bin", layout.numel))
     if order.checkpoints:

@@ -9,7 +9,9 @@ import pytest
 from dilocoxd.cli.doctor.site import port_finding
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig, in_force, load_site
+from dilocoxd.config.site_fit import OUTER_PARTS_MAX
 from dilocoxd.errors import ConfigError
+from dilocoxd.wire.placement import PARTS_MAX
 
 PEER = "/ip4/10.0.0.1/tcp/31337/p2p/QmPeer"
 
@@ -186,3 +188,7 @@ async def test_api_on_all_of_ipv6_leaves_ipv4_to_others() -> None:
         port = other.getsockname()[1]
         assert port_finding("port_api", "::", port, is_running=False).level == "ok"
         assert port_finding("port_network", "::", port, is_running=False).level == "error"
+
+
+def test_a_site_has_as_many_outer_parts_as_can_be_placed() -> None:
+    assert OUTER_PARTS_MAX == PARTS_MAX

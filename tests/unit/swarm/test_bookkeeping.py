@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,14 @@ async def test_region_keeps_to_its_bounds(tmp_path: Path, is_on_disk: bool) -> N
 async def test_full_disk_is_a_store_error() -> None:
     with Path("/dev/full").open("r+b", buffering=0) as full, pytest.raises(StoreError, match="No space left"):
         await Region(full.fileno(), 0, 3, True).write_piece(0, memoryview(b"abc"))
+
+
+def test_two_who_save_the_peers_at_once_do_not_take_each_others_file(tmp_path: Path) -> None:
+    file = PeersFile(tmp_path / "peers.json", incarnation=3)
+    with ThreadPoolExecutor(4) as pool:
+        for saved in [pool.submit(file.save) for _ in range(100)]:
+            saved.result()
+    assert json.loads(file.path.read_text())["incarnation"] == 3
 
 
 def test_peers_file_round_trips_and_keeps_the_last_working_address_first(tmp_path: Path) -> None:

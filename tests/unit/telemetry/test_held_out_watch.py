@@ -87,7 +87,7 @@ def batches(*losses: float, counted: Sequence[int] = ()) -> BatchLosses:
         row[0, :number] = 1
         targets.append(row)
     told = [loss * number / 4 for loss, number in zip(losses, counted or [4] * len(losses), strict=True)]
-    return BatchLosses.of(told, targets)
+    return BatchLosses.of(told, [(one, one) for one in targets])
 
 
 def test_the_same_batches_are_compared() -> None:

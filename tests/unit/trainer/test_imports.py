@@ -37,7 +37,7 @@ training = InnerTraining(pipeline, OptimizerConfig(kind=sys.argv[1]))
 ids = torch.randint(0, 64, (4, 8))
 loss, squares = training.gradients(ids, ids)
 training.update(squares)
-pipeline.evaluate([(ids, ids)])
+pipeline.losses([(ids, ids)])
 dist.destroy_process_group()  # or a thread of gloo may outlive the interpreter, and abort
 print("HEAVY", [name for name in {HEAVY!r} if name in sys.modules])
 """

@@ -10,6 +10,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens.adopt import AdoptOptions, adopt
 from dilocoxd.trainer.tokens.describe import check_hashes
 from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore, open_store
+from tests.unit.trainer.tokens.shard_ids import ids_of
 
 EOS = 0
 LENGTHS = [5, 9, 3, 12, 7, 30, 4, 8, 11, 6]
@@ -26,9 +27,7 @@ def adopted(folder: Path, path: Path, options: AdoptOptions) -> TokenStore:
 
 
 def read_all(store: TokenStore, part: str) -> list[int]:
-    return [
-        int(token) for shard in store.index.of_part(part) for token in store.mapped(shard).read(0, shard.num_tokens)
-    ]
+    return [int(token) for shard in store.index.of_part(part) for token in ids_of(store, shard, 0, shard.num_tokens)]
 
 
 def write_nanogpt(folder: Path) -> Path:

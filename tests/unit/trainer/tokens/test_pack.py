@@ -22,6 +22,7 @@ from dilocoxd.trainer.tokens.encode import WORK, PackSettings, is_held_out, pack
 from dilocoxd.trainer.tokens.inputs import TextPiece, cut, documents, list_inputs
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.store import HELD, TRAIN, TokenStore, open_store
+from tests.unit.trainer.tokens.shard_ids import ids_of
 from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, write_tokenizer
 
 
@@ -38,7 +39,7 @@ def texts_of(store: TokenStore, part: str) -> list[str]:
     for shard in store.index.of_part(part):
         start = 0
         for end in store.ends(shard):
-            ids = store.mapped(shard).read(start, int(end) - start)
+            ids = ids_of(store, shard, start, int(end) - start)
             assert ids[-1] == store.index.eos
             found.append(tokenizer.decode(ids[:-1].tolist()))
             start = int(end)

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.store import TRAIN, open_store
+from tests.unit.trainer.tokens.shard_ids import ids_of
 from tests.unit.trainer.tokens.texts import DOCUMENTS, write_tokenizer
 
 SAVED = Path(__file__).with_name("saved_by_datasets")
@@ -31,7 +32,7 @@ def test_documents_of_a_saved_data_set_are_packed(tmp_path: Path, split: str, nu
     pack([SAVED / split], tmp_path / "store", options, said.append, lambda done, total: None)
     store = open_store(tmp_path / "store")
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer" / "tokenizer.json"))
-    ids = np.concatenate([store.mapped(s).read(0, s.num_tokens) for s in store.index.of_part(TRAIN)])
+    ids = np.concatenate([ids_of(store, s, 0, s.num_tokens) for s in store.index.of_part(TRAIN)])
     texts = tokenizer.decode(ids.tolist(), skip_special_tokens=False).split("<eos>")
     assert sorted(texts) == sorted([*(DOCUMENTS[n].splitlines(keepends=True)[0] for n in numbers), ""])
     assert any(SPLITS_WORDS in line for line in said) == (not split)
