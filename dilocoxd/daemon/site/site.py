@@ -96,8 +96,10 @@ class LocalSite:
                 ]
                 group.create_task(self.outer.run(), name="outer worker")
                 await self._described.wait()
-                if self._settings.is_training:
+                if self._settings.is_training and not self._left.is_set():
                     group.create_task(self.trainer.run(), name="trainers")
+                else:
+                    self.trainer.ended.set()
                 await self._left.wait()
                 self.fork_server.stop()
                 self.nodes.stop()
@@ -109,8 +111,7 @@ class LocalSite:
 
     async def _until_workers_ended(self, helpers: list[asyncio.Task[None]]) -> None:
         await self.outer.ended.wait()
-        if self._settings.is_training:
-            await self.trainer.ended.wait()
+        await self.trainer.ended.wait()
         for helper in helpers:
             helper.cancel()
 
@@ -167,6 +168,7 @@ class LocalSite:
                 raise WorkerError(reason)
             case cmd.FinishLeaving():
                 self._left.set()
+                self._described.set()  # who leaves before the outer worker has come does not wait for it
             case _:
                 assert_never(command)
 

@@ -113,7 +113,7 @@ class ForkServer:
                     for task in tasks:
                         task.cancel()
             except asyncio.CancelledError:
-                grace_s = STOP_GRACE_S
+                grace_s = STOP_GRACE_S if self._life is not None else 0.0  # one that is not warm has forked nobody
                 raise
             finally:
                 self._life = None

@@ -203,6 +203,11 @@ class OuterWorker:
         finally:
             self.ended.set()
 
+    @property
+    def _has_joined(self) -> bool:
+        joined = self._joined
+        return joined is not None and joined.done() and not joined.cancelled() and joined.exception() is None
+
     def _lost(self, reason: str) -> None:
         if not self._stopping.is_set():
             self._listener.outer_lost(reason)
@@ -230,7 +235,8 @@ class OuterWorker:
             reason = str(first_error(errors))
         finally:
             self._session = None
-            told = await workers.end(grace_s=STOP_GRACE_S if self._stopping.is_set() else 0.0)
+            is_told = self._stopping.is_set() and self._has_joined  # one that never came has nothing to save
+            told = await workers.end(grace_s=STOP_GRACE_S if is_told else 0.0)
         if ConfigError.exit_code in workers.statuses:
             raise ConfigError("the outer worker refuses the configuration; see the last line of logs/outer.log")
         if LINK_LOST_STATUS in workers.statuses:
@@ -288,7 +294,5 @@ class OuterWorker:
             return
         if not self._joined.done():
             self._joined.set_exception(WorkerError("the site stops"))
-        elif self._joined.cancelled():
-            return  # it did not come in time, and is killed
-        elif self._joined.exception() is None and not self._joined.result().ended.done():
+        elif self._has_joined and not self._joined.result().ended.done():  # else it is being killed
             self._joined.result().connection.send(local_worker.Stop())  # whether its state is open already or not

@@ -53,6 +53,11 @@ def alerts(site: SiteProcess, since: float) -> list[str]:
     return [one["text"] for one in events_of(site, "alert.raised", since=since) if one["code"] != "loop_blocked"]
 
 
+def importing(site: SiteProcess) -> psutil.Process | None:
+    """Its fork server, as soon as it runs."""
+    return next((each for each in site.tree() if "dilocoxd.ipc.fork_server" in each.cmdline()), None)
+
+
 def stopped_quietly(site: SiteProcess, module: str) -> Event:
     """The only daemon.stopped of a daemon that ends by itself, with exit code 0 and without an alert."""
     with sites(site):
@@ -110,6 +115,21 @@ def test_daemon_told_to_stop_while_its_outer_worker_starts_ends_it_by_its_word(t
         wait_event(a, "worker.started", began, PATIENCE_S, worker="p2pd")
         assert a.stop() == 0
         assert not alerts(a, began), "it was never told to stop, and waited for in vain"
+
+
+def test_daemon_told_to_stop_waits_for_no_worker_that_never_came(tmp_path: Path) -> None:
+    """Imports on a machine without CPU to spare last as long as they like."""
+    a = found_run(tmp_path, "a", "--set", f'data.corpus="{write_corpus(tmp_path)}"')
+    a.cold = True
+    with sites(a):
+        began = now()
+        a.start()
+        fork_server = wait_until(lambda: importing(a), "the fork server", PATIENCE_S, a.describe)
+        fork_server.suspend()
+        wait_event(a, "worker.started", began, PATIENCE_S, worker="p2pd")
+        assert a.stop() == 0
+        assert not alerts(a, began), "it waited for what cannot come"
+        assert not fork_server.is_running()
 
 
 def test_daemon_that_native_code_aborts_says_where_it_was(tmp_path: Path) -> None:
