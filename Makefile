@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 EVAL := .venv-eval/.installed
 PEERS := .venv-peers/.installed
 ARGS ?=
+SELDOM := /(tests?|testing|transformers/models|torch/(_inductor|ao|onnx)|networkx|matplotlib|fontTools|pygments|wandb|pip)/
 
 # Two cores are enough for everything here only if no library starts a thread per core in every process.
 export OMP_NUM_THREADS ?= 1
@@ -22,7 +23,7 @@ demo: $(STAMP)
 APART := --ignore tests/systemd --ignore tests/containers --ignore tests/dashboard --ignore tests/adversary
 test: $(STAMP)
 ifeq ($(strip $(ARGS)),)
-	$(MAKE) test-in-process test-simulation test-processes test-adversary
+	$(MAKE) test-in-process test-simulation test-processes
 else
 	$(BIN)/python -m pytest -q $(APART) $(ARGS)
 endif
@@ -44,14 +45,16 @@ test-in-process-2: $(STAMP)
 test-simulation: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 5 tests/simulation
 
-# A file's tests follow each other, two files at a time: every process has ports and network namespaces of its own.
-# Parts of a site (its workers, its trainers, its node in the swarm), whole sites, and what people run by hand: tutorials,
-# benchmarks, the wheel.
+# A file's tests follow each other, four files at a time: every process has ports and network namespaces of its own, and
+# most of a test with daemons is waiting. In one pytest, for each further one imports, collects and warms up its own.
+# Parts of a site (its workers, its trainers, its node in the swarm), whole sites, what people run by hand (tutorials,
+# benchmarks, the wheel), and attacks.
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
 GUIDES := tests/tutorials tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
 SITES := tests/integration tests/remedies $(addprefix --ignore ,$(PARTS) $(GUIDES))
-PROCESSES := -q -n 2 --dist loadfile --no-loadscope-reorder --durations 25 -m "processes and not families and not node_faults"
-test-processes: test-sites test-guides test-parts
+PROCESSES := -q -n 4 --dist loadfile --no-loadscope-reorder --durations 30 -m "processes and not families and not node_faults"
+test-processes: $(STAMP) $(EVAL)
+	$(BIN)/python -m pytest $(PROCESSES) tests/integration tests/tutorials tests/remedies tests/adversary
 
 test-parts: $(STAMP)
 	$(BIN)/python -m pytest $(PROCESSES) $(PARTS)
@@ -74,7 +77,7 @@ test-node-faults: $(STAMP)
 
 # Attacks on real daemons, each also on one without its mend (tests/adversary).
 test-adversary: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 10 tests/adversary $(ARGS)
+	$(BIN)/python -m pytest $(PROCESSES) tests/adversary $(ARGS)
 
 # Real systemd and real containers, on a Docker engine that the tests start themselves; as root. What is missing on the
 # machine is named. The images of both are made once and kept in DILOCOXD_ENGINE. `make test` leaves them out.
@@ -132,8 +135,9 @@ $(STAMP): constraints.txt pyproject.toml dilocoxd/compress/loops.c
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-build-isolation -e ".[demo,dev,docs]"
-	@# On all cores, where pip takes one. Packages carry templates that are no Python, which is told and does not matter.
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
+	@# On all cores, where pip takes one; what is seldom imported, two thirds of it, is compiled when it is for the first
+	@# time. Packages carry templates that are no Python, which is told and does not matter.
+	$(BIN)/python -m compileall -q -j 0 -x '$(SELDOM)' $(VENV)/lib >/dev/null || true
 	touch $@
 
 # The harness of benchmarks that docs/tutorials/continue-a-model.md runs: in a place of its own, where the packages of
