@@ -89,6 +89,18 @@ def test_damaged_key_is_a_clear_error(mine: identity.Identity, tmp_path: Path, c
         identity.load(path)
 
 
+def test_no_byte_of_a_key_changes_unseen(mine: identity.Identity, tmp_path: Path) -> None:
+    path = tmp_path / "identity.key"
+    path.touch(0o600)
+    whole = mine.path.read_bytes()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"damaged|is not RSA-2048"):
+            identity.load(path)
+
+
 def test_an_existing_key_is_never_overwritten(mine: identity.Identity) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         identity.create(mine.path)
