@@ -13,7 +13,6 @@ from dilocoxd.api.dashboard import Dashboard
 from dilocoxd.api.endpoints import ENDPOINTS
 from dilocoxd.api.guard import RequestGuard
 from dilocoxd.api.interface import Control, View
-from dilocoxd.api.openapi import document
 from dilocoxd.api.queries import Reading
 from dilocoxd.api.request_metrics import Usage
 from dilocoxd.api.responses.etags import BodyCache
@@ -32,7 +31,7 @@ class Api:
         self.stream = EventStream(view.status, settings.section.streams_max)
         cache = BodyCache()
         usage = Usage()
-        self._reading = Reading(view, document(ENDPOINTS), cache, usage)
+        self._reading = Reading(view, cache, usage)
         self._controlling = Controlling(control, cache.clear)
         middlewares = [usage.middleware, problems, self.connections.middleware, RequestGuard(settings).middleware]
         self.app = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)

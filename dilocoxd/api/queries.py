@@ -1,5 +1,6 @@
 """Answers of all GET paths: each asks the view and hands its value on. Decides nothing but paging and thinning."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from dilocoxd.answers.history import LossCurves
 from dilocoxd.answers.losses import mean_of_known
 from dilocoxd.answers.site import Health
 from dilocoxd.api import endpoints
-from dilocoxd.api.endpoints import OpenApiDocument
 from dilocoxd.api.interface import View
+from dilocoxd.api.openapi import document
 from dilocoxd.api.request_metrics import Usage
 from dilocoxd.api.responses.columns import columns_in_steps, participation
 from dilocoxd.api.responses.encoding import json_answer
@@ -34,9 +35,8 @@ def thinned(points: Sequence[LossPoint], count: int) -> Sequence[LossPoint]:
 class Reading:
     """The handlers; names are those of the endpoints."""
 
-    def __init__(self, view: View, document: OpenApiDocument, cache: BodyCache, usage: Usage) -> None:
+    def __init__(self, view: View, cache: BodyCache, usage: Usage) -> None:
         self._view = view
-        self._document = document
         self._cache = cache
         self._usage = usage
 
@@ -56,7 +56,8 @@ class Reading:
         return web.Response(text=self._view.metrics() + self._usage.exposition(), headers=kind)
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
-        return await self._cache.answer(request, self._made(lambda: self._document))
+        # 0.1 s of CPU, which few daemons are ever asked for.
+        return await self._cache.answer(request, lambda: asyncio.to_thread(document, endpoints.ENDPOINTS))
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         return await self._cache.answer(request, self._made(self._view.status))
