@@ -9,7 +9,7 @@ protocol/03-identity.md, M3, M4 and M7.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
@@ -27,7 +27,6 @@ from dilocoxd.wire.admission import (
 )
 from dilocoxd.wire.codec import encode_struct
 
-Mode = Literal["invite", "open", "closed"]
 CLOCK_SLACK_MS: Final = 60_000
 VOID_SLACK_ENTRIES: Final = 8
 """A site that was evicted in time may still stand in so many entries after its authorities became void."""

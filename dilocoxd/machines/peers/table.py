@@ -149,6 +149,12 @@ STANDING: Final = (
         "decided; the entry is not among the last 8",
     ),
     StandingRow(
+        "found_false",
+        "peers.false_results:FalseResults._until",
+        "our own sum differs (X14.4)",
+        "64 rounds after that entry's",
+    ),
+    StandingRow(
         "shown",
         "round.attempt:RunningAttempt.shown",
         "ResultHashes",
