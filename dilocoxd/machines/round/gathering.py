@@ -250,7 +250,7 @@ def _grace_of_others(height: Height) -> Monotonic:
     """The coordinator may wait for peers that we believe to be slow: its grace counts, not only our decision."""
     left_out = height.left_out_here(height.evidence())
     grace_over = height.grace_since(left_out) + height.book.pace.grace(height.limits)
-    return Monotonic(grace_over + height.limits.coordinator_patience_s)
+    return Monotonic(grace_over + COORDINATOR.seconds(height.limits))
 
 
 def paces(height: Height) -> dict[PeerId, float]:

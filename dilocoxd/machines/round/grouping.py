@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
+from dilocoxd.machines.round.timers import ARRIVING, JOINING
 from dilocoxd.wire.entry import Contribution, Evidence
 from dilocoxd.wire.messages import Propose
 
@@ -90,7 +91,9 @@ def without_conflicts(
 
 def grace_end(gathered: Gathered, limits: RoundLimits) -> Monotonic:
     """Until when stragglers are waited for; a new attempt waits again for `grace_min_s`, so that all can join it."""
-    return Monotonic(max(gathered.first_ready_at + gathered.grace_s, gathered.attempt_started_at + limits.grace_min_s))
+    return Monotonic(
+        max(gathered.first_ready_at + gathered.grace_s, gathered.attempt_started_at + ARRIVING.seconds(limits))
+    )
 
 
 def _live_peers(peers: Collection[PeerId], one: str, several: str) -> str:
@@ -105,13 +108,13 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
     if late and now < end:
         return Decision(None, f"{_live_peers(late, 'is', 'are')} not ready: {', '.join(late[:3])}", end)
-    patience = Monotonic(gathered.attempt_started_at + limits.progress_timeout_s)
+    patience = Monotonic(gathered.attempt_started_at + JOINING.seconds(limits))
     if gathered.unready and now < patience:
         names = ", ".join(sorted(gathered.unready)[:3])
         return Decision(
             None, f"{_live_peers(gathered.unready, 'has', 'have')} not joined this attempt: {names}", patience
         )
-    soon = Monotonic(gathered.attempt_started_at + limits.grace_min_s)
+    soon = Monotonic(gathered.attempt_started_at + ARRIVING.seconds(limits))
     if gathered.absent and now < soon:
         return Decision(None, f"{_live_peers(gathered.absent, 'is', 'are')} about to reach this height", soon)
     usable = without_conflicts(gathered.contributions, gathered.conflicts, frozenset(gathered.on_probation))

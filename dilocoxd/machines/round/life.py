@@ -40,7 +40,7 @@ from dilocoxd.machines.round.outputs import (
     StartRecovery,
 )
 from dilocoxd.machines.round.proposals import acceptance, begin
-from dilocoxd.machines.round.timers import LAG_S, READIES_HEARD, Mark, Timers
+from dilocoxd.machines.round.timers import ACQUAINTED, JOINING, LAG_S, REPEAT, Mark, Timers
 from dilocoxd.machines.round.voting import promise_of, signed_vote, vote_again
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -107,7 +107,7 @@ class RoundLife:
         for message in self.book.reverts.open(height.chain):
             self.broadcast(message)  # first: who does not know it does not believe our attempt
         self.broadcast(ready)
-        self.repeat_at = Monotonic(self.now + self.terms.limits.ready_repeat_s)
+        self.repeat_at = Monotonic(self.now + REPEAT.seconds(self.terms.limits))
 
     def repeat(self) -> None:
         """Messages are lost: say again what others need of us now."""
@@ -378,5 +378,5 @@ class RoundLife:
         if recovering.waited_s is None:
             self.enter(Attempt(index + 1))
             return
-        counted = max(0.0, limits.progress_timeout_s - READIES_HEARD * limits.ready_repeat_s)
+        counted = max(0.0, JOINING.seconds(limits) - ACQUAINTED.seconds(limits))
         self.enter(index, Monotonic(self.now - min(recovering.waited_s, counted)))
