@@ -48,6 +48,7 @@ from dilocoxd.wire.local import (
     trainer as local_trainer,
     worker as local_worker,
 )
+from dilocoxd.wire.local.outer_worker import Share
 
 INBOX_MAX: Final = 10_000
 """Beyond it reports of steps are dropped; anything else would mean that the driver is stuck: our bug."""
@@ -316,13 +317,7 @@ class LocalSite:
         self._post(ev.OthersDue(None if at is None else Monotonic(at), step_seconds))
 
     async def reduce(
-        self,
-        pass_index: int,
-        segment: int,
-        shares: tuple[local.Share, ...],
-        lowrank_r: int,
-        *,
-        timeout_s: float = 120.0,
+        self, pass_index: int, segment: int, shares: tuple[Share, ...], lowrank_r: int, *, timeout_s: float = 120.0
     ) -> local.SegmentReduced:
         """See Site."""
         try:
