@@ -109,11 +109,15 @@ class DoubleVotes:
 
     def pending(self, chain: ChainView) -> tuple[Evidence, ...]:
         """What the next entry should hold: sorted by peer, and no more than it may."""
+        if not self.proofs:
+            return ()  # as a rule: this is asked at every event
         found = [evidence for evidence in self.proofs.values() if not chain.evidence_problem(evidence)]
         return tuple(sorted(found, key=lambda one: one.peer)[:EVIDENCE_MAX])
 
     def take_untold(self) -> tuple[Evidence, ...]:
         """What is new, once."""
+        if not self.untold:
+            return ()  # as a rule: this is asked at every event
         found, self.untold = tuple(self.untold), []
         return found
 

@@ -35,4 +35,6 @@ class FalseResults:
 
     def liars(self, round_index: RoundIndex) -> list[PeerId]:
         """Whom this round leaves out, sorted."""
+        if not self._until:
+            return []  # as a rule: this is asked at every event
         return sorted(peer for peer, last in self._until.items() if round_index <= last)

@@ -159,6 +159,8 @@ class Reverts:
 
     def take_news(self) -> list[TakeBack]:
         """What was decided, once."""
+        if not self._news:
+            return []  # as a rule: this is asked at every event
         found, self._news = self._news, []
         return found
 
@@ -172,6 +174,8 @@ class Reverts:
 
     def due(self, chain: ChainView) -> TakeBack | None:
         """The oldest entry of our chain that is to be left, unless that was tried from here."""
+        if not self.decided:
+            return None  # as a rule: this is asked at every event
         found = [m for digest, m in self.decided.items() if chain.hash_at(m.round) == digest]
         oldest = min(found, key=lambda message: message.round, default=None)
         return oldest if oldest is not None and Digest(oldest.entry_hash) not in self._tried else None
@@ -192,6 +196,8 @@ class Reverts:
 
     def first_attempt(self, round_index: RoundIndex) -> Attempt:
         """Below it nobody is in this round."""
+        if not self.decided:
+            return Attempt(0)  # as a rule: this is asked at every event
         return Attempt(ATTEMPTS_EACH * len([m for m in self.decided.values() if m.round == round_index]))
 
     def open(self, chain: ChainView) -> list[TakeBack]:

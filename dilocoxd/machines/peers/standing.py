@@ -83,7 +83,7 @@ class PeerBook:
         before, heartbeat = record.view, (view.height, view.head) if view is not None else None
         is_old = heartbeat is not None and heartbeat == record.heartbeat
         record.heartbeat = heartbeat
-        if view is None or before is None or not is_old:
+        if view is None or before is None or not is_old or (before.height, before.head) == heartbeat:
             return view
         return replace(view, height=before.height, head=before.head)
 

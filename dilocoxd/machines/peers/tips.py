@@ -84,6 +84,8 @@ class Tips:
         Not those of a peer that was not confirmed twice: with a new claim now and then it could else keep everybody
         from committing.
         """
+        if not self._claiming:
+            return []  # as a rule: this is asked at every event
         return [peer for peer in self._claiming if not self._is_doubted(self._records[peer].tip)]
 
     def contrary(self, entry: Digest, height: RoundIndex) -> list[PeerId]:

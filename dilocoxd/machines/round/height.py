@@ -358,6 +358,8 @@ class Height:
     def arrived(self) -> Mapping[PeerId, Ready]:
         """Take out what others said about this height while we still stood at the one before. Of a height that a
         recovery skipped, or of who says since that it is further on, it is a word of before, and no news now."""
+        if not self.buffered:
+            return {}  # as a rule: this is asked at every event
         due = {peer: ready for peer, ready in self.buffered.items() if ready.round <= self.round}
         for peer in due:
             del self.buffered[peer]
