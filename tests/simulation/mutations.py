@@ -257,7 +257,7 @@ _open_disk = disk.Disk.open
 
 def takes_fresh_ids_alone(gathered: Any, limits: Any, *, now: Monotonic) -> Any:
     is_alone = len(gathered.on_probation) == len(gathered.contributions)
-    return _decide_group(dataclasses.replace(gathered, on_probation=()) if is_alone else gathered, limits, now=now)
+    return _decide_group(gathered._replace(on_probation=()) if is_alone else gathered, limits, now=now)
 
 
 _decide_group = gathering.decide_group

@@ -6,7 +6,7 @@ Source: protocol/06-rounds.md (coordinator, grouping, owners).
 import functools
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView
@@ -18,8 +18,7 @@ from dilocoxd.wire.messages import Propose
 _ORDER_DOMAIN = b"dilocoxd/2/coordinator\0"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A group, or the reason why there is none yet and when to look again."""
 
     group: tuple[Contribution, ...] | None
@@ -27,8 +26,7 @@ class Decision:
     until: Monotonic | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(NamedTuple):
     """What a peer knows when it decides about a group."""
 
     contributions: Mapping[PeerId, Contribution]
@@ -53,12 +51,18 @@ def coordinator_order(
     run_id: RunId, round_index: RoundIndex, attempt: Attempt, peers: Iterable[PeerId]
 ) -> list[PeerId]:
     """Peers in the order in which they are asked to coordinate this attempt; the same list at everybody."""
+    return list(_order(run_id, round_index, attempt, tuple(peers)))
+
+
+@functools.lru_cache(1 << 10)
+def _order(run_id: RunId, round_index: RoundIndex, attempt: Attempt, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+    """Asked of the same peers at every event of an attempt."""
     prefix = f"{run_id}\0{round_index}\0{attempt}\0"
-    return sorted(peers, key=functools.partial(_order, prefix))
+    return tuple(sorted(peers, key=functools.partial(_place, prefix)))
 
 
 @functools.lru_cache(1 << 14)
-def _order(prefix: str, peer: PeerId) -> bytes:
+def _place(prefix: str, peer: PeerId) -> bytes:
     return hashlib.sha256(_ORDER_DOMAIN + prefix.encode() + peer.encode()).digest()
 
 

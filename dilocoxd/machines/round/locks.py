@@ -6,6 +6,7 @@ of *all* its voters. So one voter that went on without voting proves that nobody
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dilocoxd.ids import Attempt, Digest, PeerId
 from dilocoxd.wire.entry import Entry, Signature, SignedVote
@@ -91,8 +92,7 @@ class AcceptBox:
         return tuple(p for p in held.observers if self.accepted.get(p, {}).get(held.attempt) != held.coordinator)
 
 
-@dataclass(frozen=True, slots=True)
-class LockDecision:
+class LockDecision(NamedTuple):
     """`commit`: finish exactly this entry with `voters`. `is_free`: a new group may form. Else wait, with reason."""
 
     is_free: bool

@@ -4,7 +4,7 @@ Nothing else changes the machine's state. Order rules of the commands: machines/
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId
 from dilocoxd.machines.round.locks import HeldLock
@@ -28,9 +28,9 @@ LISTENING: Final = (*OPEN, CATCHING_UP)
 AT_WORK: Final = (EXCHANGING, VOTING)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Nothing changes yet. `until`: look again then; None: only an event can change anything."""
+class Waiting(NamedTuple):
+    """Nothing changes yet. `until`: look again then; None: only an event can change anything. A named tuple, for every
+    event makes several, and those cost a third of a frozen dataclass."""
 
     reason: str
     until: Monotonic | None = None

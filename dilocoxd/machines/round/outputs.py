@@ -4,6 +4,7 @@ Order rules: machines/round/inputs.py, top.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
@@ -224,8 +225,7 @@ class KeptPromise:
     results_held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RoundStatus:
+class RoundStatus(NamedTuple):
     """What /v1/status shows of the round."""
 
     state: str

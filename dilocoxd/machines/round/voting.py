@@ -49,7 +49,7 @@ def look(height: Height, now: Monotonic) -> Outcome:
     decided = decided_by(height, voted_on, now)
     assert decided is not None, f"waits without end for the acceptance of {unaccepted}"
     if isinstance(decided, Waiting):
-        decided = replace(decided, until=earliest(retry_at, decided.until))
+        return decided._replace(until=earliest(retry_at, decided.until), orders=repeats)
     return replace(decided, orders=repeats)
 
 
@@ -197,7 +197,7 @@ def _settled(height: Height, dissenting: tuple[PeerId, ...], meanwhile: Waiting,
     end = attempt.timers.end(DISPUTE, height.limits)
     if silent and now < end:
         reason = f"the result hashes of {', '.join(silent[:3])}, who voted for another entry"
-        return replace(meanwhile, reason=reason, until=earliest(meanwhile.until, end), orders=orders)
+        return meanwhile._replace(reason=reason, until=earliest(meanwhile.until, end), orders=orders)
     blamed = {
         culprit for peer in dissenting for culprit in culprits(height.me, exchange, peer, attempt.shown.get(peer))
     }

@@ -56,7 +56,7 @@ def test_who_contributed_lately_has_a_seat_before_ids_that_sort_first() -> None:
     """TRUST H3: ids made for it fill no group, but a quarter of the seats is open to those who are not known. R6.10."""
     small = replace(LIMITS, contributors_max=4)
     known, ground = [PeerId(f"q{i}") for i in range(6)], [PeerId(f"a{i}") for i in range(64)]
-    reading = replace(gathered(*ground, *known), recent_contributors=frozenset(known))
+    reading = gathered(*ground, *known)._replace(recent_contributors=frozenset(known))
 
     def seats(limits: RoundLimits) -> list[PeerId]:
         group = decide_group(reading, limits, now=Monotonic(99.0)).group
@@ -85,7 +85,7 @@ def test_group_waits_for_stragglers_until_the_grace_is_over() -> None:
 
 def test_group_does_not_wait_for_who_is_due_after_the_grace() -> None:
     reading = gathered(A)
-    late = Gathered(**{**_fields(reading), "awaited": {B: Monotonic(13.5)}})
+    late = reading._replace(awaited={B: Monotonic(13.5)})
     assert peers_of(late, 11.0)[0] == [A]
 
 
@@ -274,10 +274,6 @@ def test_a_heartbeat_from_before_a_change_of_branch_does_not_take_back_the_claim
     assert list(tips.claims) == [A]
     tips.hear(chain, A, RoundIndex(6), HEAD, Monotonic(10.4))
     assert list(tips.claims) == [], "its own word does"
-
-
-def _fields(value: Gathered) -> dict[str, object]:
-    return {name: getattr(value, name) for name in Gathered.__dataclass_fields__}
 
 
 def test_proposal_must_announce_what_the_schedule_of_the_state_wants() -> None:
