@@ -41,9 +41,10 @@ test-in-process-1: $(STAMP)
 test-in-process-2: $(STAMP)
 	$(BIN)/python -m pytest $(IN_PROCESS) $(APART) --ignore tests/simulation --ignore tests/architecture $(addprefix --ignore ,$(HALF))
 
-# 2,000 schedules of the round machine, those that failed once, and planted bugs.
+# 2,000 schedules of the round machine, those that failed once, and planted bugs: no test needs another one, so whichever
+# process has nothing left to do takes some from the other.
 test-simulation: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 5 tests/simulation
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 5 tests/simulation
 
 # A file's tests follow each other, four files at a time: every process has ports and network namespaces of its own, and
 # most of a test with daemons is waiting. In one pytest, for each further one imports, collects and warms up its own.

@@ -28,8 +28,16 @@ def run_quietly(seed: int, final_depth: int = 0, *, has_coalition: bool = False)
         return Outcome(seed, f"{type(error).__name__}: {error}", 0, 0, 0, 0, 0, ())
 
 
+@functools.cache
+def _settle() -> None:
+    """What was loaded before the first schedule of a process stays, and no collection looks through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def run_chunk(seeds: range, final_depth: int = 0, *, has_coalition: bool = False) -> list[Outcome]:
     """Seeds one after the other. Garbage is collected between schedules: their parts refer to each other in circles."""
+    _settle()
     gc.disable()
     try:
         outcomes = []
