@@ -3,7 +3,7 @@
 Pure view, rebuilt from the log at start and extended by one entry at a time; equal for equal chains.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -152,16 +152,16 @@ class ChainView:
             return f"evidence of round {evidence.round} does not count in round {self.height}"
         return ""
 
-    def left_out_by(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+    def left_out_by(self, evidence: Collection[Evidence]) -> frozenset[PeerId]:
         """Who counts for nothing in the next entry, if that holds this evidence (R27). Recent contributors are not left
         out if no other one would remain: any part of a split network could go on without a majority of anybody."""
+        if not self.barred and not evidence:
+            return frozenset()  # as a rule: this is asked at every event
         found = frozenset([*self.barred, *(found.peer for found in evidence)])
-        if not found:
-            return found  # as a rule: this is asked at every event
         recent = self.recent_contributors
         return found if recent - found else found - recent
 
-    def electorate(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+    def electorate(self, evidence: Collection[Evidence]) -> frozenset[PeerId]:
         """Of whom more than half commit an entry with this evidence if `quorum = majority` (R14). Empty only on a chain
         without entries."""
         return self.recent_contributors - self.left_out_by(evidence)

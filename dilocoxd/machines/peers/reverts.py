@@ -157,10 +157,13 @@ class Reverts:
         self._news.append(message)
         self.bury([Digest(message.entry_hash)])
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_news` has any."""
+        return bool(self._news)
+
     def take_news(self) -> list[TakeBack]:
         """What was decided, once."""
-        if not self._news:
-            return []  # as a rule: this is asked at every event
         found, self._news = self._news, []
         return found
 

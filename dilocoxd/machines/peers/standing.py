@@ -42,6 +42,8 @@ class PeerBook:
         """Whose record says that it was alone in a later attempt too often."""
         self._live: frozenset[PeerId] | None = None
         """What `live` answers; None after a change of views or goodbyes."""
+        self._own_view = PeerView(me, True, False, RoundIndex(0), Digest(b""))
+        """What `present_views` said of ourselves last."""
 
     # --- what enters
 
@@ -195,7 +197,10 @@ class PeerBook:
             if record.tip.is_at_our_head and (view.height, view.head) != (chain.height, chain.head):
                 view = PeerView(peer, view.is_live, view.is_training, chain.height, chain.head, view.step_seconds)
             views[peer] = view
-        views[self.me] = PeerView(self.me, True, is_training, chain.height, chain.head)
+        own = self._own_view
+        if (own.is_training, own.height, own.head) != (is_training, chain.height, chain.head):
+            own = self._own_view = PeerView(self.me, True, is_training, chain.height, chain.head)
+        views[self.me] = own
         return views
 
     def is_suspected(self, peer: PeerId) -> bool:
@@ -204,7 +209,7 @@ class PeerBook:
 
     def suspected(self) -> frozenset[PeerId]:
         """All of those that live."""
-        return self._suspected & self.live()
+        return self._suspected & self.live() if self._suspected else self._suspected
 
     def is_silent(self, peer: PeerId) -> bool:
         """Did not accept, or not join, when it should have."""

@@ -87,7 +87,7 @@ def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic |
     R27.9, R29.12)."""
     gathered, attempt, limits = gathered_at(height), height.attempt, height.limits
     left_out = _needed(height, gathered)
-    if not any(height.words.has_offered(peer) for peer in left_out):
+    if not left_out or not any(height.words.has_offered(peer) for peer in left_out):
         return gathered, None
     ends = dict.fromkeys(gathered.unready, attempt.timers.end(JOINING, limits))
     joining = [peer for peer, end in ends.items() if end <= now]
@@ -122,18 +122,18 @@ def gathered_at(height: Height) -> Gathered:
     left_out = height.left_out_here(evidence)
     pairs = book.conflicts.pairs(chain.height)
     fresh = chain.is_on_probation
-    accused = {about for complains, about in pairs if fresh(about) or not fresh(complains)}
+    accused = {about for complains, about in pairs if fresh(about) or not fresh(complains)} if pairs else set()
     contributions: dict[PeerId, Contribution] = {}
     awaited: dict[PeerId, Monotonic | None] = {}
     unready, absent = [], []
-    readies = words.readies()
+    readies, suspected = words.readies(), height.suspected()
     for peer, view in views.items():
         ready = readies.get(peer)
         offered = ready.contribution if ready is not None else None
         is_forbidden = offered is not None and bool(contribution_problem(offered, chain, height.limits))
         if offered is not None and not is_forbidden and peer not in left_out and words.is_in(peer, attempt.index):
             contributions[peer] = offered
-        if words.left(peer) == attempt.index or height.is_suspected(peer):
+        if words.left(peer) == attempt.index or peer in suspected:
             continue  # nobody waits for it
         is_welcome = peer not in accused and peer not in left_out and not is_forbidden
         if peer not in contributions and is_welcome and (offered is not None or _is_due(height, peer, view)):
@@ -155,7 +155,7 @@ def gathered_at(height: Height) -> Gathered:
         grace_s=book.pace.grace(height.limits),
         conflicts=pairs,
         recent_contributors=chain.electorate(evidence),
-        on_probation=_longest_first(height, [peer for peer in contributions if fresh(peer)]),
+        on_probation=_longest_first(height, list(filter(fresh, contributions))) if chain.served else (),
     )
 
 

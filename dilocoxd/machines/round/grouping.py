@@ -75,6 +75,8 @@ def without_conflicts(
     conflict of two the one complained about goes. Who is on probation goes before all of this, if the other one of a
     conflict is not: fresh ids cost nothing, so their number must not decide who is left out.
     """
+    if not conflicts:
+        return frozenset(peers)  # as a rule: this is asked at every event
     left = set(peers)
     for pair in conflicts:
         fresh = on_probation & set(pair)

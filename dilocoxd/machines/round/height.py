@@ -3,7 +3,7 @@
 Holds the running attempt, the lock, votes and words; answers what follows from them. Source: protocol/06-rounds.md.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.attempt import Proposal, RunningAttempt
 from dilocoxd.machines.round.grouping import contribution_problem, coordinator_order, missing_majority
 from dilocoxd.machines.round.inputs import PhaseOffered, RoundMessage
-from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, VoteBox, resolve_locks
+from dilocoxd.machines.round.locks import NO_LOCK, AcceptBox, HeldLock, LockDecision, VoteBox, resolve_locks
 from dilocoxd.machines.round.outcomes import Violation
 from dilocoxd.machines.round.outputs import InFlight, RoundSummary, Send
 from dilocoxd.machines.round.timers import Mark, Timers
@@ -154,9 +154,9 @@ class Height:
 
     def locks_here(self) -> dict[PeerId, Lock | None]:
         """Of those who are ready in this attempt, ourselves included."""
-        is_void, readies = self.book.reverts.is_void, self.words.readies()
-        said = {p: r.lock for p, r in readies.items() if r.attempt == self.attempt.index}
-        locks = {p: None if lock is not None and is_void(lock.entry_hash) else lock for p, lock in said.items()}
+        is_void, index = self.book.reverts.is_void, self.attempt.index
+        said = [(p, r.lock) for p, r in self.words.readies().items() if r.attempt == index]
+        locks = {p: None if lock is not None and is_void(lock.entry_hash) else lock for p, lock in said}
         locks[self.me] = self.lock.on_wire if self.lock is not None else None
         return locks
 
@@ -165,6 +165,8 @@ class Height:
 
         With `quorum = available` an entry whose payload nobody live holds is given up: a fork if it was committed."""
         locks = self.locks_here()
+        if not any(locks.values()):
+            return NO_LOCK  # as a rule: this is asked at every event
         may_fork, is_fresh = not self.limits.has_majority_quorum, self.chain.is_on_probation
         live = self.book.present() - self.suspected()
         return resolve_locks(locks, live, self.attempt.index, may_fork=may_fork, is_fresh=is_fresh)
@@ -173,14 +175,16 @@ class Height:
         """What our proposal would hold against others (R27)."""
         return self.book.double_votes.pending(self.chain)
 
-    def left_out_beside(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+    def left_out_beside(self, evidence: Collection[Evidence]) -> frozenset[PeerId]:
         """Who voted twice, by the chain and this evidence, and so is in no group as long as anybody else trains."""
         return self._unless_alone(self.chain.left_out_by(evidence))
 
-    def left_out_here(self, evidence: Iterable[Evidence]) -> frozenset[PeerId]:
+    def left_out_here(self, evidence: Collection[Evidence]) -> frozenset[PeerId]:
         """The same for a group that we propose ourselves: without those either of whom we have found a result false
         (R29.12), unless there would be no majority then of those at work."""
         left_out, liars = self.chain.left_out_by(evidence), frozenset(self.own.false.liars(self.round))
+        if not left_out and not liars:
+            return left_out  # as a rule: this is asked at every event
         if liars and self.limits.has_majority_quorum and self._lacks_majority(liars, self.suspected(), evidence):
             liars = frozenset()
         return self._unless_alone(left_out | liars)
@@ -201,7 +205,7 @@ class Height:
             return self.chain.electorate(evidence) & suspected
         return frozenset()
 
-    def _lacks_majority(self, without: Set[PeerId], suspected: Set[PeerId], evidence: Iterable[Evidence]) -> bool:
+    def _lacks_majority(self, without: Set[PeerId], suspected: Set[PeerId], evidence: Collection[Evidence]) -> bool:
         """Whether those at work are no majority but for these."""
         electorate, views = self.chain.electorate(evidence), self.present_views()
         others = [p for p in electorate & views.keys() - without if self._is_at_work(views[p], suspected)]

@@ -139,6 +139,8 @@ class RoundLife:
     def take_back(self) -> None:
         """Vote against what spoiled our state, and tell what a majority has decided: that is on disk first (R29)."""
         reverts, spoiled, false = self.book.reverts, self.own.spoiled, self.own.false.entries
+        if spoiled is None and not false and not reverts.has_news:
+            return  # as a rule: this is asked at every event
         said = reverts.vote(spoiled, self.height.chain, self.terms.site, false) if spoiled is not None else []
         said += reverts.vote_against(false, self.height.chain, self.terms.site)
         if news := reverts.take_news():

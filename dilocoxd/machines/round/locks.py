@@ -6,7 +6,7 @@ of *all* its voters. So one voter that went on without voting proves that nobody
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dilocoxd.ids import Attempt, Digest, PeerId
 from dilocoxd.wire.entry import Entry, Signature, SignedVote
@@ -101,6 +101,9 @@ class LockDecision(NamedTuple):
     reason: str
 
 
+NO_LOCK: Final = LockDecision(True, None, (), "no lock stands")
+
+
 def resolve_locks(
     locks: Mapping[PeerId, Lock | None],
     live: Set[PeerId],
@@ -131,7 +134,7 @@ def resolve_locks(
             continue
         if not may_fork or any(locked.results_held for locked in held):
             return LockDecision(False, lock, tuple(present), "every live voter is locked on one entry: it is finished")
-    return LockDecision(True, None, (), "no lock stands")
+    return NO_LOCK
 
 
 def is_disproved(lock: HeldLock, locks: Mapping[PeerId, Lock | None]) -> bool:

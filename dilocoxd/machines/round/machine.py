@@ -263,8 +263,8 @@ class RoundMachine:
     def _look(self) -> Monotonic | None:
         """Do what is due; returns when to look again."""
         life, now = self._life, self._life.now
-        if self._state in o.OPEN:
-            for peer, ready in sorted(life.height.arrived().items()):
+        if self._state in o.OPEN and (arrived := life.height.arrived()):
+            for peer, ready in sorted(arrived.items()):
                 self._act(joining.on_ready(life.height, peer, ready, self._state, now))
         leave_end = life.timers.end(LEAVE, life.terms.limits) if life.own.is_leaving else None
         if leave_end is not None and (self._is_free_to_go() or now >= leave_end):
