@@ -97,8 +97,8 @@ class Swarm:
     """When a recovery last moved somebody, or somebody honest committed."""
     forged_at: float = -1e9
     """When a recovery last took an entry that nobody honest has a part in."""
-    is_spoiled: Callable[[Node, Entry], bool] = lambda node, entry: False
-    """Whether this peer finds no finite loss after this entry (R29)."""
+    is_spoiled: Callable[[Node, Entry], bool] | None = None
+    """Whether this peer finds no finite loss after this entry (R29); None: nobody ever does."""
     proves: Callable[[Node, Entry], tuple[PeerId, ...] | None] | None = None
     """Who this peer is certain made a false result of this entry, once it has found one (X13); None: it has not."""
     convictions: dict[PeerId, set[PeerId]] = field(default_factory=dict)

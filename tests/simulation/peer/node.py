@@ -25,7 +25,7 @@ from tests.simulation.peer.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, 
 from tests.simulation.peer.presence import HEARTBEAT_S, Joining, Presence, spoiled
 from tests.simulation.peer.signing import UNIX_MS, keys_of
 from tests.simulation.peer.worker import Worker
-from tests.simulation.rules.watch import Watch
+from tests.simulation.rules.watch import OPEN, Watch
 
 if TYPE_CHECKING:
     from tests.simulation.peer.recovering import Recovery
@@ -190,7 +190,7 @@ class Node:
 
     def is_idle(self) -> bool:
         """Between two rounds, with nothing of ours on its way."""
-        return self.machine.status.state == "gathering" and self.offered is None and not self.is_recovering
+        return self.machine.state == "gathering" and self.offered is None and not self.is_recovering
 
     def is_at_rest(self) -> bool:
         """Its log holds what it stands on: no entry is being written or applied, no branch of its own lies aside."""
@@ -223,19 +223,19 @@ class Node:
             self.feed(e.StoreFailed(str(error)))
         if self.epoch != epoch:
             return
-        self._check()
-        self._arm()
+        deadline = self.machine.next_deadline()
+        self._check(deadline, now)
+        self._arm(deadline)
 
-    def _check(self) -> None:
+    def _check(self, deadline: Monotonic | None, now: Monotonic) -> None:
         """After every event: R-a, R-e and the machine's own invariants."""
         self.machine.check()
         chain = self.machine.chain
         if chain is not self.checked:  # a view never changes
             self.checked = chain
             self.swarm.ledger.at_head(self.name, chain.head, chain.state_digest)
-        deadline = self.machine.next_deadline()
-        is_open = self.machine.state in ("gathering", "exchanging", "voting")
-        assert not is_open or (deadline is not None and deadline - self.clock() <= DEADLINE_MAX_S), "R-e: no deadline"
+        if self.machine.state in OPEN:
+            assert deadline is not None and deadline - now <= DEADLINE_MAX_S, "R-e: no deadline"
 
     def _count_down(self) -> None:
         if self.crash_after is not None:
@@ -243,8 +243,7 @@ class Node:
             if self.crash_after <= 0:
                 raise Crashed
 
-    def _arm(self) -> None:
-        deadline = self.machine.next_deadline()
+    def _arm(self, deadline: Monotonic | None) -> None:
         if deadline is None:
             return
         at = (deadline - self.clock_zero) / self.clock_rate + CLOCK_GRAIN_S

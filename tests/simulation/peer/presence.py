@@ -29,6 +29,8 @@ AUDITED = 12
 
 def spoiled(node: Node) -> tuple[RoundIndex | None, RoundIndex] | None:
     """Rounds of the entries that may be why nothing can be trained from the state of this peer (R29)."""
+    if node.swarm.is_spoiled is None:
+        return None
     end = node.machine.chain.height
     entries = [stored.signed.entry for stored in node.disk.log[:end]]
     bad = [entry.round for entry in entries if node.swarm.is_spoiled(node, entry)]

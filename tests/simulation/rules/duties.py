@@ -67,6 +67,8 @@ class Duties:
 
     def _note_answer(self, event: e.Event) -> None:
         match event:
+            case e.MessageReceived() | e.DeadlineReached() | e.PeersChanged():
+                pass  # most of all events
             case e.PhaseOffered():
                 self.offer = event.contribution
             case facts.Reduced():

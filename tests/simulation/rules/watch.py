@@ -101,26 +101,26 @@ class Watch:
     def before(self, event: e.Event, now: float) -> None:
         """The machine handles it next. `now`: by the peer's clock."""
         self.heard.now = now - self.still_s
+        self.status_before = self.status
         self.state = self.status.state
-        self.group = {*self.status.group, *self.status.observers}
         if isinstance(event, e.LeaveRequested) and self.leave_at is None:
             self.leave_at = self.now
         self.is_news = self.heard.hear(event, is_catching_up=self.state == "catching_up")
 
     def after(self, event: e.Event, commands: Sequence[c.Command]) -> None:
         """The machine has decided; nothing is carried out yet."""
-        machine = self.node.machine
+        machine, heard = self.node.machine, self.heard
         status = self.status = machine.status
-        was, before = self.state, (self.place, self.attempt)
+        was, before = self.state, (heard.place, heard.attempt)
         if self.node.mischief is None:
             self._judge_answers(event, commands)
         place = (status.round, machine.chain.head)
         if (place, status.attempt) != before:
-            self.heard.note_silent(is_over=self._waited())
+            heard.note_silent(is_over=self._waited())
             if place != before[0]:
                 self._at_new_place(place)
             self._in_attempt(status.attempt)
-        if isinstance(event, e.RecoveryFailed | e.RecoveryFinished) and before == (self.place, self.attempt):
+        if isinstance(event, e.RecoveryFailed | e.RecoveryFinished) and before == (heard.place, heard.attempt):
             self.is_resumed = True  # what we had waited in this attempt before counts (R12)
         self.state = status.state
         self.becomes_void = self._is_proved_void(event, commands)
@@ -135,7 +135,7 @@ class Watch:
         if self.becomes_void and self.lock is not None:
             self.lock, self.void = None, self.lock.entry_hash
         self.exchange = exchange
-        self.heard.note_silent(is_over=self._waited())
+        heard.note_silent(is_over=self._waited())
         self._note_unwilling()
 
     def carried_out(self, command: c.Command) -> None:
@@ -212,7 +212,7 @@ class Watch:
             self.duties.judge_command(command)
             self._judge_command(command)
         self._judge_joining(event)
-        if not self.is_news and self.woke_at and self.now - self.woke_at < AWAKE_S:
+        if self.woke_at and not self.is_news and self.now - self.woke_at < AWAKE_S:
             late = [x for x in commands if isinstance(x, c.AttemptFailed) or self._is_judgement(x)]
             self.check(not late, f"R18: stood still, and on waking, with nothing heard: {str(late[:1])[:80]}")
         if self.state in OPEN and self.last_ready_at is not None:
@@ -275,7 +275,9 @@ class Watch:
         self.check(is_dropped, "R13: a lock that was proved void is carried on")
 
     def _judge_abandon(self, abandon: m.Abandon) -> None:
-        strangers = set(abandon.blames) - self.group - self.heard.named
+        strangers = set(abandon.blames).difference(
+            self.status_before.group, self.status_before.observers, self.heard.named
+        )
         self.check(not strangers, f"R12: blames {strangers}, who had no part in attempt {abandon.attempt}")
         self.heard.blame(abandon.blames, abandon.round)
 
