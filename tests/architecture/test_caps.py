@@ -24,6 +24,7 @@ CAPS: Final = {
     "machines/peers/double_votes.py DoubleVotes.cast": "VOTERS_KEPT, and whom the chain names",
     "machines/peers/double_votes.py DoubleVotes.proofs": "PROOFS_KEPT",
     "machines/peers/false_results.py FalseResults._until": "LIARS_MAX",
+    "machines/peers/readiness.py Readiness._readies": "those of _words",
     "machines/peers/readiness.py Readiness._words": "PEERS_MAX, and the height",
     "machines/peers/tips.py Tips._claiming": "records, PEERS_MAX",
     "machines/peers/tips.py Tips._unconfirmed": "records, PEERS_MAX",

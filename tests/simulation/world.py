@@ -63,7 +63,8 @@ class World:
         for _ in range(copies):
             if link.is_cut or self.rng.random() < link.loss:
                 continue
-            self.after(self.rng.uniform(link.delay_min, link.delay_max), functools.partial(_arrive, link, action))
+            delay_s = self.rng.uniform(link.delay_min, link.delay_max)
+            self.at(self.now + delay_s, functools.partial(_arrive, link, action))
 
     def log(self, text: str) -> None:
         if self.keeps_transcript:

@@ -15,6 +15,7 @@ class SegmentCounts:
     def __init__(self, me: PeerId, owners: Sequence[PeerId], num_passes: int) -> None:
         self._owned = Counter(owners)
         self._num_own = self._owned[me]
+        self._num_segments = self._owned.total()
         self._num_passes = num_passes
         self._inputs: Counter[tuple[int, PeerId]] = Counter()
         """Of our own segments: how many have the input of this peer."""
@@ -44,7 +45,7 @@ class SegmentCounts:
 
     def is_complete(self, pass_index: int) -> bool:
         """Whether all results of a pass are here."""
-        return self._num_results[pass_index] == self._owned.total()
+        return self._num_results[pass_index] == self._num_segments
 
     def lacking(self) -> set[PeerId]:
         """Owners of results that we lack in the first pass that is not complete; nobody if all are."""

@@ -156,10 +156,10 @@ class Membership:
             return LEFT
         if known.heard_at is None:
             return DEAD
-        silence = now - known.heard_at
-        if silence >= (UNREACHABLE_LIVE_S if known.is_unreachable else LIVE_S) * self.patience:
+        silence, patience = now - known.heard_at, self.patience
+        if silence >= (UNREACHABLE_LIVE_S if known.is_unreachable else LIVE_S) * patience:
             return DEAD
-        return SUSPECT if silence > SUSPECT_S * self.patience else ALIVE
+        return SUSPECT if silence > SUSPECT_S * patience else ALIVE
 
     def is_live(self, peer: PeerId, *, now: Monotonic) -> bool:
         """Whether anybody should wait for it."""

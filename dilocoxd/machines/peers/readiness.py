@@ -36,6 +36,8 @@ class Readiness:
 
     def __init__(self, words: Mapping[PeerId, Word] | None = None) -> None:
         self._words: Final[dict[PeerId, Word]] = dict(words or {})
+        self._readies: dict[PeerId, Ready] | None = None
+        """What `readies` answers; None after a change of one."""
 
     # --- what enters
 
@@ -47,6 +49,7 @@ class Readiness:
         if word is None:
             return None
         word.ready = ready if word.ready is None else merged(word.ready, ready)
+        self._readies = None
         word.left = None
         return word.ready
 
@@ -59,6 +62,7 @@ class Readiness:
         """Its Ready is of another tip: what it said here counts no more."""
         if (word := self._words.get(peer)) is not None:
             word.ready = None
+            self._readies = None
 
     def gave_up(self, peer: PeerId, attempt: Attempt) -> None:
         """The peer was the first to leave this attempt. Who says no Ready here may be on another branch: what it gave
@@ -87,9 +91,11 @@ class Readiness:
         word = self._words.get(peer)
         return None if word is None else word.ready
 
-    def readies(self) -> dict[PeerId, Ready]:
+    def readies(self) -> Mapping[PeerId, Ready]:
         """Of all that stand where we stand, whatever their attempt."""
-        return {peer: word.ready for peer, word in self._words.items() if word.ready is not None}
+        if self._readies is None:
+            self._readies = {peer: word.ready for peer, word in self._words.items() if word.ready is not None}
+        return self._readies
 
     def left(self, peer: PeerId) -> Attempt | None:
         """The attempt that the peer left and has not come back from."""

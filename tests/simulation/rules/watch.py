@@ -172,7 +172,7 @@ class Watch:
 
     def _waited(self) -> bool:
         """For the progress time-out, in this attempt."""
-        waited_s = self.now - self.heard.entered_at
+        waited_s = self.heard.now - self.heard.entered_at
         return self.is_resumed or waited_s >= self.node.swarm.limits.progress_timeout_s - SLACK_S
 
     def _is_proved_void(self, event: e.Event, commands: Sequence[c.Command]) -> bool:
@@ -216,7 +216,7 @@ class Watch:
             late = [x for x in commands if isinstance(x, c.AttemptFailed) or self._is_judgement(x)]
             self.check(not late, f"R18: stood still, and on waking, with nothing heard: {str(late[:1])[:80]}")
         if self.state in OPEN and self.last_ready_at is not None:
-            pause = self.now - self.last_ready_at
+            pause = self.heard.now - self.last_ready_at
             if pause > self.node.swarm.limits.ready_repeat_s + SLACK_S:
                 raise self.broken(f"R1: no Ready for {pause:.2f} s")
         if self.state not in OPEN:
@@ -275,9 +275,8 @@ class Watch:
         self.check(is_dropped, "R13: a lock that was proved void is carried on")
 
     def _judge_abandon(self, abandon: m.Abandon) -> None:
-        strangers = set(abandon.blames).difference(
-            self.status_before.group, self.status_before.observers, self.heard.named
-        )
+        before = self.status_before
+        strangers = set(abandon.blames).difference(before.group, before.observers, self.heard.named)
         self.check(not strangers, f"R12: blames {strangers}, who had no part in attempt {abandon.attempt}")
         self.heard.blame(abandon.blames, abandon.round)
 
@@ -369,8 +368,8 @@ class Watch:
 
     def _has_voted_long(self) -> bool:
         """For the vote time-out, in this attempt."""
-        limit = self.node.swarm.limits.vote_timeout_s - SLACK_S
-        return self.voting_at is not None and self.now - self.voting_at >= limit
+        limits = self.node.swarm.limits
+        return self.voting_at is not None and self.now - self.voting_at >= limits.vote_timeout_s - SLACK_S
 
     def _note_unwilling(self) -> None:
         if self._has_voted_long():
@@ -392,11 +391,10 @@ class Watch:
         if not isinstance(event, e.MessageReceived) or self.state != "gathering":
             return
         peer, ready = event.peer, event.message
-        if not isinstance(ready, m.Ready) or self.place != (ready.round, ready.parent):
+        if not isinstance(ready, m.Ready) or self.attempt >= ready.attempt:
             return
-        if not self.heard.is_live(peer) or self._is_excused(peer):
+        if self.place != (ready.round, ready.parent) or not self.heard.is_live(peer) or self._is_excused(peer):
             return
         is_believed = self.heard.is_believed(peer, ready.attempt)
-        is_honest = self.node.swarm.nodes[peer].mischief is None
-        is_joined = self.attempt >= ready.attempt or not (is_believed and is_honest)
-        self.check(is_joined, f"R5: stays in attempt {self.attempt} while {peer} is in {ready.attempt}")
+        is_free = not is_believed or self.node.swarm.nodes[peer].mischief is not None
+        self.check(is_free, f"R5: stays in attempt {self.attempt} while {peer} is in {ready.attempt}")
