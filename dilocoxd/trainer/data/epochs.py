@@ -19,6 +19,13 @@ import numpy.typing as npt
 from dilocoxd.config.sections.sources import PATTERN, pick_counts
 
 _ROUNDS: Final = 6
+_FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_MULTIPLIERS: Final = tuple(map(np.uint64, _FACTORS))
+_SHIFTS: Final = tuple(map(np.uint64, (30, 27, 31)))
+_WORD: Final = (1 << 64) - 1
+_FEW: Final = 8
+"""An array of so many samples takes as long as each of them alone."""
+
 Numbers = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
@@ -46,17 +53,17 @@ class EpochOrder:
 
     def locate(self, samples: Numbers) -> tuple[Numbers, Numbers]:
         """(source, window) of each sample number."""
-        rounds, places = samples // PATTERN, samples % PATTERN
+        rounds, places = np.divmod(samples, PATTERN)
         which = self._pattern[places]
         ordinals = rounds * self._counts[which] + self._before[which, places]
         windows = np.empty_like(samples)
         for number, source in enumerate(self._sources):
             mine = np.flatnonzero(which == number)
-            epochs = ordinals[mine] // source.num_samples
-            for epoch in np.unique(epochs):
-                chosen = mine[epochs == epoch]
+            epochs, inside = np.divmod(ordinals[mine], source.num_samples)
+            for epoch in set(epochs.tolist()):
+                chosen = epochs == epoch
                 key = f"{self._seed}/{source.name}/{epoch}"
-                windows[chosen] = permuted(ordinals[chosen] % source.num_samples, source.num_samples, key)
+                windows[mine[chosen]] = permuted(inside[chosen], source.num_samples, key)
         return which, windows
 
 
@@ -73,21 +80,38 @@ def pick_pattern(weights: Sequence[float]) -> Numbers:
 def permuted(indices: Numbers, size: int, key: str) -> Numbers:
     """Where the permutation of 0 .. size - 1 named by `key` puts each of `indices`."""
     half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
-    found = indices.astype(np.uint64)
-    out = np.ones(len(found), dtype=bool)
-    while out.any():
-        # The network permutes a power of four; what falls outside walks on until it is inside.
-        found[out] = _feistel(found[out], half, key)
-        out = found >= np.uint64(size)
+    keys = _round_keys(key)
+    # The network permutes a power of four; what falls outside walks on until it is inside.
+    found = _feistel(indices.astype(np.uint64), half, keys)
+    out = np.flatnonzero(found >= np.uint64(size))
+    while len(out) > _FEW:
+        found[out] = _feistel(found[out], half, keys)
+        out = out[found[out] >= np.uint64(size)]
+    for place in out.tolist():
+        found[place] = _walked(int(found[place]), size, half, keys)
     return found.astype(np.int64)
 
 
-def _feistel(values: _Words, half: int, key: str) -> _Words:
+def _feistel(values: _Words, half: int, keys: Sequence[int]) -> _Words:
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
     left, right = values >> shift, values & mask
-    for word in _round_keys(key):
+    for word in keys:
         left, right = right, left ^ (_mixed(right ^ np.uint64(word)) & mask)
     return (left << shift) | right
+
+
+def _walked(value: int, size: int, half: int, keys: Sequence[int]) -> int:
+    """The first of `value`, `_feistel` of it, `_feistel` of that, ... that is inside."""
+    mask = (1 << half) - 1
+    while value >= size:
+        left, right = value >> half, value & mask
+        for word in keys:
+            mixed = right ^ word
+            mixed = (mixed ^ (mixed >> 30)) * _FACTORS[0] & _WORD
+            mixed = (mixed ^ (mixed >> 27)) * _FACTORS[1] & _WORD
+            left, right = right, left ^ ((mixed ^ (mixed >> 31)) & mask)
+        value = (left << half) | right
+    return value
 
 
 @lru_cache(maxsize=256)
@@ -98,7 +122,7 @@ def _round_keys(key: str) -> tuple[int, ...]:
 
 def _mixed(words: _Words) -> _Words:
     """A word of well mixed bits for each word (the finalizer of splitmix64, Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    # Of a few words, to make these numbers costs as much as to use them.
+    words = (words ^ (words >> _SHIFTS[0])) * _MULTIPLIERS[0]
+    words = (words ^ (words >> _SHIFTS[1])) * _MULTIPLIERS[1]
+    return words ^ (words >> _SHIFTS[2])

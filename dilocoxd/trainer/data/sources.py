@@ -75,37 +75,45 @@ for many batches takes little longer than one for its own."""
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """Where the samples `first`, `first` + 1, ... of an order are: (source, window), [2, N]."""
+    """Where the samples `first`, `first` + 1, ... of an order are: their sources and windows, both [N]."""
 
     first: int
-    found: Numbers
+    which: Numbers
+    windows: Numbers
 
-    def has(self, first: int, count: int) -> bool:
-        return self.first <= first and first + count <= self.first + self.found.shape[1]
+    def has(self, first: int, stop: int) -> bool:
+        return self.first <= first and stop <= self.first + len(self.windows)
 
-    def places(self, first: int, count: int) -> Numbers:
-        """[2, count]"""
-        return self.found[:, first - self.first : first - self.first + count]
+    def places(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
+        """(sources, windows), both [stop - first]"""
+        chosen = slice(first - self.first, stop - self.first)
+        return self.which[chosen], self.windows[chosen]
 
 
-@dataclass(frozen=True, slots=True)
 class _Read:
-    """The samples `first`, `first` + 1, ... of an order: ids and targets, both [N, seq_len] int64."""
+    """The samples from `first` to before `stop` of an order, and the batches of `size` that they are, cut all at once:
+    a cut for each takes longer than all else that a batch still needs."""
 
-    first: int
-    ids: Tensor
-    targets: Tensor
+    def __init__(self, first: int, size: int, ids: Tensor, targets: Tensor) -> None:
+        """`ids` and `targets`: [N, seq_len] int64."""
+        self._first, self._stop, self._size = first, first + len(ids), size
+        self._ids, self._targets = ids, targets
+        self._batches = tuple(zip(torch.split(ids, size), torch.split(targets, size), strict=True))
 
-    def has(self, first: int, count: int) -> bool:
-        return self.first <= first and first + count <= self.first + len(self.ids)
+    def has(self, first: int, stop: int) -> bool:
+        return self._first <= first and stop <= self._stop
 
-    def rows(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """(ids, targets), both [count, seq_len]"""
-        chosen = slice(first - self.first, first - self.first + count)
-        return self.ids[chosen], self.targets[chosen]
+    def rows(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """(ids, targets), both [stop - first, seq_len]"""
+        number, rest = divmod(first - self._first, self._size)
+        if stop - first == self._size and not rest:
+            return self._batches[number]
+        chosen = slice(first - self._first, stop - self._first)
+        return self._ids[chosen], self._targets[chosen]
 
 
-_NOTHING: Final = _Read(0, torch.zeros((0, 0), dtype=torch.int64), torch.zeros((0, 0), dtype=torch.int64))
+_NOWHERE: Final = _Located(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NOTHING: Final = _Read(0, 1, *torch.zeros((2, 0, 0), dtype=torch.int64))
 
 
 class SourceOrder:
@@ -141,7 +149,7 @@ class SourceOrder:
         self._volume = 0
         self._leased: Numbers = np.zeros(0, np.int64)
         self._next = 0
-        self._located = _Located(0, np.zeros((2, 0), np.int64))
+        self._located = _NOWHERE
         self._read = _NOTHING
 
     def begin(self, samples: Sequence[int], volume: int = 0) -> None:
@@ -150,7 +158,7 @@ class SourceOrder:
         bounds = zip(samples[::2], samples[1::2], strict=True)
         self._leased = np.concatenate([np.zeros(0, np.int64), *(np.arange(*bound) for bound in bounds)])
         self._next = 0
-        self._located = _Located(0, np.zeros((2, 0), np.int64))
+        self._located = _NOWHERE
         self._read = _NOTHING
 
     def batch(self, position: int, num_sequences: int) -> tuple[Tensor, Tensor]:
@@ -160,22 +168,24 @@ class SourceOrder:
         Raises WorkerError if the phase has read all that it leased.
         """
         first = position if self._is_own else self._next
-        if not self._is_own and first + num_sequences > len(self._leased):
+        stop = first + num_sequences
+        if not self._is_own and stop > len(self._leased):
             raise WorkerError(f"a phase asked for more than the {len(self._leased)} samples that it leased")
-        if not self._read.has(first, num_sequences):
-            count = num_sequences * max(1, READ_AHEAD_TOKENS // (num_sequences * self._seq_len))
-            self._read = self._stretch(first, count if self._is_own else min(count, len(self._leased) - first))
         self._next += num_sequences
-        return self._read.rows(first, num_sequences)
+        if not self._read.has(first, stop):
+            ahead = first + num_sequences * max(1, READ_AHEAD_TOKENS // (num_sequences * self._seq_len))
+            samples = self._stretch(first, ahead if self._is_own else min(ahead, len(self._leased)))
+            self._read = _Read(first, num_sequences, *samples)
+        return self._read.rows(first, stop)
 
-    def _stretch(self, first: int, count: int) -> _Read:
-        """So many samples from `first` on."""
-        if not self._located.has(first, count):
-            end = first + max(count, LOCATED_AT_ONCE)
+    def _stretch(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Ids and targets of the samples from `first` to before `stop`."""
+        if not self._located.has(first, stop):
+            end = max(stop, first + LOCATED_AT_ONCE)
             samples = np.arange(first, end) if self._is_own else self._leased[first:end]
-            self._located = _Located(first, np.stack(self._order().locate(samples)))
+            self._located = _Located(first, *self._order().locate(samples))
         parts = [volumes[self._volume] for volumes in self._volumes]
-        return _Read(first, *self._windows(parts, *self._located.places(first, count)))
+        return self._windows(parts, *self._located.places(first, stop))
 
     def _order(self) -> EpochOrder:
         """Of the volume that is read: a run on parts of its stores, with epochs of its own."""
@@ -221,16 +231,16 @@ class SourceOrder:
 
     def _windows(self, parts: Sequence[Part], which: Numbers, windows: Numbers) -> tuple[Tensor, Tensor]:
         """Ids and targets of windows [N]; `which` of the parts each is in, [N]."""
-        rows = torch.from_numpy(_read_from(parts, which, windows, lambda part, mine: part.samples(mine, self._seq_len)))
-        # A copy: of one row, contiguous() would be a view, and what is not trained would be gone from the ids, too.
-        targets = rows[:, 1:].clone()
+        rows = _read_from(parts, which, windows, lambda part, mine: part.samples(mine, self._seq_len))
+        # Copies: views would share what is not trained.
+        ids, targets = rows[:, :-1].copy(), rows[:, 1:].copy()
         if any(part.has_mask for part in parts):
             answered = _read_from(parts, which, windows, lambda part, mine: part.answered(mine, self._seq_len))
-            targets[torch.from_numpy(answered)[:, 1:] == 0] = NOT_TRAINED
+            targets[answered[:, 1:] == 0] = NOT_TRAINED
         if self.document_end is not None:
             # The first token of a document does not follow from the one before it, which it cannot see.
-            targets[rows[:, :-1] == self.document_end] = NOT_TRAINED
-        return rows[:, :-1].contiguous(), targets
+            targets[ids == self.document_end] = NOT_TRAINED
+        return torch.from_numpy(ids), torch.from_numpy(targets)
 
 
 def _read_from(

@@ -45,14 +45,14 @@ class _Mapped:
     """The token ids of one shard, mapped; what was touched is given back now and then."""
 
     def __init__(self, place: ShardPlace, info: ShardInfo, dtype: type[np.integer[Any]]) -> None:
-        self._item = np.dtype(dtype).itemsize
-        start = place.first_token * self._item
-        skip = start % mmap.ALLOCATIONGRANULARITY
-        length = info.num_tokens * self._item + skip
+        self._dtype = np.dtype(dtype)
+        self._num_tokens = info.num_tokens
+        start = place.first_token * self._dtype.itemsize
+        self._skip = start % mmap.ALLOCATIONGRANULARITY
+        length = info.num_tokens * self._dtype.itemsize + self._skip
         with place.path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=start - skip)
-        self._ids = np.frombuffer(self._map, dtype, info.num_tokens, skip)
-        self._path, self._end = place.path, start - skip + length
+            self._map = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=start - self._skip)
+        self._path, self._end = place.path, start - self._skip + length
         self._map.madvise(mmap.MADV_RANDOM)
         self._touched = 0
 
@@ -62,7 +62,8 @@ class _Mapped:
         if self._map.size() < self._end:
             # To touch what is gone ends the process by SIGBUS, without a word.
             raise ConfigError(f"{self._path} became shorter while it was read; copy or pack it again")
-        each = count * self._item + 2 * _FAULT_BYTES
+        item = self._dtype.itemsize
+        each = count * item + 2 * _FAULT_BYTES
         at_once = max(1, _TOUCHED_BYTES_MAX // each)
         if len(starts) > at_once:
             return np.concatenate([self.rows(starts[n : n + at_once], count) for n in range(0, len(starts), at_once)])
@@ -71,8 +72,8 @@ class _Mapped:
             self._map.madvise(mmap.MADV_DONTNEED)
             self._touched = len(starts) * each
         # A row of this view for each place at which one can begin; only those asked for are read.
-        shape, strides = (self._ids.size - count + 1, count), (self._item, self._item)
-        every = np.lib.stride_tricks.as_strided(self._ids, shape, strides, writeable=False)
+        shape, strides = (self._num_tokens - count + 1, count), (item, item)
+        every: npt.NDArray[Any] = np.ndarray(shape, self._dtype, self._map, self._skip, strides)
         return every[starts].astype(np.int64)
 
 
@@ -119,10 +120,11 @@ class Part:
 
     def _rows(self, starts: Ids, count: int, read: Callable[[int, Ids, int], Ids]) -> Ids:
         """What `read` has of `count` tokens from each of `starts` on, which may run on into the next shards."""
+        first = int(self._starts.searchsorted(starts.min(), "right")) - 1
+        if starts.max() + count <= self._starts[first + 1]:
+            return read(first, starts - self._starts[first], count)
         numbers = np.searchsorted(self._starts, starts, side="right") - 1
         is_whole = starts + count <= self._starts[numbers + 1]
-        if is_whole.all() and (numbers == numbers[0]).all():
-            return read(int(numbers[0]), starts - self._starts[numbers[0]], count)
         found = np.empty((len(starts), count), np.int64)
         for number in np.unique(numbers[is_whole]).tolist():
             mine = np.flatnonzero(is_whole & (numbers == number))
@@ -143,8 +145,8 @@ class Part:
 
     def _read(self, number: int, starts: Ids, count: int) -> Ids:
         found = self._mapped(number).rows(starts, count)
-        # An embedding would say that an index is out of range, and not whose fault that is.
-        if not 0 <= int(found.min()) <= int(found.max()) < self._store.index.vocab_size:
+        # An embedding would say that an index is out of range, and not whose fault that is. Below zero is very large.
+        if found.view(np.uint64).max() >= self._store.index.vocab_size:
             is_sound = ((found >= 0) & (found < self._store.index.vocab_size)).all(axis=1)
             place = self._store.place(self._shards[number])
             raise ConfigError(

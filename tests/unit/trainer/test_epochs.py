@@ -1,5 +1,6 @@
 """The order of exact epochs: every window once an epoch, shares by weight, the same without history on any rank."""
 
+import hashlib
 from collections import Counter
 
 import numpy as np
@@ -21,6 +22,22 @@ def test_permutation_is_pinned() -> None:
     # Another order would read other text than a run's chain says.
     assert permuted(np.arange(5), 1000, "7/books/0").tolist() == [742, 598, 741, 461, 949]
     assert permuted(np.arange(5), 10**12, "7/books/0").tolist() != permuted(np.arange(5), 10**12, "7/books/1").tolist()
+
+
+def test_order_of_stores_of_any_size_is_pinned() -> None:
+    """On both sides of a power of four, where few and where most samples walk on; many at a time and one alone."""
+    digest = hashlib.sha256()
+    for size in (1, 2, 5, 4**6, 4**6 + 1, 33_554_431, 10**12):
+        samples = np.arange(min(size, 500)) * max(1, size // 500) % size
+        for key in ("7/books/0", "7/books/1"):
+            found = permuted(samples, size, key)
+            digest.update(found.astype("<i8").tobytes())
+            assert [int(permuted(samples[k : k + 1], size, key)[0]) for k in range(min(size, 20))] == found[
+                :20
+            ].tolist()
+    assert digest.hexdigest() == "d0d87d6b54d79115d48a26d005daf2704a6994d37f7b220e2c6c5dfc438c27c2"
+    located = np.stack(order().locate(np.arange(6000))).astype("<i8").tobytes()
+    assert hashlib.sha256(located).hexdigest() == "c5d1caf8a49fad3a8c22417ea62daa87da8cf904c09b469a6695d60dc131534b"
 
 
 def order() -> EpochOrder:

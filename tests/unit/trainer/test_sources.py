@@ -1,5 +1,6 @@
 """Batches from token stores: exactly the leased samples, the run's stores and no others."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,10 @@ def test_batches_of_any_size_are_cut_from_the_same_samples(stores: list[TokenSto
         reader.begin((10, 10 + count))
         parts = [reader.batch(10 + first, size)[0] for first in range(0, count - size, size)]
         assert torch.equal(torch.cat(parts), whole[: size * len(parts)])
+    reader.begin((10, 10 + count))
+    starts = np.cumsum([0, 4, 1, 4, 4, 3, 4])
+    parts = [reader.batch(10 + int(first), int(stop - first))[0] for first, stop in itertools.pairwise(starts)]
+    assert torch.equal(torch.cat(parts), whole[: starts[-1]]), "of one size and of others in turn"
 
 
 def test_validation_is_the_same_everywhere_and_from_every_source(stores: list[TokenStore]) -> None:

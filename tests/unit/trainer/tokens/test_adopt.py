@@ -58,6 +58,17 @@ def test_tokens_are_read_where_they_are(tmp_path: Path, write: object) -> None:
     assert not list((tmp_path / "store").glob("*.bin"))
 
 
+def test_token_below_zero_is_named(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path)
+    store = adopted(tmp_path, path, AdoptOptions(vocab_size=200, eos=EOS))
+    with path.open("r+b") as file:
+        file.seek(4 * 10)
+        file.write(struct.pack("<i", -1))
+    store.train.samples(np.array([0]), 8)
+    with pytest.raises(ConfigError, match=r"text_document\.bin is not what it was .* from 8 on .* size 200"):
+        store.train.samples(np.array([1]), 8)
+
+
 def test_files_for_validation_are_held_out_whole(tmp_path: Path) -> None:
     path = write_nanogpt(tmp_path)
     tokens()[:17].astype("<u2").tofile(tmp_path / "val.bin")
