@@ -129,16 +129,17 @@ class RoundHistory:
         first = max(0, log.height - ROUNDS_KEPT + 1)
         entries, own = await asyncio.to_thread(read_chain, log, self._me, first)
         for number, signed in enumerate(entries):
-            self.took(signed, at_unix_s=entry_unix_ms(signed) / 1000)
+            self.took(signed)
             if number % ENTRIES_PER_STEP == 0:
                 await asyncio.sleep(0)
         told = await asyncio.to_thread(read_earlier, events_path, self._journal.started_at)
         restore(self._journal, told, own)
 
-    def took(self, signed: SignedEntry, at_unix_s: float | None = None) -> None:
-        """A round that was decided without us, or in an earlier life (`at_unix_s`)."""
+    def took(self, signed: SignedEntry) -> None:
+        """A round that was decided without us, or in an earlier life."""
         entry = signed.entry
-        now = self._journal.now() if at_unix_s is None else at_unix_s
+        # Not when it came here: a newcomer takes a hundred in a second, which is not how long a round takes.
+        voted_at = entry_unix_ms(signed) / 1000
         row = self._journal.row(entry.round)
         self._journal.keep(
             replace(
@@ -148,9 +149,9 @@ class RoundHistory:
                 next_lowrank_r=entry.next_lowrank_r,
                 next_inner_steps=entry.next_inner_steps,
                 is_contributor=any(one.peer == self._me for one in entry.contributions),
-                started_at=min(row.started_at, now),
-                committed_at=now,
-                applied_at=now,
+                started_at=min(row.started_at, voted_at),
+                committed_at=voted_at,
+                applied_at=voted_at,
             )
         )
 

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from dilocoxd.api.responses.columns import participation, round_columns
@@ -10,6 +11,7 @@ from dilocoxd.daemon.observe.alert_book import AlertBook
 from dilocoxd.daemon.observe.earlier import read_earlier
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
 from dilocoxd.daemon.observe.journal import Journal
+from dilocoxd.daemon.observe.progress import round_seconds
 from dilocoxd.daemon.observe.rounds import RoundHistory
 from dilocoxd.ids import PeerId, UnixTime
 from dilocoxd.store.log import EntryLog
@@ -98,6 +100,17 @@ async def test_losses_and_bytes_of_an_earlier_life_are_there(tmp_path: Path) -> 
     assert (row.times.exchange_s, row.failures) == (1.5, ("attempt 0: QmB vanished",))
     assert (journal.earlier.bytes_sent, journal.earlier.attempts_failed) == (201, 1)
     assert journal.earlier.tokens >= 1600 and journal.counted_since == 1010.0
+
+
+def test_pace_of_rounds_taken_at_once_is_that_of_their_votes(tmp_path: Path) -> None:
+    """A newcomer's `dilocoxd status` said 0.0 s a round until it had been there for 16 of them."""
+    log = new_log(tmp_path / "log", ENTRIES)
+    entries = [log.entry(number) for number in range(ENTRIES)]
+    life = Life(tmp_path, 5000.0)
+    for number, signed in enumerate(entries):
+        life.now += 0.001
+        life.history.took(replace(signed, votes=tuple(replace(v, unix_ms=60_000 * number + 1) for v in signed.votes)))
+    assert round_seconds(life.journal.rounds.values()) == 60.0
 
 
 async def test_what_nobody_told_is_unknown_and_never_zero(tmp_path: Path) -> None:
