@@ -85,7 +85,7 @@ def measure(pair: Pair, blocks: int, block_s: float) -> list[dict[str, Any]]:
     asked = pair.members[0]
     for site in pair.members:
         arrange(site, "pinned")
-    pin([os.getpid()], "1")
+    pin([os.getpid()], [1])
     assert asked.process is not None
     daemon, load = psutil.Process(asked.process.pid), Load(asked.port)
     memory: dict[str, list[int]] = {"off": [], "on": []}

@@ -10,16 +10,16 @@ the product. Prints one JSON object per condition and site; target: ratio < 1.05
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -40,17 +40,22 @@ class Block:
     end: float
 
 
-def pin(pids: Iterable[int], cores: str) -> None:
-    """All threads of these processes; children that come later inherit it."""
+def pin(pids: Iterable[int], cores: Collection[int]) -> None:
+    """All threads of these processes; children and threads that come later inherit it."""
     for pid in pids:
-        subprocess.run(["taskset", "-a", "-p", "-c", cores, str(pid)], check=True, stdout=subprocess.DEVNULL)
+        pinned: set[Path] = set()
+        while new := set(Path(f"/proc/{pid}/task").iterdir()) - pinned:
+            for thread in new:
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.sched_setaffinity(int(thread.name), cores)
+            pinned |= new
 
 
 def arrange(site: SiteProcess, condition: str) -> None:
     """Put the site's processes where the condition wants them."""
     assert site.process is not None
-    every = f"0-{(os.cpu_count() or 1) - 1}"
-    trainers, others = ("0", "1") if condition == "pinned" else (every, every)
+    every = range(os.cpu_count() or 1)
+    trainers, others = ([0], [1]) if condition == "pinned" else (every, every)
     pin(pid_of(site, "trainer"), trainers)
     pin([site.process.pid, *pid_of(site, "p2pd"), *pid_of(site, "outer")], others)
 

@@ -158,7 +158,9 @@ def gone(a: SiteProcess, b: SiteProcess) -> None:
     b.kill_tree()
     wait_until(lambda: "alone" in watch.look(130.0), "alone", PATIENCE_S, a.describe)
     wait_until(lambda: "round_stalled" in watch.look(700.0), "stalled", PATIENCE_S, a.describe)
-    assert "more than half" in " ".join(invoke("status", str(a.run_dir)).output.split())
+    # Between two attempts it waits for something else for a moment.
+    says = lambda: " ".join(invoke("status", str(a.run_dir)).output.split())  # noqa: E731
+    wait_until(lambda: "more than half" in says(), "what is waited for", PATIENCE_S, a.describe)
     with pytest.raises(Exception, match="daemon"):
         invoke("status", str(b.run_dir))
     b.start_without_model(PHASE_S)

@@ -13,7 +13,7 @@ from tests.chaos.watch import Watch
 from tests.harness.running.network_namespaces import NamespacedSite, Network
 from tests.harness.running.sites import sites, wait_until
 from tests.harness.running.strikes import standstills
-from tests.harness.running.training import PATIENCE_S, founder_options, site_options
+from tests.harness.running.training import INNER_STEPS, PATIENCE_S, founder_options, site_options
 from tests.integration.several_sites.test_partition import contributors, network, peer_of, rows_of, run_dirs, wait_entry
 
 __all__ = ["network"]
@@ -30,8 +30,9 @@ def sees(site: NamespacedSite, peers: set[str]) -> bool:
 
 
 def test_halves_train_on_alone_and_become_one_chain_within_two_rounds(tmp_path: Path, network: Network) -> None:
-    # Of these short rounds ten can end before both halves hear of each other: then R28 would keep them apart for good.
-    founder = [*founder_options(tmp_path), "--set", "round.final_depth=0"]
+    # Of short rounds ten can end before both halves hear of each other: then R28 would keep them apart for good. And it
+    # takes its time to fetch the other half's entries, on a busy machine more than rounds of two seconds do.
+    founder = [*founder_options(tmp_path, inner_steps=3 * INNER_STEPS), "--set", "round.final_depth=0"]
     members = run_dirs(tmp_path, network, founder, *site_options(tmp_path))
     with sites(*members), Watch(list(members)) as watch:
         for member in members:
