@@ -45,7 +45,7 @@ class Installed:
         (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
         shared = folder / "shared"
         shared.mkdir()
-        for place in map(Path, site.getsitepackages()):
+        for place in filter(Path.is_dir, map(Path, site.getsitepackages())):  # Debian names one that need not be there
             for entry in place.iterdir():
                 if not entry.name.startswith(EXTRA):
                     (shared / entry.name).symlink_to(entry)

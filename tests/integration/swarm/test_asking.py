@@ -43,6 +43,8 @@ def handlers() -> Iterator[None]:
     """Those of a command, and then those of before."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)  # nohup ignores one of them, and what is ignored stays so
     end_by_exception()
     yield
     for number, handler in zip(numbers, before, strict=True):
