@@ -147,8 +147,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End the connection once what was written has been sent."""
-        if self._transport is not None:
-            self._transport.close()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()  # a second time, asyncio of Python 3.11.2 cannot be told to abort any more
 
     def abort(self) -> None:
         """End it now; what was not sent is not sent, and what was not read is not for who reads next."""
