@@ -64,7 +64,7 @@ from dilocoxd.wire.messages import (
     Revocations,
     SegmentHeader,
 )
-from dilocoxd.wire.records import PeerRecord, decode_signed
+from dilocoxd.wire.records import PeerRecord
 
 SAVE_EVERY_S: Final = 5.0
 OWN_RECORD_CLASHES_MAX: Final = 3
@@ -156,7 +156,8 @@ class Swarm:
         self.gossip.publish()
 
     def _open_data_port(self) -> None:
-        self.data = self.gate.data = open_data_plane(self._settings, self._data_hosts.find, self._serve_data)
+        hosts, keys = self._data_hosts.find, self.book.key_of
+        self.data = self.gate.data = open_data_plane(self._settings, hosts, keys, self._serve_data)
         if self.data is not None:
             port = self.data.port
             self.gate.data_port = lambda: port
@@ -322,10 +323,9 @@ class Swarm:
 
     def _greet(self, peer: PeerId, record: bytes, data_port: int) -> None:
         self.gossip.take((record,) if record else (), peer)
-        known = self.book.get(peer)
-        if self.data is not None and known is not None:
-            self.data.meet(peer, decode_signed(self.book.data(peer)).public_key, data_port)
-        if self.admissions is not None and known is not None:
+        if self.data is not None:
+            self.data.meet(peer, data_port)
+        if self.admissions is not None and (known := self.book.get(peer)) is not None:
             self._listener.on_record(known, True)  # others may have brought it before it was a member
         self._listener.on_contact(peer)
         for news in self.decisions.to_tell():

@@ -37,19 +37,25 @@ ROOM_EVERY_S: Final = 60.0
 
 Hosts = Callable[[PeerId], Awaitable[list[str]]]
 """IP addresses at which a peer's data port may be, best first. Raises PeerError."""
+Keys = Callable[[PeerId], bytes]
+"""DER of a peer's public key; empty as long as nobody has brought its record."""
 
 
 class DataPlane:
     """Everything about data connections; one for each daemon."""
 
-    def __init__(self, credentials: Credentials, listener: DataListener, hosts: Hosts, run_id: str, most: int) -> None:
+    def __init__(
+        self, credentials: Credentials, listener: DataListener, hosts: Hosts, keys: Keys, run_id: str, most: int
+    ) -> None:
         """`most`: connections to one peer that are used at a time."""
         self._credentials = credentials
         self.listener = listener
-        self._hosts = hosts
+        self._hosts, self._keys = hosts, keys
         self._run_id = run_id
         self._most = most
         self._routes: dict[PeerId, Route] = {}
+        self._unproved: dict[PeerId, int] = {}
+        """Data ports of those that said hello before their record, and with it their key, was there."""
         self._woken = asyncio.Event()
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
@@ -63,8 +69,14 @@ class DataPlane:
 
     # ---- whom we know -----------------------------------------------------------------------------------------
 
-    def meet(self, peer: PeerId, public_key_der: bytes, port: int) -> None:
+    def meet(self, peer: PeerId, port: int) -> None:
         """A peer of the run has said hello, and that its data port is `port` (0: it has none)."""
+        self._unproved.pop(peer, None)
+        public_key_der = self._keys(peer)
+        if not public_key_der:  # one that has just started may be asked before it knows its own addresses
+            if len(self._unproved) < ROUTES_MAX:
+                self._unproved[peer] = port
+            return
         self.listener.believe(peer, public_key_der)
         known = self._routes.get(peer)
         if known is not None and known.port == port:
@@ -84,7 +96,13 @@ class DataPlane:
         self._forget(peer)
         self.listener.drop(peer)
 
+    def _meet_proved(self, in_touch: Set[PeerId]) -> None:
+        self._unproved = {peer: port for peer, port in self._unproved.items() if peer in in_touch}
+        for peer in [peer for peer in self._unproved if self._keys(peer)]:
+            self.meet(peer, self._unproved[peer])
+
     def _forget(self, peer: PeerId) -> None:
+        self._unproved.pop(peer, None)
         route = self._routes.pop(peer, None)
         if route is not None:
             route.is_open = False
@@ -107,6 +125,7 @@ class DataPlane:
                 group.create_task(self.listener.run(), name="data port")
                 while True:
                     self._woken.clear()
+                    self._meet_proved(in_touch())
                     self._make_room(in_touch())
                     self._trim(in_touch())
                     self._try_due(group, in_touch())

@@ -115,6 +115,11 @@ class RecordBook:
         entry = self._newest.get(peer)
         return entry[1] if entry else b""
 
+    def key_of(self, peer: PeerId) -> bytes:
+        """DER of a peer's public key, as its record proves it; empty if we have no record of it."""
+        data = self.data(peer)
+        return decode_signed(data).public_key if data else b""
+
     def peers(self) -> list[PeerId]:
         """Everybody we have a record of, ourselves included, most recently renewed last."""
         return list(self._newest)

@@ -35,6 +35,11 @@ def other(site: NamespacedSite) -> dict[str, Any]:
     return next((peer for peer in peers if peer["is_live"]), {})
 
 
+def told(site: NamespacedSite) -> str:
+    """What a site says of the other, and of itself."""
+    return f"{other(site)}\n{site.describe()}"
+
+
 def rounds(site: NamespacedSite, other: NamespacedSite, number: int) -> list[float]:
     """Seconds of the exchanges of the next `number` rounds, less those in which a daemon stood still as a whole."""
     first = len(committed(site)) + 1
@@ -75,5 +80,5 @@ def test_filtered_data_port_costs_no_round_a_time_out_and_is_used_once_it_is_ope
             assert not wait_until(without_data, "a reason", PATIENCE_S)["has_data"]
             assert max(rounds(*members, 10)) < EXCHANGE_S_MAX
             filtered(network, "-D")
-            wait_until(lambda: other(first).get("has_data"), "data connections", NEXT_TRY_S, first.describe)
+            wait_until(lambda: other(first).get("has_data"), "data connections", NEXT_TRY_S, lambda: told(first))
             assert max(rounds(*members, 3)) < EXCHANGE_S_MAX

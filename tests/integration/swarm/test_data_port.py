@@ -91,6 +91,23 @@ async def test_payloads_and_resources_travel_on_connections_that_are_used_again(
         assert counts["links_reused"] >= 4
 
 
+async def test_peer_that_says_hello_before_it_has_a_record_gets_data_connections_once_it_has_one(
+    tmp_path: Path,
+) -> None:
+    """Its key comes with the record: who met it before knows by then where its data port is, and lets it in."""
+    a, b = two(tmp_path)
+    make_record, a.swarm.gossip.make_record = a.swarm.gossip.make_record, lambda: b""
+    async with running(a, b):
+        b.swarm.contacts.add_bootstrap(parse_address(a.swarm.addresses()[0]))
+        await until(lambda: a.peer_id in b.contacts and b.peer_id in a.swarm.contacts.in_touch, "hellos")
+        assert b.swarm.book.get(a.peer_id) is None
+        a.swarm.gossip.make_record = make_record
+        a.swarm.announce()
+        await until(lambda: has_data(a, b) and has_data(b, a), "both data ports answer")
+        await carried(a, b)
+        await carried(b, a)
+
+
 async def test_connection_on_which_an_offer_was_refused_carries_the_next_one(tmp_path: Path) -> None:
     a, b = two(tmp_path)
     async with running(a, b):

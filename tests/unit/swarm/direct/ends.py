@@ -59,12 +59,16 @@ class End:
         self.accepted: list[DataLink] = []
         credentials = Credentials(identity)
         self.listener = DataListener(listen_on(["127.0.0.1"], 0), credentials, self._serve)
-        self.plane = DataPlane(credentials, self.listener, self._hosts, str(RUN), most)
+        self.keys: dict[PeerId, bytes] = {}
+        self.plane = DataPlane(credentials, self.listener, self._hosts, self._key_of, str(RUN), most)
         self.gate.data = self.plane
         self.answer: ServeStream = self._answer
 
     async def _hosts(self, peer: PeerId) -> list[str]:
         return ["127.0.0.1"]
+
+    def _key_of(self, peer: PeerId) -> bytes:
+        return self.keys.get(peer, b"")
 
     async def _serve(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
         self.accepted.append(link)
@@ -84,7 +88,8 @@ async def two(folder: Path, most: int = 8) -> AsyncIterator[tuple[End, End]]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(end.plane.run(lambda: both)) for end in (a, b)]
         for one, other in ((a, b), (b, a)):
-            other.plane.meet(one.identity.peer_id, one.identity.public_key_der, one.listener.port)
+            other.keys[one.identity.peer_id] = one.identity.public_key_der
+            other.plane.meet(one.identity.peer_id, one.listener.port)
         async with asyncio.timeout(60):
             while not a.plane.view(b.identity.peer_id).is_data:
                 await asyncio.sleep(0.01)
