@@ -43,9 +43,8 @@ async def test_data_port_is_on_the_address_of_network_host(tmp_path: Path) -> No
     manifest = manifest_from_tables({**preset_tables("tiny"), "admission": {"mode": "open"}}, source="tiny")
     key = identity.create(tmp_path / "identity.key")
     network = NetworkSection(host="127.0.0.2", data_connections=1)
-    plane = open_data_plane(
-        swarm_settings(RunDir(tmp_path), manifest, SiteConfig(network=network), key), no_hosts, serve
-    )
+    settings = swarm_settings(RunDir(tmp_path), manifest, SiteConfig(network=network), key)
+    plane = open_data_plane(settings, no_hosts, lambda peer: b"", serve)
     assert plane is not None
     try:
         assert [one.getsockname() for one in plane.listener._sockets] == [("127.0.0.2", plane.port)]
