@@ -1,7 +1,7 @@
 """Golden vectors of chapter 04 (frames): `python generate_frames.py > frames.json` in protocol/vectors.
 
-Whole streams as bytes, with the frames in them or the code with which they are refused. Written from the chapter,
-without dilocoxd.
+Whole streams as bytes, with the frames in them or the code with which they are refused; `is_data`: those of a data
+connection. Written from the chapter, without dilocoxd.
 """
 
 import json
@@ -41,6 +41,17 @@ def streams():
     yield [["MESSAGE", ""]], frame(1)
 
 
+def undigested(payload, kind=8, digest=bytes(32)):
+    return prelude(version=2, kind=kind, length=len(payload), digest=digest) + payload
+
+
+def data_streams():
+    piece = payload_for("PIECE")
+    yield [["PIECE", piece.hex()]], undigested(piece)
+    yield [["PIECE", piece.hex()]] * 2 + [["FINISHED", ""]], undigested(piece) * 2 + frame(9)
+    yield [["HELLO", piece.hex()], ["PIECE", piece.hex()]], frame(5, piece) + undigested(piece)
+
+
 def flipped(data, position):
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
@@ -51,6 +62,7 @@ def broken():
     yield "magic of another protocol", b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n" + bytes(10), "frame_magic"
     yield "version 0", prelude(version=0), "frame_version"
     yield "version 2", prelude(version=2), "frame_version"
+    yield "version 2 on a stream", undigested(payload_for("PIECE")), "frame_version"
     yield "kind 0", prelude(kind=0), "frame_kind"
     yield "first unknown kind", prelude(kind=len(KINDS) + 1), "frame_kind"
     yield "last unknown kind", prelude(kind=255), "frame_kind"
@@ -68,9 +80,35 @@ def broken():
     yield "second frame is cut", good + good[:-1], "truncated"
 
 
+def broken_data():
+    piece = payload_for("PIECE")
+    good = undigested(piece)
+    yield "version 3", good[:2] + b"\x03" + good[3:], "frame_version"
+    yield "version 1 without a digest", good[:2] + b"\x01" + good[3:], "bad_hash"
+    yield "version 2 with a digest", undigested(piece, digest=sha256(good[:8] + piece)), "bad_hash"
+    yield "version 2, last byte of the digest", flipped(good, 39), "bad_hash"
+    yield "version 2 of an unknown kind", prelude(version=2, kind=len(KINDS) + 1, digest=bytes(32)), "frame_kind"
+    for number, name in enumerate(KINDS, start=1):
+        if name != "PIECE":
+            yield f"{name} without a digest", undigested(payload_for(name), kind=number), "frame_version"
+    most = MOST[KINDS.index("PIECE")]
+    yield (
+        "PIECE longer than allowed, without a digest",
+        prelude(version=2, kind=8, length=most + 1, digest=bytes(32)),
+        "too_large",
+    )
+    for length in (2, 40, len(good) - 1):
+        yield f"ends after {length} bytes of a piece without a digest", good[:length], "truncated"
+    yield "second piece is cut", good + good[:-1], "truncated"
+
+
 def main():
     valid = [{"frames": frames, "bytes": data.hex()} for frames, data in streams()]
     failing = [{"broken": what, "bytes": data.hex(), "code": code} for what, data, code in broken()]
+    valid += [{"frames": frames, "bytes": data.hex(), "is_data": True} for frames, data in data_streams()]
+    failing += [
+        {"broken": what, "bytes": data.hex(), "code": code, "is_data": True} for what, data, code in broken_data()
+    ]
     json.dump({"chapter": "04-streams", "valid": valid, "failing": failing}, sys.stdout, indent=0)
     sys.stdout.write("\n")
 

@@ -52,8 +52,8 @@ def hexes(rows: list[dict[str, Any]], key: str = "bytes", longest: int = 20_000)
     return tuple(bytes.fromhex(row[key]) for row in rows if len(row[key]) <= 2 * longest)
 
 
-def whole_stream(data: bytes) -> None:
-    decoder = FrameDecoder()
+def whole_stream(data: bytes, *, is_sealed: bool = False) -> None:
+    decoder = FrameDecoder(is_sealed=is_sealed)
     for frame in decoder.feed(data):
         if frame.payload:
             PEER_MESSAGES.decode(frame.payload)
@@ -181,6 +181,11 @@ def all_targets() -> list[Target]:
     messages = hexes([*encoding["valid"], *encoding["failing"]])
     return [
         Target("frames", whole_stream, hexes([*frames["valid"], *frames["failing"]])),
+        Target(
+            "frames of data connections",
+            lambda data: whole_stream(data, is_sealed=True),
+            hexes([*frames["valid"], *frames["failing"]]),
+        ),
         message_target("messages", PEER_MESSAGES, messages),
         message_target("local messages", LOCAL_MESSAGES, messages),
         Target(

@@ -13,7 +13,9 @@ from dilocoxd.wire.frames import PRELUDE_BYTES, Frame, Prelude, decode_prelude, 
 class FrameDecoder:
     """Incremental decoder: bytes in any cut, frames out. Keeps at most one frame's cap plus the last chunk fed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sealed: bool = False) -> None:
+        """`is_sealed`: the bytes are those of a data connection."""
+        self._is_sealed = is_sealed
         self._buffer = bytearray()
         self._prelude: Prelude | None = None
 
@@ -28,7 +30,7 @@ class FrameDecoder:
             if self._prelude is None:
                 if len(self._buffer) < PRELUDE_BYTES:
                     return
-                self._prelude = decode_prelude(bytes(self._buffer[:PRELUDE_BYTES]))
+                self._prelude = decode_prelude(bytes(self._buffer[:PRELUDE_BYTES]), is_sealed=self._is_sealed)
                 del self._buffer[:PRELUDE_BYTES]
             if len(self._buffer) < self._prelude.length:
                 return

@@ -50,6 +50,8 @@ class DataLink:
 
     channel: Channel
     tls: ssl.SSLObject
+    omits_digests: bool = False
+    """Whether the other side takes pieces without a digest."""
     idle_since: float = 0.0
     num_under_way: int = 0
     """Exchanges that have begun and are not over."""

@@ -20,7 +20,7 @@ from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
-from dilocoxd.wire.frames import FrameKind
+from dilocoxd.wire.frames import UNDIGESTED_SINCE_MINOR, FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
 
 LOOK_EVERY_S: Final = 1.0
@@ -200,6 +200,7 @@ class DataPlane:
             hello = PEER_MESSAGES.decode(frame.message)
             if not isinstance(hello, Hello) or (hello.protocol_major, hello.run_id) != (PROTOCOL_MAJOR, self._run_id):
                 raise PeerError(f"{route.peer} is in another run, or speaks another protocol")
+            link.omits_digests = hello.protocol_minor >= UNDIGESTED_SINCE_MINOR
             is_welcome = True
         except WireError as error:
             raise PeerError(f"{route.peer}: {error.detail}") from error

@@ -33,6 +33,7 @@ class DataStream(FrameStream):
         self._before, self._turn = link.newest, Turn()
         link.newest, link.is_written = self._turn, True
         link.num_under_way += 1
+        self.omits_digests = link.omits_digests
         self.has_rested = link.idle_since > 0 or self._before is not None
         self._tell_written, self._tell_over = on_written, on_over
         self.on_written, self.give_back = self._written, self._closed

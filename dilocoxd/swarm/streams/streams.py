@@ -15,13 +15,14 @@ from typing import Final, Literal, Protocol, TypeVar
 from dilocoxd.errors import PeerError, ProtocolViolation, WireError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper, Standing
-from dilocoxd.swarm.streams.ends import ByteReader, ByteWriter, IntoReader, StreamOpener
+from dilocoxd.swarm.streams.ends import ByteReader, ByteWriter, IntoReader, StreamOpener, in_blocks
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.refusals import NOT_LET_IN, Refused, other_protocols
 from dilocoxd.swarm.streams.room import StreamPlace, StreamRoom
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.frames import (
     PRELUDE_BYTES,
+    UNDIGESTED_SINCE_MINOR,
     Frame,
     FrameKind,
     decode_prelude,
@@ -76,6 +77,9 @@ class FrameStream:
         self._place: StreamPlace | None = None
         self._reader = reader
         self._into = reader if isinstance(reader, IntoReader) else None
+        """Of a data connection, on which TLS vouches for every byte."""
+        self.omits_digests = False
+        """The other side of a data connection takes pieces without a digest (S11.8)."""
         self._writer = writer
         self._progress_timeout_s = progress_timeout_s
         self.standing: Standing = "stranger"
@@ -157,7 +161,7 @@ class FrameStream:
         if not head:
             self._is_ended = True
             raise PeerError(f"{self.peer} ended the stream before {what}")
-        prelude = decode_prelude(bytes(head))
+        prelude = decode_prelude(bytes(head), is_sealed=self._into is not None)
         if prelude.kind not in expected and prelude.kind is not FrameKind.REFUSED:
             raise WireError("unexpected_frame", f"{prelude.kind.name} where {what} was due")
         try:
@@ -192,14 +196,9 @@ class FrameStream:
 
     async def write(self, kind: FrameKind, *parts: bytes | memoryview) -> None:
         """Send one frame; returns when the local buffer has room again. Raises PeerError if that makes no progress."""
-        prelude = encode_prelude(kind, parts)
-        if sum(len(part) for part in parts) <= WRITE_BYTES:
-            await self._write_bytes(b"".join((prelude, *parts)))
-            return
-        await self._write_bytes(prelude)
-        for view in (memoryview(part) for part in parts):
-            for start in range(0, len(view), WRITE_BYTES):
-                await self._write_bytes(view[start : start + WRITE_BYTES])
+        prelude = encode_prelude(kind, parts, is_digested=kind is not FrameKind.PIECE or not self.omits_digests)
+        for data in in_blocks((prelude, *parts), WRITE_BYTES):
+            await self._write_bytes(data)
 
     async def _write_bytes(self, data: bytes | memoryview) -> None:
         try:
@@ -387,6 +386,7 @@ class StreamGate:
             self.room.rest(place)
             hello = await self._read_hello(stream, admits, timeout_s=DATA_IDLE_S)
             self.room.work(place)
+            stream.omits_digests = hello.protocol_minor >= UNDIGESTED_SINCE_MINOR
             await handler(stream, hello)
             self.guard.admit(stream.peer)
 
