@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,9 @@ class Aside:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.changing = threading.Lock()
+        """Held while the log is cut, and while retention drops snapshots and payloads: it writes the record of an entry
+        anew, and that of one that was cut meanwhile would be there again, in the place of what follows now."""
 
     def is_empty(self) -> bool:
         """Whether no branch is kept. Blocks."""
@@ -55,6 +59,12 @@ class Aside:
             return [read_record(path).signed for path in self._paths()]
         except OSError as error:
             raise store_error("reading the entries that a fork drops", self._directory, error) from error
+
+    def leave(self, log: EntryLog, height: int, snapshots: Sequence[Path]) -> None:
+        """Keep, as above, and cut the log. Raises StoreError."""
+        with self.changing:
+            self.keep(log, height, snapshots)
+            log.roll_back(height)
 
     def put_back(self, log: EntryLog, snapshots: Path) -> None:
         """Append what was kept; the log must have been rolled back to that height. Raises StoreError.

@@ -16,6 +16,7 @@ from typing import Final
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import StoreError, WorkerError
+from dilocoxd.ids import Digest
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
@@ -145,21 +146,32 @@ class SnapshotKeeper:
             await asyncio.to_thread(shutil.rmtree, prepared, ignore_errors=True)
             return
         await asyncio.to_thread(move_in, prepared, directory)
-        if await asyncio.to_thread(self._aside.is_empty):
-            await self._drop(height, log, site)
+        await self._drop(height, head, log, site)
         self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))
 
-    async def _drop(self, height: int, log: EntryLog, site: TrainingSite) -> None:
-        await asyncio.to_thread(
-            prune, self._directory, self._retention.keep, height, keeps_first=self._retention.keeps_first
-        )
-        newest = log.payload(height - 1).length if height and log.has_payload(height - 1) else 0
-        rounds_max = self._retention.rounds_max(newest)
-        rounds = [number for number in list_rounds(self._directory) if number or not self._retention.keeps_first]
-        first = payloads_needed_from(height, rounds, self._peer_heights(), rounds_max)
+    async def _drop(self, height: int, head: Digest, log: EntryLog, site: TrainingSite) -> None:
         # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile; and
         # before training begins, saved feedback may have to look up what an old entry counted of it.
-        if (needed := site.status().work_needed) is not None:
-            await asyncio.to_thread(log.drop_payloads, first)
+        has_begun, peer_heights = site.status().work_needed is not None, self._peer_heights()
+        first = await asyncio.to_thread(self._drop_of_log, height, head, log, peer_heights, has_begun=has_begun)
+        needed = site.status().work_needed
+        if first is not None and needed is not None:
             await asyncio.to_thread(self._kept_work.drop_below, first, needed)
+
+    def _drop_of_log(
+        self, height: int, head: Digest, log: EntryLog, peer_heights: Sequence[int], *, has_begun: bool
+    ) -> int | None:
+        """Snapshots, and once the site has begun payloads: those below what is returned. None: a branch lies aside, or
+        ours was left meanwhile. Blocks."""
+        with self._aside.changing:
+            if not self._aside.is_empty() or height > log.height or log.hash_at(height) != head:
+                return None
+            prune(self._directory, self._retention.keep, height, keeps_first=self._retention.keeps_first)
+            newest = log.payload(height - 1).length if height and log.has_payload(height - 1) else 0
+            rounds_max = self._retention.rounds_max(newest)
+            rounds = [number for number in list_rounds(self._directory) if number or not self._retention.keeps_first]
+            first = payloads_needed_from(height, rounds, peer_heights, rounds_max)
+            if has_begun:
+                log.drop_payloads(first)
+            return first

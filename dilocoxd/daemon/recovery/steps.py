@@ -231,11 +231,16 @@ class OwnSteps:
                     is_rolled_back=True,
                 )
             )
-            await asyncio.to_thread(parts.aside.keep, parts.log, fork, above)
-        else:  # an older snapshot leads to the state that is ours from now on
+            await asyncio.to_thread(parts.aside.leave, parts.log, fork, above)
+        else:
+            await asyncio.to_thread(self._cut, fork, above)
+
+    def _cut(self, fork: int, above: list[Path]) -> None:
+        """An older snapshot leads to the state that is ours from now on. Blocks."""
+        with self._parts.aside.changing:
             for path in above:
-                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        await asyncio.to_thread(parts.log.roll_back, fork)
+                shutil.rmtree(path, ignore_errors=True)
+            self._parts.log.roll_back(fork)
 
     async def _adopt(self, step: r.AdoptSnapshot) -> r.StepDone:
         """A download takes its place only once it has proved right: a snapshot of our own may lie there."""

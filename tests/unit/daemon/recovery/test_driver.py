@@ -141,6 +141,7 @@ class World:
         self.own.write(log)
         self.ledger = Ledger(self.site, log, genesis_view(RUN, GENESIS, inner_steps=1, lowrank_r=0), ME)
         self.snapshots = self.folder / "snapshots"
+        self.aside = Aside(self.folder / "aside")
 
     async def open(self) -> None:
         """As a daemon does at start."""
@@ -152,7 +153,7 @@ class World:
         work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), events)
         parts = RecoveryParts(
             work_keeper, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None,
-            lambda signed: None, Aside(self.folder / "aside"), adoption_of(self.folder, self.ledger.log),
+            lambda signed: None, self.aside, adoption_of(self.folder, self.ledger.log),
         )  # fmt: skip
         order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", is_rebuild, None)
         self.driver = RecoveryDriver(parts)

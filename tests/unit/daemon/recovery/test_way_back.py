@@ -6,9 +6,11 @@ The log leads on from that snapshot only (retention has dropped what lies below)
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +44,8 @@ from tests.unit.daemon.recovery.test_driver import ME, Branch, DiskSite, World
 STEPS = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 """What changes the disk for good; a process that dies does so before one of them."""
 FORK, NUMBER, HEIGHT = 3, 5, 6
+CUTS_S = 0.5
+"""A recovery that waits for nobody has cut the log long before."""
 GIVEN = range(9)
 """Our phases in both branches; what only theirs has was given to it before an earlier fork, and is owed at first."""
 
@@ -212,11 +216,13 @@ class WritingSite(DiskSite):
         return SnapshotSaved(0, RoundIndex(HEIGHT), directory, 0, 0.0)
 
 
-async def kept(world: World, meanwhile: Callable[[], None], needed: frozenset[PhaseId] | None = frozenset()) -> None:
+async def kept(
+    world: World, meanwhile: Callable[[], None], needed: frozenset[PhaseId] | None = frozenset(), rounds_max: int = 1000
+) -> None:
     """A snapshot of the newest own state is due; the keeper does what it does about it."""
     told: list[Event] = []
-    aside, work = Aside(world.folder / "aside"), KeptWorkStore(world.folder / "work")
-    keeper = SnapshotKeeper(world.snapshots, Retention(1, 1, 1000), lambda: [HEIGHT], work, aside, told.append)
+    retention, work = Retention(1, 1, rounds_max), KeptWorkStore(world.folder / "work")
+    keeper = SnapshotKeeper(world.snapshots, retention, lambda: [HEIGHT], work, world.aside, told.append)
     site = WritingSite(world.folder, world.own, meanwhile, needed)
     await keeper._write(HEIGHT, site, world.ledger.log)
     assert not any(isinstance(event, AlertRaised) for event in told)
@@ -234,6 +240,37 @@ async def test_nothing_is_written_or_dropped_between_two_branches(tmp_path: Path
     aside.clear()
     await kept(world, lambda: None)
     assert list_rounds(world.snapshots) == [HEIGHT]
+
+
+async def test_no_payload_is_dropped_of_an_entry_that_is_cut_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention writes the record of an entry anew: of one that was cut meanwhile it would come back, in the place of
+    the one that follows there now."""
+    world, loop = world_of(tmp_path / "site", "true"), asyncio.get_running_loop()
+    await world.open()
+    log, has_cut = world.ledger.log, threading.Event()
+    read, roll_back = log._read, log.roll_back
+    recovering: list[concurrent.futures.Future[Any]] = []
+
+    def recover_meanwhile(index: int) -> Any:
+        """Retention has come to the first entry that is to be left."""
+        found = read(index)
+        if index == FORK and not recovering:
+            recovering.append(asyncio.run_coroutine_threadsafe(world.recover(), loop))
+            has_cut.wait(CUTS_S)
+        return found
+
+    def cut(height: int) -> None:
+        roll_back(height)
+        has_cut.set()
+
+    monkeypatch.setattr(log, "_read", recover_meanwhile)
+    monkeypatch.setattr(log, "roll_back", cut)
+    await kept(world, lambda: None, rounds_max=1)
+    assert isinstance(await asyncio.wrap_future(recovering[0]), RecoveryFinished)
+    assert [signed.entry for signed in log.entries()] == [signed.entry for signed in world.theirs.entries]
+    assert EntryLog(world.folder / "log", RUN, GENESIS).verify() == []
 
 
 async def test_snapshot_of_a_branch_that_was_left_while_it_was_written_replaces_none(tmp_path: Path) -> None:
