@@ -16,8 +16,9 @@ from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.machine import RecoveryMachine
+from dilocoxd.machines.recovery.own_chain import compared_rounds
 from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
-from dilocoxd.machines.round.inputs import NEWEST_READ, Event, RecoveryFailed, RecoveryFinished
+from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
 from dilocoxd.machines.round.outputs import StartRecovery
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog
@@ -61,20 +62,9 @@ def finish_turn_back(
 
 
 def compared_entries(log: EntryLog, before: Sequence[Digest]) -> tuple[SignedEntry, ...]:
-    """Whose votes are compared with those that were heard (R27): the newest, and before them the first that is another
-    one than before, wherever it is. Only there two branches have one parent, so whoever made a long one alone, from a
-    disk that was put back, has contradicted itself nowhere else.
-
-    Args:
-        before: chain heads by height, as they were when the recovery began.
-    Raises:
-        StoreError: an entry cannot be read.
-    """
-    first = max(0, log.height - NEWEST_READ)
-    both = min(len(before) - 1, log.height)
-    same = next(height for height in range(both, -1, -1) if log.hash_at(height) == before[height])
-    at_fork = (log.entry(same),) if same < both and same < first else ()
-    return (*at_fork, *log.entries(first))
+    """Entries of `compared_rounds`; `before`: chain heads by height when the recovery began. Raises StoreError."""
+    now = [log.hash_at(height) for height in range(log.height + 1)]
+    return tuple(log.entry(number) for number in compared_rounds(before, now))
 
 
 class RecoveryDriver:

@@ -4,8 +4,26 @@ from collections.abc import Iterable, Sequence
 
 from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.round.inputs import NEWEST_READ
 from dilocoxd.machines.round.outputs import InFlight, Settlement
 from dilocoxd.wire.entry import Entry, SignedEntry, entry_hash
+
+
+def compared_rounds(before: Sequence[Digest], now: Sequence[Digest]) -> tuple[int, ...]:
+    """Whose votes are compared with those that were heard (R27): the newest entries, and before them the first that is
+    another one than before, wherever it is. Only there two branches have one parent, so whoever made a long one alone,
+    from a disk that was put back, has contradicted itself nowhere else; and how long a branch may be for which another
+    one is left is for the run to say (R28).
+
+    Args:
+        before, now: chain heads by height, as they were when the recovery began and as they are.
+    """
+    height = len(now) - 1
+    first = max(0, height - NEWEST_READ)
+    both = min(len(before) - 1, height)
+    same = next(number for number in range(both, -1, -1) if now[number] == before[number])
+    at_fork = (same,) if same < both and same < first else ()
+    return (*at_fork, *range(first, height))
 
 
 class OwnChain:

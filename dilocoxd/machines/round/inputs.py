@@ -10,6 +10,7 @@ Order rules for the driver (protocol/06-rounds.md):
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import ChainView
@@ -42,8 +43,8 @@ RoundMessage = (
 )
 """The messages between daemons that this machine understands; the driver gives it nothing else."""
 
-
-NEWEST_READ = 8
+NEWEST_READ: Final = 8
+"""Newest entries whose votes are compared after a recovery; beside these one at most, so that it costs little."""
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -153,7 +154,8 @@ class RecoveryFinished:
     in_part: PeerId | None = None
     """Of `unavailable`: the one whose branch came in part."""
     newest: tuple[SignedEntry, ...] = ()
-    """Newest entries of the chain, NEWEST_READ at most: their votes are compared with those that were seen (R27)."""
+    """Entries of the chain whose votes are compared with those that were seen (R27): the NEWEST_READ newest, and before
+    them the one at which the chain left the branch that was ours, however long ago (recovery/own_chain.py)."""
     misread: PhaseId | None = None
     """The phase of our contribution in flight, if no entry of this chain may name it (Q4)."""
 

@@ -18,6 +18,7 @@ from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, check_branch
 from dilocoxd.machines.recovery.finality import num_final
 from dilocoxd.machines.recovery.machine import RecoveryMachine
+from dilocoxd.machines.recovery.own_chain import compared_rounds
 from dilocoxd.machines.recovery.rollback import dropped_phases, settlement
 from dilocoxd.machines.round import inputs as e, outputs as c
 from dilocoxd.wire.entry import SignedEntry, entry_hash
@@ -46,6 +47,7 @@ class Recovery:
         self.rng = swarm.world.rng
         heads = [GENESIS, *(entry_hash(stored.signed.entry) for stored in node.disk.log)]
         digest, limits = node.machine.chain.state_digest, swarm.recovery_limits
+        self.before = heads
         self.machine = RecoveryMachine(order, heads, digest, limits, adopted=node.disk.adopted)
         self.digest = node.machine.chain.state_digest
         self.own: list[Stored] = []
@@ -368,7 +370,9 @@ class Recovery:
         chain = self.node.disk.chain(self.node.sums)
         if chain.head != self.node.machine.chain.head:
             self.swarm.moved_at = self.swarm.world.now
-        newest = tuple(stored.signed for stored in self.node.disk.log[-e.NEWEST_READ :])
+        entries = [stored.signed for stored in self.node.disk.log]
+        now = [GENESIS, *(entry_hash(signed.entry) for signed in entries)]
+        newest = tuple(entries[number] for number in compared_rounds(self.before, now))
         self._finish(e.RecoveryFinished(chain, done.settled, done.unavailable, done.unasked, done.in_part, newest))
 
     def _finish(self, event: e.Event) -> None:

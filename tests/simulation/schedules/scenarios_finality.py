@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from dilocoxd.machines.chain import entry_tokens
+from dilocoxd.machines.round.inputs import NEWEST_READ, Event, RecoveryFinished
 from tests.simulation.peer.node import Node, head_of
 from tests.simulation.schedules.scenario_tools import _cut, _result, _swarm, _until
 from tests.simulation.swarm import Swarm
@@ -54,6 +55,27 @@ def shallow_half_follows_by_itself() -> str:
     return _result(swarm) or ("somebody was kept" if any(node.kept_from for node in (*heavy, *light)) else "")
 
 
+def who_follows_compares_the_votes_where_the_branches_part() -> str:
+    """R27: there who voted for both has one parent, however many entries the other branch has made since."""
+    swarm, heavy, light = _split(deep=NEWEST_READ + 4, shallow=1)
+    own, theirs = ([stored.signed.entry for stored in half[0].disk.log] for half in (light, heavy))
+    fork = next(number for number, (one, other) in enumerate(zip(own, theirs, strict=False)) if one != other)
+    read: list[int] = []
+    follower = light[0]
+    feed = follower.feed
+
+    def note(event: Event) -> None:
+        if isinstance(event, RecoveryFinished) and not read:
+            read.extend(signed.entry.round for signed in event.newest)
+        feed(event)
+
+    follower.feed = note  # type: ignore[method-assign]
+    problem = _result(swarm)
+    if problem or (read[:1] == [fork] and read[-1] - fork > NEWEST_READ):
+        return problem
+    return f"the branches part at {fork}, and of the other one {read} were read"
+
+
 def operator_may_choose_the_lighter_half() -> str:
     """And who has been told stays there, though the branch that it left is heavier."""
     swarm, heavy, light = _split(deep=8, shallow=8)
@@ -87,6 +109,7 @@ def _dies_while_it_adopts(*, has_files: bool) -> str:
 FINALITY = (
     halves_beyond_final_entries_wait_for_the_operator,
     shallow_half_follows_by_itself,
+    who_follows_compares_the_votes_where_the_branches_part,
     operator_may_choose_the_lighter_half,
     who_dies_while_it_adopts_is_adopted_after_all,
 )
