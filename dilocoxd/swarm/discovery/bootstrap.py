@@ -43,6 +43,7 @@ RETRY_MAX_S: Final = 10.0
 OTHER_PROTOCOL_SIGNS: Final = ("did not have trailing newline", "message was too large")
 """In p2pd's words: what answered is no libp2p. Who merely closes may be a port forward to a site that starts."""
 UNKNOWN_NAME: Final = "unknown_name"
+OTHER_PEER: Final = "other_peer"
 NAMELESS: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 """What a name server says of a name that does not exist; it says other things when it cannot be asked."""
 NOT_LISTED: Final = "not_allowed"
@@ -83,8 +84,8 @@ class StageFailure(PeerError):
 
     @property
     def is_in_vain(self) -> bool:
-        """Trying again within a minute cannot help; a name may be made tomorrow."""
-        return self.is_final or self.code == UNKNOWN_NAME
+        """Trying again within a minute cannot help; a name may be made, or another key be brought, tomorrow."""
+        return self.is_final or self.code in (UNKNOWN_NAME, OTHER_PEER)
 
 
 class JoinError(DilocoxdError):
@@ -150,7 +151,7 @@ async def _shake_hands(node: Node, address: Address, place: str) -> PeerId:
         if "remote key matches " in text:
             other = text.split("remote key matches ")[1].split()[0]
             reason = f"another peer answers there: {other}"
-            raise StageFailure(address, "handshake", reason) from error
+            raise StageFailure(address, "handshake", reason, code=OTHER_PEER) from error
         reason = (
             f"something accepts connections on port {address.port}, but it is no dilocoxd: another program has that"
             " port, or a firewall or proxy answers where no site is; check address and port"

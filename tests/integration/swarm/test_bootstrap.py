@@ -71,6 +71,9 @@ async def test_each_stage_says_what_failed_and_where(tmp_path: Path) -> None:
             assert failed.value.stage == stage, str(failed.value)
             assert reason in str(failed.value)
             assert text in str(failed.value)
+            assert failed.value.is_in_vain == ("no-such-host" in reason or "another peer" in reason), (
+                "who typed a wrong name or peer id waits no minute for it; a port may be opened meanwhile"
+            )
 
 
 async def test_manifest_is_found_through_a_list_with_one_good_address(
