@@ -48,6 +48,28 @@ COMEBACK_S: Final = 60.0
 help nobody: it waits on, for a node that was only cut off has all of it still."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeProcess:
+    """One start of `dilocoxd node`."""
+
+    place: tuple[str, ...]
+    """Machine and folder; empty: not known."""
+    start: str
+
+    def is_followed_by(self, other: "NodeProcess") -> bool:
+        """That one runs where this one did: it has ended, with what it held in memory."""
+        return bool(self.place) and self.place == other.place and self.start != other.start
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Buffers of a part on a node."""
+
+    incarnation: str
+    """`NodeDoor.new_incarnation`."""
+    by: NodeProcess
+
+
 @dataclass(slots=True)
 class WaitingNode:
     """A connection of a node that waits for a part."""
@@ -57,6 +79,12 @@ class WaitingNode:
     hello: NodeHello
     host: str
     """Address that it came from."""
+
+    @property
+    def process(self) -> "NodeProcess":
+        """That made it."""
+        hello = self.hello
+        return NodeProcess((self.host, hello.name, hello.home) if hello.home else (), hello.process)
 
     @property
     def who(self) -> str:
@@ -197,13 +225,13 @@ class NodeDoor:
         served: str,
         waits: Callable[[], None],
         *,
-        holds: str = "",
+        holds: Held | None = None,
         patience_s: float = CHOICE_S,
     ) -> WaitingNode:
         """A connection for the part that is called `served`, for the caller to close.
 
         `waits` is called when there is none yet. `holds`: its buffers are on the node that says this, and only
-        there it can go on (`new_incarnation`).
+        there it can go on.
         `patience_s`: 0 where no node has files that are of use. Raises PlaceLost when the buffers are gone, WorkerError
         when the site stops.
         """
@@ -219,7 +247,7 @@ class NodeDoor:
             if not has_told:
                 has_told = True
                 waits()
-            if holds and waited >= COMEBACK_S and self._chosen(served, holds="", is_patient=False) is not None:
+            if holds and waited >= COMEBACK_S and self._chosen(served, holds=None, is_patient=False) is not None:
                 raise PlaceLost(
                     f"its node did not come back within {COMEBACK_S:g} s and another one has room; what it held in"
                     " memory is given up"
@@ -277,13 +305,15 @@ class NodeDoor:
             for node, waits_on in zip(own, is_patient, strict=True)
         ]
 
-    def _chosen(self, served: str, *, holds: str, is_patient: bool) -> WaitingNode | None:
+    def _chosen(self, served: str, *, holds: Held | None, is_patient: bool) -> WaitingNode | None:
         waiting = [each for each in self._waiting if each.hello.kind == PART_PLACE]
         own = [each for each in waiting if each.hello.served == served]
-        if holds:
-            holding = [each for each in own if each.hello.incarnation == holds]
-            # One that lost its connection before its part had buffers is no news of the one that has them.
+        if holds is not None:
+            holding = [each for each in own if each.hello.incarnation == holds.incarnation]
+            # One that lost its connection before its part had buffers is no news of the one that has them. One that
+            # lost its folder does not know what it ran, and any of its places says that it was started anew.
             anew = [each for each in own if not self._is_of_this_start(each)]
+            anew += [each for each in self._waiting if holds.by.is_followed_by(each.process)]
             if not holding and anew:
                 raise PlaceLost(f"its node {anew[0].who} was started anew, and what it held in memory is gone")
             return next(iter(holding), None)

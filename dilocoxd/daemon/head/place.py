@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dilocoxd.answers.nodes import NodePart
-from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor
+from dilocoxd.daemon.head.door import CHOICE_S, Held, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
@@ -39,8 +39,8 @@ class NodePlace:
         self._fork_server = fork_server
         self._part = part
         self._last_nodes = last_nodes
-        self._incarnation = ""
-        """Of the buffers on the node that was given this part last."""
+        self._given: Held | None = None
+        """What the node has that was given this part last."""
         self._is_attached = False
         self.seen = NodePart(part=part.number, node=last_nodes.of(part.served), state="starting", since=time.time())
         """For people."""
@@ -55,14 +55,15 @@ class NodePlace:
     async def start(self, launch: ForkLaunch) -> Workers:
         """See WorkerPlace; waits for a node."""
         patience_s = CHOICE_S if self._part.feedback_path.exists() else 0.0
-        holds = self._incarnation if self._is_attached else ""
+        holds = self._given if self._is_attached else None
         visitor = await self._door.take(self._part.served, self._note_wait, holds=holds, patience_s=patience_s)
         self._note("starting", visitor.who)
-        self._incarnation = holds or self._door.new_incarnation()
+        incarnation = holds.incarnation if holds is not None else self._door.new_incarnation()
+        self._given = Held(incarnation, visitor.process)
         with visitor.sock:
             more = {
                 NODE_SERVED_VARIABLE: self._part.served,
-                NODE_INCARNATION_VARIABLE: self._incarnation,
+                NODE_INCARNATION_VARIABLE: incarnation,
                 NODE_NEW_VARIABLE: "" if self._is_attached else "1",
             }
             workers = await self._fork_server.start(

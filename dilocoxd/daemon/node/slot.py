@@ -6,6 +6,7 @@ connection too, and waits at the head's door.
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import re
 import socket
@@ -159,8 +160,8 @@ class Slot(ABC):
                 f"the head at {world.host}:{world.port} runs dilocoxd {version}, this node {__version__}; install the"
                 " same version on both"
             )
-        name = name_of_host(socket.gethostname())
-        await stream.send(NodeHello(__version__, self._served, self._incarnation, name, self.kind))
+        name, home = name_of_host(socket.gethostname()), hashlib.sha256(bytes(world.directory)).hexdigest()[:16]
+        await stream.send(NodeHello(__version__, self._served, self._incarnation, name, self.kind, home, world.mark))
         return stream
 
     async def _noted(self, served: str, stream: SealedStream) -> bool:

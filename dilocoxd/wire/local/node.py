@@ -43,6 +43,10 @@ class NodeHello:
     name: Name = ""
     """Of the machine, for people."""
     kind: Name = PART_PLACE
+    home: Name = ""
+    """Names the folder that the node runs in, which one process at a time locks."""
+    process: Name = ""
+    """Names the process: another one of the same machine and home has nothing that this one held in memory."""
 
 
 @dataclass(frozen=True, slots=True)

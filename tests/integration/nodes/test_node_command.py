@@ -11,12 +11,12 @@ import pytest
 
 from dilocoxd import __version__
 from dilocoxd.daemon.head import door as door_module
-from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, Held, NodeDoor, NodeProcess, WaitingNode
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
 from dilocoxd.store.admission import write_secret
-from dilocoxd.wire.local.node import NodeHello
+from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, NodeHello
 from tests.harness.running.run_directories import free_port
 from tests.harness.running.warm import WARM_VARIABLE
 from tests.integration.nodes.node_process import node_process
@@ -24,6 +24,9 @@ from tests.integration.nodes.node_process import node_process
 pytestmark = pytest.mark.processes
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 PART = "0123456789abcdef.part1of2"
+EMPTY = NodeHello(__version__, "", "", "gpu-3", home="a folder", process="earlier")
+"""A place without a past, of a node that runs."""
+PROCESS = NodeProcess(("127.0.0.1", EMPTY.name, EMPTY.home), EMPTY.process)
 WAIT_S = 180.0
 LONG_S = 1000.0
 """Longer than a test: limits that are not what is asked, and that a machine which stands still would reach."""
@@ -148,7 +151,7 @@ async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() ->
             with await asyncio.to_thread(come, door, served):
                 await until_waiting(door, 2)
                 with pytest.raises(PlaceLost, match=r"its node 127\.0\.0\.1 was started anew"):
-                    await door.take(PART, nothing, holds="this start-1")
+                    await taken(door, holds="this start-1")
 
 
 async def test_part_waits_on_for_its_buffers_unless_another_node_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +166,35 @@ async def test_part_waits_on_for_its_buffers_unless_another_node_has_room(monkey
         with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
             lost = asyncio.create_task(taken(door, holds=holds))
             assert isinstance((await asyncio.gather(lost, return_exceptions=True))[0], PlaceLost)
+
+
+@pytest.mark.parametrize("kind", [PART_PLACE, STAGE_PLACE])
+async def test_node_that_lost_its_folder_is_known_by_where_it_runs(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(door_module, "COMEBACK_S", LONG_S)
+    async with open_door() as door:
+        with await asyncio.to_thread(come, door, dataclasses.replace(EMPTY, kind=kind, process="later")):
+            await until_waiting(door, 1)
+            with pytest.raises(PlaceLost, match=r"its node gpu-3 \(127\.0\.0\.1\) was started anew"):
+                await taken(door, holds="this start-1")
+
+
+async def test_other_nodes_of_a_machine_are_no_news_of_one_that_is_missed() -> None:
+    others = [
+        EMPTY,
+        dataclasses.replace(EMPTY, process="later", home="another folder"),
+        dataclasses.replace(EMPTY, process="later", name="gpu-4"),
+        NodeHello(__version__, "", "", process="says nothing of its folder"),
+    ]
+    async with open_door() as door, contextlib.AsyncExitStack() as stack:
+        for each in others:
+            stack.enter_context(await asyncio.to_thread(come, door, each))
+        await until_waiting(door, len(others))
+        has_looked = asyncio.Event()
+        choice = asyncio.create_task(taken(door, holds="this start-1", waits=has_looked.set))
+        await has_looked.wait()
+        holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1")
+        with await asyncio.to_thread(come, door, holding):
+            assert (await choice).hello == holding
 
 
 async def test_buffers_of_an_earlier_try_are_not_taken_for_those_of_the_part() -> None:
@@ -206,8 +238,9 @@ async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -
         assert waits == [1]
 
 
-async def taken(door: NodeDoor, *, holds: str = "") -> WaitingNode:
-    found = await door.take(PART, nothing, holds=holds, patience_s=LONG_S)
+async def taken(door: NodeDoor, *, holds: str = "", waits: Callable[[], None] = nothing) -> WaitingNode:
+    held = Held(holds, PROCESS) if holds else None
+    found = await door.take(PART, waits, holds=held, patience_s=LONG_S)
     found.sock.close()
     return found
 
