@@ -51,6 +51,20 @@ class RunProgress:
             " known."
         ),
     ]
+    data_s: Annotated[
+        Seconds | None,
+        told(
+            "What of an inner step here goes into reading its batch, in which nothing is computed: of the trainer that"
+            " reads slowest, smoothed. null: no step yet, or a loop of your own."
+        ),
+    ]
+    bubble: Annotated[
+        Ratio | None,
+        told(
+            "Part of an inner step in which the trainers of a pipeline wait for other stages, mean over all, smoothed."
+            " null without a pipeline."
+        ),
+    ]
     skipped_steps: Annotated[
         Count, told("Inner steps here since this daemon started that changed nothing: a gradient was not finite.")
     ]

@@ -50,6 +50,8 @@ PLAIN: Final[tuple[tuple[Literal["gauge", "counter"], str, str, str], ...]] = (
     ("gauge", "dilocoxd_gradient_norm", "progress.gradient_norm", "Norm of the newest gradient, before clipping"),
     ("gauge", "dilocoxd_model_flops_per_second", "progress.model_flops_per_s", "Useful arithmetic of this site"),
     ("gauge", "dilocoxd_mfu_ratio", "progress.mfu", "Useful arithmetic, as part of what the devices could"),
+    ("gauge", "dilocoxd_data_seconds", "progress.data_s", "Time that an inner step takes to read its batch"),
+    ("gauge", "dilocoxd_bubble_ratio", "progress.bubble", "Part of an inner step in which stages wait for each other"),
     ("gauge", "dilocoxd_memory_bytes", "progress.memory_bytes", "Main memory of all processes of this site"),
     ("counter", "dilocoxd_skipped_steps", "progress.skipped_steps", "Inner steps with a gradient that was not finite"),
     ("counter", "dilocoxd_tokens", "totals.tokens", "Tokens trained on at this site"),

@@ -43,13 +43,17 @@ class InnerTraining:
         self._optimizer = InnerOptimizer(self._named, config)
         self.rate: float | None = None
         """Learning rate of the newest update."""
+        self.computed_s = 0.0
+        """What of the newest gradients was work of this rank, and no waiting for other stages."""
 
     def gradients(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[float, float]:
         """This rank's shares of (mean loss, sum of squared gradients) of the site's batch."""
         loss = self.pipeline.train_step(ids_BT, targets_BT)
         # Each replica holds all gradients. One wait for the device in a step, here.
-        squares = gradient_squares(self._params).to(loss.device) / self.pipeline.config.replicate
+        with self.pipeline.clock.computing():
+            squares = gradient_squares(self._params).to(loss.device) / self.pipeline.config.replicate
         share, sum_of_squares = torch.stack((loss.double(), squares)).tolist()
+        self.computed_s = self.pipeline.clock.read()
         return share, sum_of_squares
 
     def update(self, sum_of_squares: float) -> None:

@@ -137,11 +137,15 @@ class TrainingLoop:
     def _step(self, phase: PhaseProgress) -> list[Any]:
         started = time.monotonic()
         training = self._training
-        batch = training.pipeline.config.batch_sequences
-        ids_BT, targets_BT = self._order.batch(training.progress.position, batch)
+        config = training.pipeline.config
+        ids_BT, targets_BT = self._order.batch(training.progress.position, config.batch_sequences)
+        read_s = self._at_rank(time.monotonic() - started)
         local_loss, local_squares = training.gradients(ids_BT, targets_BT)
         memory = self._memory() if phase.inner_step % MEMORY_EVERY_STEPS == 0 else ()
-        (loss, squares, *held), commands = self._channel.exchange((local_loss, local_squares, *memory))
+        sums, commands = self._channel.exchange((local_loss, local_squares, training.computed_s, *read_s, *memory))
+        loss, squares, computed_s, *by_rank = sums
+        read_s, held = by_rank[: config.world_size], by_rank[config.world_size :]
+        bubble = training.pipeline.clock.waited(computed_s / config.world_size)
         self._apply(squares)
         phase.count(loss, ids_BT.numel())
         if training.pipeline.reports:
@@ -158,6 +162,8 @@ class TrainingLoop:
                     gradient_norm=math.sqrt(squares) if math.isfinite(squares) else local_trainer.UNKNOWN,
                     skipped_steps=self._num_skipped,
                     rank_memory_bytes=tuple(map(int, held[: local_trainer.RANKS_MAX])),
+                    data_seconds=max(read_s),
+                    bubble=bubble if config.num_ranks > 1 else local_trainer.UNKNOWN,
                 )
             )
         if phase.inner_step >= phase.inner_steps:
@@ -166,11 +172,15 @@ class TrainingLoop:
         return commands
 
     def _memory(self) -> list[float]:
-        """What this rank holds, in its place among all ranks: the sums over ranks are what each of them holds."""
+        """What this rank holds, in its place."""
+        return self._at_rank(float(held_bytes(self._training.pipeline.device)))
+
+    def _at_rank(self, value: float) -> list[float]:
+        """In its place among all ranks: the sums over ranks are what each of them has."""
         pipeline = self._training.pipeline
-        held = [0.0] * pipeline.config.world_size
-        held[pipeline.place.rank] = float(held_bytes(pipeline.device))
-        return held
+        values = [0.0] * pipeline.config.world_size
+        values[pipeline.place.rank] = value
+        return values
 
     def _apply(self, sum_of_squares: float) -> None:
         # One batch with an overflow must not destroy the model; the same decision on every rank, the sum is shared.

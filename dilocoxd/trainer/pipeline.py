@@ -26,6 +26,7 @@ from dilocoxd.models.stage import positions_of
 from dilocoxd.models.tied import TiedEmbedding
 from dilocoxd.trainer.data.targets import PartLoss, mean_loss, share_trained
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
+from dilocoxd.trainer.parallel.step_clock import StepClock
 
 SCHEDULES: Final = ("1f1b", "gpipe", "interleaved1f1b")
 
@@ -157,6 +158,8 @@ class Pipeline:
         self.model = model
         self.config = config
         self.device = device
+        self.clock = StepClock(device)
+        """Of the newest `train_step`; times the work of a pipeline's stages."""
         self._document_end = document_end
         self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard)
         self.control = dist.new_group(backend="gloo")
@@ -218,6 +221,7 @@ class Pipeline:
         ids_BT, targets_BT = self._mine(ids_BT), self._mine(targets_BT)
         inputs = (ids_BT.to(self.device),) if self.has_first else ()
         targets: dict[str, Any] = {"target": targets_BT.to(self.device), "losses": losses} if self.has_last else {}
+        self.clock.begin()
         self._tied.lend()
         with self._arithmetic():
             self._schedule.step(*inputs, return_outputs=False, **targets, **self._known(ids_BT, targets_BT))
@@ -315,12 +319,16 @@ class Pipeline:
         ]
         num_microbatches = self.config.num_microbatches
         if self.config.schedule == "interleaved1f1b":
-            return ScheduleInterleaved1F1B(stages, num_microbatches, loss_fn=self._loss)
+            return ScheduleInterleaved1F1B(stages, num_microbatches, loss_fn=self._timed_loss)
         kind = Schedule1F1B if self.config.schedule == "1f1b" else ScheduleGPipe
-        return kind(stages[0], num_microbatches, loss_fn=self._loss)
+        return kind(stages[0], num_microbatches, loss_fn=self._timed_loss)
+
+    def _timed_loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        with self.clock.computing():
+            return self._loss(logits_BTV, targets_BT)
 
     def _make_stage(self, index: int, module: StageModule) -> Any:
-        from torch.distributed.pipelining import PipelineStage
+        from dilocoxd.trainer.parallel.timed_stage import TimedStage
 
         # Static shapes: shape inference at run time would do a real forward and backward pass first.
         sequences = self.config.batch_sequences // self.config.readers // self.config.num_microbatches
@@ -331,7 +339,8 @@ class Pipeline:
         if self.config.loss_chunk_tokens:
             logits = torch.empty((), device="meta", requires_grad=True)
         is_last = index == self.config.num_stages - 1
-        return PipelineStage(
+        return TimedStage(
+            self.clock,
             module,
             index,
             self.config.num_stages,

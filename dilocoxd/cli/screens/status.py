@@ -166,9 +166,16 @@ def voted_twice(found: Sequence[VotedTwice]) -> str:
 
 
 def idle(status: Status) -> str:
-    """How much of their time the trainers waited."""
-    busy = status.totals.train_s + status.totals.idle_s
-    return f"waited {status.totals.idle_s / busy:.1%} of the time" if busy else ""
+    """How much of their time the trainers waited, and what of an inner step goes into no arithmetic."""
+    busy, progress = status.totals.train_s + status.totals.idle_s, status.progress
+    if not busy:
+        return ""
+    parts = [f"waited {status.totals.idle_s / busy:.1%} of the time"]
+    if progress.data_s is not None:
+        parts.append(f"{in_time(progress.data_s)} of a step for data")
+    if progress.bubble is not None:
+        parts.append(f"{progress.bubble:.1%} for other stages")
+    return ", ".join(parts)
 
 
 def model(status: Status) -> str:

@@ -35,6 +35,8 @@ class OwnPace:
     learning_rate: float | None
     gradient_norm: float | None
     memory_bytes: int | None
+    data_seconds: float | None = None
+    bubble: float | None = None
     skipped_steps: int = 0
     rank_memory_bytes: tuple[int, ...] = ()
     peak_flops_per_s: float = 0.0
@@ -78,6 +80,8 @@ def progress(own: OwnPace, schedule: SchedulePlace, peers: Sequence[Peer], round
         gradient_norm=own.gradient_norm,
         model_flops_per_s=useful,
         mfu=useful / own.peak_flops_per_s if useful is not None and own.peak_flops_per_s else None,
+        data_s=own.data_seconds,
+        bubble=own.bubble,
         skipped_steps=own.skipped_steps,
         memory_bytes=own.memory_bytes,
         rank_memory_bytes=own.rank_memory_bytes,

@@ -210,6 +210,8 @@ class StatusReader:
             tokens_per_step=site.tokens_per_step,
             learning_rate=site.learning_rate,
             gradient_norm=site.gradient_norm,
+            data_seconds=site.data_seconds,
+            bubble=site.bubble,
             memory_bytes=memory_bytes([os.getpid(), *pids, *_p2pd(sources.swarm).pids]),
             skipped_steps=site.skipped_steps,
             rank_memory_bytes=site.rank_memory_bytes,

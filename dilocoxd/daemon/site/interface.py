@@ -255,6 +255,8 @@ class SiteStatus:
     shared_steps: int | None = None  # inner steps that the shared state stands for; None before one is loaded
     learning_rate: float | None = None  # of the newest inner step, like the next one
     gradient_norm: float | None = None
+    data_seconds: float | None = None  # of an inner step, for reading its batch
+    bubble: float | None = None  # part of it in which stages of a pipeline wait; None: there is no pipeline
     doing: str = ""  # what the trainers are busy with while that is no inner step
     skipped_steps: int = 0  # since the daemon started
     rank_memory_bytes: tuple[int, ...] = ()  # of each trainer process; empty before its first step

@@ -32,6 +32,9 @@ class SiteProgress:
     tokens_per_step: int = 0
     learning_rate: float | None = None
     gradient_norm: float | None = None
+    data_seconds: float | None = None
+    """Smoothed, like `bubble` and `step_seconds`."""
+    bubble: float | None = None
     skipped_before: int = 0
     """Of generations that are gone."""
     skipped_now: int = 0
@@ -109,8 +112,11 @@ class SiteProgress:
         self.learning_rate, self.gradient_norm = _known(step.learning_rate), _known(step.gradient_norm)
         self.skipped_now = step.skipped_steps
         self.rank_memory_bytes = step.rank_memory_bytes or self.rank_memory_bytes
-        known = self.step_seconds or step.step_seconds
-        self.step_seconds = known + STEP_NEW * (step.step_seconds - known)
+        self.step_seconds = _smoothed(self.step_seconds or None, step.step_seconds)
+        if step.data_seconds >= 0:
+            self.data_seconds = _smoothed(self.data_seconds, step.data_seconds)
+        if step.bubble >= 0:
+            self.bubble = _smoothed(self.bubble, step.bubble)
         return StepReported(
             phase=step.phase,
             inner_step=step.inner_step,
@@ -139,6 +145,10 @@ class SiteProgress:
 
 def _finite(loss: float) -> float | None:
     return loss if abs(loss) < local_trainer.NOT_FINITE else None
+
+
+def _smoothed(before: float | None, value: float) -> float:
+    return value if before is None else before + STEP_NEW * (value - before)
 
 
 def _known(value: float) -> float | None:

@@ -53,6 +53,8 @@ def site_status(
         shared_steps=shared.shared_steps if shared is not None else None,
         learning_rate=progress.learning_rate,
         gradient_norm=progress.gradient_norm,
+        data_seconds=progress.data_seconds,
+        bubble=progress.bubble,
         doing=progress.doing,
         skipped_steps=progress.skipped_steps,
         rank_memory_bytes=progress.rank_memory_bytes,

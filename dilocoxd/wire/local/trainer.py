@@ -138,6 +138,11 @@ class StepDone:
     """Steps of this generation so far that changed nothing, because a gradient was not finite."""
     rank_memory_bytes: Annotated[tuple[Uint, ...], Length(0, RANKS_MAX)] = ()
     """Of each rank: the most that its GPU held, or what its process holds; empty: as told before."""
+    data_seconds: float = UNKNOWN
+    """What of the step the rank that reads slowest took to read its batch."""
+    bubble: float = UNKNOWN
+    """Part of the step behind that, up to the optimizer, in which ranks of a pipeline waited for each other, mean over
+    all; unknown without a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class FakeView:
                 tokens_per_s=6826.7, swarm_tokens_per_s=6826.7 + 6000 * len(self.live),
                 swarm_tokens=8192 * len(PEERS) * n, learning_rate=2.5e-3, gradient_norm=0.72,
                 model_flops_per_s=4.1e11, memory_bytes=1_200_000_000, mfu=0.38, skipped_steps=2,
+                data_s=0.012, bubble=0.21,
                 rank_memory_bytes=(610_000_000, 580_000_000),
                 sites=site_counts(self.state, self.peers()),
             ),

@@ -64,6 +64,7 @@ def test_a_phase_ends_with_the_pseudo_gradient_of_all_stages(site: TrainerSite) 
     assert all(step.learning_rate > 0 and step.gradient_norm > 0 and not step.skipped_steps for step in steps)
     assert [len(step.rank_memory_bytes) for step in steps] == [2, 0, 0, 0]
     assert all(1 << 20 < held < 1 << 32 for held in steps[0].rank_memory_bytes)
+    assert all(0 < step.data_seconds < step.step_seconds and 0 < step.bubble < 1 for step in steps)
     assert site.read(local_buffers.ANCHOR).equal(anchor)
 
 
@@ -185,13 +186,15 @@ def read_in(folder: Path, forks: Forks, store: Path, layout: dict[str, int]) -> 
         site.start_training(samples=LEASED[0])
         site.expect(local_trainer.BoundaryDue)
         site.send(local_trainer.CloseBoundary("keep", RoundIndex(0), PhaseId(1), 4, samples=LEASED[1]))
-        losses = [site.expect(local_trainer.StepDone).loss for _ in range(8)]
+        steps = [site.expect(local_trainer.StepDone) for _ in range(8)]
     finally:
         site.close()
     # Each rank of a stage reads every so manieth sequence of a batch; second stages get none.
     notes = [path.read_text().splitlines() for path in sorted(folder.glob("*.read"))]
     assert len(notes) == site.site.parallel.readers
-    return [line for rows in zip(*notes, strict=True) for line in rows], losses
+    has_pipeline = site.site.parallel.pipeline > 1
+    assert all((step.bubble >= 0) == has_pipeline for step in steps), "waits for other stages where there are some"
+    return [line for rows in zip(*notes, strict=True) for line in rows], [step.loss for step in steps]
 
 
 def test_extend_trains_further_steps_before_the_boundary(site: TrainerSite) -> None:

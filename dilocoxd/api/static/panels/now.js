@@ -68,6 +68,8 @@ function more(status) {
     ["Gradient norm", small(progress.gradient_norm), "before clipping"],
     ["Useful arithmetic", rate(progress.model_flops_per_s, "FLOP/s"), "6 x parameters x tokens/s, 4 for frozen ones"],
     ["MFU", progress.mfu === null ? "-" : percent(progress.mfu, 1), mfuNote(progress)],
+    ["Pipeline waits", progress.bubble === null ? "-" : percent(progress.bubble, 1), "of an inner step, for other stages"],
+    ["Reading data", seconds(progress.data_s), "of an inner step, slowest trainer"],
     ["Skipped steps", count(progress.skipped_steps), "a gradient was not finite"],
     ["Memory", bytes(progress.memory_bytes), "all processes of this site"],
     ["Fullest trainer", progress.rank_memory_bytes.length ? bytes(Math.max(...progress.rank_memory_bytes)) : "-", `of ${progress.rank_memory_bytes.length}; its GPU, or main memory`],

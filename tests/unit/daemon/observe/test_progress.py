@@ -61,6 +61,12 @@ def test_mfu_is_useful_arithmetic_over_what_the_devices_could() -> None:
     assert known.mfu == 6 * 1_000_000 * 2048 / 1e11
 
 
+def test_what_a_step_does_not_compute_is_told_as_it_is_known() -> None:
+    assert (progress(OWN, SCHEDULE, [], []).data_s, progress(OWN, SCHEDULE, [], []).bubble) == (None, None)
+    found = progress(replace(OWN, data_seconds=0.25, bubble=0.125), SCHEDULE, [], [])
+    assert (found.data_s, found.bubble) == (0.25, 0.125)
+
+
 def test_frozen_parameters_have_no_gradient_of_their_own() -> None:
     assert flops_per_token("hf", 1_000_000, 0) == 6e6
     assert flops_per_token("hf", 1_000, 1_000_000) == 6e3 + 4e6
