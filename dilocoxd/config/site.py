@@ -108,6 +108,17 @@ class WorkersSection(Section):
             le=1_000_000,
         ),
     ] = 8
+    save_every: Annotated[
+        int,
+        knob(
+            "Boundaries from one checkpoint of the trainers (moments, place in the data) to the next; a stop writes one"
+            " too.",
+            unit="boundaries",
+            cost="a crash puts moments and place back to the newest checkpoint; the shared state is not in it.",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 1
     restarts_max: Annotated[
         int,
         knob(

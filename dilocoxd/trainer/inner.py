@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dilocoxd.ids import PhaseId
 from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.checkpoint import (
     CheckpointWriter,
@@ -32,12 +33,14 @@ from dilocoxd.trainer.pipeline import Pipeline
 class InnerTraining:
     """The part of an inner step that is this rank's own; sums over ranks are the caller's."""
 
-    def __init__(self, pipeline: Pipeline, config: OptimizerConfig) -> None:
+    def __init__(self, pipeline: Pipeline, config: OptimizerConfig, *, save_every: int = 1) -> None:
+        """`save_every`: boundaries from one checkpoint to the next."""
         self.pipeline = pipeline
         self.progress = Progress()
         place = pipeline.place
         self.checkpoints = CheckpointWriter(place.stage_rank * place.shard + place.part, place.pipeline * place.shard)
         self._config = config
+        self._save_every = save_every
         self._named = {name: param for name, param in pipeline.parameters() if param.requires_grad}
         self._params = list(self._named.values())
         self._optimizer = InnerOptimizer(self._named, config)
@@ -79,6 +82,11 @@ class InnerTraining:
         """The run is here: a site that was away takes the run's place on the cosine, never an earlier one."""
         shared = max(self.progress.shared_step, shared_steps)
         self.progress = replace(self.progress, shared_step=shared)
+
+    def is_save_due(self, phase: PhaseId) -> bool:
+        """Whether the boundary of this phase is one that is saved. Its number says so, and not what this generation
+        counted: all ranks save at the same ones, and generations that live for less do not put it off for ever."""
+        return (phase + 1) % self._save_every == 0
 
     def save(self, directory: Path, own_position: int) -> None:
         """Write moments and progress in the background; nothing before the first step, or while the last is written.

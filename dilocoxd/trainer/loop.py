@@ -251,7 +251,8 @@ class TrainingLoop:
         )
         self._order.begin(command.samples, command.volume)
         self._begin(command.next_phase, command.inner_steps)
-        self._checkpoint()
+        if self._training.is_save_due(phase.phase):
+            self._checkpoint()
 
     def _on_take_anchor(self, command: local_trainer.TakeAnchor) -> None:
         phase = self._running("TakeAnchor")

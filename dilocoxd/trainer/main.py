@@ -120,7 +120,7 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
     Pulse(lambda: link.send(local_worker.WorkerAlive(doing="", per_mille=0))).listen_to(pipeline.modules)
     channel = CommandChannel(link, pipeline.control)
     check_text(channel, order, num_ranks)
-    training = InnerTraining(pipeline, settings.optimizer)
+    training = InnerTraining(pipeline, settings.optimizer, save_every=settings.save_every)
     log.info("rank %d of %d is ready", rank, num_ranks)
     if rank == 0:
         link.send(local_trainer.TrainerReady())

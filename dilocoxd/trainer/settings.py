@@ -56,6 +56,8 @@ class StageSettings:
     backend: str
     device: str
     num_threads: int
+    save_every: int
+    """Boundaries from one checkpoint to the next."""
 
 
 def load_settings(environment: Mapping[str, str]) -> StageSettings:
@@ -126,6 +128,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         backend=site.parallel.backend,
         device=site.parallel.device,
         num_threads=site.parallel.threads_per_rank or threads_that_fit(site.parallel.ranks),
+        save_every=site.workers.save_every,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dilocoxd.config.sections.paths import PathsSection
-from dilocoxd.config.site import ParallelSection, SiteConfig
+from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
 from dilocoxd.daemon.workers.forked import PIPELINE_MODULE
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.trainer.tokens.store import open_store
@@ -268,6 +268,24 @@ def test_stop_writes_a_checkpoint_and_the_next_generation_continues(site: Traine
     site.launch()
     site.start_training(phase=2)  # the last stage may tell of the first step before the first stage tells of the anchor
     assert site.expect(local_trainer.StepDone).global_step == 9
+
+
+def test_every_second_boundary_is_saved_where_the_site_asks_for_it_and_a_stop_is(tmp_path: Path, forks: Forks) -> None:
+    config = SiteConfig(parallel=ParallelSection(threads_per_rank=1), workers=WorkersSection(save_every=2))
+    site = TrainerSite(tmp_path / "site", forks, site=config)
+    try:
+        site.launch()
+        site.start_training()
+        for phase in range(3):
+            close_boundary(site, "keep", phase + 1)
+        site.expect(local_trainer.BoundaryDue)
+        site.send(local_trainer.StopTraining())
+        site.expect(local_trainer.TrainerStopped)
+        site.wait_exit()
+    finally:
+        site.close()
+    saved = sorted(int(folder.name) for folder in (site.folder / "site" / "trainer").iterdir())
+    assert saved == [8, 16], "inner steps, of 4 a phase; the newest two are kept"
 
 
 @pytest.mark.parametrize("stages", [1, 2])
