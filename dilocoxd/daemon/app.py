@@ -31,6 +31,7 @@ from dilocoxd.daemon.peers.losses import LossAsker, LossSources
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.peers.outcast import OutcastParts, OutcastWatch
 from dilocoxd.daemon.preparing import prepare
+from dilocoxd.daemon.process.leaving import has_left
 from dilocoxd.daemon.process.loop_faults import tell_faults
 from dilocoxd.daemon.process.open_files import allow_open_files
 from dilocoxd.daemon.process.open_run import Opened
@@ -325,7 +326,8 @@ class App:
         await self._bounded(end_all([conductor]), START_END_S, "ending the start")
         if daemon.rounds is not None:
             daemon.rounds.tell(LeaveRequested())
-            await self._bounded(daemon.rounds.left.wait(), SETTLE_S, "settling the round")
+            if not await has_left(daemon.rounds.left, site, SETTLE_S) and not site.done():
+                self._note_stop_trouble(f"settling the round took longer than {SETTLE_S:g} s")
         daemon.lifecycle.is_gone = True
         self._network_stop.set()
         daemon.lifecycle.enter("leaving", "the workers to save checkpoints and error feedback")
