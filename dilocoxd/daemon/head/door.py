@@ -227,20 +227,21 @@ class NodeDoor:
         *,
         holds: Held | None = None,
         patience_s: float = CHOICE_S,
+        last: NodeProcess | None = None,
     ) -> WaitingNode:
         """A connection for the part that is called `served`, for the caller to close.
 
         `waits` is called when there is none yet. `holds`: its buffers are on the node that says this, and only
         there it can go on.
-        `patience_s`: 0 where no node has files that are of use. Raises PlaceLost when the buffers are gone, WorkerError
-        when the site stops.
+        `patience_s`: 0 where no node has files that are of use. `last`: had it last; started anew it is waited for no
+        longer, whatever its files. Raises PlaceLost when the buffers are gone, WorkerError when the site stops.
         """
         loop = asyncio.get_running_loop()
         started, has_told = loop.time(), False
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            node = self._chosen(served, holds=holds, is_patient=waited < patience_s)
+            node = self._chosen(served, holds=holds, is_patient=waited < patience_s, last=last)
             if node is not None:
                 self._waiting.remove(node)
                 return node
@@ -256,20 +257,25 @@ class NodeDoor:
         raise WorkerError("the site stops")
 
     async def take_all(
-        self, served: Sequence[str], patience_s: Sequence[float], seen: Callable[[int, WaitingNode | None], None]
+        self,
+        served: Sequence[str],
+        patience_s: Sequence[float],
+        seen: Callable[[int, WaitingNode | None], None],
+        lasts: Sequence[NodeProcess | None] = (),
     ) -> list[WaitingNode]:
         """A connection for each of the stages that are called so, in this order, for the caller to close.
 
         None is taken before there is one for each: the door sees the end of those that wait, and nobody that of
         those that were taken. `seen(index, node)` is called at each look, with what a stage would have now.
-        `patience_s`: so long a stage has only the node that ran it. Raises WorkerError when the site stops.
+        `patience_s`: so long a stage has only the node that ran it; `lasts`: which that was. Raises WorkerError when
+        the site stops.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            found = self._matched(served, [waited < each for each in patience_s])
+            found = self._matched(served, [waited < each for each in patience_s], lasts or [None] * len(served))
             for index, node in enumerate(found):
                 seen(index, node)
             nodes = [node for node in found if node is not None]
@@ -291,7 +297,9 @@ class NodeDoor:
             node.sock.close()
             self._waiting.remove(node)
 
-    def _matched(self, served: Sequence[str], is_patient: Sequence[bool]) -> list[WaitingNode | None]:
+    def _matched(
+        self, served: Sequence[str], is_patient: Sequence[bool], lasts: Sequence[NodeProcess | None]
+    ) -> list[WaitingNode | None]:
         """Each stage's own node first: one that misses its node does not take that of another, which would then miss
         one in its turn, and the operator would hear of the wrong machine."""
         free = [each for each in self._waiting if each.hello.kind == STAGE_PLACE]
@@ -299,13 +307,19 @@ class NodeDoor:
         for name in served:
             own.append(next((each for each in free if each.hello.served == name), None))
             free = [each for each in free if each is not own[-1]]
+        for index, last in enumerate(lasts):
+            if own[index] is None:
+                own[index] = _started_anew(free, last)
+                free = [each for each in free if each is not own[index]]
         free.sort(key=lambda each: bool(each.hello.served))
         return [
             node or (free.pop(0) if free and not waits_on else None)
             for node, waits_on in zip(own, is_patient, strict=True)
         ]
 
-    def _chosen(self, served: str, *, holds: Held | None, is_patient: bool) -> WaitingNode | None:
+    def _chosen(
+        self, served: str, *, holds: Held | None, is_patient: bool, last: NodeProcess | None = None
+    ) -> WaitingNode | None:
         waiting = [each for each in self._waiting if each.hello.kind == PART_PLACE]
         own = [each for each in waiting if each.hello.served == served]
         if holds is not None:
@@ -317,11 +331,20 @@ class NodeDoor:
             if not holding and anew:
                 raise PlaceLost(f"its node {anew[0].who} was started anew, and what it held in memory is gone")
             return next(iter(holding), None)
+        if not own and (anew := _started_anew(waiting, last)) is not None:
+            return anew
         if own or is_patient:
             return next(iter(own), None)
         free = [each for each in waiting if not each.hello.served]
         others = [each for each in waiting if not self._is_of_this_start(each)]
         return next(iter([*free, *others]), None)
+
+
+def _started_anew(waiting: Sequence[WaitingNode], last: NodeProcess | None) -> WaitingNode | None:
+    """A place without a past, of the node that `last` ran on: there it would find all that is left there."""
+    if last is None:
+        return None
+    return next((each for each in waiting if not each.hello.served and last.is_followed_by(each.process)), None)
 
 
 async def _exactly(sock: socket.socket, size: int) -> bytes:

@@ -56,13 +56,14 @@ class NodePlace:
         """See WorkerPlace; waits for a node."""
         patience_s = CHOICE_S if self._part.feedback_path.exists() else 0.0
         holds = self._given if self._is_attached else None
-        visitor = await self._door.take(self._part.served, self._note_wait, holds=holds, patience_s=patience_s)
+        served, last = self._part.served, self._last_nodes.process_of(self._part.served)
+        visitor = await self._door.take(served, self._note_wait, holds=holds, patience_s=patience_s, last=last)
         self._note("starting", visitor.who)
         incarnation = holds.incarnation if holds is not None else self._door.new_incarnation()
         self._given = Held(incarnation, visitor.process)
         with visitor.sock:
             more = {
-                NODE_SERVED_VARIABLE: self._part.served,
+                NODE_SERVED_VARIABLE: served,
                 NODE_INCARNATION_VARIABLE: incarnation,
                 NODE_NEW_VARIABLE: "" if self._is_attached else "1",
             }
@@ -70,7 +71,7 @@ class NodePlace:
                 visitor.given_to(launch, AWAY_MODULE, self._part.key_path, more)
             )  # fmt: skip
         self._note("running", visitor.who)
-        await asyncio.to_thread(self._last_nodes.note, self._part.served, visitor.who)
+        await asyncio.to_thread(self._last_nodes.note, served, visitor.who, visitor.process)
         return workers
 
     def note_attached(self) -> None:

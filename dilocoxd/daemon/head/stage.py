@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dilocoxd.answers.nodes import NodeStage
-from dilocoxd.daemon.head.door import NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import NodeDoor, NodeProcess, WaitingNode
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
@@ -49,6 +49,11 @@ class NodeStagePlace:
         """That ran it last; empty: none did."""
         return self._last_nodes.of(self.stage.served)
 
+    @property
+    def last_process(self) -> NodeProcess | None:
+        """Likewise; None: not known."""
+        return self._last_nodes.process_of(self.stage.served)
+
     def _note(self, state: Literal["starting", "waiting", "running"], node: str) -> None:
         if (self.seen.state, self.seen.node) != (state, node):
             self.seen = dataclasses.replace(self.seen, state=state, node=node, since=time.time())
@@ -67,7 +72,7 @@ class NodeStagePlace:
             taken.given_to(launch, AWAY_STAGE_MODULE, self.stage.key_path, more)
         )  # fmt: skip
         self._note("running", taken.who)
-        await asyncio.to_thread(self._last_nodes.note, self.stage.served, taken.who)
+        await asyncio.to_thread(self._last_nodes.note, self.stage.served, taken.who, taken.process)
         return workers
 
 
@@ -104,6 +109,7 @@ class NodeStages:
             [place.stage.served for place in places],
             [STAGE_CHOICE_S if place.last_node else 0.0 for place in places],
             lambda index, node: places[index].note_found(node),
+            [place.last_process for place in places],
         )
         return [TakenStage(place, node) for place, node in zip(places, taken, strict=True)]
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from dilocoxd import __version__
 from dilocoxd.daemon.head import door as door_module
 from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, Held, NodeDoor, NodeProcess, WaitingNode
+from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
@@ -220,6 +222,29 @@ async def test_place_without_a_past_is_not_taken_while_the_node_with_the_files_m
             found = await door.take(PART, nothing, patience_s=0.0)
             found.sock.close()
             assert not found.hello.served, "no wait where no files are of use"
+
+
+async def test_node_with_the_files_is_not_waited_for_when_it_comes_with_an_empty_folder(tmp_path: Path) -> None:
+    LastNodes(tmp_path / "nodes.json", [PART]).note(PART, "gpu-3", PROCESS)
+    last = LastNodes(tmp_path / "nodes.json", [PART]).process_of(PART)
+    assert last == PROCESS, "a head that starts again knows it"
+    anew = dataclasses.replace(EMPTY, process="later")
+    async with open_door() as door, contextlib.AsyncExitStack() as stack:
+        for each in (EMPTY, dataclasses.replace(anew, name="gpu-4"), anew):
+            stack.enter_context(await asyncio.to_thread(come, door, each))
+        await until_waiting(door, 3)
+        found = await door.take(PART, nothing, patience_s=LONG_S, last=last)
+        found.sock.close()
+        assert found.hello == anew, "another place of the node that had it may be next to the one with its buffers"
+
+
+def test_names_of_nodes_that_an_earlier_version_noted_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps({PART: "gpu-3 (10.0.0.3)", "other": 7, "another site": "gpu-4"}))
+    for _ in range(2):
+        nodes = LastNodes(path, [PART, "other", "next"])
+        assert (nodes.of(PART), nodes.process_of(PART), nodes.of("other")) == ("gpu-3 (10.0.0.3)", None, "")
+        nodes.note("next", "gpu-5", PROCESS)
 
 
 async def test_node_that_has_gone_is_not_given_away_and_a_stop_ends_the_wait() -> None:

@@ -1,12 +1,13 @@
 """Which node a pipeline stage is given: its own, and never that of another stage which would then miss one."""
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head.door import NodeDoor, WaitingNode
+from dilocoxd.daemon.head.door import NodeDoor, NodeProcess, WaitingNode
 from dilocoxd.wire.local.node import STAGE_PLACE, NodeHello
 from tests.integration.nodes.test_node_command import come, open_door, until, until_waiting
 
@@ -74,3 +75,19 @@ async def test_stage_waits_for_its_own_node_before_another_will_do() -> None:
             await until(lambda: wanted.now == {0: "nobody", 1: SECOND})
             with await asyncio.to_thread(come, door, place(FIRST)):
                 assert await taken == [FIRST, SECOND]
+
+
+async def test_stage_does_not_wait_for_its_node_when_that_comes_with_an_empty_folder() -> None:
+    last = NodeProcess(("127.0.0.1", "gpu-3", "a folder"), "earlier")
+    anew = dataclasses.replace(place(), name="gpu-3", home="a folder", process="later")
+    async with open_door() as door:
+        with await asyncio.to_thread(come, door, place()), await asyncio.to_thread(come, door, anew):
+            await until_waiting(door, 2)
+            found = await door.take_all((FIRST, SECOND), (0.0, 1000.0), nobody_asks, (None, last))
+            for node in found:
+                node.sock.close()
+            assert [node.hello for node in found] == [place(), anew], "and no other stage takes it"
+
+
+def nobody_asks(index: int, node: WaitingNode | None) -> None:
+    """What would be shown."""
