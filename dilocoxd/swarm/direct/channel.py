@@ -4,8 +4,13 @@ asyncio's streams copy each byte twice more; at a gigabit per second that is a g
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
+from dilocoxd.swarm.streams.ends import Patience
+
+BLOCK_BYTES: Final = 64 * 1024
+"""Kept ready for what is due: a frame whose first bytes have come takes no more memory than twice what came."""
 SPILL_BYTES: Final = 64 * 1024
 """Arrives before anybody has asked for it; more waits in the kernel, whose window then tells the other side."""
 
@@ -14,12 +19,18 @@ class Channel(asyncio.BufferedProtocol):
     """Both directions of one connection. One reader and one writer at a time."""
 
     def __init__(self) -> None:
+        self.num_read = 0
+        """Bytes that readers were given."""
         self._transport: asyncio.Transport | None = None
         self._spill = bytearray(SPILL_BYTES)
         self._start = self._end = 0
         """Of what is in the spill and not read yet."""
         self._target: memoryview | None = None
         self._taken = 0
+        self._heard_at = 0.0
+        """When the last bytes came for it; `_heard_first`: the first ones of all that are read at once."""
+        self._heard_first: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._is_full = False
@@ -44,8 +55,12 @@ class Channel(asyncio.BufferedProtocol):
             return
         if self._target is not None:
             self._taken += nbytes
-            if self._taken == len(self._target):
-                self._target = None
+            self._heard_at = asyncio.get_running_loop().time()
+            if self._heard_first is None:
+                self._heard_first = self._heard_at
+            if self._taken < len(self._target):
+                return
+            self._target = None
         else:
             self._end += nbytes
             if self._end == SPILL_BYTES and self._transport is not None:
@@ -89,31 +104,72 @@ class Channel(asyncio.BufferedProtocol):
         """Ended or broken; what came before may be unread."""
         return self._is_ended or self._transport is None or self._transport.is_closing()
 
-    async def read_into(self, target: memoryview) -> int:
-        """How many bytes were written to the start of `target`, at least one; 0 at the end. Raises OSError."""
-        if self._start != self._end:
-            return self._from_spill(target)
+    async def read_whole(self, length: int, patience: Patience, hold: Callable[[int], None]) -> bytearray:
+        """So many bytes, fewer only at the end. `hold` is told what is kept ready for bytes that have not come.
+
+        Raises OSError; TimeoutError, when the reader has no more patience.
+        """
+        data, filled, held, began = bytearray(), 0, 0, None
+        while filled < length:
+            if filled == len(data):
+                data.extend(bytes(min(BLOCK_BYTES, length - filled)))
+            with memoryview(data) as whole, whole[filled:] as rest:
+                self._heard_first, count = began, self._take(rest)
+                if not count:
+                    hold(len(data) - held)
+                    held = len(data)
+                    count = await self._fill(rest, patience)
+            if not count:
+                break
+            filled += count
+            if began is None:
+                began = asyncio.get_running_loop().time() if self._heard_first is None else self._heard_first
+        del data[filled:]
+        return data
+
+    async def _fill(self, target: memoryview, patience: Patience) -> int:
+        """How many bytes were written to the start of `target`: all, unless the connection ends."""
         if self._is_ended:
             if isinstance(self._error, OSError):
                 raise self._error
             return 0
-        self._target, self._taken = target, 0
+        loop = asyncio.get_running_loop()
+        self._target, self._taken, self._heard_at = target, 0, loop.time()
+        self._patience = patience
         self._resume()
-        self._reader = asyncio.get_running_loop().create_future()
+        self._reader = loop.create_future()
+        self._look(self._reader)
         try:
             await self._reader
         finally:
-            self._reader = None
-            taken, self._target = self._taken, None
+            self._reader = self._target = None
+            if self._timer is not None:
+                self._timer.cancel()
+            taken, self._taken = self._taken, 0
+            self.num_read += taken
         if not taken and isinstance(self._error, OSError):
             raise self._error
         return taken
 
-    def _from_spill(self, target: memoryview) -> int:
+    def _look(self, reader: "asyncio.Future[None]") -> None:
+        """End the wait when it has lasted too long; else look again when it will have."""
+        patience, loop = self._patience, asyncio.get_running_loop()
+        if self._heard_first is None:
+            due = self._heard_at + patience.first_s
+        else:
+            due = min(self._heard_at + patience.silence_s, self._heard_first + patience.whole_s)
+        if loop.time() < due:
+            self._timer = loop.call_at(due, self._look, reader)
+        elif not reader.done():
+            reader.set_exception(TimeoutError())
+
+    def _take(self, target: memoryview) -> int:
+        """What is here already."""
         count = min(len(target), self._end - self._start)
         target[:count] = memoryview(self._spill)[self._start : self._start + count]
         self._start += count
-        if self._start == self._end:
+        self.num_read += count
+        if count and self._start == self._end:
             self._start = self._end = 0
             self._resume()
         return count
@@ -126,13 +182,35 @@ class Channel(asyncio.BufferedProtocol):
     async def read(self, length: int) -> bytes:
         """At most `length` bytes, at least one; none at the end. Raises OSError."""
         data = bytearray(length)
-        return bytes(data[: await self.read_into(memoryview(data))])
+        while not (count := self._take(memoryview(data))):
+            if self._is_ended:
+                if isinstance(self._error, OSError):
+                    raise self._error
+                return b""
+            self._resume()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return bytes(data[:count])
 
     def write(self, data: bytes | memoryview) -> None:
         """Queue these bytes. Raises OSError when the connection is over."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the connection is over")
         self._transport.write(data)
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        """The same, of several: what is small goes in one packet with what is large."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionResetError("the connection is over")
+        self._transport.writelines(parts)
+
+    @property
+    def has_room(self) -> bool:
+        """`drain` would not wait."""
+        return not self._is_full and not self._is_ended
 
     async def drain(self) -> None:
         """Return when there is room for more. Raises OSError when the connection is over."""

@@ -1,7 +1,8 @@
 """What bytes come from and go to: a libp2p stream and who opens one, or a data connection."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dilocoxd.ids import PeerId
@@ -23,11 +24,30 @@ class ByteWriter(Protocol):
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class IntoReader(Protocol):
-    """A reader that writes where it is told: the channel of a data connection."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long bytes may take that are due."""
 
-    async def read_into(self, target: memoryview) -> int: ...
+    first_s: float
+    """Until the first one."""
+    silence_s: float
+    """From one to the next."""
+    whole_s: float
+    """From the first one to the last."""
+
+
+@runtime_checkable
+class BothWays(Protocol):
+    """The channel of a data connection: wakes its reader once all is there, and knows what needs no waiting."""
+
+    num_read: int
+
+    async def read_whole(self, length: int, patience: Patience, hold: Callable[[int], None]) -> bytearray: ...
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None: ...
+
+    @property
+    def has_room(self) -> bool: ...
 
 
 class StreamOpener(Protocol):
@@ -43,6 +63,6 @@ def in_blocks(parts: tuple[bytes | memoryview, ...], most: int) -> Iterator[byte
     if sum(map(len, parts)) <= most:
         yield b"".join(parts)
         return
-    for view in map(memoryview, parts):
+    for view in (memoryview(part) for part in parts):
         for start in range(0, len(view), most):
             yield view[start : start + most]

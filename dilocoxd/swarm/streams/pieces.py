@@ -19,7 +19,7 @@ from dilocoxd.store.durable import write_all
 from dilocoxd.wire.frames import PIECE_BYTES
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024**3
-HASH_STEP_BYTES: Final = 1024 * 1024
+HASH_STEP_BYTES: Final = 256 * 1024
 
 T = TypeVar("T")
 
@@ -118,14 +118,14 @@ class Region:
 
 
 def _hash_region(fd: int, offset: int, length: int) -> bytes:
-    digest = hashlib.sha256()
+    digest, step = hashlib.sha256(), memoryview(bytearray(min(length, HASH_STEP_BYTES)))
     position, end = offset, offset + length
     while position < end:
-        data = os.pread(fd, min(HASH_STEP_BYTES, end - position), position)
-        if not data:
+        count = os.preadv(fd, [step[: end - position]], position)
+        if not count:
             raise StoreError(f"the file ends at {position}, {end} was due")
-        digest.update(data)
-        position += len(data)
+        digest.update(step[:count])
+        position += count
     return digest.digest()
 
 

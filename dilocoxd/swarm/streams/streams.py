@@ -10,12 +10,12 @@ import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from dilocoxd.errors import PeerError, ProtocolViolation, WireError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper, Standing
-from dilocoxd.swarm.streams.ends import ByteReader, ByteWriter, IntoReader, StreamOpener, in_blocks
+from dilocoxd.swarm.streams.ends import BothWays, ByteReader, ByteWriter, Patience, StreamOpener, in_blocks
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.refusals import NOT_LET_IN, Refused, other_protocols
 from dilocoxd.swarm.streams.room import StreamPlace, StreamRoom
@@ -65,21 +65,14 @@ class FrameStream:
     """Frames to and from one peer on one stream."""
 
     def __init__(
-        self,
-        peer: PeerId,
-        reader: ByteReader,
-        writer: ByteWriter,
-        *,
-        progress_timeout_s: float = PROGRESS_TIMEOUT_S,
+        self, peer: PeerId, reader: ByteReader, writer: ByteWriter, *, progress_timeout_s: float = PROGRESS_TIMEOUT_S
     ) -> None:
         self.peer = peer
         self._room: StreamRoom | None = None
         self._place: StreamPlace | None = None
         self._reader = reader
-        self._into = reader if isinstance(reader, IntoReader) else None
-        """Of a data connection, on which TLS vouches for every byte."""
-        self.omits_digests = False
-        """The other side of a data connection takes pieces without a digest (S11.8)."""
+        self._channel = reader if isinstance(reader, BothWays) else None  # TLS vouches for every byte of it
+        self.omits_digests = False  # the other side of a data connection takes pieces without one (S11.8)
         self._writer = writer
         self._progress_timeout_s = progress_timeout_s
         self.standing: Standing = "stranger"
@@ -107,41 +100,44 @@ class FrameStream:
 
     async def _read_exactly(self, length: int, what: str, timeout_s: float) -> bytearray:
         """`length` bytes, fewer only if the stream ended; the first within `timeout_s`, then steady progress."""
-        data, filled = bytearray(), 0
-        clock = asyncio.get_running_loop().time
-        end = clock() + timeout_s + self._progress_timeout_s + length / FRAME_BYTES_PER_S_MIN
-        while filled < length:
-            wait_s = self._progress_timeout_s if filled else timeout_s
-            try:
-                async with asyncio.timeout_at(min(end, clock() + wait_s)):
-                    count = await self._read_some(data, filled, length)
-            except TimeoutError:
-                self.is_broken = True
-                took = "nothing" if not filled else f"{filled} of {length} bytes"
-                raise PeerError(f"{self.peer} sent {took} within {wait_s:g} s while {what} was due") from None
-            except OSError as error:
-                self.is_broken = self._is_ended = True
-                raise PeerError(f"{self.peer}: connection broke ({error})") from error
-            if not count:
-                break
-            if not filled:
-                end = clock() + self._progress_timeout_s + length / FRAME_BYTES_PER_S_MIN
-            filled += count
-            self.bytes_received += count
-            if filled < length:
-                self._hold(count)
-        del data[filled:]
-        return data
+        before, silence_s = self.bytes_received, self._progress_timeout_s
+        patience = Patience(timeout_s, silence_s, silence_s + length / FRAME_BYTES_PER_S_MIN)
+        try:
+            return await (self._read_stream if self._channel is None else self._read_channel)(length, patience)
+        except TimeoutError:
+            self.is_broken, num = True, self.bytes_received - before
+            took = f"{num} of {length} bytes within {silence_s:g} s" if num else f"nothing within {timeout_s:g} s"
+            raise PeerError(f"{self.peer} sent {took} while {what} was due") from None
+        except OSError as error:
+            self.is_broken = self._is_ended = True
+            raise PeerError(f"{self.peer}: connection broke ({error})") from error
 
-    async def _read_some(self, data: bytearray, filled: int, length: int) -> int:
-        """How many bytes were put behind the first `filled` of `data`."""
-        if self._into is None:
-            chunk = await self._reader.read(length - filled)
+    async def _read_channel(self, length: int, patience: Patience) -> bytearray:
+        assert self._channel is not None
+        before = self._channel.num_read
+        try:
+            hold = (
+                self._hold if length > PRELUDE_BYTES else (lambda num_bytes: None)
+            )  # while it rests, no frame is half
+            return await self._channel.read_whole(length, patience, hold)
+        finally:
+            self.bytes_received += self._channel.num_read - before
+
+    async def _read_stream(self, length: int, patience: Patience) -> bytearray:
+        data, clock = bytearray(), asyncio.get_running_loop().time
+        end, wait_s = clock() + patience.first_s + patience.whole_s, patience.first_s
+        while len(data) < length:
+            async with asyncio.timeout_at(min(end, clock() + wait_s)):
+                chunk = await self._reader.read(length - len(data))
+            if not chunk:
+                break
+            if not data:
+                end, wait_s = clock() + patience.whole_s, patience.silence_s
             data += chunk
-            return len(chunk)
-        if filled == len(data):  # no more than what comes is kept ready for it: room counts what came
-            data.extend(bytes(min(WRITE_BYTES, length - filled)))
-        return await self._into.read_into(memoryview(data)[filled:])
+            self.bytes_received += len(chunk)
+            if len(data) < length:
+                self._hold(len(chunk))
+        return data
 
     def _hold(self, num_bytes: int) -> None:
         if self._room is not None and self._place is not None and not self._place.is_over:
@@ -161,7 +157,7 @@ class FrameStream:
         if not head:
             self._is_ended = True
             raise PeerError(f"{self.peer} ended the stream before {what}")
-        prelude = decode_prelude(bytes(head), is_sealed=self._into is not None)
+        prelude = decode_prelude(bytes(head), is_sealed=self._channel is not None)
         if prelude.kind not in expected and prelude.kind is not FrameKind.REFUSED:
             raise WireError("unexpected_frame", f"{prelude.kind.name} where {what} was due")
         try:
@@ -196,22 +192,26 @@ class FrameStream:
 
     async def write(self, kind: FrameKind, *parts: bytes | memoryview) -> None:
         """Send one frame; returns when the local buffer has room again. Raises PeerError if that makes no progress."""
-        prelude = encode_prelude(kind, parts, is_digested=kind is not FrameKind.PIECE or not self.omits_digests)
-        for data in in_blocks((prelude, *parts), WRITE_BYTES):
-            await self._write_bytes(data)
+        frame = (encode_prelude(kind, parts, is_digested=kind is not FrameKind.PIECE or not self.omits_digests), *parts)
+        if self._channel is not None:
+            await self._send(self._channel.writelines, frame, sum(map(len, frame)))
+        else:
+            for data in in_blocks(frame, WRITE_BYTES):
+                await self._send(self._writer.write, data, len(data))
 
-    async def _write_bytes(self, data: bytes | memoryview) -> None:
+    async def _send(self, write: Callable[[Any], None], what: object, length: int) -> None:
         try:
-            self._writer.write(data)
-            async with asyncio.timeout(self._progress_timeout_s):
-                await self._writer.drain()
+            write(what)
+            if self._channel is None or not self._channel.has_room:
+                async with asyncio.timeout(self._progress_timeout_s):
+                    await self._writer.drain()
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError when the transport is closed
             self.is_broken = True
             is_silent = isinstance(error, TimeoutError)
             self._is_ended = not is_silent
             how = f" took nothing for {self._progress_timeout_s:g} s" if is_silent else f": connection broke ({error})"
             raise PeerError(f"{self.peer}{how}") from error
-        self.bytes_sent += len(data)
+        self.bytes_sent += length
 
     async def refuse(self, code: str, detail: str, proof: bytes = b"") -> None:
         """Tell the other side why it gets nothing; best effort."""
