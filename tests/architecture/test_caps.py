@@ -38,7 +38,7 @@ CAPS: Final = {
     "swarm/direct/listener.py DataListener._keys": "KEYS_MAX",
     "swarm/direct/listener.py DataListener._open": "open connections: the room's streams_all",
     "swarm/direct/plane.py DataPlane._routes": "ROUTES_MAX",
-    "swarm/direct/plane.py DataPlane._unproved": "ROUTES_MAX",
+    "swarm/direct/plane.py DataPlane._waiting": "ROUTES_MAX",
     "swarm/direct/routes.py Route.contexts": "protocols, not peers",
     "swarm/direct/routes.py Route.idle": "protocols, not peers",
     "swarm/service.py Swarm._handlers": "protocols, not peers",

@@ -46,13 +46,14 @@ class DataListener:
         """Of the first socket; all have the same."""
         return int(self._sockets[0].getsockname()[1])
 
-    def believe(self, peer: PeerId, public_key_der: bytes) -> None:
-        """From now on `peer` may come, if there is room for one more: else it has p2pd's streams."""
+    def believe(self, peer: PeerId, public_key_der: bytes) -> bool:
+        """From now on `peer` may come; False: there is no room for one more, and it has p2pd's streams."""
         if peer in self._keys or len(self._keys) >= KEYS_MAX:
-            return
+            return peer in self._keys
         self._keys[peer] = public_key_der
         self._anchors[peer] = self._credentials.anchor(peer, public_key_der)
         self._context.load_verify_locations(cadata=self._anchors[peer])
+        return True
 
     def drop(self, peer: PeerId) -> None:
         """`peer` may come no more, and what it has open ends."""

@@ -54,8 +54,9 @@ class DataPlane:
         self._run_id = run_id
         self._most = most
         self._routes: dict[PeerId, Route] = {}
-        self._unproved: dict[PeerId, int] = {}
-        """Data ports of those that said hello before their record, and with it their key, was there."""
+        self._waiting: dict[PeerId, int] = {}
+        """Data ports of those that said hello before their record, and with it their key, was there, or while all
+        places were taken."""
         self._woken = asyncio.Event()
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
@@ -71,23 +72,28 @@ class DataPlane:
 
     def meet(self, peer: PeerId, port: int) -> None:
         """A peer of the run has said hello, and that its data port is `port` (0: it has none)."""
-        self._unproved.pop(peer, None)
+        self._waiting.pop(peer, None)
         public_key_der = self._keys(peer)
-        if not public_key_der:  # one that has just started may be asked before it knows its own addresses
-            if len(self._unproved) < ROUTES_MAX:
-                self._unproved[peer] = port
-            return
-        self.listener.believe(peer, public_key_der)
+        # One that has just started may be asked before it knows its own addresses, and so has no record.
+        is_done = bool(public_key_der) and self.listener.believe(peer, public_key_der)
+        if public_key_der:
+            is_done = self._route_to(peer, public_key_der, port) and is_done
+        if not is_done and len(self._waiting) < ROUTES_MAX:
+            self._waiting[peer] = port
+
+    def _route_to(self, peer: PeerId, public_key_der: bytes, port: int) -> bool:
+        """Have a route to this port, if there is one; False: all places are taken."""
         known = self._routes.get(peer)
         if known is not None and known.port == port:
-            return
+            return True
         self._forget(peer)
         if not port or len(self._routes) >= ROUTES_MAX:
-            return
+            return not port
         route = self._routes[peer] = Route(peer, port, public_key_der, asyncio.Semaphore(self._most))
         if known is not None:  # whoever names another port with each hello has us try no oftener
             route.next_try, route.pause_s = known.next_try, known.pause_s
         self._woken.set()
+        return True
 
     def drop(self, peer: PeerId) -> None:
         """`peer` is none of ours any more: nothing to it, nothing from it."""
@@ -96,13 +102,13 @@ class DataPlane:
         self._forget(peer)
         self.listener.drop(peer)
 
-    def _meet_proved(self, in_touch: Set[PeerId]) -> None:
-        self._unproved = {peer: port for peer, port in self._unproved.items() if peer in in_touch}
-        for peer in [peer for peer in self._unproved if self._keys(peer)]:
-            self.meet(peer, self._unproved[peer])
+    def _meet_waiting(self, in_touch: Set[PeerId]) -> None:
+        self._waiting = {peer: port for peer, port in self._waiting.items() if peer in in_touch}
+        for peer, port in list(self._waiting.items()):
+            self.meet(peer, port)
 
     def _forget(self, peer: PeerId) -> None:
-        self._unproved.pop(peer, None)
+        self._waiting.pop(peer, None)
         route = self._routes.pop(peer, None)
         if route is not None:
             route.is_open = False
@@ -125,8 +131,8 @@ class DataPlane:
                 group.create_task(self.listener.run(), name="data port")
                 while True:
                     self._woken.clear()
-                    self._meet_proved(in_touch())
                     self._make_room(in_touch())
+                    self._meet_waiting(in_touch())
                     self._trim(in_touch())
                     self._try_due(group, in_touch())
                     with contextlib.suppress(TimeoutError):

@@ -13,7 +13,8 @@ from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.certificates import Credentials
 from dilocoxd.swarm.direct.links import open_link
-from dilocoxd.swarm.direct.routes import RouteView
+from dilocoxd.swarm.direct.listener import KEYS_MAX
+from dilocoxd.swarm.direct.routes import Route, RouteView
 from dilocoxd.swarm.direct.vestibule import EACH, PLACES_ADDRESS
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.p2pd.addresses import parse_address
@@ -103,6 +104,24 @@ async def test_peer_that_says_hello_before_it_has_a_record_gets_data_connections
         assert b.swarm.book.get(a.peer_id) is None
         a.swarm.gossip.make_record = make_record
         a.swarm.announce()
+        await until(lambda: has_data(a, b) and has_data(b, a), "both data ports answer")
+        await carried(a, b)
+        await carried(b, a)
+
+
+async def test_peer_that_is_met_when_all_places_are_taken_gets_data_connections_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """Who takes the places may be gone, and made its key for that: nobody who comes meanwhile is without for ever."""
+    a, b = two(tmp_path)
+    async with running(a, b):
+        assert a.swarm.data is not None
+        for peer in (PeerId(f"gone{number}") for number in range(KEYS_MAX)):
+            a.swarm.data.listener.believe(peer, a.swarm.book.key_of(a.peer_id))
+            a.swarm.data._routes[peer] = Route(peer, 1, b"", asyncio.Semaphore(1))
+        await meet(a, b)
+        assert b.peer_id not in {*a.swarm.data._routes, *a.swarm.data.listener._keys}
+        a.swarm.data._room_at = 0.0  # a minute later
         await until(lambda: has_data(a, b) and has_data(b, a), "both data ports answer")
         await carried(a, b)
         await carried(b, a)
