@@ -161,7 +161,8 @@ class DataPlane:
     def _try_due(self, group: asyncio.TaskGroup, in_touch: Set[PeerId]) -> None:
         now = asyncio.get_running_loop().time()
         trying = sum(route.is_trying for route in self._routes.values())
-        for peer, route in self._routes.items():
+        # Whoever is due longest: hundreds whose ports never answer would else keep a newcomer from ever being tried.
+        for peer, route in sorted(self._routes.items(), key=lambda item: item[1].next_try):
             if peer in in_touch and not route.is_open and not route.is_trying and route.next_try <= now:
                 if trying >= TRIES_MAX:
                     return
