@@ -18,6 +18,9 @@ FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 IGNORED = {
     ".git", ".venv", ".venv-eval", ".venv-peers", ".hypothesis", ".cache", "build", "dist", "demo-out", "node_modules",
 }  # fmt: skip
+PARTS = {"test-in-process", "test-parts", "test-sites", "test-guides", "test-adversary"}
+BY_HAND = {"test-families", "test-node-faults", "test-fast", "test-first-hour"}
+"""Of the targets of tests: parts of those that a run of CI has, or their sums, and what it leaves out."""
 
 
 def repository_files() -> list[Path]:
@@ -97,6 +100,20 @@ def test_what_no_target_of_tests_runs_is_run_by_lint() -> None:
     run = re.findall(r"-m pytest .*(?<!--ignore )\b(tests/\w+)", makefile)
     assert left_out <= set(run), f"no target runs {left_out - set(run)}"
     assert "stage lint make lint" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_ci_runs_every_target_of_tests_but_parts_of_others_and_what_is_run_by_hand() -> None:
+    makefile, ci = (ROOT / "Makefile").read_text(encoding="utf-8"), (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^(test-[a-z0-9-]+):", makefile, re.M))
+    assert targets - set(re.findall(r"^ +stage .*\bmake (test-\S+)", ci, re.M)) == PARTS | BY_HAND
+    processes = re.search(r"^test-processes: .+\n\t.+ \$\(PROCESSES\) (tests/.+)$", makefile, re.M)
+    adversary = re.search(r"^test-adversary: .+\n\t.+ \$\(PROCESSES\) (tests/\w+) ", makefile, re.M)
+    sites = re.search(r"^SITES := (.+?) \$\(addprefix --ignore", makefile, re.M)
+    assert processes and sites and adversary
+    assert {*processes[1].split()} == {*sites[1].split(), adversary[1], "tests/tutorials"}
+    attacks = (ROOT / adversary[1]).rglob("test_*.py")
+    unmarked = [str(path) for path in attacks if "mark.processes" not in path.read_text(encoding="utf-8")]
+    assert not unmarked, f"no stage runs {unmarked}: others leave the folder out, and this one takes what is marked"
 
 
 def test_every_make_target_of_the_documents_exists() -> None:
