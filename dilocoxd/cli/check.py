@@ -23,6 +23,7 @@ from dilocoxd.config.writing import description
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.machine_memory import machine_memory
 from dilocoxd.planner.doubts import manifest_doubts, site_doubts
+from dilocoxd.store.rundir import RunDir
 
 if TYPE_CHECKING:
     from dilocoxd.cli.configuration.figures import Figures
@@ -95,6 +96,7 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
         problems += [f"{path}: {text}" for text in impossible(manifest, site)]
     if manifest is not None and site is not None and not problems:
         problems += [f"{path}: {text}" for text in unreadable(manifest, site)]
+        problems += of_another_run(path, manifest)
     # Only here, as there.
     from dilocoxd.cli.configuration.figures import figures
 
@@ -123,6 +125,17 @@ def unreadable(manifest: Manifest, site: SiteConfig) -> list[str]:
 
     try:
         require_there(manifest, site)
+    except ConfigError as error:
+        return list(error.problems)
+    return []
+
+
+def of_another_run(path: Path, manifest: Manifest) -> list[str]:
+    """Whether the run directory at `path` was made for a run that `manifest` does not describe."""
+    from dilocoxd.cli.run_dir.admission import require_same_run  # only here: it knows keys and certificates
+
+    try:
+        require_same_run(RunDir(path), manifest)
     except ConfigError as error:
         return list(error.problems)
     return []

@@ -38,7 +38,7 @@ from dilocoxd.cli.overrides import (
     split_settings,
     warn_of_address,
 )
-from dilocoxd.cli.run_dir.admission import found, join_link, with_authority
+from dilocoxd.cli.run_dir.admission import found, join_link, require_same_run, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
 from dilocoxd.cli.shell.telling import say, tell
 from dilocoxd.config.footprint.counts import model_parameters
@@ -315,6 +315,7 @@ def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: 
     run_dir.require_usable()
     with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
         manifest = load_manifest(run_dir.run_toml)
+        require_same_run(run_dir, manifest)
         given = named_paths(options["data"])
         require_names(manifest, given)
         changes = with_known_texts(site_tables(options, site_changes, given), given, run_dir.site_toml)

@@ -142,6 +142,24 @@ def own_membership(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> Members
     return proof
 
 
+def require_same_run(run_dir: RunDir, manifest: Manifest) -> None:
+    """Refuse a run.toml that was changed after this site was admitted, though no entry of the log says so yet.
+
+    What else may be wrong with the membership the daemon says. Raises ConfigError.
+    """
+    data = read_membership(run_dir.membership)
+    try:
+        admitted = decode_membership(data).certificate.terms.run if data else manifest.sha256()
+    except WireError:
+        return
+    if admitted != manifest.sha256():
+        raise ConfigError(
+            f"{run_dir.run_toml}: describes run {manifest.run_id}, this site was admitted to another: run.toml was"
+            " changed, and the description of a run is fixed; undo the change, or make a new run with"
+            " `dilocoxd start run.toml`"
+        )
+
+
 def found(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> None:
     """Make the founder a member, and an invite for its friends, where the keys of this directory may.
 

@@ -4,6 +4,7 @@ docs/lab/inputs.md lists all that was once tried by hand, with the tests that ho
 """
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     invoke("init", "tiny", "--dir", "run", "--host", "127.0.0.1", "--port", "0")
     invoke("init", "tiny", "--dir", "half", "--host", "127.0.0.1", "--port", "0")
     Path("half/site.toml").unlink()
+    shutil.copytree("run", "changed")
+    told = Path("changed/run.toml").read_text()
+    Path("changed/run.toml").write_text(told.replace("seq_len = 32", "seq_len = 64"))
     Path("mine").mkdir()
     Path("mine/keep.txt").write_text("my own words")
     Path("file").write_text("no folder")
@@ -50,6 +54,7 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
     ("run mine", r"mine: is no run directory .*; make one with `dilocoxd init`"),
     ("run file", r"file: is no run directory .*; make one with `dilocoxd init`"),
     ("run half", r"half/site\.toml: cannot be read .*; restore it, or begin from .* with `touch .*/site\.toml`$"),
+    ("run changed", r"run\.toml was changed, .* undo the change, or make a new run with `dilocoxd start run\.toml`$"),
     ("start tinny", r"no preset and no file 'tinny'; use one of demo, small, tiny or the path of a run\.toml$"),
     ("start tiny:spase", r"no strategy 'spase'; use one of .*sparseloco"),
     ("start broken.toml", r"broken\.toml: not valid TOML .*; correct that line$"),
@@ -77,6 +82,15 @@ def test_wrong_input_is_one_sentence_and_changes_nothing(typed: str, said: str, 
     assert refused.value.exit_code == 78
     assert "\n" not in str(refused.value)
     assert found_in(here) == before
+
+
+def test_check_config_knows_a_run_toml_that_was_changed_before_the_first_round(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said `ok` and the id of another run, and `run` printed a link to that before the daemon refused it."""
+    assert cli.main(["check-config", "changed"], standalone_mode=False) == 78
+    assert "run.toml was changed" in capsys.readouterr().err
+    assert cli.main(["check-config", "run"], standalone_mode=False) == 0
 
 
 def test_site_toml_that_is_made_as_told_is_a_whole_one(here: Path) -> None:
