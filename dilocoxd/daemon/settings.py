@@ -71,6 +71,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         site_steps_min=manifest.site_steps_min,
         extend_steps_max=strategy.extend_steps_max if strategy.late_policy == "extend" else 0,
         evaluate_every_rounds=manifest.data.evaluate_every_rounds,
+        without_one_every=workers.without_one_every,
         volumes=HeldVolumes(peer, manifest.data.num_volumes, volumes_here(manifest, site)),
         num_stages=site.parallel.ranks,
         outer_parts=workers.outer_parts,

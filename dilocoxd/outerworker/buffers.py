@@ -161,7 +161,7 @@ class MappedBuffers:
         if self._plan.part.is_whole:
             self._maps[name].madvise(mmap.MADV_REMOVE, 0, len(self._maps[name]))
             return
-        size = len(self._maps[name]) // self._plan.layout.numel
+        size = FLOAT_BYTES * (self._plan.num_slots if name == local_buffers.MOMENTUM else 1)
         first, last = (size * value for value in self._plan.stretch)
         self._release(name, first, last)
         edges = whole_pages(first, last)  # what lies between them has just become zero

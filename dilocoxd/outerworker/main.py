@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from dilocoxd.config.manifest import load_manifest
-from dilocoxd.config.site import SiteConfig, WorkersSection, load_site
+from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, PART_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
 from dilocoxd.outerworker.buffers import MappedBuffers
@@ -34,13 +34,13 @@ def main() -> int:
         plan = make_plan(
             load_manifest(run_directory / "run.toml"), OuterPart.parse(os.environ.get(PART_VARIABLE, str(WHOLE)))
         )
-        workers = yield_to_training(run_directory / "site.toml")
+        yield_to_training(run_directory / "site.toml")
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     try:
         connection = DaemonConnection()
-        serve(connection, plan, workers.without_one_every)
+        serve(connection, plan)
     except (DaemonGone, ConnectionError, FileNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def serve(connection: DaemonConnection, plan: OuterPlan, without_one_every: int = 0) -> None:
+def serve(connection: DaemonConnection, plan: OuterPlan) -> None:
     """Introduce ourselves and answer requests until Stop. Raises DaemonGone."""
     report = Reporter(connection)
     part, generation = plan.part, int(os.environ.get(GENERATION_VARIABLE, "0"))
@@ -61,7 +61,7 @@ def serve(connection: DaemonConnection, plan: OuterPlan, without_one_every: int 
         if isinstance(message, Attach):
             if worker is None and {b.name for b in plan.described().buffers} <= set(connection.buffers):
                 buffers = MappedBuffers(plan, connection.buffers, connection.descriptors)
-                worker = Worker(plan, buffers, report, without_one_every=without_one_every)
+                worker = Worker(plan, buffers, report)
         elif isinstance(message, Stop):
             if worker is not None:
                 worker.finish()
@@ -72,9 +72,8 @@ def serve(connection: DaemonConnection, plan: OuterPlan, without_one_every: int 
             worker.handle(message)
 
 
-def yield_to_training(path: Path) -> WorkersSection:
-    """Niceness and thread count of site.toml (defaults if there is none), which it returns. Raises ConfigError."""
+def yield_to_training(path: Path) -> None:
+    """Niceness and thread count of site.toml; defaults if there is none. Raises ConfigError."""
     site = load_site(path) if path.exists() else SiteConfig()
     torch.set_num_threads(site.workers.outer_threads)
     os.nice(site.workers.outer_nice)
-    return site.workers

@@ -227,15 +227,20 @@ class OuterPlan:
 
     @property
     def gain(self) -> float:
-        """How far an outer step goes along one unit of its entry's mean; 0: that depends on more than the mean."""
+        """How far an outer step goes along one unit of its entry's mean; 0: that depends on more than that unit."""
         outer = self.manifest.outer
         gains = {"sgd": 1.0, "heavy_ball": 1.0, "nesterov": 1.0 + outer.momentum}
         return outer.lr * gains.get(outer.optimizer, 0.0)
 
     @property
     def has_left_out(self) -> bool:
-        """What one contribution did to the held-out loss can be measured: shares and trainers are on one machine."""
-        return self.part.is_whole and self.manifest.data.evaluate_every_rounds > 0 and self.gain > 0
+        """What one contribution did to the held-out loss may be measured."""
+        return self.manifest.data.evaluate_every_rounds > 0
+
+    @property
+    def left_out_marks(self) -> int:
+        """Bytes behind the values of LEFT_OUT (wire/local/left_out.py)."""
+        return LEFT_OUT_BYTES * self.part.num_parts
 
     @property
     def num_inbox_slots(self) -> int:
@@ -256,7 +261,7 @@ class OuterPlan:
             local_buffers.FEEDBACK: floats,
             local_buffers.OWNER_FEEDBACK: floats if self.has_owner_feedback else 0,
             local_buffers.MEMORY: self.memory_total,
-            local_buffers.LEFT_OUT: floats + LEFT_OUT_BYTES if self.has_left_out else 0,
+            local_buffers.LEFT_OUT: floats + self.left_out_marks if self.has_left_out else 0,
             local_buffers.UNDO: self.undo_bytes * self.part.num_parts,
             local_buffers.JOURNAL: JOURNAL_BYTES * self.part.num_parts,
             local_buffers.FIGURES: FIGURES_BYTES * self.num_segments,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,22 +50,13 @@ Outcome = StateReady | PartStepped | PartReady
 class Worker:
     """The outer worker's behaviour, once the buffers are attached."""
 
-    def __init__(
-        self,
-        plan: OuterPlan,
-        buffers: MappedBuffers,
-        report: Reporter,
-        *,
-        without_one_every: int = 0,
-        lot: random.Random | None = None,
-    ) -> None:
-        """`without_one_every`: of site.toml (workers). `lot`: what draws; None: nobody can foresee it."""
+    def __init__(self, plan: OuterPlan, buffers: MappedBuffers, report: Reporter) -> None:
         workspace = Workspace(plan, buffers, UpdateJournal(buffers.journal, plan.sha256), report)
         self._workspace = workspace
         self._snapshots = SnapshotWriter(workspace)
         self._state = SharedState(workspace, self._snapshots)
         self._contribution = SiteContribution(workspace)
-        self._left_out = LeavingOut(workspace, without_one_every, lot or random.SystemRandom())
+        self._left_out = LeavingOut(workspace)
         self._site = SiteFile(workspace)
         self._checked_snapshot: Path | None = None
         """Whose hashes were found right, before it is loaded."""
@@ -139,6 +129,8 @@ class Worker:
             self._workspace.buffers.clear(OWNER_FEEDBACK)
             if self._workspace.state.formed_phase == NO_PHASE:  # else it holds what is in flight until that is settled
                 self._workspace.buffers.clear(FEEDBACK)
+        if not request.is_check:
+            self._left_out.forget()  # another state of the same number may come
         held: tuple[tuple[int, int], ...] = ()
         if request.directory:
             held = self._load_from(Path(request.directory), is_check=request.is_check)

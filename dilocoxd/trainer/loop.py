@@ -301,9 +301,11 @@ class TrainingLoop:
         place = self._shared.left_out_at(round_index)
         if not self._all_ranks(place is not None):
             return ()
-        self._flat.load(self._shared.anchor(), self._shared.left_out)
+        self._flat.load(self._shared.anchor(), self._shared.left_out())
         # The outer worker waits for nobody: it may have begun with the next entry while we read.
-        if not self._all_ranks(place is not None and place == self._shared.left_out_at(round_index)):
+        is_whole = self._all_ranks(place is not None and place == self._shared.left_out_at(round_index))
+        self._shared.forget_left_out()
+        if not is_whole:
             return ()
         assert place is not None
         return compared(place, list(measured.values()), list(self._measured().values()))

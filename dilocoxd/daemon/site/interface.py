@@ -53,6 +53,8 @@ class SiteSettings:
     """Steps that a phase may grow by when the entry is late; 0 = wait at once."""
     evaluate_every_rounds: int
     """Validation loss of state k when k is a multiple of this; 0 = never."""
+    without_one_every: int = 0
+    """Of these states one in so many is also measured without one contribution; 0 = never."""
     peer_id: str = ""
     """Names this site in the logs of its workers, and the order in which its trainers read the text."""
     lowrank_r: int = 0

@@ -63,6 +63,7 @@ def phase_settings(settings: SiteSettings) -> PhaseSettings:
         site_steps_min=settings.site_steps_min,
         extend_steps_max=settings.extend_steps_max,
         evaluate_every_rounds=settings.evaluate_every_rounds,
+        without_one_every=settings.without_one_every,
         lowrank_r=settings.lowrank_r,
         save_every_rounds=settings.save_feedback_every_rounds,
         checkpoint_directory=str(own / "trainer"),

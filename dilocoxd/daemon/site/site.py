@@ -5,6 +5,7 @@ Only I/O is here: machines/phase/machine.py decides, its commands are carried ou
 
 import asyncio
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,7 @@ class LocalSite:
         self._settings = settings
         self._emit = emit
         self._record = SiteRecordFile(settings.run_directory)
-        self._machine = PhaseMachine(phase_settings(settings), self._record.durable)
+        self._machine = PhaseMachine(phase_settings(settings), self._record.durable, random.SystemRandom())
         self._inbox: asyncio.Queue[ev.PhaseEvent] = asyncio.Queue(INBOX_MAX)
         self._orders: dict[int, asyncio.Future[Any]] = {}
         self._order_number = 0

@@ -1,10 +1,16 @@
-"""The contribution of this site that is on its way into an entry (machine.py)."""
+"""The contribution of this site that is on its way into an entry, and what is measured of that entry (machine.py)."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from dilocoxd.ids import PhaseId, RoundIndex
+from dilocoxd.machines.phase.settings import PhaseSettings
+from dilocoxd.wire.local.outer_worker import OwnedSegment
+
+MEMBERS_MIN: Final = 2
+"""Without the only contribution there is no entry."""
 
 
 @dataclass(slots=True)
@@ -22,3 +28,19 @@ class Flight:
     is_included: bool = False
     orders: list[int] = field(default_factory=list)
     """Orders that end when it is settled."""
+
+
+def without(
+    settings: PhaseSettings, lot: random.Random, round_index: RoundIndex, owned: Sequence[OwnedSegment]
+) -> tuple[int, ...]:
+    """Whose contribution to the entry of this round is left out to measure what it did to the held-out loss: its place
+    in the entry; empty: nobody's.
+
+    Drawn here, for all outer parts of the site at once, and so that nobody knows which of its rounds is looked at.
+    `owned`: what was summed here. Source: docs/adr/0039-loss-without-one-site.md.
+    """
+    num_members = min((len(one.shares) for one in owned), default=0)
+    is_due = settings.without_one_every > 0 and settings.evaluates(RoundIndex(round_index + 1))
+    if not is_due or num_members < MEMBERS_MIN or lot.randrange(settings.without_one_every):
+        return ()
+    return (lot.randrange(num_members),)

@@ -5,6 +5,7 @@ are used; operations of the outer worker run one at a time and never change the 
 State in state.py, outer worker in outer_worker.py, trainers in trainers.py.
 """
 
+import random
 from typing import assert_never
 
 from dilocoxd.ids import Monotonic, RoundIndex
@@ -24,8 +25,9 @@ from dilocoxd.wire.local import outer_worker as local
 class PhaseMachine:
     """Sans-io: `handle` is the only way state changes; time is an argument."""
 
-    def __init__(self, settings: PhaseSettings, record: SiteRecord) -> None:
-        self.state = PhaseState(settings, record)
+    def __init__(self, settings: PhaseSettings, record: SiteRecord, lot: random.Random) -> None:
+        """`lot` draws which contributions are looked at."""
+        self.state = PhaseState(settings, record, lot)
 
     def handle(self, event: ev.PhaseEvent, *, now: Monotonic) -> list[cmd.PhaseCommand]:
         """What to do about `event`, in this order, each finished before the next."""

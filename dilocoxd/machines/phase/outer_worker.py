@@ -132,8 +132,7 @@ def _state_ready(m: PhaseState, operation: Operation, answer: local.StateReady) 
         if m.is_trainer_active and (not m.trainer.needs_merge or m.settings.delay == "streaming"):
             m.trainer.must_replace = True
         return
-    every = m.settings.evaluate_every_rounds
-    if every and answer.round % every == 0:
+    if m.settings.evaluates(answer.round):
         m.evaluation_due = True
     every, settled = m.settings.save_every_rounds, m.record.last_settled
     # Before training begins FEEDBACK is empty, and the saved one is still to be restored.

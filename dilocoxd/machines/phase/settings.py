@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dilocoxd.config.agreement import Delay
-from dilocoxd.ids import PhaseId
+from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.reading.volumes import ALL_VOLUMES, HeldVolumes
 
 
@@ -16,6 +16,8 @@ class PhaseSettings:
     inner_steps: int
     extend_steps_max: int
     evaluate_every_rounds: int
+    without_one_every: int = 0
+    """Of the entries whose states are evaluated, one in so many is looked at without one contribution; 0: never."""
     lowrank_r: int = 0
     save_every_rounds: int = 1
     site_steps_min: int = 0
@@ -28,6 +30,10 @@ class PhaseSettings:
     silence_min_s: float = 60.0
     volumes: HeldVolumes = ALL_VOLUMES
     """Of the run's stores; numbers of phases that would read others are skipped."""
+
+    def evaluates(self, state: RoundIndex) -> bool:
+        """Whether trainers measure the validation loss of the shared state of this number."""
+        return self.evaluate_every_rounds > 0 and state % self.evaluate_every_rounds == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 import dataclasses
 import enum
+import random
 from pathlib import PurePath
 from typing import Any, Final
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase import inputs as ev, outputs as cmd
-from dilocoxd.machines.phase.flight import Flight
+from dilocoxd.machines.phase.flight import Flight, without
 from dilocoxd.machines.phase.inner_steps import site_inner_steps
 from dilocoxd.machines.phase.outer_queue import OuterQueue
 from dilocoxd.machines.phase.owed_work import OwedWork
@@ -15,7 +16,7 @@ from dilocoxd.machines.phase.settings import PhaseSettings, SiteRecord
 from dilocoxd.machines.phase.soundness import Soundness
 from dilocoxd.machines.phase.trainer_state import NEVER, Generation, TrainerState
 from dilocoxd.machines.phase.vocabulary import TrainerCommand
-from dilocoxd.wire.local.outer_worker import Settle, StateReady
+from dilocoxd.wire.local.outer_worker import OwnedSegment, Settle, StateReady
 
 
 class Departure(enum.Enum):
@@ -33,8 +34,9 @@ class PhaseState:
     """What the machine knows as long as it lives. What ends sooner is an object of its own, dropped when it ends: the
     trainers' generation and its phase, the contribution in flight."""
 
-    def __init__(self, settings: PhaseSettings, record: SiteRecord) -> None:
+    def __init__(self, settings: PhaseSettings, record: SiteRecord, lot: random.Random) -> None:
         self.settings: Final = settings
+        self.lot: Final = lot
         self.queue: Final = OuterQueue()
         self.owed: Final = OwedWork()
         self.record = record
@@ -92,7 +94,7 @@ class PhaseState:
         phase: PhaseId | None,
         round_index: RoundIndex,
         *,
-        owned: tuple[Any, ...] | None,
+        owned: tuple[OwnedSegment, ...] | None,
         entry: ev.CommittedEntry | None = None,
     ) -> None:
         """Queue the settlement of an offered contribution; anything else is stale. `owned` None: not included. `entry`:
@@ -108,7 +110,12 @@ class PhaseState:
         settle = Settle(0, flight.phase, round_index, owned is not None, owned or ())
         if entry is not None:
             settle = dataclasses.replace(
-                settle, place=entry.place, path=entry.path, offset=entry.offset, lowrank_r=entry.lowrank_r
+                settle,
+                place=entry.place,
+                path=entry.path,
+                offset=entry.offset,
+                lowrank_r=entry.lowrank_r,
+                without=without(self.settings, self.lot, round_index, owned or ()),
             )
         elif owned is not None:
             kept = PurePath(self.settings.own_work_directory) / f"{flight.phase}.work"

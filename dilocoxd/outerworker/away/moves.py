@@ -1,7 +1,7 @@
 """Which bytes of which buffer a request makes an outer part read or write, as far as others do too.
 
-ANCHOR, PHASE and the payloads are shared with trainers and with the daemon, at the head, and it looks into MEMORY; all
-else is the part's alone and never moves. Source: docs/adr/0035-a-site-on-several-machines.md.
+ANCHOR, PHASE, LEFT_OUT and the payloads are shared with trainers and with the daemon, at the head, and it looks into
+MEMORY; all else is the part's alone and never moves. Source: docs/adr/0035-a-site-on-several-machines.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from dilocoxd.outerworker.plan import FLOAT_BYTES, HEADER_BYTES, OuterPlan
 from dilocoxd.wire.local import buffers as local_buffers
+from dilocoxd.wire.local.left_out import LEFT_OUT_BYTES
 from dilocoxd.wire.local.outer_parts import PartStepped
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
@@ -24,6 +25,7 @@ from dilocoxd.wire.local.outer_worker import (
     Reduce,
     SegmentReduced,
     Settle,
+    Settled,
 )
 
 
@@ -73,6 +75,8 @@ class Moves:
                 return self._payloads(local_buffers.RESULT, request.lowrank_r, [answer.pass_index], answer.segment)
             case PartStepped():
                 return [*self._values(local_buffers.ANCHOR), *self._memory()]
+            case Settled():
+                return self._left_out(request)
             case _:
                 return []
 
@@ -83,6 +87,19 @@ class Moves:
     def _values(self, name: str) -> list[Stretch]:
         first, stop = self._plan.stretch
         return [Stretch(name, FLOAT_BYTES * first, FLOAT_BYTES * stop)] if first < stop else []
+
+    def _left_out(self, request: Settle) -> list[Stretch]:
+        """What one contribution did, and last what says so."""
+        plan = self._plan
+        if not request.without or not plan.has_left_out:
+            return []
+        summed = {one.segment for one in request.owned if plan.holds(one.segment)}
+        values = [plan.layout.segments[index] for index in sorted(summed)]
+        mark = FLOAT_BYTES * plan.layout.numel + LEFT_OUT_BYTES * plan.part.index
+        return [
+            *(Stretch(local_buffers.LEFT_OUT, FLOAT_BYTES * one.start, FLOAT_BYTES * one.stop) for one in values),
+            Stretch(local_buffers.LEFT_OUT, mark, mark + LEFT_OUT_BYTES),
+        ]
 
     def _memory(self) -> list[Stretch]:
         """What results leave to the next round: the daemon takes it into audits and kept work."""

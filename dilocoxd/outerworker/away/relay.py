@@ -24,6 +24,7 @@ from dilocoxd.outerworker.failure import from_store
 from dilocoxd.outerworker.journal import UpdateJournal
 from dilocoxd.outerworker.plan import OuterPlan
 from dilocoxd.outerworker.progress import Reporter
+from dilocoxd.outerworker.results.left_out import LeavingOut
 from dilocoxd.outerworker.snapshot import SnapshotWriter
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store.durable import store_error, write_all
@@ -118,7 +119,7 @@ class Relay:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Any) -> None:
-        assert self._files is not None
+        assert self._files is not None and self._workspace is not None
         try:
             for name in self._files.replaced(request):
                 self._send(node.RemovePath(name))
@@ -130,6 +131,8 @@ class Relay:
         except StoreError as error:
             self._refuse(request, error)
             return
+        if isinstance(request, Settle) or (isinstance(request, LoadState) and not request.is_check):
+            LeavingOut(self._workspace).forget()  # what the part writes anew comes with its answer
         for each in self._moves.before(request):
             self._send_buffer(each.name, each.first, each.stop)
         self._asked[request.request] = request

@@ -7,13 +7,14 @@ nobody before it, knows when it needs what. Source: docs/adr/0035-a-site-on-seve
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor
 
@@ -22,11 +23,9 @@ from dilocoxd.ipc.client import RUN_DIRECTORY_VARIABLE, DaemonConnection, Daemon
 from dilocoxd.ipc.profile_files import profiles_folder
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE
 from dilocoxd.trainer.parameters.flat import FlatParameters
-from dilocoxd.trainer.parameters.shared import SharedVectors
+from dilocoxd.trainer.parameters.shared import FLOAT_BYTES, SharedVectors
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.moves import GiveBytes, GiveMoments, Moved, TakeBytes, TakeMoments
-
-FLOAT_BYTES: Final = 4
 
 
 def moments_folder(rank: int) -> str:
@@ -77,7 +76,7 @@ class VectorsFromHead(SharedVectors):
 
     def __init__(self, link: NodeLink, flat: FlatParameters) -> None:
         super().__init__(link, flat)
-        self._link = link
+        self._head = link
         self._is_writer = flat.is_writer
         self._places = tuple(FLOAT_BYTES * each for each in itertools.chain.from_iterable(flat.stretches()))
         self._rank = int(os.environ["RANK"])
@@ -86,8 +85,23 @@ class VectorsFromHead(SharedVectors):
 
     def anchor(self) -> Tensor:
         """See SharedVectors."""
-        self._link.ask(lambda number: TakeBytes(number, local_buffers.ANCHOR, self._places))
+        self._head.ask(lambda number: TakeBytes(number, local_buffers.ANCHOR, self._places))
         return super().anchor()
+
+    def left_out_at(self, round_index: int) -> int | None:
+        """See SharedVectors. May block."""
+        if self._marks[1]:
+            self._head.ask(lambda number: TakeBytes(number, local_buffers.LEFT_OUT, self._marks))
+        return super().left_out_at(round_index)
+
+    def left_out(self) -> Callable[[int, int], Tensor]:
+        """See SharedVectors."""
+        self._head.ask(lambda number: TakeBytes(number, local_buffers.LEFT_OUT, self._places))
+        return super().left_out()
+
+    def forget_left_out(self) -> None:
+        """Give the memory back that it takes here. Ranks of one stage share it, so only when the last has read."""
+        self._head.buffers[local_buffers.LEFT_OUT].madvise(mmap.MADV_REMOVE)
 
     @contextmanager
     def phase(self) -> Iterator[Tensor]:
@@ -95,9 +109,9 @@ class VectorsFromHead(SharedVectors):
         if not self._is_writer:
             yield self.phase_here
             return
-        self._link.ask(lambda number: TakeBytes(number, local_buffers.PHASE, self._places))
+        self._head.ask(lambda number: TakeBytes(number, local_buffers.PHASE, self._places))
         yield self.phase_here
-        self._link.ask(lambda number: GiveBytes(number, local_buffers.PHASE, self._places))
+        self._head.ask(lambda number: GiveBytes(number, local_buffers.PHASE, self._places))
 
     def checkpoints(self, directory: str) -> Path:
         """See SharedVectors."""
@@ -106,12 +120,12 @@ class VectorsFromHead(SharedVectors):
     def fetch_moments(self, tensors: Iterable[str]) -> None:
         """See SharedVectors."""
         names = tuple(tensors)
-        self._link.ask(lambda number: TakeMoments(number, names))
+        self._head.ask(lambda number: TakeMoments(number, names))
 
     def deliver(self, step: int, path: Path) -> None:
         """See SharedVectors."""
         size = path.stat().st_size
-        self._link.ask(lambda number: GiveMoments(number, step, path.name, size))
+        self._head.ask(lambda number: GiveMoments(number, step, path.name, size))
 
     def profiles(self, folder: str) -> str:
         """See SharedVectors: profiles stay on the node."""

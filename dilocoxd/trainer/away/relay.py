@@ -29,7 +29,7 @@ from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.local.worker import Attach, WorkerAlive, WorkerFailed, WorkerHello
 
 ALIVE_INTERVAL_S: Final = 1.0
-MOVED_BUFFERS: Final = {local_buffers.ANCHOR: False, local_buffers.PHASE: True}
+MOVED_BUFFERS: Final = {local_buffers.ANCHOR: False, local_buffers.PHASE: True, local_buffers.LEFT_OUT: False}
 """What ranks move; whether they write it."""
 _FILE = re.compile(r"stage-\d{1,6}-of-\d{1,6}\.safetensors")
 _STEP_MAX: Final = 10**12
@@ -164,9 +164,10 @@ class StageRelay:
     # --- buffers ------------------------------------------------------------------------------------------------------
 
     def _send_pieces(self, rank: _Rank, name: str, first: int, stop: int) -> None:
-        held = memoryview(rank.daemon.buffers[name])
+        fd = rank.daemon.descriptors[name]
         for start in range(first, stop, node.PIECE_BYTES):
-            self._link.send(node.WriteBuffer(name, start, bytes(held[start : min(start + node.PIECE_BYTES, stop)])))
+            # Through no mapping, which would make pages of LEFT_OUT that nobody wrote.
+            self._link.send(node.WriteBuffer(name, start, os.pread(fd, min(node.PIECE_BYTES, stop - start), start)))
             rank.alive()
 
     def _take_bytes(self, worker: int, number: int, name: str, places: tuple[int, ...]) -> None:
@@ -292,7 +293,7 @@ class StageRelay:
 
 def _checked(rank: _Rank, name: str, places: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """First and stop of each, inside a buffer that ranks move. Raises WireError."""
-    if name not in MOVED_BUFFERS or len(places) % 2:
+    if name not in MOVED_BUFFERS or name not in rank.daemon.buffers or len(places) % 2:
         raise WireError("malformed", f"a rank of a node asks for {name}")
     for first, stop in zip(places[::2], places[1::2], strict=True):
         if not first < stop <= len(rank.daemon.buffers[name]):

@@ -7,7 +7,8 @@ parameters, of sharded ones the rows that lie here: nobody ever gathers a model.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from dilocoxd.errors import WorkerError
 from dilocoxd.trainer.parallel.local import local, stretch
 from dilocoxd.wire.layout import Layout
+
+PIECE: Final = 1 << 20
+"""Values that are added at a time."""
 
 
 class FlatParameters:
@@ -122,8 +126,15 @@ class FlatParameters:
             param.copy_(copy)
 
     @torch.no_grad()
-    def load(self, vector: Tensor, more: Tensor | None = None) -> None:
-        """Parameters <- vector + more; the base stays."""
+    def load(self, vector: Tensor, more: Callable[[int, int], Tensor] | None = None) -> None:
+        """Parameters <- vector + more; the base stays. `more` makes float32 [stop - start] of its own each time."""
         for param, start, stop in self._slots:
-            values = vector[start:stop] if more is None else vector[start:stop] + more[start:stop]
-            param.copy_(values.view(param.shape))
+            if more is None:
+                param.copy_(vector[start:stop].view(param.shape))
+                continue
+            # Piece by piece, not to need a copy of the largest parameter; one that lies otherwise in memory goes whole.
+            values, step = (param.view(-1), PIECE) if param.is_contiguous() else (param, stop - start)
+            for first in range(start, stop, step):
+                last = min(first + step, stop)
+                piece = values[first - start : last - start] if values.dim() == 1 else values
+                piece.copy_(more(first, last).add_(vector[first:last]).view(piece.shape))

@@ -261,6 +261,8 @@ class Settle:
     """Of the entry, where its results lie in a file."""
     kept_path: Lines = ""
     """Not empty: the entry's results are not at hand; what was counted is said by our kept work, if it is there."""
+    without: Annotated[tuple[Uint, ...], Length(0, 1)] = ()
+    """Place of the contribution that LEFT_OUT takes out of the entry again; empty: of none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import random
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.harness.outer_worker.daemon_end import OuterDaemon
 class InnerWorker(OuterDaemon):
     """Answers `ask` and `do` at once; for tests that need a plan which no manifest names."""
 
-    def __init__(self, plan: OuterPlan, *, without_one_every: int = 0) -> None:
+    def __init__(self, plan: OuterPlan) -> None:
         self.described = plan.described()
         self._descriptors = {one.name: os.memfd_create(f"dilocoxd-{one.name}") for one in self.described.buffers}
         weakref.finalize(self, _close, tuple(self._descriptors.values()))
@@ -33,7 +32,7 @@ class InnerWorker(OuterDaemon):
         self._sent: list[Any] = []
         self._next_request = 0
         buffers, report = MappedBuffers(plan, self._maps, self._descriptors), Reporter(_Collector(self._sent))
-        self._worker = Worker(plan, buffers, report, without_one_every=without_one_every, lot=random.Random(0))
+        self._worker = Worker(plan, buffers, report)
 
     def ask(self, kind: type, *arguments: Any) -> Any:
         self._worker.handle(kind(self.number(), *arguments))

@@ -148,13 +148,19 @@ def _collect(ordered: Sequence[Site], owner: Site, piece: Piece, tokens: dict[st
 
 
 def commit(
-    sites: Sequence[Site], round_index: int, phase: int, owned: dict[str, tuple[OwnedSegment, ...]]
+    sites: Sequence[Site],
+    round_index: int,
+    phase: int,
+    owned: dict[str, tuple[OwnedSegment, ...]],
+    without: Mapping[str, int] = MappingProxyType({}),
 ) -> list[StateReady]:
-    """Settle (all included) and apply everywhere."""
+    """Settle (all included) and apply everywhere. `without`: by site, place of the contribution that it leaves out."""
     answers = []
     peers = sorted(site.peer for site in sites)
     for site in sites:
-        site.worker.do(Settle, phase, round_index, True, owned[site.peer], peers.index(site.peer))
+        left_out = (without[site.peer],) if site.peer in without else ()
+        place = peers.index(site.peer)
+        site.worker.do(Settle, phase, round_index, True, owned[site.peer], place, "", 0, 0, "", left_out)
         answers.append(site.worker.do(ApplyResult, round_index, "", 0, lowrank_of(site)))
     return answers
 

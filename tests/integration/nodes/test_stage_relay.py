@@ -78,7 +78,7 @@ def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         link = SealedSocket(there, Seal(KEY, SALTS, is_head=False))
-        files = {name: os.memfd_create(name) for name in (buffers.ANCHOR, buffers.PHASE)}
+        files = {name: os.memfd_create(name) for name in (buffers.ANCHOR, buffers.PHASE, buffers.LEFT_OUT)}
         link.send(node.FromPart(LOCAL_MESSAGES.encode(HELLO)))
         daemon = stack.enter_context(server.accept()[0])
         daemon.settimeout(WAIT_S)
@@ -86,7 +86,7 @@ def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
         assert (hello.role, hello.stage_rank, hello.num_stages, hello.pid) == ("trainer", 1, 2, os.getpid())
         for descriptor in files.values():
             os.ftruncate(descriptor, SIZE)
-        socket.send_fds(daemon, [frame(Attach(tuple(files), (SIZE, SIZE)))], list(files.values()))
+        socket.send_fds(daemon, [frame(Attach(tuple(files), (SIZE,) * len(files)))], list(files.values()))
         made = Ends(link, there, daemon, files, tmp_path / "site" / "trainer", ended, thread)
         assert isinstance(made.hear(), Attach)
         yield made
@@ -112,6 +112,13 @@ def test_stretches_go_and_come_and_the_rest_stays(ends: Ends) -> None:
     assert take_message(bytearray(ends.daemon.recv(1 << 16))) == WorkerAlive("forward", 5), "all else is the daemon's"
 
 
+def test_what_nobody_wrote_takes_no_memory_when_it_is_read(ends: Ends) -> None:
+    ends.say(TakeBytes(1, buffers.LEFT_OUT, (0, SIZE)))
+    assert ends.hear() == node.WriteBuffer(buffers.LEFT_OUT, 0, bytes(SIZE))
+    assert ends.hear() == Moved(1)
+    assert os.fstat(ends.files[buffers.LEFT_OUT]).st_blocks == 0
+
+
 def test_checkpoint_appears_whole_and_a_file_that_cannot_be_read_does_not(ends: Ends) -> None:
     for number, problem in ((1, "the node cannot read it"), (2, "")):
         ends.say(GiveMoments(number, 7, "stage-0-of-1.safetensors", 5))
@@ -135,6 +142,7 @@ def test_checkpoint_appears_whole_and_a_file_that_cannot_be_read_does_not(ends: 
         TakeBytes(1, buffers.PHASE, (8,)),
         TakeBytes(1, buffers.FEEDBACK, (0, 4)),
         GiveBytes(1, buffers.ANCHOR, (0, 4)),
+        GiveBytes(1, buffers.LEFT_OUT, (0, 4)),
         GiveBytes(1, buffers.PHASE, (SIZE, SIZE + 4)),
         GiveMoments(1, 7, "../identity.key", 5),
         GiveMoments(1, 10**12, "stage-0-of-1.safetensors", 5),

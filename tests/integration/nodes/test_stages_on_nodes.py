@@ -14,7 +14,7 @@ from dilocoxd.config.hugging_face import canonical_config, sizes
 from dilocoxd.config.manifest import load_manifest, manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
 from dilocoxd.daemon.settings import trainer_modules
-from dilocoxd.daemon.site.interface import SiteSettings, WorkerChanged
+from dilocoxd.daemon.site.interface import ContributionLeftOut, SiteSettings, WorkerChanged
 from dilocoxd.store.admission import write_secret
 from dilocoxd.trainer.checkpoint import newest_complete
 from tests.harness.running.run_directories import free_port
@@ -28,9 +28,11 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 ENTRIES = 3
 
 
-def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", tied: int = 0, **cut: int) -> SiteSettings:
-    """Of a site whose trainers are a pipeline of two stages, which `cut` cuts further. Without a delay each boundary
-    waits for its entry: nothing depends on time."""
+def site_settings(
+    folder: Path, *, on_nodes: bool, has_parts: bool = False, delay: str = "none", tied: int = 0, **cut: int
+) -> SiteSettings:
+    """Of a site whose trainers are a pipeline of two stages, which `cut` cuts further; `has_parts`: it has an outer
+    part on the node too. Without a delay each boundary waits for its entry: nothing depends on time."""
     settings = make_run(folder / "run", stages=2, delay=delay, codec="int4")
     if tied:
         tie_embeddings(settings.run_directory / "run.toml")
@@ -43,9 +45,11 @@ def site_settings(folder: Path, *, on_nodes: bool, delay: str = "none", tied: in
         trainer_modules=trainer_modules(load_manifest(settings.run_directory / "run.toml"), site),
         extend_steps_max=0,
         evaluate_every_rounds=2,
+        without_one_every=1,
         num_stages=parallel.ranks,
         stage_ranks=parallel.readers,
         node_stages=int(on_nodes),
+        node_parts=int(on_nodes and has_parts),
         node_address=("127.0.0.1", free_port()),
     )
 
@@ -61,16 +65,20 @@ def tie_embeddings(run_toml: Path) -> None:
 @contextlib.contextmanager
 def node_of(settings: SiteSettings, folder: Path, port: int = 0) -> Iterator[NodeProcess]:
     key = settings.run_directory / settings.node_key_file
-    with node_process(port or settings.node_address[1], key, folder, 0, num_stages=1) as node:
+    with node_process(port or settings.node_address[1], key, folder, settings.node_parts, num_stages=1) as node:
         yield node
 
 
-async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float]]:
-    """Payloads of the first entries, and the losses of the steps of the first phases."""
+async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float], tuple[float, float]]:
+    """Payloads of the first entries, the losses of the steps of the first phases, and what the first contribution that
+    was looked at added to the validation loss, with its error. Each entry has two, which are one: whoever is drawn."""
     async with running(settings) as world:
-        await world.until(lambda: len(world.committed) >= ENTRIES, "entries")
+        world.has_twin = True
+        await world.until(lambda: len(world.committed) >= ENTRIES and world.of(ContributionLeftOut), "entries, a look")
         losses = [step.loss for step in world.steps[: ENTRIES * settings.inner_steps]]
-    return [payload for _, payload in world.committed[:ENTRIES]], losses
+        look = world.of(ContributionLeftOut)[0]
+    assert look.round == settings.evaluate_every_rounds
+    return [payload for _, payload in world.committed[:ENTRIES]], losses, (look.measured.added, look.measured.deviation)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +91,14 @@ async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float]]:
     ],
 )
 async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path, cut: dict[str, int], ranks: str) -> None:
-    payloads, losses = await trained(site_settings(tmp_path / "one", on_nodes=False, **cut))
-    settings = site_settings(tmp_path / "two", on_nodes=True, **cut)
+    payloads, losses, look = await trained(site_settings(tmp_path / "one", on_nodes=False, **cut))
+    settings = site_settings(tmp_path / "two", on_nodes=True, has_parts=True, **cut)
     with node_of(settings, tmp_path / "node") as node:
-        assert await trained(settings) == (payloads, losses)
+        assert await trained(settings) == (payloads, losses, look)
         assert f"runs trainer ranks {ranks}" in node.said()
         assert node.end() == 0
     assert len(set(losses)) == len(losses) == ENTRIES * settings.inner_steps, "it trains"
+    assert look[0] and look[1], "something was left out"
 
 
 async def test_trainer_node_or_link_that_is_lost_ends_a_generation_and_no_more(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ class World:
         self.state: local.StateReady | None = None
         self.bases_at_boundaries: list[int | None] = []
         self.is_committing = False
+        self.has_twin = False
+        """Each entry has a second contribution, with the payload of ours."""
         self.committer: asyncio.Task[None] | None = None
         self.on_commit: Callable[[str, int], None] = lambda _where, _round: None
         """Called at named moments of a round, to place a fault there."""
@@ -120,6 +122,10 @@ class World:
             offer = await self.offers.get()
             self.is_committing = True
             shares = (local.Share(-1, offer.tokens),)
+            if self.has_twin:
+                shares = (*shares, local.Share(0, offer.tokens))
+                own = self.site.buffers.read(local_buffers.OUTBOX, 0, self.site.buffers.size(local_buffers.OUTBOX))
+                self.site.buffers.write(local_buffers.INBOX, 0, own)
             places = [(number, segment) for number, row in enumerate(table) for segment in range(len(row))]
             for number, segment in places:
                 if number and not segment:

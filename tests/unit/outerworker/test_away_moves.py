@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from dilocoxd.wire.local.outer_worker import (
     ContributionFormed,
     CopyBase,
     FormContribution,
+    OwnedSegment,
     PassReady,
     PreparePass,
     Reduce,
     SegmentReduced,
     Settle,
+    Settled,
     Share,
 )
 from dilocoxd.wire.placement import OuterPart
@@ -94,6 +97,21 @@ def test_sum_of_a_segment_gets_its_shares_and_gives_its_result(run: str) -> None
     assert {each.name for each in before[1:]} <= {local_buffers.RESULT} and len(before) == 1 + last
     answer = SegmentReduced(0, last, segment, HASH, 0.0)
     assert moves.after(request, answer) == [Stretch(local_buffers.RESULT, start, start + length)]
+
+
+def test_what_was_left_out_goes_to_the_trainers_and_last_what_says_so() -> None:
+    """Only segments that were summed here, and only when somebody was left out."""
+    parts = plans("plain", 2)
+    numel, (first, second), foreign = parts[0].layout.numel, parts[1].segments[:2], parts[0].segments[0]
+    owned = tuple(OwnedSegment(0, one.index, (Share(-1, 5), Share(0, 5))) for one in (second, foreign, first))
+    moves, settled = Moves(parts[1]), Settled(0, 1)
+    asked = Settle(0, 1, 0, True, owned, without=(1,))
+    assert moves.after(asked, settled) == [
+        *(Stretch(local_buffers.LEFT_OUT, 4 * one.start, 4 * one.stop) for one in (first, second)),
+        Stretch(local_buffers.LEFT_OUT, 4 * numel + 64, 4 * numel + 128),
+    ]
+    assert moves.after(replace(asked, without=()), settled) == []
+    assert moves.after(replace(asked, owned=()), settled)[:-1] == [], "the part says that nothing was counted there"
 
 
 def test_checks_refusals_and_places_that_do_not_exist_move_nothing() -> None:

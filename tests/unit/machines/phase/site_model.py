@@ -5,6 +5,7 @@ the units since the last closed boundary. What the real buffers would silently g
 """
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class SiteModel:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.machine = PhaseMachine(self.settings, self.record)
+        self.machine = PhaseMachine(self.settings, self.record, random.Random(0))
         self.buffers = Buffers()
         self.trainer: TrainerModel | None = None
         self.generation = 0
@@ -257,8 +258,8 @@ class SiteModel:
             self.trainer = None
         self.send(ev.TrainerSaid(generation, message))
 
-    def commit(self, *, is_included: bool) -> int:
-        """The next entry commits; it decides the fate of what is offered."""
+    def commit(self, *, is_included: bool, owned: tuple[local.OwnedSegment, ...] = ()) -> int:
+        """The next entry commits; it decides the fate of what is offered. `owned`: what was summed here."""
         expected = self.machine.state.expected
         assert expected is not None
         order = self.order()
@@ -272,7 +273,7 @@ class SiteModel:
                 ev.CommittedEntry(
                     expected, 0, self.settings.inner_steps, 0,
                     settles=PhaseId(settles) if settles is not None else None,
-                    is_included=is_included and settles is not None,
+                    is_included=is_included and settles is not None, owned=owned,
                 ),
             )
         )  # fmt: skip

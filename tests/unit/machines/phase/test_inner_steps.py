@@ -1,6 +1,7 @@
 """Sites of different speed: a slower one plans fewer inner steps, so that all reach the boundary together."""
 
 import doctest
+import random
 from dataclasses import replace
 
 import pytest
@@ -51,7 +52,7 @@ def test_never_less_than_the_minimum_and_never_more_than_h() -> None:
 
 
 def test_phase_begins_with_as_many_steps_as_fit_at_the_speed_measured_so_far() -> None:
-    machine = PhaseMachine(PhaseSettings("arrival", 20, 40, 0, site_steps_min=2), SiteRecord())
+    machine = PhaseMachine(PhaseSettings("arrival", 20, 40, 0, site_steps_min=2), SiteRecord(), random.Random(0))
     state: PhaseState = machine.state
     assert state.planned_steps == 20
     state.trainer.step_times.extend([0.4] * 5)

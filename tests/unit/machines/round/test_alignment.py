@@ -1,5 +1,6 @@
 """A site that is ahead of the others trains on until they are due, instead of letting its contribution age."""
 
+import random
 from dataclasses import replace
 
 from dilocoxd.ids import Monotonic, PeerId, PhaseId, RoundIndex
@@ -20,7 +21,7 @@ OTHER = PeerId("other")
 def due_state(*, others_due_at: float | None, extend_steps_max: int = 40, site_steps_min: int = 0) -> PhaseState:
     """Trainers stand at a boundary that could be closed; ten steps of half a second are behind them."""
     settings = PhaseSettings("arrival", 10, extend_steps_max, 0, save_every_rounds=0, site_steps_min=site_steps_min)
-    m = PhaseState(settings, SiteRecord(phases_reserved=9))
+    m = PhaseState(settings, SiteRecord(phases_reserved=9), random.Random(0))
     m.shared, m.queue.is_attached, m.is_begun, m.now = state_ready(0, 2), True, True, Monotonic(100.0)
     m.trainer.begin_phase(PhaseId(3), 10)
     m.trainer.state, m.trainer.present_phase.base_round = TrainerState.DUE, RoundIndex(2)
