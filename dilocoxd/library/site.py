@@ -11,7 +11,7 @@ import math
 import operator
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,7 +25,9 @@ from dilocoxd.library.describe import shared_parameters
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.models.config import EXTERNAL_KIND
 from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.trainer.data.held_out import BatchLosses, compared
 from dilocoxd.trainer.loop import PhaseProgress
+from dilocoxd.trainer.parameters.shared import SharedVectors
 from dilocoxd.trainer.parameters.variants import flat_parameters
 from dilocoxd.trainer.settings import eager_optimizer
 from dilocoxd.wire.codec import one_line
@@ -33,6 +35,8 @@ from dilocoxd.wire.layout import Layout, make_layout
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 RETRY_S: Final = 0.2
+BATCHES_MIN: Final = 2
+"""Whose losses are compared, to say what one contribution did to them."""
 
 
 class Site:
@@ -47,7 +51,7 @@ class Site:
         run_directory: str | os.PathLike[str],
         module: nn.Module,
         *,
-        evaluate: Callable[[], float] | None = None,
+        evaluate: Callable[[], float | Sequence[float]] | None = None,
         wait_s: float = 60.0,
     ) -> None:
         """Connect to the daemon of `run_directory`, and wait until it has caught up with the run.
@@ -55,7 +59,8 @@ class Site:
         Args:
             module: what `describe` described; the plain module, not one that is wrapped or compiled.
             evaluate: validation loss of the module as it is, called when the daemon asks; while it runs, the module
-                holds the run's shared parameters.
+                holds the run's shared parameters. Better the losses of its batches, equally long and the same each
+                time: only then can sites be named whose contributions make them worse (harmful_contribution).
             wait_s: seconds for the daemon to be there and to let the loop in; catching up afterwards takes as long
                 as it takes.
         Raises ConfigError if the module is not that of the run, or no daemon answers, and DaemonGone (a WorkerError).
@@ -94,8 +99,7 @@ class Site:
         self.is_running = True
         """False once the daemon stops: the loop should end."""
         self._link = _connected(run_dir.path / "sock", run_dir.path, wait_s)
-        self._anchor = self._flat.view(self._link.buffers[local_buffers.ANCHOR])
-        self._phase_buffer = self._flat.view(self._link.buffers[local_buffers.PHASE])
+        self._shared = SharedVectors(self._link, self._flat)
         self._link.send(local_trainer.TrainerReady())
         while self.is_running and not self._is_training:
             self._obey(self._link.receive())
@@ -178,7 +182,7 @@ class Site:
             handler(command)
 
     def _on_start(self, command: local_trainer.StartTraining) -> None:
-        self._flat.replace(self._anchor)
+        self._flat.replace(self._shared.anchor())
         self._hold(command.round, command.shared_steps)
         self._begin(command.phase, command.inner_steps)
         self._is_training = True
@@ -200,10 +204,10 @@ class Site:
     def _on_close_boundary(self, command: local_trainer.CloseBoundary) -> None:
         closed = self._phase
         self._link.check()  # given up meanwhile, we must not write where another loop does
-        self._flat.subtract_from(self._phase_buffer)
+        self._flat.subtract_from(self._shared.phase_here)
         self._flat.mark_base()
         if command.then == "replace":
-            self._flat.begin(self._anchor, command.num_contributors)
+            self._flat.begin(self._shared.anchor(), command.num_contributors)
             self._hold(command.round, command.shared_steps)
         self._is_waiting = command.then == "wait"
         self._link.send(
@@ -219,7 +223,7 @@ class Site:
         self._begin(command.next_phase, command.inner_steps)
 
     def _on_take_anchor(self, command: local_trainer.TakeAnchor) -> None:
-        self._flat.take(self._anchor, command.how, command.mixed_round)
+        self._flat.take(self._shared.anchor(), command.how, command.mixed_round)
         self._hold(command.round, command.shared_steps)
         self._is_waiting = False
         phase = self._phase
@@ -231,12 +235,14 @@ class Site:
 
     def _on_evaluate(self, command: local_trainer.Evaluate) -> None:
         started, loss = time.monotonic(), local_trainer.UNKNOWN
+        left_out: tuple[local_trainer.LeftOut, ...] = ()
         if self._evaluate_loop is not None:
-            own = self._flat.save()
-            self._flat.load(self._anchor)
-            was_training = self._module.training
+            own, was_training = self._flat.save(), self._module.training
+            self._flat.load(self._shared.anchor())
             try:
-                loss = float(self._evaluate_loop())
+                measured = _losses(self._evaluate_loop())
+                loss, _ = measured.mean
+                left_out = self._left_out(command.round, measured, self._evaluate_loop)
             finally:
                 self._module.train(was_training)
                 self._flat.restore(own)
@@ -245,8 +251,23 @@ class Site:
                 round=command.round,
                 validation_loss=loss if math.isfinite(loss) else local_trainer.UNKNOWN,
                 seconds=time.monotonic() - started,
+                left_out=left_out,
             )
         )
+
+    def _left_out(
+        self, round_index: RoundIndex, measured: BatchLosses, evaluate: Callable[[], float | Sequence[float]]
+    ) -> tuple[local_trainer.LeftOut, ...]:
+        """As trainer/loop.py does it. Of a single loss nobody could say how far chance moves it."""
+        place = self._shared.left_out_at(round_index)
+        if place is None or len(measured.losses) < BATCHES_MIN:
+            return ()
+        self._flat.load(self._shared.anchor(), self._shared.left_out())
+        if place != self._shared.left_out_at(round_index):
+            return ()  # the outer worker has begun with the next entry while we read
+        self.alive("evaluate")
+        without = _losses(evaluate())
+        return compared(place, [measured], [without]) if len(without.losses) == len(measured.losses) else ()
 
     def _on_pause(self, _: local_trainer.Pause) -> None:
         self._is_paused = True
@@ -261,6 +282,14 @@ class Site:
 
     def _on_stop(self, _: local_worker.Stop) -> None:
         self.is_running = False
+
+
+def _losses(told: float | Sequence[float]) -> BatchLosses:
+    """What a loop's `evaluate` returned. Each batch counts the same. Raises ConfigError if there is none."""
+    losses = [float(one) for one in told] if isinstance(told, Sequence) else [float(told)]
+    if not losses:
+        raise ConfigError("Site(evaluate=...) returned no loss; let it return one for each batch, or leave it out")
+    return BatchLosses(losses, [1.0] * len(losses), [1] * len(losses))
 
 
 def _layout(manifest: Manifest, parameters: list[tuple[str, nn.Parameter]], run_directory: Path) -> Layout:

@@ -4,11 +4,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from dilocoxd import Site, describe
@@ -20,7 +21,8 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.store.rundir import RunDir, create_run_dir
 from dilocoxd.wire.local import buffers, trainer, worker
-from dilocoxd.wire.local.frames import frame
+from dilocoxd.wire.local.frames import frame, take_message
+from dilocoxd.wire.local.left_out import LeftOutOf
 
 PATIENCE_S = 120.0
 """A call that takes longer would have waited for ever."""
@@ -93,3 +95,81 @@ def test_a_step_may_count_as_many_tokens_as_the_run_allows_any_site(tmp_path: Pa
             with pytest.raises(ConfigError, match=f"counts 1 to {most} .*batch_sequences_max"):
                 site.step(1.0, tokens=most + 1)
         daemon.join(PATIENCE_S)
+
+
+STATE = 3
+
+
+def asks_for_losses(server: socket.socket, found: list[trainer.Evaluated]) -> None:
+    """A daemon whose anchor is 0, 1, ..., 8; without contribution 1 of the entry before state 3 each value were half
+    more. It asks for the loss of that state, and of another."""
+    connection, _ = server.accept()
+    values = {buffers.ANCHOR: torch.arange(9.0), buffers.PHASE: torch.zeros(9), buffers.LEFT_OUT: torch.full((9,), 0.5)}
+    contents = {name: each.numpy().tobytes() for name, each in values.items()}
+    contents[buffers.LEFT_OUT] += LeftOutOf(STATE, 1).encode()
+    descriptors = [os.memfd_create(name) for name in contents]
+    for descriptor, content in zip(descriptors, contents.values(), strict=True):
+        os.write(descriptor, content)
+    with connection:
+        attach = worker.Attach(tuple(contents), tuple(map(len, contents.values())))
+        socket.send_fds(connection, [frame(attach)], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.sendall(frame(trainer.StartTraining(PhaseId(1), RoundIndex(0), 1_000_000, "")))
+        for state in (STATE, STATE + 1):
+            connection.sendall(frame(trainer.Evaluate(RoundIndex(state))))
+        received = bytearray()
+        while len(found) < 2:
+            data = connection.recv(1 << 16)
+            if not data:
+                return  # the loop has gone
+            received += data
+            while (message := take_message(received)) is not None:
+                found.extend([message] if isinstance(message, trainer.Evaluated) else [])
+        connection.sendall(frame(worker.Stop()))
+        while connection.recv(1 << 16):
+            pass  # until the loop has gone
+
+
+def evaluated(tmp_path: Path, told: Callable[[float, float], float | Sequence[float]]) -> list[trainer.Evaluated]:
+    """What the daemon hears of a loop whose `evaluate` makes `told` of the sums of weight and bias."""
+    run_dir, model, found = run_of(tmp_path), nn.Linear(2, 3), list[trainer.Evaluated]()
+
+    def evaluate() -> float | Sequence[float]:
+        return told(model.weight.sum().item(), model.bias.sum().item())
+
+    with listening(run_dir) as server:
+        daemon = threading.Thread(target=asks_for_losses, args=(server, found), daemon=True)
+        daemon.start()
+        with Site(run_dir.path, model, evaluate=evaluate) as site:
+            while site.step(1.0):
+                pass
+        daemon.join(PATIENCE_S)
+    return found
+
+
+def test_a_loop_that_tells_losses_of_batches_says_what_one_contribution_did_to_them(tmp_path: Path) -> None:
+    first, second = evaluated(tmp_path, lambda weight, bias: [weight, bias])
+    assert first.validation_loss == second.validation_loss == 18.0
+    assert first.left_out == (trainer.LeftOut(1, -(6 + 3) / 4, pytest.approx(0.75)),)
+    assert second.left_out == (), "of that state nothing was left out"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda weight, bias: (weight + bias) / 2,
+        lambda weight, bias: [(weight + bias) / 2],
+        lambda weight, bias: [18.0] * (2 if weight + bias < 37 else 3),
+    ],
+    ids=["a number", "one batch", "never the same batches"],
+)
+def test_a_loop_that_tells_no_losses_to_compare_says_nothing(
+    tmp_path: Path, told: Callable[[float, float], float | Sequence[float]]
+) -> None:
+    assert [(one.validation_loss, one.left_out) for one in evaluated(tmp_path, told)] == [(18.0, ()), (18.0, ())]
+
+
+def test_a_loop_that_tells_no_loss_at_all_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="returned no loss"):
+        evaluated(tmp_path, lambda weight, bias: [])
