@@ -37,6 +37,9 @@ MODELS = {
     "tiny": {},
 }  # fmt: skip
 MIB = 1 << 20
+LOOKS_EVERY = 4
+"""Entries of which one is also to be evaluated without one contribution; a site draws lots (workers.without_one_every).
+"""
 
 
 def resident(pid: int) -> dict[str, int]:
@@ -155,7 +158,8 @@ class Bench:
             body = self.worker.read(local_buffers.OUTBOX, start, length - self.plan.record_bytes)
             self.worker.write(local_buffers.RESULT, body + self.payloads.record, start)
         self.note()
-        self.timed("settle", local.Settle, self.phase, index, True, tuple(owned))
+        looked_at = (0,) if index % LOOKS_EVERY == 1 else ()
+        self.timed("settle", local.Settle, self.phase, index, True, tuple(owned), 0, "", 0, 0, "", looked_at)
         self.timed("apply_and_digest", local.ApplyResult, index, "", 0, 0)
         self.timed("save_site", local.SaveSite, str(self.worker.directory / "feedback.safetensors"), self.phase)
         self.phase += 1

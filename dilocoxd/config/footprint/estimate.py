@@ -62,9 +62,13 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     """Of the run at a site of `shape`."""
     numel, payload = counts.parameters, counts.payload_bytes
     state = FLOAT_BYTES * numel * (1 + counts.num_slots) + counts.memory_bytes
-    # Buffers take memory where they are written: an INBOX slot and the owner's feedback only in our own segments.
+    # Buffers take memory where they are written: an INBOX slot, the owner's feedback and what one contribution did only
+    # in the segments that are summed here. The latter stays until the next entry is settled, so beside its INBOX.
+    summed_here = 1.0 if manifest.is_gathered else 1 / shape.num_sites
+    is_left_out = shape.leaves_out and manifest.data.evaluate_every_rounds > 0
     copies = 3 + counts.num_slots + (1 / shape.num_sites if manifest.has_owner_feedback else 0)
-    payloads = 2 + (shape.num_sites - 1) / (1 if manifest.is_gathered else shape.num_sites)
+    copies += summed_here if is_left_out else 0
+    payloads = 2 + (shape.num_sites - 1) * summed_here
     outer_copies = round(copies * FLOAT_BYTES * numel)
     outer_worker = outer_copies + round(payloads * payload) + counts.memory_bytes + shape.outer_parts * PROCESS_BYTES
     held = [_held_bytes(manifest, one, shape) for one in counts.slices]

@@ -36,6 +36,8 @@ class SiteShape:
     """Processes of the outer worker; together they hold what one would."""
     stages_away: int = 0
     """Stages whose trainers run on nodes, the last ones."""
+    leaves_out: bool = True
+    """Whether some entries are also evaluated without one site's contribution (ADR 39)."""
 
     @property
     def readers(self) -> int:
@@ -71,4 +73,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.schedule,
         site.workers.outer_parts,
         site.cluster.stages,
+        site.workers.without_one_every > 0,
     )
