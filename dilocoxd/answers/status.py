@@ -236,3 +236,6 @@ class Status:
     ] = ()
     probation: Annotated[Probation | None, told("Of this site; null: it counts in full.")] = None
     nodes: Annotated[Nodes | None, told("Further machines of this site; null: it has none.")] = None
+    unwatched: Annotated[
+        str, told("Why the alert harmful_contribution cannot be raised here; empty: contributions are measured.")
+    ] = ""

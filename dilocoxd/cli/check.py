@@ -18,7 +18,7 @@ from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_names, preset_tables
 from dilocoxd.config.site import SiteConfig, load_site
-from dilocoxd.config.site_fit import site_problems
+from dilocoxd.config.site_fit import site_problems, unwatched
 from dilocoxd.config.writing import description
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.machine_memory import machine_memory
@@ -92,6 +92,7 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
             problems += error.problems
     if manifest is not None and site is not None:
         problems += [f"{path}: {text}" for text in site_problems(manifest, site)]
+    warnings += [f"{path}: {text}" for text in gaps(manifest, site)]
     if manifest is not None and not problems:
         problems += [f"{path}: {text}" for text in impossible(manifest, site)]
     if manifest is not None and site is not None and not problems:
@@ -103,6 +104,12 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
     weight = figures(manifest, site) if manifest is not None and not problems else None
     report(Checked(problems, warnings, manifest, weight), as_json=as_json)
     return ConfigError.exit_code if problems else 0
+
+
+def gaps(manifest: Manifest | None, site: SiteConfig | None) -> list[str]:
+    """What an operator must not take for watched."""
+    text = unwatched(manifest, site or SiteConfig()) if manifest is not None else ""
+    return [text] if text else []
 
 
 def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:

@@ -14,6 +14,7 @@ from dilocoxd.errors import ConfigError
 
 _CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
 """Fields of [parallel] that say how trainers cut a model."""
+_UNWATCHED: Final = "no site whose contributions do harm (alert harmful_contribution) is named"
 OUTER_PARTS_MAX: Final = 64
 """Of a site, on all its machines; wire/placement.py has it too, for it lies above (a test compares them)."""
 
@@ -58,6 +59,23 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
     return [*found, *_stages_on_nodes_problems(manifest, site), *_outer_parts_problems(site)]
+
+
+def unwatched(manifest: Manifest, site: SiteConfig) -> str:
+    """Why this site does not measure on held-out text what contributions do, a sentence; empty: it does, or may.
+
+    An operator must not rely on the alert harmful_contribution where nothing can raise it.
+    """
+    if not site.workers.without_one_every:
+        return f"{_UNWATCHED} here: workers.without_one_every = 0"
+    if not manifest.data.evaluate_every_rounds:
+        return f"{_UNWATCHED} at any site: this run evaluates nothing (data.evaluate_every_rounds = 0)"
+    if manifest.model.kind == "external":
+        return (
+            f"{_UNWATCHED} here until your own loop tells losses of several batches: let the `evaluate` of"
+            " dilocoxd.Site return a list"
+        )
+    return ""
 
 
 def _outer_parts_problems(site: SiteConfig) -> Iterator[str]:

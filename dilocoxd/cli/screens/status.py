@@ -47,6 +47,7 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("audits", audits(status.audits)),
         ("outside", outside(status.public_addresses)),
         ("left out", voted_twice(status.voted_twice)),
+        ("unwatched", status.unwatched),
         ("new here", probation(status.probation)),
         ("trainers", idle(status)),
         ("nodes", nodes_in_words(status.nodes)),

@@ -111,6 +111,8 @@ class Journal:
         self.inner_losses = Curve()
         self.validation_losses = Curve()
         self.validation_by_source: dict[str, float] = {}
+        self.has_looked = False
+        """What one contribution did to the validation loss was measured since the daemon started."""
         self.spans: deque[OwnSpan] = deque(maxlen=SPANS_KEPT)
         self.alerts: OrderedDict[str, StandingAlert] = OrderedDict()
         self.others = OthersTimeline()

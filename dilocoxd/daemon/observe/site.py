@@ -141,6 +141,7 @@ class SiteHistory:
 
     def _measured(self, round_index: int, measured: LeftOut) -> None:
         """State `round_index` is that after the entry of the round before."""
+        self._journal.has_looked = True
         contributors = self._journal.row(round_index - 1).contributors
         if measured.place >= len(contributors):
             return  # the entry was taken back meanwhile

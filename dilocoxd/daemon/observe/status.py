@@ -36,6 +36,7 @@ from dilocoxd.answers.words import plural
 from dilocoxd.config.hugging_face import idle_parameters
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.segments import num_parameters
+from dilocoxd.config.site_fit import unwatched
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.chain.probation import probation_of
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
@@ -148,6 +149,7 @@ class StatusReader:
             samples=samples_of(sources.ledger.reading.leases),
             voted_twice=voted_twice_of(chain, sources.who.names.of),
             nodes=site.nodes,
+            unwatched="" if journal.has_looked else unwatched(sources.opened.manifest, sources.opened.config),
         )
 
     def _losses(self) -> Losses:

@@ -37,6 +37,7 @@ def test_who_undoes_what_others_learn_is_named_by_held_out_text_and_can_be_kept_
         text = wait_until(lambda: alert(a, CODE), "who does harm", 2 * PATIENCE_S, a.describe)
         assert liar_id in text or liar_id[-6:] in text, text
         assert a.state()["peer_id"] not in text
+        assert a.status()["unwatched"] == ""
         assert_same_bits(a, liar)
         assert "`dilocoxd evict` it" in kind_of(CODE).remedy, "the remedy no longer says so: follow what it says"
         assert "is evicted" in invoke("evict", liar_id, str(a.run_dir)).output

@@ -57,6 +57,7 @@ def test_a_live_site_and_its_directory_give_the_same_files(
     with sites(site):
         site.start()
         wait_until(lambda: is_far_enough(site), f"state {BETWEEN}", PATIENCE_S, site.describe)
+        assert "evaluates nothing" in site.status()["unwatched"], "of the alert harmful_contribution"
         assert run("pause", of_run) == 0  # two rounds later retention would drop them too
         live, said_live = exported("live")
         assert site.stop() == 0

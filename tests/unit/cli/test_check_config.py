@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from dilocoxd.cli import check
 from dilocoxd.cli.check import check_config
 from dilocoxd.cli.main import main
+from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
@@ -53,6 +54,35 @@ def run_toml(folder: Path, **outer: object) -> Path:
 
 def tables_value(name: str) -> object:
     return preset_tables("tiny")["outer"][name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "every", "sentence"),
+    [
+        ({}, 8, ""),
+        ({}, 0, "workers.without_one_every = 0"),
+        ({"data": {"evaluate_every_rounds": 0}}, 8, "this run evaluates nothing"),
+        ({"model": {"kind": "external"}}, 8, "until your own loop tells losses of several batches"),
+    ],
+)
+def test_an_operator_is_told_where_no_contribution_is_measured(
+    changes: dict[str, dict[str, object]], every: int, sentence: str
+) -> None:
+    tables = preset_tables("tiny")
+    manifest = manifest_from_tables({**tables, "data": tables["data"] | changes.get("data", {})}, source="tiny")
+    if "model" in changes:
+        manifest = manifest.model_copy(update={"model": manifest.model.model_copy(update=changes["model"])})
+    site = validated(SiteConfig, {"workers": {"without_one_every": every}}, source="test")
+    found = check.gaps(manifest, site)
+    assert [sentence in text for text in found] == [True] * bool(sentence)
+    assert all(text.startswith("no site whose contributions do harm") for text in found)
+
+
+def test_check_config_warns_of_it(tmp_path: Path) -> None:
+    path = run_toml(tmp_path)
+    path.write_text(path.read_text().replace("evaluate_every_rounds = 1\n", "evaluate_every_rounds = 0\n"))
+    done = checked_here(str(path))
+    assert (done.returncode, done.stderr.count("alert harmful_contribution")) == (0, 1), done.stderr
 
 
 def test_good_file_exits_0_and_names_the_run(tmp_path: Path) -> None:

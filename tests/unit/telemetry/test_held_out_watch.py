@@ -125,12 +125,14 @@ def test_the_alert_names_the_site_that_the_entry_names() -> None:
         names = ("Qma", "Qmb") if number % 2 else ("Qma", "Qmb", "Qmliar")
         those = (Contributor(peer=name, phase=number, inner_steps=1, tokens=1, base_round=0) for name in names)
         site.journal.keep(RoundRow(round=number, contributors=tuple(those)))
+    assert not site.journal.has_looked
     for state in (1, 2, 3, 4):
         told_by(site.history.note, state, 0, HELP)
     told_by(site.history.note, 2, 2, 1.0)  # entry 1 has two contributions: it was taken back and made anew meanwhile
     for state in (1, 3, 5):
         assert not site.book.stands("harmful_contribution")
         told_by(site.history.note, state, 2, 0.25)
+    assert site.journal.has_looked, "an operator may rely on it"
     text = site.journal.alerts["harmful_contribution"].text
     assert text == "Qmliar: added 0.25 to the validation loss in entry 4"
     assert events.count("contribution.measured") == 7
