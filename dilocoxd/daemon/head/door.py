@@ -331,8 +331,8 @@ class NodeDoor:
             if not holding and anew:
                 raise PlaceLost(f"its node {anew[0].who} was started anew, and what it held in memory is gone")
             return next(iter(holding), None)
-        if not own and (anew := _started_anew(waiting, last)) is not None:
-            return anew
+        if not own and (again := _started_anew(waiting, last)) is not None:
+            return again
         if own or is_patient:
             return next(iter(own), None)
         free = [each for each in waiting if not each.hello.served]

@@ -53,9 +53,9 @@ class StepClock:
     def _mark(self) -> Any:
         if not self._is_on_gpu:
             return self._now()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def _seconds(self, start: Any, end: Any) -> float:
-        return start.elapsed_time(end) / 1e3 if self._is_on_gpu else end - start
+        return float(start.elapsed_time(end) / 1e3 if self._is_on_gpu else end - start)
