@@ -15,7 +15,9 @@ from dilocoxd.swarm.direct.sockets import tune
 HANDSHAKE_S: Final = 10.0
 """Of a long and lossy link: some round trips, and one packet that is lost twice."""
 SHUTDOWN_S: Final = 3.0
-WRITE_BUFFER_BYTES: Final = 512 * 1024
+WRITE_BUFFER_BYTES: Final = 256 * 1024
+"""Of ours, before a writer waits; what is written at a time is a frame of at most as much. More would lie here for the
+connection that is slowest at the end, while others have nothing left."""
 
 
 class Turn:
