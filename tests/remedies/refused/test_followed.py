@@ -1,6 +1,7 @@
 """What refusals of the command line, of configuration and of start-up say to do is done, and works.
 
-Beside these rows, those of test_live.py follow what needs a running site, and tests of their own what is in
+Beside these rows, those of test_live.py follow what needs a running site, those of test_packing.py what `dilocoxd data`
+says, and tests of their own what is in
 elsewhere.py; what nobody follows stands in UNFOLLOWED with the reason, so that one more is a decision.
 """
 
@@ -36,13 +37,15 @@ from tests.remedies.refused.refusals import refusals
 from tests.remedies.refused.rows import HERE, INIT, ROWS as COMMAND_ROWS, Row
 from tests.remedies.refused.rows_live import LIVE_ROWS
 from tests.remedies.refused.rows_more import MORE_ROWS
+from tests.remedies.refused.rows_packing import PACKING_ROWS
 from tests.remedies.refused.rows_text import QUIET, SEQ, TEXT_ROWS, VOCAB
 from tests.remedies.test_findings import invoke
 from tests.unit.models.families import FAMILY_CONFIGS
 
 ROWS: Final = COMMAND_ROWS + TEXT_ROWS + MORE_ROWS
-SCOPE: Final = ("cli/", "config/", "store/rundir.py", "store/admission.py")
-"""Commands, configuration and what they open at a start."""
+DATA: Final = ("__main__", "adopt", "arrow_tables", "chat", "describe", "folders", "inputs", "pack", "vocabulary")
+SCOPE: Final = ("cli/", "config/", "store/rundir.py", "store/admission.py", *(f"trainer/tokens/{n}.py" for n in DATA))
+"""Commands, configuration and what they open at a start; what `dilocoxd data` does."""
 UNFOLLOWED: Final = {
     ("cli/corpus.py", "give one that `dilocoxd data pack` made"): "the file was there a moment before",
     ("cli/model/first_state.py", "update dilocoxd on both sites"): "needs another version, which computes otherwise",
@@ -51,6 +54,9 @@ UNFOLLOWED: Final = {
     ("config/manifest.py", "use the version of the site that created the run"): "needs another version",
     ("cli/run_dir/authority.py", "vote with --instead-of an earlier list"):
         "needs 64 changes and three electors; a vote with --instead-of itself is followed where the others are",
+    ("trainer/tokens/adopt.py", "give an empty folder, or none"): "must be filled between two calls of the command",
+    ("trainer/tokens/folders.py", "give a readable folder"): "root, who runs the tests, may list every folder",
+    ("trainer/tokens/inputs.py", "pip install 'dilocoxd[data]'"): "needs an environment without pyarrow",
 }  # fmt: skip
 """What nobody does, and why it cannot be made here; it goes down, and up by a decision. A sentence whose end is a value
 says in other places what to do, and is counted in test_each.py."""
@@ -158,7 +164,7 @@ def test_what_a_refusal_says_works(row: Row, here: Path, monkeypatch: pytest.Mon
 
 def test_every_refusal_is_followed_or_has_a_reason() -> None:
     every = refusals()
-    rows = (*ROWS, *LIVE_ROWS)
+    rows = (*ROWS, *LIVE_ROWS, *PACKING_ROWS)
     said = {*((row.file, row.words) for row in rows), *ELSEWHERE, *UNFOLLOWED}
     stale = [(file, words) for file, words in said if not any(o.file == file and words in o.text for o in every)]
     assert not stale, f"no refusal says so any more: {stale}"
