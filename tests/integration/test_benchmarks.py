@@ -32,6 +32,7 @@ SHORTEST = {
     "links.whole_rounds": "--sites 2 --rtts-ms 20 --rounds 1 --inner-steps 5 --step-s 0.05",
     "links.added_delay": "--mbits 50 --rtts-ms 20 --mib 16",
     "links.data_plane": "--mbits 200 --rtts-ms 20 --mibs 16 --segments-kib 1024 --p2pd-mib 4 --repetitions 1",
+    "links.predicted": "--mbits 400 --rtts-ms 20 --rounds 1 --hidden-size 32 --step-s 0.05",
     "headline": "--sites 2 --ratios 2 --legs default --hidden-size 32 --batch-sequences 1 --step-s 0.05 --rounds 1"
     " --own-inner-steps 10 --leg-s 5 --ddp-steps 2 --ddp-s 1 --json {folder}/headline.json --plot {folder}/h.png",
     "joiner": "--model tiny --mbit 400 --joins 1 --steps 10 --step-s 0.02",

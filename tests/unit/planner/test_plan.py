@@ -143,8 +143,8 @@ def test_stages_share_the_trainers_memory() -> None:
 
 def test_advice_is_better_and_never_worse() -> None:
     manifest = run_of("demo:diloco")
-    plan = plan_run(manifest, place())
-    found = better_settings(manifest, place(), plan)
+    plan = plan_run(manifest, place(step_s=1.0))
+    found = better_settings(manifest, place(step_s=1.0), plan)
     assert len(found) == 2
     for one in found:
         gains = one.plan.tokens_per_s / plan.tokens_per_s, plan.loss_gap_percent - one.plan.loss_gap_percent
