@@ -5,11 +5,13 @@ Models and workers are left out (tests/harness/fake_site); network, rounds, log 
 
 import dataclasses
 import datetime
+import functools
 import http.client
 import ipaddress
 import itertools
 import json
 import re
+import shlex
 import ssl
 import subprocess
 import sys
@@ -33,7 +35,7 @@ from dilocoxd.cli.watch import messages
 from dilocoxd.daemon.observe.ticker import LINE_EVERY_S
 from dilocoxd.daemon.peers.dial_back import EVERY_S
 from tests.harness.running.run_directories import found_run, join_run
-from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.sites import ROOT, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import stood_still_s
 from tests.harness.shapes import assert_shape
 
@@ -116,6 +118,22 @@ def test_lines_for_people_say_how_it_goes_and_who_is_there(pair: tuple[SiteProce
     assert f"{b.status()['name']} is a site of this run" in shown
     assert "INFO starting: waits for " in shown and "round.committed" not in shown
     assert max(silences(a, shown)) <= LINE_EVERY_S + SLACK_S
+
+
+def test_what_the_page_on_monitoring_types_is_answered(pair: tuple[SiteProcess, SiteProcess]) -> None:
+    """All its lines for a shell, with this site's port and directory; of a stream that has no end the first lines."""
+    site, _ = pair
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text(encoding="utf-8")
+    here = {"127.0.0.1:8080": f"127.0.0.1:{site.port}", "RUN_DIR": shlex.quote(str(site.run_dir))}
+    said = {}
+    for shown in re.findall(r"^curl .*$", page, re.M):
+        line = functools.reduce(lambda text, name: text.replace(name, here[name]), here, shown)
+        endless = " | head -n 4" if "/v1/events" in shown else ""
+        done = subprocess.run(["bash", "-c", line + endless], capture_output=True, text=True, check=True, timeout=120)
+        said[shown.partition("/v1/")[2].split()[0]] = done.stdout
+    assert json.loads(said["status"])["run_id"] == site.status()["run_id"]
+    assert "event: " in said["events"]
+    assert json.loads(said["control/snapshot"]).get("status") is None, "no refusal (RFC 9457)"
 
 
 def silences(site: SiteProcess, shown: str) -> list[float]:
