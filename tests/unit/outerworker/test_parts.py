@@ -115,7 +115,8 @@ def history(
 
 def buffers_of(site: Site) -> dict[str, bytes]:
     """All that is not each part's own."""
-    own = (local_buffers.UNDO, local_buffers.JOURNAL, local_buffers.LEFT_OUT)  # of one worker alone (ADR 39)
+    # LEFT_OUT has a mark of each part at its end (ADR 39).
+    own = (local_buffers.UNDO, local_buffers.JOURNAL, local_buffers.LEFT_OUT)
     return {b.name: site.worker.read(b.name) for b in site.worker.described.buffers if b.name not in own}  # type: ignore[union-attr]
 
 
