@@ -2,7 +2,8 @@
 
 Both take turns in the same processes, block by block, with the same model, batches and optimizer. Prints one JSON
 object: for each layout the CPU seconds of the plain loop as a share of ours, of all ranks together, median and range
-over the blocks; 1 is no cost. Plain: one process, or torch's fully_shard around each block and the whole, nothing else.
+over the blocks; 1 is no cost. Plain: one process, torch's fully_shard around each block and the whole, or torch's
+PipelineStage and 1F1B schedule in each of two, nothing else.
 """
 
 import argparse
@@ -13,13 +14,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from dilocoxd.models import ModelConfig, StageSpan, build_stage
+from dilocoxd.models import ModelConfig, StageSpan, build_stage, cut_stages
 from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.optimizer import OptimizerConfig
@@ -28,7 +30,19 @@ from dilocoxd.trainer.pipeline import Pipeline, PipelineConfig
 MODEL = ModelConfig("native", 512, 192, 4, 6, 2, 512, 64)
 """1.8M parameters."""
 BATCH = 8
-LAYOUTS = {"one process": {}, "shard = 2": {"shard": 2}}
+MICROBATCHES = 4
+"""Of a pipeline."""
+LAYOUTS = {
+    "one process": PipelineConfig(1, batch_sequences=BATCH, num_microbatches=1),
+    "shard = 2": PipelineConfig(1, batch_sequences=BATCH, num_microbatches=1, shard=2),
+    "pipeline = 2": PipelineConfig(2, batch_sequences=BATCH, num_microbatches=MICROBATCHES),
+}
+
+
+class Loop(Protocol):
+    """Of one rank."""
+
+    def step(self, ids: torch.Tensor, targets: torch.Tensor) -> None: ...
 
 
 def filled(module: nn.Module) -> nn.Module:
@@ -56,7 +70,7 @@ class PlainLoop:
 
     def step(self, ids: torch.Tensor, targets: torch.Tensor) -> None:
         share = ids[dist.get_rank() :: dist.get_world_size()], targets[dist.get_rank() :: dist.get_world_size()]
-        loss = functional.cross_entropy(self.model(share[0]).flatten(0, 1), share[1].flatten())
+        loss = _mean_loss(self.model(share[0]), share[1])
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -64,11 +78,42 @@ class PlainLoop:
         loss.item()
 
 
+class PlainPipeline:
+    """The same with stages: what torch's pipelining asks for, and the norm over all stages."""
+
+    def __init__(self, num_ranks: int) -> None:
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+        rank = dist.get_rank()
+        self.model = filled(build_stage(MODEL, cut_stages(MODEL, num_ranks)[rank], device=torch.device("cpu")))
+        self.is_first, self.is_last = rank == 0, rank == num_ranks - 1
+        stage = PipelineStage(self.model, rank, num_ranks, torch.device("cpu"))
+        self.schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=_mean_loss)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+
+    def step(self, ids: torch.Tensor, targets: torch.Tensor) -> None:
+        losses: list[torch.Tensor] = []
+        inputs = (ids,) if self.is_first else ()
+        more: dict[str, Any] = {"target": targets, "losses": losses} if self.is_last else {}
+        self.schedule.step(*inputs, return_outputs=False, **more)
+        norm = nn.utils.get_total_norm([each.grad for each in self.model.parameters() if each.grad is not None])
+        squares = norm.square()
+        dist.all_reduce(squares)
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), 1.0, squares.sqrt())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if losses:
+            torch.stack(losses).mean().item()
+
+
+def _mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 class OurLoop:
     """What a rank does between two commands of the daemon."""
 
-    def __init__(self, layout: dict[str, int]) -> None:
-        config = PipelineConfig(1, batch_sequences=BATCH, num_microbatches=1, **layout)  # type: ignore[arg-type]
+    def __init__(self, config: PipelineConfig) -> None:
         pipeline = Pipeline(MODEL, config, device=torch.device("cpu"))
         for module in pipeline.modules:
             filled(module)
@@ -80,10 +125,11 @@ class OurLoop:
         self.training.update(squares)
 
 
-def worker(name: str, options: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    ours, plain = OurLoop(LAYOUTS[name]), PlainLoop(dist.get_world_size())
+def compared(name: str, options: argparse.Namespace) -> dict[str, object]:
+    """What stands in the row of this layout."""
+    num_ranks, is_pipeline = dist.get_world_size(), LAYOUTS[name].num_ranks > 1
+    ours: Loop = OurLoop(LAYOUTS[name])
+    plain: Loop = PlainPipeline(num_ranks) if is_pipeline else PlainLoop(num_ranks)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, MODEL.vocab_size, (BATCH, MODEL.seq_len + 1), generator=generator)
     ids, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -92,29 +138,36 @@ def worker(name: str, options: argparse.Namespace) -> None:
         for label, loop in (("ours", ours), ("plain", plain)) if block % 2 else (("plain", plain), ("ours", ours)):
             before = time.process_time()
             for _ in range(options.steps):
-                loop.step(ids, targets)  # type: ignore[attr-defined]
+                loop.step(ids, targets)
             total = torch.tensor([time.process_time() - before], dtype=torch.float64)
             dist.all_reduce(total)
             if block:  # the first warms up
                 spent[label].append(float(total))
     ratios = [plain_s / ours_s for plain_s, ours_s in zip(spent["plain"], spent["ours"], strict=True)]
+    return {
+        "plain_of_ours": round(statistics.median(ratios), 3),
+        "range": [round(min(ratios), 3), round(max(ratios), 3)],
+        "cpu_ms_per_step": round(1e3 * statistics.median(spent["ours"]) / options.steps, 1),
+    }
+
+
+def worker(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = {name: compared(name, options) for name in options.worker}
     if dist.get_rank() == 0:
-        found = {
-            "plain_of_ours": round(statistics.median(ratios), 3),
-            "range": [round(min(ratios), 3), round(max(ratios), 3)],
-            "cpu_ms_per_step": round(1e3 * statistics.median(spent["ours"]) / options.steps, 1),
-        }
         options.out.write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
     os._exit(0)
 
 
-def launch(name: str, options: argparse.Namespace) -> dict[str, object]:
+def launch(num_ranks: int, options: argparse.Namespace) -> dict[str, object]:
+    """Rows of all layouts of so many ranks, one after the other in the same processes: they import torch once."""
+    names = [name for name, config in LAYOUTS.items() if config.world_size == num_ranks]
     out = Path(f"/tmp/dilocoxd-layouts-{os.getpid()}.json")
-    ranks = max(1, *LAYOUTS[name].values(), 1)
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-         f"--nproc-per-node={ranks}", "-m", "tests.bench.models.layouts", "--worker", name,
+         f"--nproc-per-node={num_ranks}", "-m", "tests.bench.models.layouts", "--worker", *names,
          "--steps", str(options.steps), "--blocks", str(options.blocks), "--out", str(out)],
         check=True, env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
@@ -125,14 +178,14 @@ def launch(name: str, options: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--worker", choices=list(LAYOUTS))
+    parser.add_argument("--worker", choices=list(LAYOUTS), nargs="+")
     parser.add_argument("--steps", type=int, default=10, help="of a block")
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path(os.devnull))
     options = parser.parse_args()
     if options.worker:
-        worker(options.worker, options)
-    sys.stdout.write(json.dumps({name: launch(name, options) for name in LAYOUTS}, indent=1) + "\n")
+        worker(options)
+    sys.stdout.write(json.dumps(launch(1, options) | launch(2, options), indent=1) + "\n")
 
 
 if __name__ == "__main__":
