@@ -98,7 +98,9 @@ def test_who_spoils_again_and_again_ends_with_the_operator(tmp_path: Path) -> No
             )
             assert_same_bits(*honest)
             told = alert(a, "state_spoiled")
-            assert "made the loss not finite" in told and not alert(a, "loss_not_finite")
+            assert "made the loss not finite" in told
+            # A look between the loss and what is found of it raises the alert of the loss; the next look ends it.
+            wait_until(lambda: not alert(a, "loss_not_finite"), "one alert for one cause", PATIENCE_S, a.describe)
             assert [trainer(site)["restarts"] for site in honest] == [0, 0], "nobody died of it"
             for words in ("(`dilocoxd evict SITE`)", "`dilocoxd start --from RUN_DIR@ROUND`", "norm_clip on"):
                 assert words in kind_of("state_spoiled").remedy, "the remedy no longer says so: follow what it says"

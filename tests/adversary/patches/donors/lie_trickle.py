@@ -22,7 +22,7 @@ def apply() -> None:
         await stream.write(FrameKind.FOUND, PEER_MESSAGES.encode(FetchHeader(total, 0, total, served.sha256)))
         parts = [encode_piece_header(0), bytes(await served.region.read_piece(0))]
         for byte in encode_prelude(FrameKind.PIECE, parts) + b"".join(parts):
-            await stream._write_bytes(bytes([byte]))
+            await stream._send(stream._writer.write, bytes([byte]), 1)
             await asyncio.sleep(DRIP_S)
 
     FetchServer._send = send  # type: ignore[method-assign]
