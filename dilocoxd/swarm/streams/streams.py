@@ -116,9 +116,8 @@ class FrameStream:
         assert self._channel is not None
         before = self._channel.num_read
         try:
-            hold = (
-                self._hold if length > PRELUDE_BYTES else (lambda num_bytes: None)
-            )  # while it rests, no frame is half
+            # A connection that rests waits for a prelude, and no frame is half then.
+            hold = self._hold if length > PRELUDE_BYTES else (lambda num_bytes: None)
             return await self._channel.read_whole(length, patience, hold)
         finally:
             self.bytes_received += self._channel.num_read - before

@@ -197,6 +197,12 @@ class TrainerSite:
         taken = self.expect(local_trainer.AnchorTaken)
         assert (taken.how, taken.round, taken.phase) == ("start", round_index, phase)
 
+    def stop_training(self) -> None:
+        """Trainers at a boundary save what they have, and end."""
+        self.send(local_trainer.StopTraining())
+        self.expect(local_trainer.TrainerStopped)
+        self.wait_exit()
+
     def wait_exit(self) -> int:
         """The first exit status of a rank that is not 0, when all have ended; 0 if there is none."""
         return next((status for rank in self.ranks if (status := rank.wait(WAIT_S))), 0)

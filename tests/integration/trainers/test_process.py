@@ -279,9 +279,7 @@ def test_every_second_boundary_is_saved_where_the_site_asks_for_it_and_a_stop_is
         for phase in range(3):
             close_boundary(site, "keep", phase + 1)
         site.expect(local_trainer.BoundaryDue)
-        site.send(local_trainer.StopTraining())
-        site.expect(local_trainer.TrainerStopped)
-        site.wait_exit()
+        site.stop_training()
     finally:
         site.close()
     saved = sorted(int(folder.name) for folder in (site.folder / "site" / "trainer").iterdir())
@@ -295,9 +293,7 @@ def test_checkpoint_of_two_stages_is_read_by_any_number(tmp_path: Path, forks: F
         first.launch()
         first.start_training()
         first.expect(local_trainer.BoundaryDue)
-        first.send(local_trainer.StopTraining())
-        first.expect(local_trainer.TrainerStopped)
-        first.wait_exit()
+        first.stop_training()
     finally:
         first.close()
     second = TrainerSite(
@@ -315,9 +311,7 @@ def test_a_damaged_checkpoint_means_a_fresh_optimizer_not_a_crash(site: TrainerS
     site.launch()
     site.start_training()
     site.expect(local_trainer.BoundaryDue)
-    site.send(local_trainer.StopTraining())
-    site.expect(local_trainer.TrainerStopped)
-    site.wait_exit()
+    site.stop_training()
     site.hang_up()
     for path in (site.folder / "site" / "trainer").rglob("stage-1-*.safetensors"):
         path.write_bytes(b"torn")

@@ -307,6 +307,15 @@ class SiteModel:
         contents = {PhaseId(p): {PhaseId(q): n for q, n in self.contents[p].items() if n} for p in kept}
         self.send(ev.TrainingBegun(self.order(), StartingPoint(own, contents, newest), self.saved))
 
+    def train_from(self, state: int) -> None:
+        """Outer worker and trainers are there, and train on the shared state of this number."""
+        self.start_outer()
+        self.load(state)
+        self.settle_down()
+        self.begin()
+        self.start_trainer()
+        self.settle_down()
+
     def settle_down(self, *, until_due: bool = False, steps_max: int = 2000) -> None:
         """Let everything that can happen by itself happen, in a fixed order."""
         for _ in range(steps_max):

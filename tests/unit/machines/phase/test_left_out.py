@@ -43,12 +43,7 @@ def test_nobody_is_left_out_where_nothing_could_be_measured() -> None:
 
 def test_what_is_looked_at_is_what_the_trainers_evaluate() -> None:
     site = SiteModel(replace(EVALUATES, evaluate_every_rounds=3, without_one_every=1))
-    site.start_outer()
-    site.load(0)
-    site.settle_down()
-    site.begin()
-    site.start_trainer()
-    site.settle_down()
+    site.train_from(0)
     site.said.clear()
     for _ in range(8):
         site.settle_down(until_due=True)

@@ -17,12 +17,7 @@ def training_site(delay: Delay, **changes: object) -> SiteModel:
     """A site at state 0 whose trainers train phase 0."""
     settings = dataclasses.replace(PhaseSettings(delay, 4, 2, 0, save_every_rounds=0), **changes)
     site = SiteModel(settings)
-    site.start_outer()
-    site.load(0)
-    site.settle_down()
-    site.begin()
-    site.start_trainer()
-    site.settle_down()
+    site.train_from(0)
     assert site.machine.waiting_for == ""
     site.said.clear()
     return site
