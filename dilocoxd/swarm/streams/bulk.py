@@ -209,6 +209,7 @@ class _Sending:
     header: SegmentHeader
     source: Region
     is_new: bool
+    num_lanes: int
     claimed: set[int] = field(default_factory=set)
     """Pieces that a lane sends, or has sent."""
     num_bytes: int = 0
@@ -221,9 +222,11 @@ class _Sending:
         return is_free
 
     @property
-    def is_all_claimed(self) -> bool:
-        """Nothing is left for a lane whose offer was not answered yet."""
-        return self.is_new and len(self.claimed) == self.source.num_pieces
+    def is_shared_out(self) -> bool:
+        """Nothing is left for a lane whose offer was not answered yet and that sent what it may (S8): all is claimed,
+        or is the others' share. Should one of them fail, the next try sends what was its."""
+        share = self.num_lanes * EARLY_PIECES_MAX
+        return self.is_new and max(len(self.claimed), share) >= self.source.num_pieces
 
     def next_early(self, sent: Sequence[int]) -> int | None:
         """The next piece of a lane that sent these before its offer was answered, claimed; None: no more."""
@@ -261,7 +264,8 @@ class BulkSender:
         self._speeds.begin(peer)
         try:
             while not is_there:
-                sending = _Sending(peer, header, source, is_new and not failures)
+                num_lanes = max(1, min(self._lanes_max, -(-source.length // LANE_BYTES)))
+                sending = _Sending(peer, header, source, is_new and not failures, num_lanes)
                 is_there = await self._try_once(sending, is_last=failures + 1 >= attempts)
                 num_bytes += sending.num_bytes
                 if not is_there:
@@ -275,7 +279,6 @@ class BulkSender:
     async def _try_once(self, sending: _Sending, *, is_last: bool) -> bool:
         """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
         peer = sending.peer
-        num_lanes = max(1, min(self._lanes_max, -(-sending.source.length // LANE_BYTES)))
         results: list[bool | PeerError | WireError | StoreError] = []
         gate = self._lanes.to(peer)
 
@@ -289,7 +292,7 @@ class BulkSender:
                 place.leave()
 
         async with asyncio.TaskGroup() as group:
-            for number in range(num_lanes):
+            for number in range(sending.num_lanes):
                 group.create_task(lane(), name=f"bulk lane {number} to {peer}")
         if True in results:
             return True
@@ -353,7 +356,7 @@ class BulkSender:
                 while not answers and (index := sending.next_early(early)) is not None:
                     early.append(index)
                     await self._send_piece(stream, sending, index)
-                if not answers and sending.is_all_claimed:
+                if not answers and sending.is_shared_out:
                     is_finished = True
                     await written(stream)
             except (PeerError, StoreError) as error:

@@ -179,8 +179,8 @@ def launch(num_ranks: int, options: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", choices=list(LAYOUTS), nargs="+")
-    parser.add_argument("--steps", type=int, default=10, help="of a block")
-    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=5, help="of a block: turns so short that noise meets both")
+    parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--out", type=Path, default=Path(os.devnull))
     options = parser.parse_args()
     if options.worker:
