@@ -36,6 +36,7 @@ FAILED_ONCE = (
         1123016,
         1146029,
         1156858,
+        1193300,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

@@ -117,19 +117,22 @@ def resolve_locks(
     Votes of whom `is_fresh` knows, who is on probation, commit nothing by themselves (M11).
 
     `locks` has one item per ready peer; `live` are the peers whose answer is worth waiting for. Two locks that both may
-    stand come from a split network: the later attempt wins here, fork choice settles the rest.
+    stand come from a split network: the later attempt wins here, of one attempt the smaller hash once the voters of
+    both have said what they can (R13.7); fork choice settles the rest.
     """
     found = {lock.entry_hash: lock for lock in sorted_locks(locks)}
+    standing = [lock for lock in found.values() if _stands(lock, locks)]
     for lock in sorted(found.values(), key=lambda one: (-one.attempt, one.entry_hash)):
         if lock.attempt >= attempt:
             return LockDecision(False, None, (), "others vote in this attempt")
-        present = [v for v in lock.voters if v in locks]
-        held = [locked for v in present if (locked := locks[v]) is not None and locked.entry_hash == lock.entry_hash]
-        if len(held) < len(present):
+        if lock not in standing:
             continue
-        absent = sorted(v for v in lock.voters if v in live and v not in locks)
+        beside = [voter for one in standing if one.attempt == lock.attempt for voter in one.voters]
+        absent = sorted({v for v in beside if v in live and v not in locks})
         if absent:
             return LockDecision(False, None, (), f"an entry may be committed already; {', '.join(absent[:3])} must say")
+        present = [v for v in lock.voters if v in locks]
+        held = [locked for v in present if (locked := locks[v]) is not None]
         if all(map(is_fresh, lock.voters if not may_fork else present)):
             continue
         if not may_fork or any(locked.results_held for locked in held):
@@ -137,11 +140,16 @@ def resolve_locks(
     return NO_LOCK
 
 
+def _stands(lock: Lock, locks: Mapping[PeerId, Lock | None]) -> bool:
+    """Whether nobody that is ready disproves it."""
+    said = [locks[voter] for voter in lock.voters if voter in locks]
+    return all(other is not None and other.entry_hash == lock.entry_hash for other in said)
+
+
 def is_disproved(lock: HeldLock, locks: Mapping[PeerId, Lock | None]) -> bool:
     """Whether a voter that is ready, in a later attempt, without a lock on its entry proves that nobody has committed
     it (R13.1). `locks` as above."""
-    said = [locks[voter] for voter in lock.voters if voter in locks]
-    return any(other is None or other.entry_hash != lock.entry_hash for other in said)
+    return not _stands(lock.on_wire, locks)
 
 
 def sorted_locks(locks: Mapping[PeerId, Lock | None]) -> list[Lock]:

@@ -172,6 +172,16 @@ def test_later_lock_wins_over_an_earlier_one_of_a_split_network() -> None:
     assert decision.commit is not None and decision.commit.entry_hash == b"y" * 32
 
 
+def test_locks_of_one_attempt_wait_for_the_voters_of_both_and_then_the_smaller_hash_wins() -> None:
+    """R13.7: what B has committed must not be found out after something else was finished."""
+    x, y = lock(0, A, entry=b"x"), lock(0, B, C, entry=b"y")
+    decision = resolve_locks({A: x, C: y}, {A, B, C}, Attempt(1))
+    assert not decision.is_free and decision.commit is None and "B" in decision.reason
+    assert resolve_locks({A: x, B: None, C: y}, {A, B, C}, Attempt(1)).commit == x, "the other one is void"
+    assert resolve_locks({A: x, B: y, C: y}, {A, B, C}, Attempt(1)).commit == x, "both stand"
+    assert resolve_locks({A: x, C: y}, {A, C}, Attempt(1)).commit == x, "who is gone is not waited for"
+
+
 def test_relation_of_a_claimed_tip() -> None:
     heads = tuple(Digest(bytes([i]) * 32) for i in range(4))
     chain = ChainView(RUN, RoundIndex(4), heads[-1], HEAD, heads=heads)
