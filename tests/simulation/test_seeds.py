@@ -37,6 +37,7 @@ FAILED_ONCE = (
         1146029,
         1156858,
         1193300,
+        1201261,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

@@ -38,7 +38,7 @@ STANDING: Final = (
         "buffered",
         "round.height:Height.buffered",
         "Ready",
-        "we reach that height, or pass it; it claims a later one then; `Leaving`",
+        "we reach that height, or pass it; it claims a later one then; `Leaving`; Ready from further down; not live",
     ),
     StandingRow(
         "claimed",

@@ -359,6 +359,11 @@ class Height:
             self.book.joined(peer)
             self.attempt.keep(peer, proposal, now)
 
+    def forget_early(self, peers: Set[PeerId]) -> None:
+        """What these said of the next height does not count: it is not theirs any more (R17.4)."""
+        for peer in peers & self.buffered.keys() if self.buffered else ():
+            del self.buffered[peer]
+
     def arrived(self) -> Mapping[PeerId, Ready]:
         """Take out what others said about this height while we still stood at the one before. Of a height that a
         recovery skipped, or of who says since that it is further on, it is a word of before, and no news now."""

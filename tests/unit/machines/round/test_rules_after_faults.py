@@ -4,6 +4,8 @@ void. Each was broken once; schedules of the simulator found them."""
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.exchange.facts import SegmentReceived
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, SegmentKey
@@ -131,6 +133,21 @@ def test_r17_what_was_said_early_by_who_left_meanwhile_does_not_bring_it_back() 
         desk.tell(order)
     assert desk.machine.chain.height == 1
     assert C not in desk.machine.height.book.live()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_r17_what_was_said_early_does_not_outlive_the_disk_of_who_said_it(is_dead: bool) -> None:
+    """Seed 1201261: p0 left with an entry that p1 had lost: of the height behind it p1 had spoken before."""
+    desk = high_desk()
+    desk.hears(C, said_at(HIGH + 1, OTHER_HEAD))
+    assert C in desk.machine.height.buffered
+    if is_dead:
+        views = tuple(PeerView(p, p == B, True, RoundIndex(HIGH), GENESIS) for p in (B, C))
+        desk.tell(PeersChanged(views, is_training=True))
+    else:
+        desk.runs(desk.now + LIMITS.behind_grace_s + 0.1)
+        desk.hears(C, said_at(0, OTHER_HEAD))
+    assert C not in desk.machine.height.buffered
 
 
 # --- R19
