@@ -359,7 +359,7 @@ class Height:
             self.book.joined(peer)
             self.attempt.keep(peer, proposal, now)
 
-    def forget_early(self, peers: Set[PeerId]) -> None:
+    def forget_buffered(self, peers: Set[PeerId]) -> None:
         """What these said of the next height does not count: it is not theirs any more (R17.4)."""
         for peer in peers & self.buffered.keys() if self.buffered else ():
             del self.buffered[peer]

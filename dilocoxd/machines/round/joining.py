@@ -68,7 +68,7 @@ def on_ready(height: Height, peer: PeerId, ready: Ready, state: str, now: Monoto
         return Told(tuple([Send(peer, message) for message in book.reverts.recent(height.chain)]))
     if kind == BEHIND and book.tips.has_fallen_back(peer, now):
         book.fell_back(peer, ready.round, Digest(ready.parent))
-        height.forget_early({peer})  # said before it lost that
+        height.forget_buffered({peer})  # said before it lost that
     # To a peer that is still at an older round: our vote of it, and where we stand (R15).
     return Told(height.help_for(peer, ready.round)) if ready.round < height.round else None
 

@@ -205,7 +205,7 @@ class RoundMachine:
                 life.own.is_training, life.own.bandwidth = event.is_training, event.bandwidth
                 life.own.spoiled = event.spoiled if state != o.CATCHING_UP else None
                 life.book.see(event.peers, height.chain, now)
-                height.forget_early({view.peer for view in event.peers if not view.is_live})
+                height.forget_buffered({view.peer for view in event.peers if not view.is_live})
             case e.PhaseOffered():
                 life.offer(event, is_told=state in o.OPEN)
             case e.EntryPersisted() | e.EntryApplied():
@@ -254,7 +254,7 @@ class RoundMachine:
                 life.book.tips.hear(height.chain, peer, stands_at, head, now)
             case Leaving():
                 life.book.goodbye(peer, has_departed=True)
-                height.forget_early({peer})  # said before it left
+                height.forget_buffered({peer})  # said before it left
             case _:
                 assert_never(message)
         return None
