@@ -38,6 +38,7 @@ FAILED_ONCE = (
         1156858,
         1193300,
         1201261,
+        1208646,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""
