@@ -242,7 +242,7 @@ class Heard:
         """`is_over`: joining had its time in this attempt. Who committed what leads here is here (R6.5)."""
         if self.place is not None and is_over:
             said = [p for p in self.live() if (word := self.word.get(p)) and (word.height, word.head) == self.place]
-            # A liar's heartbeats put it here again and again, whatever else it says: it was waited for between its words.
+            # A liar's heartbeats put it here again and again, whatever else it says: it was waited for in between.
             beats = [peer for peer in self.live() if self.views[peer].head == self.place[1]]
             self.silent |= {peer for peer in (*self.here(), *said, *beats) if not self.has_joined(peer)}
 
