@@ -96,7 +96,7 @@ def _order(run: StoredRun, cache: Path, tell: Tell) -> SampleOrder:
     if not manifest.data.sources:
         prepared = prepare(DataConfig.from_manifest(manifest), TokenizerConfig.from_manifest(manifest), cache, tell)
         return BatchOrder(prepared, manifest.model.seq_len, seed=0, peer="")
-    if run.run_dir is None:
+    if run.run_dir is None or not run.run_dir.site_toml.is_file():
         raise ConfigError(f"{run.snapshots}: give a run directory, whose site.toml knows where the token stores are")
     sources = sources_of(manifest, load_site(run.run_dir.site_toml))
     return SourceOrder(

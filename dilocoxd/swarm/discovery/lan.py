@@ -134,9 +134,10 @@ def look(timeout_s: float) -> list[LocalRun]:
 
     try:
         zeroconf = Zeroconf(ip_version=IPVersion.V4Only)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the second without any interface
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"this machine cannot ask on its local network ({error.strerror or error}); give a link to `dilocoxd join`"
+            f"this machine cannot ask on its local network ({reason}); give a link to `dilocoxd join`"
         ) from error
     try:
         browser = ServiceBrowser(zeroconf, SERVICE, handlers=[heard])

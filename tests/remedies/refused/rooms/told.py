@@ -1,0 +1,63 @@
+"""What the rooms below the commands refuse: broken in the test, refused in these words, done as they say.
+
+Which sentences are followed is read from the tests themselves: `told(file, words)`, and the tables of `Value`.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dilocoxd.errors import ConfigError
+from tests.remedies.messages import VALUE
+
+HERE: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that is refused, and one that is as the words say."""
+
+    file: str
+    """Below the package."""
+    words: str
+    """Part of the sentence in the source; what is made there is VALUE."""
+    call: Callable[..., Any]
+    wrong: dict[str, Any]
+    right: dict[str, Any]
+
+    def follow(self) -> None:
+        with told(self.file, self.words):
+            self.call(**self.wrong)
+        self.call(**self.right)
+
+
+@contextmanager
+def told(file: str, words: str, relay: str = "") -> Iterator[None]:
+    """What is in the block is refused in these words; the test does then what they say.
+
+    `relay`: the file that repeats what another process said.
+    """
+    with pytest.raises(ConfigError) as error:
+        yield
+    where = {str(entry.path) for entry in error.traceback}
+    assert any(path.endswith(f"/dilocoxd/{relay or file}") for path in where), f"somebody else refuses: {error.value}"
+    pattern = ".*".join(map(re.escape, words.split(VALUE)))
+    assert error.value.exit_code == 78 and re.search(pattern, str(error.value)), str(error.value)
+
+
+def followed() -> dict[tuple[str, str], str]:
+    """(File, words) of all that is told here, and the test's file."""
+    found = {}
+    for path in sorted(HERE.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("told", "Value"):
+                file, words = node.args[:2]
+                assert isinstance(file, ast.Constant) and isinstance(words, ast.Constant), f"{path}:{node.lineno}"
+                found[str(file.value), str(words.value)] = path.name
+    return found
