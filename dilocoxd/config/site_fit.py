@@ -15,6 +15,8 @@ from dilocoxd.errors import ConfigError
 _CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
 """Fields of [parallel] that say how trainers cut a model."""
 _UNWATCHED: Final = "no site whose contributions do harm (alert harmful_contribution) is named"
+LOSSES_MIN: Final = 2
+"""Of batches, that a loop tells: what one contribution did is compared batch by batch."""
 OUTER_PARTS_MAX: Final = 64
 """Of a site, on all its machines; wire/placement.py has it too, for it lies above (a test compares them)."""
 
@@ -61,16 +63,17 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
     return [*found, *_stages_on_nodes_problems(manifest, site), *_outer_parts_problems(site)]
 
 
-def unwatched(manifest: Manifest, site: SiteConfig) -> str:
+def unwatched(manifest: Manifest, site: SiteConfig, num_losses: int | None = 0) -> str:
     """Why this site does not measure on held-out text what contributions do, a sentence; empty: it does, or may.
 
+    `num_losses`: how many losses of batches a loop of the operator's own told; None: it was not asked yet.
     An operator must not rely on the alert harmful_contribution where nothing can raise it.
     """
     if not site.workers.without_one_every:
         return f"{_UNWATCHED} here: workers.without_one_every = 0"
     if not manifest.data.evaluate_every_rounds:
         return f"{_UNWATCHED} at any site: this run evaluates nothing (data.evaluate_every_rounds = 0)"
-    if manifest.model.kind == "external":
+    if manifest.model.kind == "external" and num_losses is not None and num_losses < LOSSES_MIN:
         return (
             f"{_UNWATCHED} here until your own loop tells losses of several batches: let the `evaluate` of"
             " dilocoxd.Site return a list"

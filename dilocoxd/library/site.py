@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from torch import nn
 
 from dilocoxd.config.manifest import Manifest, load_manifest
+from dilocoxd.config.site_fit import LOSSES_MIN
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.ipc.client import DaemonConnection, DaemonGone
@@ -35,8 +36,6 @@ from dilocoxd.wire.layout import Layout, make_layout
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
 
 RETRY_S: Final = 0.2
-BATCHES_MIN: Final = 2
-"""Whose losses are compared, to say what one contribution did to them."""
 
 
 class Site:
@@ -76,6 +75,8 @@ class Site:
         self._tokens_max = manifest.largest_inner_step
         self._module = module
         self._evaluate_loop = evaluate
+        self._is_uneven = False
+        """It told losses of other batches when it was asked again."""
         self._phase = PhaseProgress(PhaseId(0), 1)
         self._is_training = self._is_paused = self._is_waiting = self._is_due = False
         self._num_steps = 0
@@ -234,14 +235,14 @@ class Site:
         )
 
     def _on_evaluate(self, command: local_trainer.Evaluate) -> None:
-        started, loss = time.monotonic(), local_trainer.UNKNOWN
+        started, loss, num_losses = time.monotonic(), local_trainer.UNKNOWN, 0
         left_out: tuple[local_trainer.LeftOut, ...] = ()
         if self._evaluate_loop is not None:
             own, was_training = self._flat.save(), self._module.training
             self._flat.load(self._shared.anchor())
             try:
                 measured = _losses(self._evaluate_loop())
-                loss, _ = measured.mean
+                (loss, _), num_losses = measured.mean, len(measured.losses)
                 left_out = self._left_out(command.round, measured, self._evaluate_loop)
             finally:
                 self._module.train(was_training)
@@ -252,6 +253,7 @@ class Site:
                 validation_loss=loss if math.isfinite(loss) else local_trainer.UNKNOWN,
                 seconds=time.monotonic() - started,
                 left_out=left_out,
+                num_losses=0 if self._is_uneven else num_losses,
             )
         )
 
@@ -260,14 +262,15 @@ class Site:
     ) -> tuple[local_trainer.LeftOut, ...]:
         """As trainer/loop.py does it. Of a single loss nobody could say how far chance moves it."""
         place = self._shared.left_out_at(round_index)
-        if place is None or len(measured.losses) < BATCHES_MIN:
+        if place is None or len(measured.losses) < LOSSES_MIN:
             return ()
         self._flat.load(self._shared.anchor(), self._shared.left_out())
         if place != self._shared.left_out_at(round_index):
             return ()  # the outer worker has begun with the next entry while we read
         self.alive("evaluate")
         without = _losses(evaluate())
-        return compared(place, [measured], [without]) if len(without.losses) == len(measured.losses) else ()
+        self._is_uneven = len(without.losses) != len(measured.losses)
+        return () if self._is_uneven else compared(place, [measured], [without])
 
     def _on_pause(self, _: local_trainer.Pause) -> None:
         self._is_paused = True

@@ -111,8 +111,8 @@ class Journal:
         self.inner_losses = Curve()
         self.validation_losses = Curve()
         self.validation_by_source: dict[str, float] = {}
-        self.has_looked = False
-        """What one contribution did to the validation loss was measured since the daemon started."""
+        self.losses_told: int | None = None
+        """By a loop of the operator's own, of how many batches; None: it has told none since the daemon started."""
         self.spans: deque[OwnSpan] = deque(maxlen=SPANS_KEPT)
         self.alerts: OrderedDict[str, StandingAlert] = OrderedDict()
         self.others = OthersTimeline()

@@ -10,6 +10,7 @@ from dilocoxd.daemon.site.interface import (
     AnchorAdopted,
     ContributionLeftOut,
     LoopLagged,
+    LossesTold,
     SiteEvent,
     StepReported,
     WorkerChanged,
@@ -86,8 +87,8 @@ class SiteHistory:
             ):
                 self._keep_loss(event)
                 self._events.emit(event)
-            case ContributionLeftOut(round_index, measured):
-                self._measured(round_index, measured)
+            case ContributionLeftOut() | LossesTold():
+                self._evaluated(event)
             case WorkerChanged():
                 self._worker(event)
             case LoopLagged(seconds, doing):
@@ -139,9 +140,14 @@ class SiteHistory:
         else:
             self._events.emit(catalogue.AlertCleared(code=code))
 
+    def _evaluated(self, event: ContributionLeftOut | LossesTold) -> None:
+        if isinstance(event, LossesTold):
+            self._journal.losses_told = event.number
+        else:
+            self._measured(event.round, event.measured)
+
     def _measured(self, round_index: int, measured: LeftOut) -> None:
         """State `round_index` is that after the entry of the round before."""
-        self._journal.has_looked = True
         contributors = self._journal.row(round_index - 1).contributors
         if measured.place >= len(contributors):
             return  # the entry was taken back meanwhile

@@ -149,7 +149,7 @@ class StatusReader:
             samples=samples_of(sources.ledger.reading.leases),
             voted_twice=voted_twice_of(chain, sources.who.names.of),
             nodes=site.nodes,
-            unwatched="" if journal.has_looked else unwatched(sources.opened.manifest, sources.opened.config),
+            unwatched=unwatched(sources.opened.manifest, sources.opened.config, journal.losses_told),
         )
 
     def _losses(self) -> Losses:

@@ -169,6 +169,13 @@ class ContributionLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class LossesTold:
+    """So many losses of batches a loop of the operator's own told when it was asked to evaluate."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerChanged:
     """A worker was started, lost or stopped; `reason` is for the operator."""
 
@@ -212,6 +219,7 @@ SiteEvent = (
     | StepReported
     | AnchorAdopted
     | ContributionLeftOut
+    | LossesTold
     | WorkerChanged
     | LoopLagged
     | Shown

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dilocoxd.daemon.site.interface import AnchorAdopted, ContributionLeftOut, SiteEvent, StepReported
+from dilocoxd.daemon.site.interface import AnchorAdopted, ContributionLeftOut, LossesTold, SiteEvent, StepReported
 from dilocoxd.daemon.site.profiling import Profiling
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase.state import PhaseState
@@ -70,6 +70,7 @@ class SiteProgress:
         if event is not None:
             yield event
         if isinstance(message, local_trainer.Evaluated):
+            yield LossesTold(message.num_losses)
             yield from (ContributionLeftOut(message.round, measured) for measured in message.left_out)
 
     def take(self, message: TrainerMessage) -> SiteEvent | None:

@@ -206,6 +206,9 @@ class Evaluated:
     by_source: tuple[SourceLoss, ...] = ()
     """Of a run on token stores."""
     left_out: Annotated[tuple[LeftOut, ...], Length(0, 1)] = ()
+    num_losses: Uint = 0
+    """Losses of batches that a loop of somebody's own told; 0 from any other trainer, and where they are of other
+    batches each time, so that nothing can be compared."""
 
 
 @dataclass(frozen=True, slots=True)

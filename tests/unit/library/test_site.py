@@ -17,6 +17,7 @@ from dilocoxd.cli.model.origin import Origin
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import LOSSES_MIN
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.store.rundir import RunDir, create_run_dir
@@ -153,6 +154,7 @@ def test_a_loop_that_tells_losses_of_batches_says_what_one_contribution_did_to_t
     assert first.validation_loss == second.validation_loss == 18.0
     assert first.left_out == (trainer.LeftOut(1, -(6 + 3) / 4, pytest.approx(0.75)),)
     assert second.left_out == (), "of that state nothing was left out"
+    assert [one.num_losses for one in (first, second)] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,9 @@ def test_a_loop_that_tells_losses_of_batches_says_what_one_contribution_did_to_t
 def test_a_loop_that_tells_no_losses_to_compare_says_nothing(
     tmp_path: Path, told: Callable[[float, float], float | Sequence[float]]
 ) -> None:
-    assert [(one.validation_loss, one.left_out) for one in evaluated(tmp_path, told)] == [(18.0, ()), (18.0, ())]
+    found = evaluated(tmp_path, told)
+    assert [(one.validation_loss, one.left_out) for one in found] == [(18.0, ()), (18.0, ())]
+    assert all(one.num_losses < LOSSES_MIN for one in found), "the operator is told that nothing is measured"
 
 
 def test_a_loop_that_tells_no_loss_at_all_is_told_so(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
+from dilocoxd import describe
 from dilocoxd.answers.rounds import Contributor, RoundRow
+from dilocoxd.config.site import SiteConfig
+from dilocoxd.config.site_fit import unwatched
 from dilocoxd.daemon.site.interface import ContributionLeftOut, SiteEvent
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.ids import RoundIndex
@@ -14,6 +18,7 @@ from dilocoxd.telemetry.held_out_watch import LOOKS, PART, SITES_MAX, HeldOutWat
 from dilocoxd.trainer.data.held_out import BatchLosses, compared
 from dilocoxd.trainer.data.targets import NOT_TRAINED
 from dilocoxd.wire.local.trainer import Evaluated, LeftOut
+from tests.unit.library.test_describe import manifest_of
 from tests.unit.telemetry.test_loss_watch import Told
 
 HELP, NOISE = -0.01, 0.002
@@ -125,14 +130,12 @@ def test_the_alert_names_the_site_that_the_entry_names() -> None:
         names = ("Qma", "Qmb") if number % 2 else ("Qma", "Qmb", "Qmliar")
         those = (Contributor(peer=name, phase=number, inner_steps=1, tokens=1, base_round=0) for name in names)
         site.journal.keep(RoundRow(round=number, contributors=tuple(those)))
-    assert not site.journal.has_looked
     for state in (1, 2, 3, 4):
         told_by(site.history.note, state, 0, HELP)
     told_by(site.history.note, 2, 2, 1.0)  # entry 1 has two contributions: it was taken back and made anew meanwhile
     for state in (1, 3, 5):
         assert not site.book.stands("harmful_contribution")
         told_by(site.history.note, state, 2, 0.25)
-    assert site.journal.has_looked, "an operator may rely on it"
     text = site.journal.alerts["harmful_contribution"].text
     assert text == "Qmliar: added 0.25 to the validation loss in entry 4"
     assert events.count("contribution.measured") == 7
@@ -143,4 +146,21 @@ def test_what_a_trainer_measured_of_one_contribution_comes_after_the_loss() -> N
     seen: list[SiteEvent] = []
     told_by(seen.append, 7, 1, 0.5)
     assert isinstance(seen[-1], ContributionLeftOut)
-    assert (len(seen), seen[-1].round, seen[-1].measured.place) == (2, 7, 1)
+    assert (len(seen), seen[-1].round, seen[-1].measured.place) == (3, 7, 1)
+
+
+def test_a_loop_of_ones_own_is_unwatched_once_it_has_told_too_few_losses(tmp_path: Path) -> None:
+    """The status said so from the start to the first look, hours later, of a loop that does all that it should."""
+    describe(torch.nn.Linear(2, 3), tmp_path)
+    manifest, site = manifest_of(tmp_path), Told()
+
+    def says() -> str:
+        return unwatched(manifest, SiteConfig(), site.journal.losses_told)
+
+    assert says() == "", "nobody knows yet"
+    for number, is_unwatched in ((1, True), (2, False), (0, True)):
+        for event in SiteProgress().told_by(Evaluated(RoundIndex(1), 3.0, 0.1, (), (), number)):
+            site.history.note(event)
+        assert bool(says()) == is_unwatched
+    assert "let the `evaluate` of dilocoxd.Site return a list" in says()
+    assert unwatched(manifest, SiteConfig()), "before the start it is a warning"
