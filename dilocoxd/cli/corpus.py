@@ -3,14 +3,13 @@
 numpy and tokenizers are never loaded here: `python -m dilocoxd.trainer.prepare` does the work in a process of its own.
 """
 
-import fcntl
 import functools
 import json
 import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
 
 if TYPE_CHECKING:
-    from dilocoxd.swarm.discovery.bootstrap import Access
+    pass
 
 TEXT_PREFIX = "text:"
 NAMES = ("english", "gcide", "python-doc", "linux-doc", "stdlib")
@@ -215,7 +214,7 @@ def require_there(manifest: Manifest, site: SiteConfig) -> None:
     if manifest.model.kind == "external":
         return
     if manifest.data.sources:
-        _have_stores(manifest, site)
+        have_stores(manifest, site)
         return
     path = site.paths.corpora.get(manifest.data.corpus)
     cache = chosen_cache_dir(site.paths.cache)
@@ -247,7 +246,7 @@ def with_text_hashes(manifest: Manifest, site: SiteConfig, tokenizer: str = "") 
     is_fixed = bool(manifest.data.sha256 and manifest.tokenizer.sha256)
     if is_fixed or manifest.data.sources or manifest.model.kind == "external":
         return manifest
-    found, problem = _prepare(manifest, site, *(("--tokenizer", tokenizer) if tokenizer else ()))
+    found, problem = prepare_text(manifest, site, *(("--tokenizer", tokenizer) if tokenizer else ()))
     if problem:
         raise ConfigError(problem)
     _require_enough_text(manifest, int(found["num_train_tokens"]), int(found["num_validation_tokens"]))
@@ -262,46 +261,8 @@ def with_own_text_hashes(manifest: Manifest, site: SiteConfig, tokenizer: str = 
     return with_text_hashes(manifest, site, tokenizer) if is_own else manifest
 
 
-def have_text(manifest: Manifest, site: SiteConfig, access: "Access") -> None:
-    """See that a fetched run's text or stores are here: in the cache, made here, or from a peer. Raises ConfigError."""
-    if manifest.model.kind == "external":
-        return  # what its loop reads is its own affair
-    if manifest.data.sources:
-        require_names(manifest, site.paths.corpora)
-        _have_stores(manifest, site)
-    else:
-        _have_corpus(manifest, site, access)
-
-
-def _have_corpus(manifest: Manifest, site: SiteConfig, access: "Access") -> None:
-    corpus, path = manifest.data.corpus, site.paths.corpora.get(manifest.data.corpus)
-    cache = chosen_cache_dir(site.paths.cache)
-    if is_path(corpus):
-        raise ConfigError(
-            f"the run names its text by a path of its founder, {corpus!r}, and a path from somebody else is never read:"
-            " make the run anew with --data NAME=PATH"
-        )
-    require_names(manifest, site.paths.corpora)
-    is_pinned = bool(manifest.data.sha256 and manifest.tokenizer.sha256)
-    if find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
-        return
-    if path is None and corpus in NAMES and not is_pinned:
-        return  # nothing says what it must be: the trainers make what this machine gives
-    problem = ""
-    if manifest.tokenizer.kind != "files" and (path is not None or corpus in NAMES):
-        _, problem = _prepare(manifest, site)
-        if not problem:
-            return
-        if path is not None or not site.paths.corpus_bytes_max:
-            raise ConfigError(problem)
-    if not is_pinned or not site.paths.corpus_bytes_max:
-        raise ConfigError(f"the run's text {corpus!r} is not on this machine: give it with --data {corpus}=PATH")
-    if problem:
-        tell(f"text: cannot be made here ({problem}); asking a peer for it")
-    _fetch(manifest, site, cache, access)
-
-
-def _have_stores(manifest: Manifest, site: SiteConfig) -> None:
+def have_stores(manifest: Manifest, site: SiteConfig) -> None:
+    """See that a known run's stores are here, and the run's. Raises ConfigError."""
     counts: dict[str, tuple[int, int]] = {}
     sources = sources_here(manifest, site)
     for source in sources:
@@ -348,23 +309,7 @@ def _same_store(source: SourceSection, path: str, vocab_size: int) -> SourceSect
     return found
 
 
-def _fetch(manifest: Manifest, site: SiteConfig, cache: Path, access: "Access") -> None:
-    from dilocoxd.swarm.discovery.corpus import fetch_corpus
-
-    folder = cache / "data" / f".fetch-{manifest.data.sha256[:16]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another site of this machine may fetch the same text
-        if find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
-            return
-        said = replace(access, tell=_say)
-        fetch_corpus(said, manifest, folder, bytes_max=site.paths.corpus_bytes_max)
-        _, problem = _prepare(manifest, site, "--accept", str(folder))
-    if problem:
-        raise ConfigError(problem)
-
-
-def _prepare(manifest: Manifest, site: SiteConfig, *more: str) -> tuple[dict[str, str], str]:
+def prepare_text(manifest: Manifest, site: SiteConfig, *more: str) -> tuple[dict[str, str], str]:
     """(what was found, why it failed or empty)."""
     with tempfile.TemporaryDirectory(prefix="dilocoxd-start-") as folder:
         run_toml = Path(folder) / "run.toml"
@@ -376,7 +321,8 @@ def _prepare(manifest: Manifest, site: SiteConfig, *more: str) -> tuple[dict[str
         return _run(command)
 
 
-def _say(text: str) -> None:
+def say_text(text: str) -> None:
+    """One line of what is done with the text."""
     tell(f"text: {text}")
 
 
@@ -385,7 +331,7 @@ def _run(command: list[str]) -> tuple[dict[str, str], str]:
         assert process.stdout is not None
         assert process.stderr is not None
         last = ""
-        with StepAnnouncer(_say, "looking for the training text") as steps:
+        with StepAnnouncer(say_text, "looking for the training text") as steps:
             for line in process.stderr:
                 last = line.strip() or last
                 if not last.startswith("error: "):

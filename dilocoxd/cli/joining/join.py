@@ -17,9 +17,10 @@ from dilocoxd.cli.commands import (
     with_known_texts,
 )
 from dilocoxd.cli.configuration.keeping import keep
-from dilocoxd.cli.corpus import have_text, named_paths
+from dilocoxd.cli.corpus import named_paths
 from dilocoxd.cli.joining.nearby import show_local_runs
 from dilocoxd.cli.joining.newcomer import Newcomer, Target, newcomer, read_target
+from dilocoxd.cli.joining.text import have_text, require_given
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
@@ -76,16 +77,26 @@ def join(
         with StepAnnouncer(lambda text: click.echo(text, err=True), f"asking {asked_at(target)} for the run"):
             manifest = fetched_manifest(who, timeout_s)
 
-        def pin(site: SiteConfig) -> None:
+        near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
+        # What the operator gave is looked at before anybody is asked, and what is large is fetched afterwards.
+        is_asked_first = not (near / "run.toml").exists() and own_files is None and not manifest.lora.rank
+
+        def look(site: SiteConfig) -> None:
+            check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
+            require_given(manifest, site)
             if who.directory is None:
                 show_and_ask(manifest, site, who, is_asked=not yes)
-            check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
+
+        def pin(site: SiteConfig) -> None:
+            if not is_asked_first:
+                look(site)
             have_text(manifest, site, access)
 
-        near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
         tables = with_known_texts(tables, given, near / "site.toml")
         if manifest.lora.rank and own_files is not None:
             tables.setdefault("paths", {})["base"] = str(own_files.absolute())
+        if is_asked_first:
+            look(in_force(validated(SiteConfig, tables, source="options")))
         with (
             joined_first_state(manifest, own_files, near, access) as first,
             joined_tokenizer(manifest, near, access) as tokenizer,

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from dilocoxd.cli.joining import nearby
+from dilocoxd.cli.joining import join, nearby
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import Digest
 from dilocoxd.wire.join_link import JoinLink, read_link
@@ -94,6 +94,21 @@ def tell_names(a: SiteProcess, b: SiteProcess) -> None:
     known = lambda: peer in [one["peer_id"] for one in a.get("/v1/members") or []]  # noqa: E731
     wait_until(known, "b to be a member", PATIENCE_S, a.describe)
     invoke("evict", Path("a.id.said").read_text(), "a")
+
+
+def test_what_was_given_is_looked_at_before_anybody_is_asked(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked whether to join, and said then that the text is none of the run's."""
+    monkeypatch.chdir(live)
+    asked: list[str] = []
+    monkeypatch.setattr(join, "show_and_ask", lambda manifest, *_, **__: asked.append(manifest.run_id))
+    Path("text.txt").write_text("words of somebody's own\n" * 100)
+    link = "join @a.link --no-run --host 127.0.0.1 --port 0 --api-port 0 --dir asked"
+    with pytest.raises(ConfigError, match="is no text of this run"):
+        do(f"{link} --data other=text.txt", monkeypatch)
+    assert not asked and not Path("asked").exists()
+    do(link, monkeypatch)
+    assert len(asked) == 1
+    shutil.rmtree("asked")
 
 
 @pytest.mark.parametrize("row", LIVE_ROWS, ids=[f"{row.file}-{row.words}" for row in LIVE_ROWS])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.commands import new_manifest
-from dilocoxd.cli.corpus import _prepare
+from dilocoxd.cli.corpus import prepare_text
 from dilocoxd.cli.model.first_state import _work
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
@@ -31,4 +31,4 @@ def test_what_broke_a_preparation_is_told(
     with pytest.raises(ConfigError) as caught:
         _work(manifest, [], tmp_path)
     assert str(caught.value) == f"preparing the model failed: {cause}"
-    assert _prepare(manifest, SiteConfig()) == ({}, f"preparing the text failed: {cause}")
+    assert prepare_text(manifest, SiteConfig()) == ({}, f"preparing the text failed: {cause}")

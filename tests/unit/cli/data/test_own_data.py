@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.commands import new_manifest, own_text
-from dilocoxd.cli.corpus import have_text, name_of, named_paths
+from dilocoxd.cli.corpus import name_of, named_paths
+from dilocoxd.cli.joining.text import have_text
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig

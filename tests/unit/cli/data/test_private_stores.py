@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.commands import created_from, new_manifest, own_text
-from dilocoxd.cli.corpus import have_text
 from dilocoxd.cli.joining.join import _texts
+from dilocoxd.cli.joining.text import have_text
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from dilocoxd.cli.commands import created_from, new_manifest, own_text
 from dilocoxd.cli.corpus import (
     _read_index,
-    have_text,
     require_documents,
     require_enough,
     require_there,
     with_text_hashes,
 )
+from dilocoxd.cli.joining.text import have_text
 from dilocoxd.cli.main import cli
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
