@@ -256,15 +256,21 @@ class EntryLog:
                 if index == count - 1 and record.has_payload:
                     check_payload(path, record)
             except FileNotFoundError as error:
-                raise StoreError(_middle(index, count, f"{path} is missing")) from error
+                raise StoreError(self._middle(index, count, f"{path} is missing")) from error
             except StoreError as error:
                 if index < count - 1 or not isinstance(error, Corrupt):
-                    raise StoreError(_middle(index, count, str(error))) from error
+                    raise StoreError(self._middle(index, count, str(error))) from error
                 path.unlink()
                 fsync_directory(self._directory)
                 self.cut_tail = f"the last log record (entry {index}) was damaged and has been cut: {error}"
                 return
             self._hashes.append(entry_hash(record.signed.entry))
+
+    def _middle(self, index: int, count: int, why: str) -> str:
+        return (
+            f"the log is damaged at entry {index} of {count}: {why}; restore that file from a backup, or move"
+            f" {self._directory} away and start again: other sites give the log once more, while they have it"
+        )
 
     def _check_run(self, signed: SignedEntry, index: int) -> None:
         theirs = signed.entry.run_id
@@ -308,10 +314,3 @@ def _copy_payload(fd: int, offset: int, source: PayloadSource, hashes: Sequence[
             left -= count
         if digest.digest() != expected:
             raise StoreError(f"result segment {index} does not have the hash that the entry names")
-
-
-def _middle(index: int, count: int, why: str) -> str:
-    return (
-        f"the log is damaged at entry {index} of {count}: {why}; restore that file from a backup, or move the log"
-        " directory away to fetch the log from the peers again"
-    )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.cli.exit_codes import FAILED
 from dilocoxd.telemetry.alerts import kind_of
 from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
 from tests.harness.running.openings import founder
@@ -46,7 +47,33 @@ def test_the_site_in_the_minority_rebuilds_itself_and_doctors_are_compared(tmp_p
             assert_rounds_go_on(a, 3)
             wait_joint_round([a, b, odd], PATIENCE_S)
             assert told(a) == told(odd) != []
+            flip_and_follow(odd)
+            assert_same_bits(a, b, odd)
             assert [site.stop() for site in (odd, b, a)] == [0, 0, 0]
+
+
+def flip_and_follow(site: SiteProcess) -> None:
+    """A bit of an entry in the middle of its log, as a disk flips it: the daemon does not start, and both ways that it
+    names lead out. It does not cut the log by itself: what is behind the bit may be all that is left of the run."""
+    assert site.stop() == 0
+    victim = sorted((site.run_dir / "log").iterdir())[1]
+    whole = victim.read_bytes()
+    for way in ("restore that file from a backup", f"move {site.run_dir / 'log'} away and start again"):
+        victim.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+        already = len(site.log_path.read_text())
+        site.start_without_model(1.0)
+        assert site.process is not None and site.process.wait(PATIENCE_S) == FAILED
+        said = site.log_path.read_text()[already:]
+        assert "the log is damaged at entry 1 of " in said and way in said and "Traceback" not in said, said
+        if way.startswith("restore"):
+            victim.write_bytes(whole)
+            site.start_without_model(1.0)
+            site.says("peer_id")
+            assert site.stop() == 0
+    height = len(list((site.run_dir / "log").iterdir()))
+    (site.run_dir / "log").rename(site.run_dir / "log.damaged")
+    site.start_without_model(1.0)
+    site.wait_height(height, PATIENCE_S)
 
 
 def raised(site: SiteProcess, since: float) -> bool:
