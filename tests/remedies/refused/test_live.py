@@ -1,5 +1,6 @@
 """Refusals that only a running site, or a link to one, can lead to: each is done as it says, at one site for all."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,9 +9,12 @@ from typing import Final
 
 import pytest
 
+from dilocoxd.cli.doctor.findings import FINDINGS
 from dilocoxd.cli.joining import join, nearby
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import Digest
+from dilocoxd.store.rundir import open_run_dir
+from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.wire.join_link import JoinLink, read_link
 from tests.harness.running.run_directories import common_options, found_run, free_port
 from tests.harness.running.sites import SiteProcess, sites, wait_until
@@ -109,6 +113,41 @@ def test_what_was_given_is_looked_at_before_anybody_is_asked(live: Path, monkeyp
     do(link, monkeypatch)
     assert len(asked) == 1
     shutil.rmtree("asked")
+
+
+def test_one_identity_twice_and_an_address_where_nobody_is(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What whole daemons say of both, and the words of it: another identity, and a current join line."""
+    monkeypatch.chdir(live)
+    assert "run `dilocoxd identity new RUN_DIR` there, and start it again" in kind_of("identity_twice").remedy
+    assert "current join line" in FINDINGS["bootstrap"][1]
+    one, twin = (SiteProcess(name, live / name, free_port()) for name in ("one", "twin"))
+    invoke("join", Path("a.link.said").read_text(), "--no-run", *common_options(one.run_dir, one.port))
+    shutil.copytree(one.run_dir, twin.run_dir)
+    set_site(twin.run_dir, f"network.port={free_port()}", f"api.port={twin.port}")
+    with sites(one, twin):
+        for site in (one, twin):
+            site.start_without_model(PHASE_S)
+            site.says("peer_id")
+        told = lambda: [site for site in (one, twin) if "identity_twice" in str(site.status().get("alerts"))]  # noqa: E731
+        wait_until(told, "the alert", PATIENCE_S, one.describe)
+        assert twin.stop() == 0
+        assert "go on with: dilocoxd run" in invoke("identity", "new", "twin").output, "the link lets more than one in"
+        good = open_run_dir(twin.run_dir).load()[1].network.bootstrap
+        (twin.run_dir / "peers.json").unlink(missing_ok=True)
+        closed = free_port()
+        set_site(twin.run_dir, f'network.bootstrap=["127.0.0.1:{closed}"]')
+        twin.start_without_model(PHASE_S)
+        waits = lambda: f"127.0.0.1 port {closed} is closed" in twin.status().get("waiting_for", "")  # noqa: E731
+        wait_until(waits, "what it waits for", PATIENCE_S, twin.describe)
+        assert twin.status()["state"] == "joining" and "must not start a second run" in twin.status()["waiting_for"]
+        assert twin.stop() == 0
+        set_site(twin.run_dir, f"network.bootstrap={json.dumps(list(good))}")  # as `join` with that line does
+        twin.start_without_model(PHASE_S)
+        assert twin.says("peer_id") != one.says("peer_id")
+        wait_until(
+            lambda: twin.status().get("state") not in (None, "starting", "joining"), "peers", PATIENCE_S, twin.describe
+        )
+        assert "identity_twice" not in str(twin.status()["alerts"])
 
 
 @pytest.mark.parametrize("row", LIVE_ROWS, ids=[f"{row.file}-{row.words}" for row in LIVE_ROWS])
