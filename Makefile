@@ -70,6 +70,7 @@ test-guides: $(STAMP) $(EVAL)
 # for each. `make test` takes some of them.
 test-families: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --durations 20 tests/integration/models/test_families.py $(ARGS)
+	$(BIN)/python -m pytest -q -m families tests/integration/trainers/test_pipeline.py $(ARGS)
 
 # A node, its link, its disk, its agent and the head lost at every moment of a round, on three machines: 25 cells of half a
 # minute (docs/lab/benchmarks.md has their figures). `make test` takes three of them.

@@ -234,8 +234,6 @@ _OF_THE_RUN: Final = {
 
 
 _NOT_BUILT: Final = {
-    "parallel.tensor": "parallel.tensor: matrices are not cut among processes (tensor parallel); remove it, and divide"
-    " a model that is too large by parallel.shard (within layers) and parallel.pipeline (between them)",
     "nodes": "section nodes: the head does not list its machines; remove it, set cluster.stages and"
     " cluster.outer_parts, and run `dilocoxd node HEAD` on each (docs/cluster.md)",
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final
 
+from dilocoxd.config.hugging_face import parse_config
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.parallel import ParallelSection
 from dilocoxd.config.sections.sources import SourceSection, require_read
@@ -12,8 +13,13 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.tokens.files import files_of
 from dilocoxd.errors import ConfigError
 
-_CUTS: Final = ("pipeline", "shard", "replicate", "stages_per_process", "activation_checkpointing", "loss_chunk_tokens")
+_CUTS: Final = (
+    *("pipeline", "shard", "replicate", "tensor", "stages_per_process", "activation_checkpointing"),
+    "loss_chunk_tokens",
+)
 """Fields of [parallel] that say how trainers cut a model."""
+TENSOR_FAMILIES: Final = ("native", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gemma3_text")
+"""Whose blocks are one attention and one gated MLP, without anything that needs all heads or all units at once."""
 _UNWATCHED: Final = "no site whose contributions do harm (alert harmful_contribution) is named"
 LOSSES_MIN: Final = 2
 """Of batches, that a loop tells: what one contribution did is compared batch by batch."""
@@ -60,7 +66,28 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
         found.append(
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
+    found += _tensor_problems(manifest, parallel.tensor)
     return [*found, *_stages_on_nodes_problems(manifest, site), *_outer_parts_problems(site)]
+
+
+def _tensor_problems(manifest: Manifest, tensor: int) -> Iterator[str]:
+    """Whose layers several processes cannot compute together."""
+    model, text = manifest.model, f"parallel.tensor = {tensor}"
+    if tensor == 1:
+        return
+    table = parse_config(model.config) if model.kind == "hf" else model.extra
+    family = str(table["model_type"]) if model.kind == "hf" else model.kind
+    instead = "set it to 1, and divide the model by parallel.shard and parallel.pipeline"
+    if manifest.lora.rank:
+        yield f"{text}, but the matrices of this run's adapter cannot be cut among processes; {instead}"
+    if family not in TENSOR_FAMILIES:
+        yield f"{text}, but layers of {family} cannot be cut, only those of {', '.join(TENSOR_FAMILIES)}; {instead}"
+        return
+    if biased := [name for name in ("attention_bias", "mlp_bias") if table.get(name)]:
+        yield f"{text}, but the model has {biased[0]}, and such layers cannot be cut among processes; {instead}"
+    for name in ("num_heads", "num_kv_heads", "intermediate_size"):
+        if getattr(model, name) % tensor:
+            yield f"{text} does not divide model.{name} = {getattr(model, name)}; choose a divisor"
 
 
 def unwatched(manifest: Manifest, site: SiteConfig, num_losses: int | None = 0) -> str:

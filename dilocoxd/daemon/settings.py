@@ -77,7 +77,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         outer_parts=workers.outer_parts,
         node_parts=site.cluster.outer_parts,
         node_stages=site.cluster.stages,
-        stage_ranks=site.parallel.readers,
+        stage_ranks=site.parallel.in_stage,
         node_address=(site.cluster.host, site.cluster.port),
         node_key_file=site.cluster.key_file,
         trainer_modules=trainer_modules(manifest, site),
@@ -104,7 +104,8 @@ def trainer_modules(manifest: Manifest, site: SiteConfig) -> tuple[str, ...]:
     family = () if manifest.model.kind in ("native", "python") else FAMILY_MODULES
     pipeline = () if site.parallel.pipeline == 1 else (PIPELINE_MODULE,)
     shards = () if site.parallel.readers == 1 else ("torch.distributed.fsdp",)
-    return (TRAINER_MODULE, *family, *pipeline, *shards)
+    matrices = () if site.parallel.tensor == 1 else ("torch.distributed.tensor.parallel",)
+    return (TRAINER_MODULE, *family, *pipeline, *shards, *matrices)
 
 
 def listen_addresses(host: str, port: int) -> tuple[str, ...]:

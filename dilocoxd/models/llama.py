@@ -44,8 +44,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.num_kv_heads = config.num_kv_heads
+        self.is_grouped = config.num_heads != config.num_kv_heads
         self.head_dim = config.head_dim
         kv_width = config.num_kv_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
@@ -61,9 +60,11 @@ class Attention(nn.Module):
         With `mask`, bool [B, 1, T, T], each position sees what is true there; else all before it.
         """
         num_sequences, length, _ = x_BTD.shape
-        q_BHTE = self.q_proj(x_BTD).view(num_sequences, length, self.num_heads, self.head_dim).transpose(1, 2)
-        k_BKTE = self.k_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
-        v_BKTE = self.v_proj(x_BTD).view(num_sequences, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
+        # As many heads as the projections give: of tensor parallel layers those of this rank.
+        heads = (num_sequences, length, -1, self.head_dim)
+        q_BHTE = self.q_proj(x_BTD).view(heads).transpose(1, 2)
+        k_BKTE = self.k_proj(x_BTD).view(heads).transpose(1, 2)
+        v_BKTE = self.v_proj(x_BTD).view(heads).transpose(1, 2)
         q_BHTE = rotate(q_BHTE, cos_TE, sin_TE)
         k_BKTE = rotate(k_BKTE, cos_TE, sin_TE)
         if past is not None:
@@ -76,7 +77,7 @@ class Attention(nn.Module):
             v_BKTE,
             attn_mask=mask,
             is_causal=is_causal,
-            enable_gqa=self.num_heads != self.num_kv_heads,
+            enable_gqa=self.is_grouped,
         )
         out: Tensor = self.o_proj(mixed_BHTE.transpose(1, 2).reshape(num_sequences, length, -1))
         return out

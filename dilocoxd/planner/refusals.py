@@ -37,6 +37,6 @@ def _too_large(place: str, what: str, needed: int, there: int) -> Iterator[str]:
     if there and needed > there:
         yield (
             f"{what} needs about {needed / GIB:.1f} GiB, but {place} has {there / GIB:.1f} GiB; use more"
-            " parallel.pipeline or parallel.shard, activation_checkpointing = 'block', more parallel.microbatches, or a"
-            " smaller model"
+            " parallel.pipeline, parallel.shard or parallel.tensor, activation_checkpointing = 'block', more"
+            " parallel.microbatches, or a smaller model"
         )

@@ -1,14 +1,15 @@
 """The site's own inner state on disk: the optimizer's moments and the place in the data, under global names.
 
 ``<directory>/<global step>/stage-<k>-of-<n>.safetensors``; a set counts when all n files are there. Parameters are not
-in it: they come from the anchor. Each rank writes what lies on it, whole tensors or some of their rows, and says which
-rows. So a site that starts in another layout, with other stages or shards, still reads the set: each rank takes the
-rows that it holds now from whatever files have them.
+in it: they come from the anchor. Each rank writes what lies on it, whole tensors or some of their rows and columns, and
+says which. So a site that starts in another layout, with other stages or shards, still reads the set: each rank takes
+what it holds now from whatever files have it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import threading
@@ -25,28 +26,12 @@ from torch import Tensor, nn
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.store.durable import fsync_directory
-from dilocoxd.trainer.parallel.local import first_row, is_sharded, local
+from dilocoxd.trainer.parallel.local import Block, block_of, local
 
 _KEEP: Final = 2
-_META_KEY, _ROWS_KEY = _META_KEYS = ("dilocoxd", "first_rows")
+_META_KEY, _ROWS_KEY, _COLUMNS_KEY = _META_KEYS = ("dilocoxd", "first_rows", "first_columns")
 _ADAMW_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 _MUON_MOMENTS: Final = ("momentum_buffer",)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows [first, first + rows) of a tensor."""
-
-    whole: tuple[int, ...]
-    """Shape of the tensor."""
-    first: int = 0
-    rows: int | None = None
-    """None: all of them."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of these rows."""
-        return self.whole if self.rows is None else (self.rows, *self.whole[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +73,18 @@ class CheckpointWriter:
         directory: Path,
         progress: Progress,
         moments: Mapping[str, Tensor],
-        pieces: Mapping[str, Rows] = MappingProxyType({}),
+        pieces: Mapping[str, Block] = MappingProxyType({}),
     ) -> bool:
         """Start writing ``moments`` (already copies); False if the one before is not done yet.
 
-        ``pieces``: which rows they are; what it does not name is whole.
+        ``pieces``: which rows and columns they are; what it does not name is whole.
         """
         if self.is_busy:
             return False
-        first = {key: pieces[key].first for key in moments if key in pieces}
-        meta = json.dumps(asdict(progress)), json.dumps(first)
+        named = {key: pieces[key] for key in moments if key in pieces}
+        rows = {key: piece.first_row for key, piece in named.items()}
+        columns = {key: piece.first_column for key, piece in named.items() if piece.columns < piece.width}
+        meta = json.dumps(asdict(progress)), json.dumps(rows), json.dumps(columns)
         arguments = (directory, progress, dict(moments), meta)
         self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
         self._thread.start()
@@ -108,7 +95,7 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
 
-    def _write(self, directory: Path, progress: Progress, moments: dict[str, Tensor], meta: tuple[str, str]) -> None:
+    def _write(self, directory: Path, progress: Progress, moments: dict[str, Tensor], meta: tuple[str, ...]) -> None:
         try:
             folder = directory / f"{progress.global_step:012d}"
             folder.mkdir(parents=True, exist_ok=True)
@@ -133,8 +120,8 @@ def newest_complete(directory: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
-def read_moments(folder: Path, pieces: Mapping[str, Rows]) -> tuple[Progress, dict[str, Tensor]] | None:
-    """Progress and the rows that ``pieces`` (`moment_pieces`) names; None if the set does not fit or is damaged.
+def read_moments(folder: Path, pieces: Mapping[str, Block]) -> tuple[Progress, dict[str, Tensor]] | None:
+    """Progress and what ``pieces`` (`moment_pieces`) names; None if the set does not fit or is damaged.
 
     A set of another inner optimizer does not fit: it has other moments.
     """
@@ -145,7 +132,7 @@ def read_moments(folder: Path, pieces: Mapping[str, Rows]) -> tuple[Progress, di
     return None
 
 
-def _read_set(paths: Iterable[Path], pieces: Mapping[str, Rows]) -> tuple[Progress, dict[str, Tensor]] | None:
+def _read_set(paths: Iterable[Path], pieces: Mapping[str, Block]) -> tuple[Progress, dict[str, Tensor]] | None:
     gathered = {key: _Gathered(piece) for key, piece in pieces.items()}
     progress: Progress | None = None
     try:
@@ -153,9 +140,9 @@ def _read_set(paths: Iterable[Path], pieces: Mapping[str, Rows]) -> tuple[Progre
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata()
                 progress = Progress(**json.loads(meta[_META_KEY]))
-                first_rows = json.loads(meta.get(_ROWS_KEY, "{}"))
+                rows, columns = (json.loads(meta.get(name, "{}")) for name in (_ROWS_KEY, _COLUMNS_KEY))
                 for key in gathered.keys() & set(file.keys()):
-                    gathered[key].take(file.get_slice(key), int(first_rows.get(key, 0)))
+                    gathered[key].take(file.get_slice(key), int(rows.get(key, 0)), columns.get(key))
     except (OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError):
         return None
     if progress is None or not all(one.is_complete for one in gathered.values()):
@@ -164,35 +151,48 @@ def _read_set(paths: Iterable[Path], pieces: Mapping[str, Rows]) -> tuple[Progre
 
 
 class _Gathered:
-    """Rows of one tensor, put together from files."""
+    """A block of one tensor, put together from files."""
 
-    def __init__(self, piece: Rows) -> None:
-        self.values = torch.empty(piece.shape)
-        self._wanted = piece
-        self._num_rows = self._num_read = 0
+    def __init__(self, wanted: Block) -> None:
+        self.values = torch.empty(wanted.shape)
+        self._wanted = wanted
+        self._num_saved = self._num_read = 0
 
-    def take(self, saved: Any, first_saved: int) -> None:
-        """What of `saved` (a slice of safetensors), the rows from `first_saved` on, we want. Raises ValueError."""
-        shape = tuple(saved.get_shape())
-        if shape[1:] != self._wanted.whole[1:] or len(shape) != len(self._wanted.whole):
-            raise ValueError(f"saved {shape}, wanted {self._wanted.whole}")
+    def take(self, saved: Any, first_row: int, first_column: int | None) -> None:
+        """What of `saved` (a slice of safetensors) we want. It begins at this row, and holds whole rows if there is no
+        first column. Raises ValueError."""
+        shape, wanted = tuple(saved.get_shape()), self._wanted
+        has_columns = first_column is not None and len(shape) == 2
+        if len(shape) != len(wanted.whole) or (shape[1:] != wanted.whole[1:] and not has_columns):
+            raise ValueError(f"saved {shape}, wanted {wanted.whole}")
+        self._num_saved += math.prod(shape)
         if not shape:
             self.values.copy_(saved[...])
-            self._num_rows = 1
+            self._num_read = 1
             return
-        self._num_rows += shape[0]
-        begin, rows = self._wanted.first, self.values.shape[0]
-        first, last = max(begin, first_saved), min(begin + rows, first_saved + shape[0])
-        if first < last:
-            self.values[first - begin : last - begin] = saved[first - first_saved : last - first_saved]
-            self._num_read += last - first
+        rows = _common(wanted.first_row, wanted.rows, first_row, shape[0])
+        if rows is None:
+            return
+        here: tuple[slice, ...] = (rows[0],)
+        there: tuple[slice, ...] = (rows[1],)
+        if has_columns or wanted.columns < wanted.width:
+            columns = _common(wanted.first_column, wanted.columns, first_column or 0, shape[1])
+            if columns is None:
+                return
+            here, there = (*here, columns[0]), (*there, columns[1])
+        self.values[here] = saved[there]
+        self._num_read += self.values[here].numel()
 
     @property
     def is_complete(self) -> bool:
-        """Whether the files have the whole tensor, and we all of our rows."""
-        if not self._wanted.whole:
-            return self._num_rows == 1
-        return self._num_rows == self._wanted.whole[0] and self._num_read == self.values.shape[0]
+        """Whether the files have the whole tensor, and we all of ours."""
+        return self._num_saved == math.prod(self._wanted.whole) and self._num_read == self.values.numel()
+
+
+def _common(first: int, count: int, other: int, other_count: int) -> tuple[slice, slice] | None:
+    """What two stretches have in common, as places in each; None: nothing."""
+    start, stop = max(first, other), min(first + count, other + other_count)
+    return (slice(start - first, stop - first), slice(start - other, stop - other)) if start < stop else None
 
 
 def copy_moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
@@ -207,18 +207,11 @@ def copy_moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.P
     return {key: value for key, value in copies.items() if value.numel()}
 
 
-def moment_pieces(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Rows]:
-    """Names and rows of what `copy_moments` gives."""
+def moment_pieces(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Block]:
+    """Names and places of what `copy_moments` gives."""
     return {
-        f"{name}.{moment}": _piece(param) for name, param in parameters.items() for moment in _moments_of(optimizer)
+        f"{name}.{moment}": block_of(param) for name, param in parameters.items() for moment in _moments_of(optimizer)
     }
-
-
-def _piece(parameter: nn.Parameter) -> Rows:
-    whole = tuple(parameter.shape)
-    if not is_sharded(parameter):
-        return Rows(whole)
-    return Rows(whole, first_row(parameter), local(parameter).shape[0])
 
 
 def _moments_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:

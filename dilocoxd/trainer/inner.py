@@ -13,7 +13,6 @@ from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.checkpoint import (
     CheckpointWriter,
     Progress,
-    Rows,
     copy_moments,
     load_moments,
     moment_pieces,
@@ -27,6 +26,7 @@ from dilocoxd.trainer.optimizer import (
     gradient_squares,
     scale_gradients,
 )
+from dilocoxd.trainer.parallel.local import Block, is_cut_by_tensor
 from dilocoxd.trainer.pipeline import Pipeline
 
 
@@ -38,11 +38,14 @@ class InnerTraining:
         self.pipeline = pipeline
         self.progress = Progress()
         place = pipeline.place
-        self.checkpoints = CheckpointWriter(place.stage_rank * place.shard + place.part, place.pipeline * place.shard)
+        number = (place.stage_rank * place.shard + place.part) * place.tensor + place.slice
+        self.checkpoints = CheckpointWriter(number, place.pipeline * place.shard * place.tensor)
         self._config = config
         self._save_every = save_every
         self._named = {name: param for name, param in pipeline.parameters() if param.requires_grad}
         self._params = list(self._named.values())
+        self._counted = [param for param in self._params if not place.slice or is_cut_by_tensor(param)]
+        """What no other rank of this replica counts, or writes, for us."""
         self._optimizer = InnerOptimizer(self._named, config)
         self.rate: float | None = None
         """Learning rate of the newest update."""
@@ -54,7 +57,7 @@ class InnerTraining:
         loss = self.pipeline.train_step(ids_BT, targets_BT)
         # Each replica holds all gradients. One wait for the device in a step, here.
         with self.pipeline.clock.computing():
-            squares = gradient_squares(self._params).to(loss.device) / self.pipeline.config.replicate
+            squares = gradient_squares(self._counted).to(loss.device) / self.pipeline.config.replicate
         share, sum_of_squares = torch.stack((loss.double(), squares)).tolist()
         self.computed_s = self.pipeline.clock.read()
         return share, sum_of_squares
@@ -96,7 +99,10 @@ class InnerTraining:
         self.progress = replace(self.progress, own_position=own_position)
         if self.progress.optimizer_step == 0 or self.checkpoints.is_busy or self.pipeline.place.copy:
             return
-        moments = {key: value for part in self._optimizer.parts for key, value in copy_moments(*part).items()}
+        counted = set(self._counted)
+        moments: dict[str, Tensor] = {}
+        for optimizer, named in self._optimizer.parts:
+            moments |= copy_moments(optimizer, {name: param for name, param in named.items() if param in counted})
         self.checkpoints.write(directory, self.progress, moments, self.pieces())
 
     def restore(self, directory: Path, channel: CommandChannel) -> bool:
@@ -114,6 +120,6 @@ class InnerTraining:
             load_moments(*part, moments, self.progress.optimizer_step)
         return True
 
-    def pieces(self) -> dict[str, Rows]:
-        """Which rows of which moments lie on this rank."""
+    def pieces(self) -> dict[str, Block]:
+        """Which rows and columns of which moments lie on this rank."""
         return {key: piece for part in self._optimizer.parts for key, piece in moment_pieces(*part).items()}

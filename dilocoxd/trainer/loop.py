@@ -81,7 +81,7 @@ class TrainingLoop:
         self._flat = flat
         self._order = order
         self._validation = validation
-        self._shared = shared_vectors(link, flat)
+        self._shared = shared_vectors(link, flat, training.pipeline.meet_slices)
         training.checkpoints.deliver = self._shared.deliver
         self._phase: PhaseProgress | None = None
         self._round = RoundIndex(0)
@@ -230,7 +230,7 @@ class TrainingLoop:
             raise WorkerError(f"CloseBoundary.then is {command.then!r}")
         with self._shared.phase() as phase_vector:
             self._flat.subtract_from(phase_vector)
-        if self._training.pipeline.config.replicate > 1:
+        if self._training.pipeline.config.has_copies:
             self._channel.barrier()
             self._flat.note_offered(self._shared.phase_here)
         self._flat.mark_base()

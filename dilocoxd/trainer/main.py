@@ -113,6 +113,7 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
         settings.fragments,
         settings.mix_alpha,
         is_writer=pipeline.place.copy == 0,
+        writes_whole=pipeline.place.slice == 0,
     )
     validation = validation_of(order, settings)
     while local_buffers.ANCHOR not in link.buffers or local_buffers.PHASE not in link.buffers:

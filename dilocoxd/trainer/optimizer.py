@@ -20,7 +20,7 @@ from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.schedule import cosine_rate
-from dilocoxd.trainer.parallel.local import first_row, is_sharded, local
+from dilocoxd.trainer.parallel.local import block_of, is_cut_by_tensor, is_sharded, local
 
 _EMBEDDINGS: Final = frozenset({"wte", "wpe"})
 """Parts of a name that say embedding without the word."""
@@ -91,7 +91,7 @@ class GatheringMuon(Muon):
     """The same step, to the bit, for matrices that lie in parts on several ranks.
 
     The momentum is updated where it lies; then one matrix at a time is gathered and orthogonalised on every rank, which
-    keeps the rows that it holds. torch's own step on such matrices sums in 16 bits over the ranks and ends up to 3% of
+    keeps what it holds of it. torch's own step on such matrices sums in 16 bits over the ranks and ends up to 3% of
     a step away.
     """
 
@@ -106,21 +106,23 @@ class GatheringMuon(Muon):
                 update = grad.lerp(momentum, group["momentum"]).full_tensor()
                 whole = _zeropower_via_newtonschulz(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], param.shape)
-                part, first = local(param), first_row(param)
+                part = local(param)
                 part.mul_(1 - group["lr"] * group["weight_decay"])
-                part.add_(whole[first : first + len(part)], alpha=-rate)
+                part.add_(block_of(param).of_matrix(whole), alpha=-rate)
         return None
 
 
 def make_adamw(params: Iterable[nn.Parameter], config: OptimizerConfig) -> AdamW:
     """AdamW with weight decay on matrices only; fused: one kernel per stage, which matters for small layers."""
-    wanted = list(params)
-    groups = [
-        {"params": [p for p in wanted if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in wanted if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    # What one kernel steps must lie on one mesh: of tensor parallel layers only the matrices are cut.
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for param in params:
+        groups.setdefault((param.dim() < 2, is_cut_by_tensor(param)), []).append(param)
     return AdamW(
-        [group for group in groups if group["params"]],
+        [
+            {"params": group, "weight_decay": 0.0 if is_vector else config.weight_decay}
+            for (is_vector, _), group in sorted(groups.items(), key=lambda item: item[0])
+        ],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,

@@ -45,6 +45,8 @@ class PipelineConfig:
     """Copies of all, each with its part of the batch."""
     shard: int = 1
     """Ranks that hold each stage in parts; each has its part of the batch."""
+    tensor: int = 1
+    """Ranks that compute each block together, on the same part of the batch."""
     is_checkpointed: bool = False
     """Whether blocks are computed again in the backward pass."""
     loss_chunk_tokens: int = 0
@@ -56,7 +58,8 @@ class PipelineConfig:
             raise ConfigError(
                 f"pipeline schedule {self.schedule!r} is not supported: choose one of {', '.join(SCHEDULES)}"
             )
-        for name in ("num_ranks", "stages_per_rank", "batch_sequences", "num_microbatches", "replicate", "shard"):
+        counts = ("num_ranks", "stages_per_rank", "batch_sequences", "num_microbatches", "replicate", "shard", "tensor")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"pipeline {name} is {getattr(self, name)}: it must be at least 1")
         if self.schedule == "interleaved1f1b":
@@ -87,13 +90,18 @@ class PipelineConfig:
 
     @property
     def readers(self) -> int:
-        """Ranks of each stage."""
+        """Parts of the batch at each stage."""
         return self.replicate * self.shard
 
     @property
     def world_size(self) -> int:
         """Ranks of the site."""
-        return self.num_ranks * self.readers
+        return self.num_ranks * self.readers * self.tensor
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether some parameters lie on several ranks."""
+        return self.replicate > 1 or self.tensor > 1
 
     @property
     def num_stages(self) -> int:
@@ -161,9 +169,9 @@ class Pipeline:
         self.clock = StepClock(device)
         """Of the newest `train_step`; times the work of a pipeline's stages."""
         self._document_end = document_end
-        self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard)
+        self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard, config.tensor)
         self.control = dist.new_group(backend="gloo")
-        self._mesh = SiteMesh(self.place, device) if config.readers > 1 else None
+        self._mesh = SiteMesh(self.place, device) if self.place.in_stage > 1 else None
         spans = cut_stages(model, config.num_stages)
         self._local_indices = list(range(self.place.stage_rank, config.num_stages, config.num_ranks))
         self.modules: list[StageModule] = [self._built(model, spans[index]) for index in self._local_indices]
@@ -214,6 +222,11 @@ class Pipeline:
         for module in self.modules:
             yield from module.global_parameters()
 
+    def meet_slices(self) -> None:
+        """Wait for the ranks that compute each block together with this one."""
+        if self._mesh is not None:
+            self._mesh.meet_slices()
+
     def train_step(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Gradients of the site's batch into ``.grad``; the sum of what all ranks return is its mean loss."""
         losses: list[Tensor] = []
@@ -226,7 +239,9 @@ class Pipeline:
         with self._arithmetic():
             self._schedule.step(*inputs, return_outputs=False, **targets, **self._known(ids_BT, targets_BT))
         self._tied.bring_home_gradient()
-        if not losses:
+        if self._mesh is not None:
+            self._mesh.sum_head_gradients(self.parameters())
+        if not losses or self.place.slice:
             return torch.zeros((), device=self.device)
         return torch.stack(losses).mean().detach() / self.config.readers
 
@@ -263,7 +278,7 @@ class Pipeline:
                 with self._arithmetic():
                     out = module(x, **self._known(ids_BT, targets_BT))
                 if index == self.config.num_stages - 1:
-                    if share:
+                    if share and not self.place.slice:
                         loss = mean_loss(out, targets_BT.to(self.device)).double().cpu()
                         total[num_done] += loss * share
                 else:
@@ -309,7 +324,7 @@ class Pipeline:
 
     def _make_schedule(self) -> Any:
         if self.config.num_stages == 1:
-            is_cut = self._mesh is not None
+            is_cut = self.config.readers > 1
             return Accumulation(self.modules[0], self.config.num_microbatches, self._loss, is_cut=is_cut)
         # Only here: a second of CPU time that a site of one rank does not need.
         from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B

@@ -88,6 +88,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             num_ranks=site.parallel.pipeline,
             replicate=site.parallel.replicate,
             shard=site.parallel.shard,
+            tensor=site.parallel.tensor,
             is_checkpointed=site.parallel.activation_checkpointing == "block",
             loss_chunk_tokens=site.parallel.loss_chunk_tokens,
             schedule=site.parallel.schedule,

@@ -38,6 +38,8 @@ class Slice:
     layers: int
     is_last: bool
     """Whether the head is here."""
+    matrices: int
+    """Of the trained ones those in matrices of blocks, which `parallel.tensor` divides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,15 @@ def counted(manifest: Manifest, shape: SiteShape) -> Counts:
 def _slices(manifest: Manifest, shape: SiteShape, trained: int, frozen: int) -> tuple[Slice, ...]:
     """Even ones: the plan gives the last one fewer blocks, because the head costs time."""
     count, layers = shape.stages * shape.slices_per_process, manifest.model.num_layers
-    return tuple(
-        Slice(
-            trained * (index + 1) // count - trained * index // count,
-            frozen * (index + 1) // count - frozen * index // count,
-            layers * (index + 1) // count - layers * index // count,
-            is_last=index == count - 1,
+    of_block = sum(rows * columns for rows, columns in _block_matrices(manifest).values())
+
+    def slice_of(index: int) -> Slice:
+        here, weights, blocks = (
+            total * (index + 1) // count - total * index // count for total in (trained, frozen, layers)
         )
-        for index in range(count)
-    )
+        return Slice(here, weights, blocks, index == count - 1, min(here, blocks * of_block))
+
+    return tuple(slice_of(index) for index in range(count))
 
 
 def _block_matrices(manifest: Manifest) -> dict[str, tuple[int, int]]:

@@ -77,14 +77,14 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     trainers = [sum(held[first :: shape.stages]) + sum(passing[first :: shape.stages]) for first in stages]
     here = shape.stages_here * shape.slices_per_process if shape.stages_away else len(held)
     held_here, passing_here = sum(held[:here]), sum(passing[:here])
-    of_trainers = 0 if shape.on_gpu else shape.readers * (held_here + round(HOLES * passing_here))
-    processes = shape.stages_here * shape.readers
+    of_trainers = 0 if shape.on_gpu else shape.in_stage * (held_here + round(HOLES * passing_here))
+    processes = shape.stages_here * shape.in_stage
     entries = max(PAYLOADS_KEPT, manifest.snapshot.keep * manifest.snapshot.every_rounds)
     moments = 2 * FLOAT_BYTES * numel
     return Estimate(
         outer_worker_bytes=outer_worker,
         trainer_bytes=max(trainers),
-        copies_bytes=outer_copies + (0 if shape.on_gpu else shape.readers * held_here),
+        copies_bytes=outer_copies + (0 if shape.on_gpu else shape.in_stage * held_here),
         node_bytes=DAEMON_BYTES + outer_worker + of_trainers + processes * PROCESS_BYTES,
         state_bytes=state,
         # One snapshot and one checkpoint of the trainers are written while their predecessors still exist.
@@ -96,10 +96,11 @@ def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
     """What a process keeps of a slice from step to step, and parameters and gradients that are whole for a while."""
     overlay = OVERLAY_BYTES if manifest.strategy.delay == "eager" else 0
     each = PARAMETER_BYTES[manifest.inner.optimizer] + overlay
-    held = (each * one.trained + FLOAT_BYTES * one.frozen) // shape.shard
+    trained = one.trained - one.matrices + one.matrices // shape.tensor
+    held = (each * trained + FLOAT_BYTES * one.frozen) // shape.shard
     if shape.readers == 1:
         return held
-    numel = one.trained + one.frozen
+    numel = trained + one.frozen
     # Of a stage of a pipeline all is whole for a while, else two blocks.
     whole = numel if shape.stages > 1 else min(numel, 2 * numel // max(1, one.layers))
     return held + 2 * FLOAT_BYTES * whole
@@ -111,7 +112,7 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
     microbatches = shape.microbatches or inner.microbatches
     tokens = max(1, (shape.batch_sequences or inner.batch_sequences) // shape.readers // microbatches) * model.seq_len
     in_flight = _in_flight(shape, microbatches, index)
-    block = VALUE_BYTES[inner.dtype] * _block_values(manifest)
+    block = VALUE_BYTES[inner.dtype] * _block_values(manifest, shape.tensor)
     if shape.is_checkpointed:
         of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size + block
     else:
@@ -133,12 +134,13 @@ def _in_flight(shape: SiteShape, microbatches: int, index: int) -> int:
     return min(microbatches, -(-ahead // shape.slices_per_process))
 
 
-def _block_values(manifest: Manifest) -> int:
+def _block_values(manifest: Manifest, tensor: int) -> int:
     """What the backward pass of a LLaMA-shaped block keeps for each token; the attention matrix is never stored.
 
     Two norms keep three values each for a unit of width (their input, it scaled, their output), attention its queries
-    and its result, the feed-forward part four for a unit of its own width.
+    and its result, the feed-forward part four for a unit of its own width. Of tensor parallel layers each process has
+    some of the heads and units, and the norms whole.
     """
     model = manifest.model
     kv = model.hidden_size * model.num_kv_heads // model.num_heads
-    return 8 * model.hidden_size + 2 * kv + 4 * model.intermediate_size
+    return 6 * model.hidden_size + (2 * model.hidden_size + 2 * kv + 4 * model.intermediate_size) // tensor

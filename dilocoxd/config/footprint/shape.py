@@ -22,6 +22,8 @@ class SiteShape:
     """Processes that hold each stage in parts."""
     replicate: int = 1
     """Copies of all that."""
+    tensor: int = 1
+    """Processes that compute each layer together."""
     batch_sequences: int = 0
     """Sequences of an inner step at this site; 0 is the run's number."""
     is_checkpointed: bool = False
@@ -41,13 +43,18 @@ class SiteShape:
 
     @property
     def readers(self) -> int:
-        """Processes of one stage; each has its part of the batch."""
+        """Parts of the batch, each of `tensor` processes of a stage."""
         return self.shard * self.replicate
+
+    @property
+    def in_stage(self) -> int:
+        """Processes of one stage."""
+        return self.readers * self.tensor
 
     @property
     def ranks(self) -> int:
         """Trainer processes."""
-        return self.stages * self.readers
+        return self.stages * self.in_stage
 
     @property
     def stages_here(self) -> int:
@@ -66,6 +73,7 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.stages_per_process,
         parallel.shard,
         parallel.replicate,
+        parallel.tensor,
         parallel.batch_sequences,
         parallel.activation_checkpointing == "block",
         parallel.loss_chunk_tokens,

@@ -11,7 +11,7 @@ RANKS_MAX: Final = 4096
 
 
 class ParallelSection(Section):
-    """How the model is cut inside this site, pipeline x replicate x shard processes; docs/cluster.md."""
+    """How the model is cut inside this site, pipeline x replicate x shard x tensor processes; docs/cluster.md."""
 
     pipeline: Annotated[
         int,
@@ -39,6 +39,18 @@ class ParallelSection(Section):
             "Copies of all that, each with its part of the batch; gradients are summed over them (HSDP).",
             unit="copies",
             cost="memory for each, and an all-reduce of the gradients in each step.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 1
+    tensor: Annotated[
+        int,
+        knob(
+            "Processes that compute each layer together: heads and units are divided among them, not the batch. Must"
+            " divide model.num_heads, num_kv_heads and intermediate_size.",
+            unit="processes",
+            cost="four sums of hidden states for each layer in each pass: a very fast link is needed; embedding, head"
+            " and norms are whole in each.",
             ge=1,
             le=1024,
         ),
@@ -131,8 +143,8 @@ class ParallelSection(Section):
             )
         if self.ranks > RANKS_MAX:
             raise ValueError(
-                f"parallel.pipeline x replicate x shard = {self.ranks} processes are more than {RANKS_MAX}; lower one"
-                " of them"
+                f"parallel.pipeline x replicate x shard x tensor = {self.ranks} processes are more than {RANKS_MAX};"
+                " lower one of them"
             )
         return self
 
@@ -143,13 +155,18 @@ class ParallelSection(Section):
 
     @property
     def readers(self) -> int:
-        """Processes of one stage: each computes its part of the batch."""
+        """Parts of the batch: each is computed by `tensor` processes of a stage together."""
         return self.replicate * self.shard
+
+    @property
+    def in_stage(self) -> int:
+        """Processes of one stage."""
+        return self.readers * self.tensor
 
     @property
     def ranks(self) -> int:
         """Trainer processes of the site, one GPU each."""
-        return self.pipeline * self.readers
+        return self.pipeline * self.in_stage
 
     def sequences(self, of_run: int) -> int:
         """Sequences of an inner step here, where the run says `of_run`."""

@@ -74,9 +74,11 @@ class NodeLink(DaemonConnection):
 class VectorsFromHead(SharedVectors):
     """What this rank holds of ANCHOR and PHASE comes and goes; buffers of the node are only where it lies meanwhile."""
 
-    def __init__(self, link: NodeLink, flat: FlatParameters) -> None:
+    def __init__(self, link: NodeLink, flat: FlatParameters, meet: Callable[[], None]) -> None:
+        """`meet` waits for the other ranks that share rows with us: one of them moves them."""
         super().__init__(link, flat)
         self._head = link
+        self._meet = meet
         self._is_writer = flat.is_writer
         self._places = tuple(FLOAT_BYTES * each for each in itertools.chain.from_iterable(flat.stretches()))
         self._rank = int(os.environ["RANK"])
@@ -86,6 +88,7 @@ class VectorsFromHead(SharedVectors):
     def anchor(self) -> Tensor:
         """See SharedVectors."""
         self._head.ask(lambda number: TakeBytes(number, local_buffers.ANCHOR, self._places))
+        self._meet()
         return super().anchor()
 
     def left_out_at(self, round_index: int) -> int | None:
@@ -97,6 +100,7 @@ class VectorsFromHead(SharedVectors):
     def left_out(self) -> Callable[[int, int], Tensor]:
         """See SharedVectors."""
         self._head.ask(lambda number: TakeBytes(number, local_buffers.LEFT_OUT, self._places))
+        self._meet()
         return super().left_out()
 
     def forget_left_out(self) -> None:
@@ -110,7 +114,9 @@ class VectorsFromHead(SharedVectors):
             yield self.phase_here
             return
         self._head.ask(lambda number: TakeBytes(number, local_buffers.PHASE, self._places))
+        self._meet()
         yield self.phase_here
+        self._meet()
         self._head.ask(lambda number: GiveBytes(number, local_buffers.PHASE, self._places))
 
     def checkpoints(self, directory: str) -> Path:
@@ -132,6 +138,6 @@ class VectorsFromHead(SharedVectors):
         return str(profiles_folder(self._folder) / Path(folder).name)
 
 
-def shared_vectors(link: DaemonConnection, flat: FlatParameters) -> SharedVectors:
-    """Of a rank on the head, or on a node."""
-    return VectorsFromHead(link, flat) if isinstance(link, NodeLink) else SharedVectors(link, flat)
+def shared_vectors(link: DaemonConnection, flat: FlatParameters, meet: Callable[[], None]) -> SharedVectors:
+    """Of a rank on the head, or on a node. `meet` waits for those that share rows with it."""
+    return VectorsFromHead(link, flat, meet) if isinstance(link, NodeLink) else SharedVectors(link, flat)

@@ -1,8 +1,8 @@
 """Where a rank stands in its site, and how a stage is cut among the ranks that share it.
 
-Ranks are numbered pipeline > replicate > shard, the last fastest: those of one stage are neighbours. Cutting is torch's
-fully_shard, block by block, so that one block at a time is whole. Source: arXiv 2304.11277 (FSDP), design in
-docs/cluster.md.
+Ranks are numbered pipeline > replicate > shard > tensor, the last fastest: those of one stage are neighbours. Cutting
+is torch's: first single matrices (tensor.py), then what is left of each block by fully_shard, so that one block at a
+time is whole. Source: arXiv 2304.11277 (FSDP), design in docs/cluster.md.
 """
 
 from __future__ import annotations
@@ -13,33 +13,47 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from dilocoxd.models import StageModule
+from dilocoxd.trainer.parallel.local import TENSOR
 
 
 @dataclass(frozen=True, slots=True)
 class MeshPlace:
-    """One rank of `pipeline` x `replicate` x `shard`."""
+    """One rank of `pipeline` x `replicate` x `shard` x `tensor`."""
 
     rank: int
     pipeline: int = 1
     replicate: int = 1
     shard: int = 1
+    tensor: int = 1
 
     @property
     def readers(self) -> int:
-        """Ranks of one stage; each computes a part of the batch."""
+        """Parts of the batch; each is computed by `tensor` ranks of a stage together."""
         return self.replicate * self.shard
+
+    @property
+    def in_stage(self) -> int:
+        """Ranks of one stage."""
+        return self.readers * self.tensor
 
     @property
     def stage_rank(self) -> int:
         """Place along the pipeline."""
-        return self.rank // self.readers
+        return self.rank // self.in_stage
 
     @property
     def reader(self) -> int:
         """Which part of the batch is this rank's: sequences reader, reader + readers, ..."""
-        return self.rank % self.readers
+        return self.rank % self.in_stage // self.tensor
+
+    @property
+    def slice(self) -> int:
+        """Which part of single matrices lies here. The first speaks for all that compute on the same sequences."""
+        return self.rank % self.tensor
 
     @property
     def copy(self) -> int:
@@ -57,7 +71,7 @@ class MeshPlace:
         >>> MeshPlace(3, pipeline=2, shard=2).at_stage(0)
         1
         """
-        return stage_rank * self.readers + self.reader
+        return stage_rank * self.in_stage + self.rank % self.in_stage
 
 
 class SiteMesh:
@@ -68,21 +82,48 @@ class SiteMesh:
         # Only here: a site without shards or replicas never loads DTensor, half of torch's import time again.
         from torch.distributed.device_mesh import init_device_mesh
 
-        names = ("pipeline", "replicate", "shard")
+        names = ("pipeline", "replicate", "shard", TENSOR)
         mesh: Any = init_device_mesh(
-            device.type, (place.pipeline, place.replicate, place.shard), mesh_dim_names=names
+            device.type, (place.pipeline, place.replicate, place.shard, place.tensor), mesh_dim_names=names
         )  # fmt: skip
         self.pipeline_group: Any = mesh["pipeline"].get_group()
-        self._of_stage: Any = mesh["replicate", "shard"] if place.replicate > 1 else mesh["shard"]
+        self._device = device
+        self._of_matrices: Any = mesh[TENSOR] if place.tensor > 1 else None
+        self._of_stage: Any = None
+        if place.readers > 1:
+            self._of_stage = mesh["replicate", "shard"] if place.replicate > 1 else mesh["shard"]
         # With a pipeline a stage runs its microbatches one after the other: gathered once for all of them.
         self._reshard_after_forward = None if place.pipeline == 1 else False
 
     def cut(self, stage: StageModule) -> None:
-        """Leave only this rank's part of the parameters; buffers and what is left move to the mesh's device."""
+        """Leave only this rank's part of the parameters; buffers and what is left move to the mesh's device.
+
+        Raises ConfigError if tensor parallel layers cannot be made of the stage's blocks.
+        """
+        if self._of_matrices is not None:
+            from dilocoxd.trainer.parallel.tensor import cut_matrices
+
+            for block in stage.blocks():
+                cut_matrices(block, self._of_matrices)
+        if self._of_stage is None:
+            stage.to(self._device)
+            return
         from torch.distributed.fsdp import fully_shard
 
         for module in (*stage.blocks(), stage):
             fully_shard(module, mesh=self._of_stage, reshard_after_forward=self._reshard_after_forward)
+
+    def meet_slices(self) -> None:
+        """Wait for the ranks that hold the other parts of our matrices."""
+        if self._of_matrices is not None:
+            dist.barrier(self._of_matrices.get_group())
+
+    def sum_head_gradients(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """What tensor parallel layers leave in parts of gradients becomes whole. A collective call of their ranks."""
+        if self._of_matrices is not None:
+            from dilocoxd.trainer.parallel.tensor import sum_head_gradients
+
+            sum_head_gradients(named, self._of_matrices.get_group())
 
 
 def gather_gradients_at(stage: StageModule, *, is_last: bool) -> None:

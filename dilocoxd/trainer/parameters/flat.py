@@ -1,59 +1,92 @@
 """Moves parameters between the model and the shared flat vectors (ANCHOR, PHASE), slice by slice of this rank.
 
 The buffers are float32 in canonical order (wire/layout.py). A rank touches only the slices of its own
-parameters, of sharded ones the rows that lie here: nobody ever gathers a model.
+parameters, of cut ones the rows and columns that lie here: nobody ever gathers a model.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.trainer.parallel.local import local, stretch
+from dilocoxd.trainer.parallel.local import Block, block_of, is_cut_by_tensor, local
 from dilocoxd.wire.layout import Layout
 
 PIECE: Final = 1 << 20
 """Values that are added at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter of which something lies here."""
+
+    parameter: nn.Parameter
+    start: int
+    """Of the parameter in the flat vector."""
+    block: Block
+    is_written: bool
+    """Whether this rank writes it; else another one that holds the same values does."""
+    is_moved: bool
+    """Whether this rank moves its rows between machines; else the first of those that share them does."""
+
+    @property
+    def part(self) -> Tensor:
+        """What lies here."""
+        return local(self.parameter)
+
+    @property
+    def rows(self) -> slice:
+        """Of the flat vector: all rows of which something lies here."""
+        first, stop = self.block.rows_stretch
+        return slice(self.start + first, self.start + stop)
+
+    def of(self, vector: Tensor) -> Tensor:
+        """The same part of a flat vector, sharing its memory, in its shape."""
+        return self.block.in_rows(vector[self.rows])
+
+
 class FlatParameters:
     """Local parameters and where they lie in the flat vector. ``base`` is what own progress is measured from."""
 
     def __init__(
-        self, parameters: Iterable[tuple[str, nn.Parameter]], layout: Layout, *, is_writer: bool = True
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        layout: Layout,
+        *,
+        is_writer: bool = True,
+        writes_whole: bool = True,
     ) -> None:
-        """`is_writer`: False where another rank holds the same values and writes them.
+        """`is_writer`: False where another rank holds the same values and writes them; `writes_whole`: False where that
+        is so only of what the dimension `tensor` does not cut.
 
         Raises ConfigError (by the layout) for an unknown name and WorkerError for a shape that does not fit.
         """
         self._numel = layout.numel
         self.is_writer = is_writer
-        self._held: list[tuple[nn.Parameter, int, int]] = []
+        self._held: list[Held] = []
         for name, param in parameters:
             (span,) = layout.spans([name])
             if tuple(param.shape) != layout.shape(name):
                 raise WorkerError(f"{name} has shape {tuple(param.shape)}, the layout says {layout.shape(name)}")
-            start, stop = stretch(param)
-            if start < stop:
-                self._held.append((param, span.start + start, span.start + stop))
-        self._base = [torch.zeros_like(param) for param, _, _ in self._slots]
-
-    @property
-    def _slots(self) -> list[tuple[Tensor, int, int]]:
-        """What lies here of each parameter, and its [start, stop) in the flat vector."""
-        return [(local(param), start, stop) for param, start, stop in self._held]
+            block = block_of(param)
+            if block.numel:
+                is_cut = is_cut_by_tensor(param)
+                is_moved = writes_whole or (is_cut and block.columns == block.width)
+                self._held.append(Held(param, span.start, block, is_writer and (writes_whole or is_cut), is_moved))
+        self._base = [torch.zeros_like(held.part) for held in self._held]
 
     def stretches(self) -> list[tuple[int, int]]:
-        """[start, stop) in the flat vector of all that lies here; neighbours are one."""
+        """[start, stop) in the flat vector of the rows that this rank moves between machines; neighbours are one."""
         found: list[tuple[int, int]] = []
-        for _, start, stop in sorted(self._held, key=lambda held: held[1]):
-            first = found.pop()[0] if found and found[-1][1] == start else start
-            found.append((first, stop))
+        for rows in sorted((one.rows for one in self._held if one.is_moved), key=lambda rows: rows.start):
+            first = found.pop()[0] if found and found[-1][1] == rows.start else rows.start
+            found.append((first, rows.stop))
         return found
 
     def view(self, buffer: mmap.mmap) -> Tensor:
@@ -80,9 +113,9 @@ class FlatParameters:
     @torch.no_grad()
     def replace(self, anchor: Tensor) -> None:
         """Parameters and base <- anchor."""
-        for (param, start, stop), base in zip(self._slots, self._base, strict=True):
-            param.copy_(anchor[start:stop].view(param.shape))
-            base.copy_(param)
+        for held, base in zip(self._held, self._base, strict=True):
+            held.part.copy_(held.of(anchor))
+            base.copy_(held.part)
 
     def begin(self, anchor: Tensor, num_contributors: int) -> None:
         """A phase begins from this anchor; `num_contributors` of its entry matter to eager updates only."""
@@ -94,22 +127,24 @@ class FlatParameters:
 
         With that base a second merge in the same phase keeps the same progress again (ALGORITHMS.md section 7).
         """
-        for (param, start, stop), base in zip(self._slots, self._base, strict=True):
+        for held, base in zip(self._held, self._base, strict=True):
+            param = held.part
             param.sub_(base)
-            base.copy_(anchor[start:stop].view(param.shape))
+            base.copy_(held.of(anchor))
             param.add_(base)
 
     @torch.no_grad()
     def mark_base(self) -> None:
         """Base <- parameters: a boundary was closed and training goes on from here."""
-        for (param, _, _), base in zip(self._slots, self._base, strict=True):
-            base.copy_(param)
+        for held, base in zip(self._held, self._base, strict=True):
+            base.copy_(held.part)
 
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
         """phase -= parameters in the slices that lie here: the base anchor becomes the pseudo-gradient."""
-        for param, start, stop in self._slots if self.is_writer else ():
-            phase[start:stop].sub_(param.reshape(-1).to("cpu", torch.float32))
+        for held in self._held:
+            if held.is_written:
+                held.of(phase).sub_(held.part.to("cpu", torch.float32))
 
     def note_offered(self, phase: Tensor) -> None:
         """The rank that writes our slices of `phase` has made them the pseudo-gradient."""
@@ -117,24 +152,40 @@ class FlatParameters:
     @torch.no_grad()
     def save(self) -> list[Tensor]:
         """Copies of the parameters, for `restore` after an evaluation of other ones."""
-        return [param.clone() for param, _, _ in self._slots]
+        return [held.part.clone() for held in self._held]
 
     @torch.no_grad()
     def restore(self, saved: list[Tensor]) -> None:
         """Undo `load`."""
-        for (param, _, _), copy in zip(self._slots, saved, strict=True):
-            param.copy_(copy)
+        for held, copy in zip(self._held, saved, strict=True):
+            held.part.copy_(copy)
 
     @torch.no_grad()
     def load(self, vector: Tensor, more: Callable[[int, int], Tensor] | None = None) -> None:
         """Parameters <- vector + more; the base stays. `more` makes float32 [stop - start] of its own each time."""
-        for param, start, stop in self._slots:
+        for held in self._held:
             if more is None:
-                param.copy_(vector[start:stop].view(param.shape))
+                held.part.copy_(held.of(vector))
                 continue
-            # Piece by piece, not to need a copy of the largest parameter; one that lies otherwise in memory goes whole.
-            values, step = (param.view(-1), PIECE) if param.is_contiguous() else (param, stop - start)
-            for first in range(start, stop, step):
-                last = min(first + step, stop)
-                piece = values[first - start : last - start] if values.dim() == 1 else values
-                piece.copy_(more(first, last).add_(vector[first:last]).view(piece.shape))
+            for values, block, start in _pieces(held):
+                rows = slice(start, start + block.rows * block.width)
+                values.copy_(block.in_rows(more(rows.start, rows.stop).add_(vector[rows])).view(values.shape))
+
+
+def _pieces(held: Held) -> Iterator[tuple[Tensor, Block, int]]:
+    """Of what lies here pieces that share its memory, each as a block of rows and where these begin in the flat vector.
+
+    Not to need a copy of the largest parameter; one that lies otherwise in memory goes whole.
+    """
+    part, block = held.part, held.block
+    if not part.is_contiguous():
+        yield part, block, held.rows.start
+        return
+    if block.columns == block.width:
+        # Rows may be longer than a piece, and are nothing to look at: values of one column.
+        block = Block((part.numel(),), 0, part.numel(), 0, 1)
+    values, step = part.view(block.rows, block.columns), max(1, PIECE // block.width)
+    for first in range(0, block.rows, step):
+        rows = min(step, block.rows - first)
+        piece = replace(block, first_row=first, rows=rows)
+        yield values[first : first + rows], piece, held.rows.start + first * block.width

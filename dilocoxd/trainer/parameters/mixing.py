@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dilocoxd.compress.fragments import stretch
 from dilocoxd.outer.rounding import fp32
-from dilocoxd.trainer.parameters.flat import FlatParameters
+from dilocoxd.trainer.parameters.flat import FlatParameters, Held
 from dilocoxd.wire.layout import Layout
 
 
@@ -31,8 +31,9 @@ class MixedParameters(FlatParameters):
         alpha: float,
         *,
         is_writer: bool = True,
+        writes_whole: bool = True,
     ) -> None:
-        super().__init__(parameters, layout, is_writer=is_writer)
+        super().__init__(parameters, layout, is_writer=is_writer, writes_whole=writes_whole)
         self._segments = layout.segments
         self._num_fragments = num_fragments
         self._alpha = alpha
@@ -43,27 +44,26 @@ class MixedParameters(FlatParameters):
     @torch.no_grad()
     def mix(self, anchor: Tensor, mixed_round: int | None) -> None:
         """Take `anchor`; `mixed_round`: the entry since the last one that has our contribution."""
-        for (param, start, stop), base in zip(self._slots, self._base, strict=True):
-            newest = anchor[start:stop].to(param.device)
-            theta, before = param.view(-1), base.view(-1)
-            mixed = [
-                (here, theta[here].clone()) for here in self._exchanged(start, stop, mixed_round)
-            ]  # fmt: skip
-            theta.add_(newest - before)
+        for held, base in zip(self._held, self._base, strict=True):
+            param, newest = held.part, held.of(anchor).to(base.device)
+            theta, fresh = (part.view(held.block.rows, -1) for part in (param, newest.contiguous()))
+            mixed = [(here, theta[here].clone()) for here in self._exchanged(held, mixed_round)]
+            param.add_(newest - base)
             for here, own in mixed:
-                mix_(own, newest[here], self._alpha)
+                mix_(own, fresh[here], self._alpha)
                 theta[here] = own
-            before.copy_(newest)
+            base.copy_(newest)
 
-    def _exchanged(self, start: int, stop: int, mixed_round: int | None) -> Iterator[slice]:
-        """Pieces of a parameter at [start, stop) of the flat vector that an entry moved."""
+    def _exchanged(self, held: Held, mixed_round: int | None) -> Iterator[tuple[slice, slice]]:
+        """Rows and columns of what lies here of a parameter that an entry moved."""
         if mixed_round is None:
             return
         for segment in self._segments:
             part = stretch(segment, self._num_fragments, mixed_round)
-            first, last = max(start, segment.start + part.start), min(stop, segment.start + part.stop)
+            first = max(held.rows.start, segment.start + part.start)
+            last = min(held.rows.stop, segment.start + part.stop)
             if first < last:
-                yield slice(first - start, last - start)
+                yield from held.block.within(first - held.start, last - held.start)
 
 
 def mix_(theta: Tensor, anchor: Tensor, alpha: float) -> None:

@@ -31,11 +31,12 @@ class EagerParameters(FlatParameters):
         optimizer: OuterOptimizer,
         *,
         is_writer: bool = True,
+        writes_whole: bool = True,
     ) -> None:
-        super().__init__(parameters, layout, is_writer=is_writer)
+        super().__init__(parameters, layout, is_writer=is_writer, writes_whole=writes_whole)
         self._optimizer = optimizer
         self._num_updates = 0
-        self._overlays = [torch.zeros(stop - start) for _, start, stop in self._slots]
+        self._overlays = [torch.zeros(held.block.numel) for held in self._held]
         self._states = [zero_slots(optimizer, overlay.numel()) for overlay in self._overlays]
         self._last_updates = [torch.zeros_like(overlay) for overlay in self._overlays]
         self._updates = [torch.zeros_like(overlay) for overlay in self._overlays]
@@ -50,18 +51,17 @@ class EagerParameters(FlatParameters):
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
         """phase <- (phase + overlay) - parameters: the phase began at anchor + overlay."""
-        if not self.is_writer:
-            return
-        for (_, start, stop), overlay in zip(self._slots, self._overlays, strict=True):
-            phase[start:stop].add_(overlay)
+        for held, overlay in zip(self._held, self._overlays, strict=True):
+            if held.is_written:
+                held.of(phase).add_(overlay.view(held.block.shape))
         super().subtract_from(phase)
         self.note_offered(phase)
 
     @torch.no_grad()
     def note_offered(self, phase: Tensor) -> None:
         """Remember what was offered: all replicas read what one of them wrote, so their overlays stay equal."""
-        for (_, start, stop), update in zip(self._slots, self._updates, strict=True):
-            update.copy_(phase[start:stop])
+        for held, update in zip(self._held, self._updates, strict=True):
+            update.view(held.block.shape).copy_(held.of(phase))
 
     @torch.no_grad()
     def begin(self, anchor: Tensor, num_contributors: int) -> None:
@@ -71,12 +71,12 @@ class EagerParameters(FlatParameters):
         0 if it is not known, then the overlay only coasts.
         """
         weight = fp32(1.0 / num_contributors) if num_contributors else 0.0
-        own = zip(self._slots, self._base, self._overlays, self._states, self._updates, self._last_updates, strict=True)
-        for (param, start, stop), base, overlay, state, update, last in own:
+        own = zip(self._held, self._base, self._overlays, self._states, self._updates, self._last_updates, strict=True)
+        for held, base, overlay, state, update, last in own:
             fresh = (update - last).mul_(weight)
             self._optimizer.step_(overlay, state, fresh, self._num_updates)
             if num_contributors:
                 last.copy_(update)
-            param.copy_((anchor[start:stop] + overlay).view(param.shape))
-            base.copy_(param)
+            held.part.copy_(held.of(anchor) + overlay.view(held.block.shape))
+            base.copy_(held.part)
         self._num_updates += 1

@@ -21,13 +21,14 @@ def flat_parameters(
     mix_alpha: float,
     *,
     is_writer: bool = True,
+    writes_whole: bool = True,
 ) -> FlatParameters:
     """Those of delay = eager (with its optimizer), streaming (with fragments), or any other delay.
 
-    ``is_writer``: this process writes its part of the shared buffers; of several copies one does.
+    ``is_writer``, ``writes_whole``: of what this process writes its part of the shared buffers (FlatParameters).
     """
     if eager_optimizer is not None:
-        return EagerParameters(parameters, layout, eager_optimizer, is_writer=is_writer)
+        return EagerParameters(parameters, layout, eager_optimizer, is_writer=is_writer, writes_whole=writes_whole)
     if fragments:
-        return MixedParameters(parameters, layout, fragments, mix_alpha, is_writer=is_writer)
-    return FlatParameters(parameters, layout, is_writer=is_writer)
+        return MixedParameters(parameters, layout, fragments, mix_alpha, is_writer=is_writer, writes_whole=writes_whole)
+    return FlatParameters(parameters, layout, is_writer=is_writer, writes_whole=writes_whole)

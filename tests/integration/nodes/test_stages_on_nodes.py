@@ -47,7 +47,7 @@ def site_settings(
         evaluate_every_rounds=2,
         without_one_every=1,
         num_stages=parallel.ranks,
-        stage_ranks=parallel.readers,
+        stage_ranks=parallel.in_stage,
         node_stages=int(on_nodes),
         node_parts=int(on_nodes and has_parts),
         node_address=("127.0.0.1", free_port()),
@@ -87,6 +87,7 @@ async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float], tup
         ({}, "1 to 1 of 2"),
         pytest.param({"shard": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
         pytest.param({"replicate": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
+        pytest.param({"tensor": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
         pytest.param({"tied": 1}, "1 to 1 of 2", marks=pytest.mark.slow),
     ],
 )

@@ -6,6 +6,7 @@ Environment LAYOUT_RUN: an `Order` as JSON.
 import json
 import mmap
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -24,7 +25,7 @@ from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.data.held_out import BatchLosses
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.optimizer import OptimizerConfig
-from dilocoxd.trainer.parallel.local import place_of
+from dilocoxd.trainer.parallel.local import is_cut_by_tensor, local, place_of
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.pipeline import Pipeline, PipelineConfig
 from dilocoxd.trainer.rendezvous import join
@@ -49,6 +50,7 @@ class Order:
     pipeline: int = 1
     replicate: int = 1
     shard: int = 1
+    tensor: int = 1
     kind: str = "native"
     schedule: str = "1f1b"
     per_rank: int = 1
@@ -67,7 +69,7 @@ class Order:
 
     @property
     def ranks(self) -> int:
-        return self.pipeline * self.replicate * self.shard
+        return self.pipeline * self.replicate * self.shard * self.tensor
 
     def as_text(self) -> str:
         return json.dumps(asdict(self))
@@ -126,6 +128,14 @@ def mean_of(pipeline: Pipeline, of: list[tuple[torch.Tensor, torch.Tensor]]) -> 
     return BatchLosses.of(pipeline.losses(of), of).mean[0]
 
 
+def assert_copies_are_equal(pipeline: Pipeline) -> None:
+    """What tensor parallel ranks all hold is the same on them to the bit: nothing makes it so but their arithmetic."""
+    whole = [local(param).flatten() for _, param in pipeline.parameters() if not is_cut_by_tensor(param)]
+    place, found = pipeline.place, [None] * pipeline.config.world_size
+    dist.all_gather_object(found, (place.rank // place.tensor, zlib.crc32(torch.cat(whole).numpy().tobytes())))
+    assert len(set(found)) == len(found) // place.tensor, found
+
+
 def main() -> int:
     run(Order(**json.loads(os.environ[ORDER])))
     return 0
@@ -136,12 +146,13 @@ def run(order: Order) -> None:
     join("gloo", os.environ, timeout=TIMEOUT)
     config = PipelineConfig(
         order.pipeline, order.schedule, order.per_rank, BATCH, order.microbatches, order.dtype == "bfloat16",
-        order.replicate, order.shard, order.is_checkpointed, order.loss_chunk,
+        order.replicate, order.shard, order.tensor, order.is_checkpointed, order.loss_chunk,
     )  # fmt: skip
     pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)
     layout = layout_of(order.kind)
-    flat = FlatParameters(pipeline.parameters(), layout, is_writer=pipeline.place.copy == 0)
+    place = pipeline.place
+    flat = FlatParameters(pipeline.parameters(), layout, is_writer=place.copy == 0, writes_whole=place.slice == 0)
     flat.replace(torch.load(order.weights) if order.weights else genesis(layout))
     training = InnerTraining(pipeline, replace(OPTIMIZER, kind=order.optimizer))  # type: ignore[arg-type]
     nobody: Any = None
@@ -157,6 +168,7 @@ def run(order: Order) -> None:
         losses.append(loss)
         norms.append(squares**0.5)
         training.update(squares)
+    assert_copies_are_equal(pipeline)
     evaluated = mean_of(pipeline, data[:1] * 2)
     odd = [(ids[:3], targets[:3]) for ids, targets in data[:1]]
     evaluated_odd = mean_of(pipeline, odd)

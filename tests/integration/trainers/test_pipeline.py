@@ -30,6 +30,9 @@ LOSS_TOLERANCE = 1e-5
 WEIGHT_TOLERANCE = 5e-5
 """AdamW divides by the root of the second moment: rounding of tiny gradients shows up as a part of lr = 3e-3."""
 
+TENSOR_TOLERANCE = 2e-4
+"""The same for sums over heads and units in parts: an element in ten thousand, whose gradient is nearly nothing."""
+
 MUON_TOLERANCE = 3e-4
 """Newton-Schulz runs in bfloat16: the last bit of a sum may move an element of a step of lr = 3e-3 by a part of it."""
 
@@ -110,12 +113,12 @@ def mean_loss(model: torch.nn.Module, tokens: torch.Tensor, document_end: int | 
     return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def assert_equal(found: Outcome, expected: Outcome) -> None:
+def assert_equal(found: Outcome, expected: Outcome, weights: float = WEIGHT_TOLERANCE) -> None:
     assert found.losses == pytest.approx(expected.losses, abs=LOSS_TOLERANCE)
     assert found.norms == pytest.approx(expected.norms, rel=1e-4)
     assert found.evaluated == pytest.approx(expected.evaluated, abs=1e-4)
     assert found.evaluated_odd == pytest.approx(expected.evaluated_odd, abs=1e-4)
-    assert float((found.weights - expected.weights).abs().max()) <= WEIGHT_TOLERANCE
+    assert float((found.weights - expected.weights).abs().max()) <= weights
 
 
 def test_two_stages_and_one_stage_compute_the_same(tmp_path: Path, forks: Forks) -> None:
@@ -167,7 +170,12 @@ def test_every_supported_schedule_and_family_equals_the_plain_model(
 
 
 @pytest.mark.parametrize(
-    "layout", [{"shard": 4, "microbatches": 1}, {"pipeline": 2, "replicate": 2, "microbatches": 2}]
+    "layout",
+    [
+        {"shard": 4, "microbatches": 1},
+        {"pipeline": 2, "replicate": 2, "microbatches": 2},
+        {"tensor": 2, "shard": 2, "microbatches": 2},
+    ],
 )
 def test_muon_steps_the_same_matrices_in_parts(tmp_path: Path, forks: Forks, layout: dict[str, Any]) -> None:
     one = run(forks, tmp_path / "one", optimizer="muon")
@@ -208,6 +216,39 @@ def test_every_layout_equals_the_plain_model(tmp_path: Path, forks: Forks, layou
     assert_equal(run(forks, tmp_path / "out", **layout), plain(layout.get("kind", "native")))
 
 
+TENSOR2 = {"tensor": 2, "microbatches": 2}
+MORE = pytest.mark.families
+"""Beside others that say nearly as much: `make test-families`."""
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        TENSOR2,
+        {**TENSOR2, "shard": 2},
+        {**TENSOR2, "pipeline": 2, "kind": "hf:llama tied", "is_checkpointed": True},
+        {**TENSOR2, "pipeline": 2, "schedule": "gpipe", "kind": "qwen3"},
+        {**TENSOR2, "pipeline": 2, "schedule": "interleaved1f1b", "per_rank": 2, "loss_chunk": 7, "document_end": 40},
+        pytest.param({**TENSOR2, "pipeline": 2}, marks=MORE),
+        pytest.param({**TENSOR2, "pipeline": 2, "schedule": "gpipe", "is_checkpointed": True}, marks=MORE),
+        pytest.param({**TENSOR2, "replicate": 2, "is_checkpointed": True}, marks=MORE),
+        pytest.param({**TENSOR2, "shard": 2, "is_checkpointed": True, "kind": "hf:gemma3_text"}, marks=MORE),
+        pytest.param({**TENSOR2, "shard": 2, "kind": "hf:llama tied", "loss_chunk": 7}, marks=MORE),
+        pytest.param({**TENSOR2, "shard": 2, "kind": "hf:qwen2"}, marks=MORE),
+        pytest.param({**TENSOR2, "kind": "hf:qwen3 wide heads"}, marks=MORE),
+        pytest.param({**TENSOR2, "pipeline": 2, "kind": "hf:smollm3"}, marks=MORE),
+        pytest.param({**TENSOR2, "kind": "hf:mistral window"}, marks=MORE),
+        pytest.param({**TENSOR2, "pipeline": 2, "kind": "llama"}, marks=MORE),
+    ],
+    ids=lambda layout: "-".join(f"{name}={value}" for name, value in layout.items() if name != "microbatches"),
+)
+def test_tensor_parallel_layers_equal_the_plain_model(tmp_path: Path, forks: Forks, layout: dict[str, Any]) -> None:
+    found = run(forks, tmp_path / "out", **layout)
+    expected = plain(layout.get("kind", "native"), layout.get("document_end"))
+    assert_equal(found, expected, weights=TENSOR_TOLERANCE)
+    assert float(((found.weights - expected.weights).abs() > WEIGHT_TOLERANCE).float().mean()) < 1e-4
+
+
 @pytest.mark.parametrize(
     "layout",
     [
@@ -228,7 +269,16 @@ def test_logits_of_a_few_positions_at_a_time_change_nothing(
     assert_equal(found, plain(layout.get("kind", "native"), layout.get("document_end")))
 
 
-@pytest.mark.parametrize("layout", [{"pipeline": 2}, PP2_SHARD2], ids=["pipeline", "pipeline-and-shard"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"pipeline": 2},
+        PP2_SHARD2,
+        {**TENSOR2, "pipeline": 2, "is_checkpointed": True},
+        pytest.param({**TENSOR2, "shard": 2}, marks=MORE),
+    ],
+    ids=["pipeline", "pipeline-and-shard", "pipeline-and-tensor", "tensor-and-shard"],
+)
 def test_bfloat16_stays_near_float32(tmp_path: Path, forks: Forks, layout: dict[str, Any]) -> None:
     found = run(forks, tmp_path / "out", dtype="bfloat16", **layout)
     assert found.losses == pytest.approx(plain("native").losses, abs=BFLOAT16_TOLERANCE)
@@ -240,8 +290,13 @@ def test_bfloat16_stays_near_float32(tmp_path: Path, forks: Forks, layout: dict[
         (PP2_SHARD2, {"shard": 4, "microbatches": 1}),
         (REPLICATE2_SHARD2, {"pipeline": 4}),
         ({"pipeline": 2}, PP2_SHARD2),
+        ({**TENSOR2, "shard": 2}, {"shard": 4, "microbatches": 1}),
+        (PP2_SHARD2, {**TENSOR2, "shard": 2}),
     ],
-    ids=["pipeline-and-shard-to-shard", "replicas-to-pipeline", "pipeline-to-pipeline-and-shard"],
+    ids=[
+        *("pipeline-and-shard-to-shard", "replicas-to-pipeline", "pipeline-to-pipeline-and-shard"),
+        *("tensor-and-shard-to-shard", "pipeline-and-shard-to-tensor-and-shard"),
+    ],
 )
 def test_moments_saved_in_one_layout_continue_in_another(
     tmp_path: Path, forks: Forks, saved: dict[str, Any], loaded: dict[str, Any]

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,6 +14,7 @@ from dilocoxd.cli.doctor import machine as doctor_machine
 from dilocoxd.cli.doctor.before_start import check_before_start
 from dilocoxd.cli.main import cli
 from dilocoxd.config.footprint.estimate import site_estimate
+from dilocoxd.config.hugging_face import canonical_config
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
@@ -23,6 +25,7 @@ from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.trainer.settings import threads_that_fit
 from dilocoxd.wire.placement import PARTS_MAX
 from tests.harness.running.run_directories import free_port
+from tests.unit.models.families import FAMILY_CONFIGS
 
 HUGE = {"hidden_size": 8192, "intermediate_size": 32768, "num_layers": 48}
 
@@ -140,6 +143,7 @@ def test_copies_on_the_gpu_want_no_main_memory() -> None:
         ({"microbatches": 5}, "does not divide into 5 microbatches"),
         ({"batch_sequences": 2}, "this run has 4 at every site"),
         ({"shard": 3}, "does not divide among 3 processes of a stage"),
+        ({"tensor": 4}, "does not divide model.num_heads = 2; choose a divisor"),
         ({"replicate": 2, "shard": 2, "microbatches": 3}, "of 1 sequences for each process does not divide into 3"),
     ],
 )
@@ -153,6 +157,41 @@ def test_cut_that_does_not_fit_the_model_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match=sentence):
         check_before_start(new_manifest("tiny", {}), site(**parallel), tmp_path, is_forced=True)
+
+
+TIED = canonical_config(FAMILY_CONFIGS["llama tied"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "sentence"),
+    [
+        ("llama", {}, ""),
+        ("hf", {"config": TIED}, ""),
+        ("llama", {"num_kv_heads": 1}, "does not divide model.num_kv_heads = 1"),
+        ("qwen3", {"intermediate_size": 97}, "does not divide model.intermediate_size = 97"),
+        ("llama", {"extra": {"attention_bias": True}}, "the model has attention_bias"),
+        (
+            "hf",
+            {"config": canonical_config(FAMILY_CONFIGS["gpt2"])},
+            "layers of gpt2 cannot be cut, only those of",
+        ),
+        ("hf", {"config": canonical_config(FAMILY_CONFIGS["mixtral"])}, "layers of mixtral cannot be cut"),
+        ("python", {}, "layers of python cannot be cut"),
+    ],
+)
+def test_layers_that_cannot_be_computed_together_are_refused(kind: str, fields: dict[str, Any], sentence: str) -> None:
+    plain = new_manifest("tiny", {})
+    model = plain.model.model_copy(update={"kind": kind, **fields})
+    problems = site_problems(plain.model_copy(update={"model": model}), site(tensor=2))
+    assert len(problems) == bool(sentence) and sentence in "".join(problems)
+    assert not site_problems(plain.model_copy(update={"model": model}), site())
+
+
+def test_adapter_is_not_cut_among_processes() -> None:
+    plain = new_manifest("tiny", {})
+    adapted = plain.model_copy(update={"lora": plain.lora.model_copy(update={"rank": 8})})
+    (problem,) = site_problems(adapted, site(tensor=2))
+    assert "matrices of this run's adapter cannot be cut among processes; set it to 1, and divide" in problem
 
 
 def test_site_chooses_its_batch_up_to_what_the_run_allows() -> None:

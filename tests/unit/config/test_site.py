@@ -59,6 +59,7 @@ def test_lists_come_back_as_they_were(tmp_path: Path) -> None:
             "stages = 1 and parallel.pipeline = 2 are one field",
         ),
         ("parallel", {"replicate": 8, "shard": 1024}, "= 8192 processes are more than 4096"),
+        ("parallel", {"tensor": 8, "shard": 1024}, "= 8192 processes are more than 4096"),
         ("parallel", {"stages": "2"}, "parallel.pipeline = '2' is wrong: give a whole number"),
     ],
 )
@@ -70,7 +71,6 @@ def test_wrong_site_is_refused_with_a_remedy(section: str, values: dict[str, obj
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[parallel]\ntensor = 2\n", "matrices are not cut among processes .*divide a model .*by parallel.shard"),
         (
             '[[nodes]]\nname = "n0"\n',
             "does not list its machines; .*cluster.stages and cluster.outer_parts, and run .dilocoxd node HEAD",

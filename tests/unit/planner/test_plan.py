@@ -9,7 +9,15 @@ from click.testing import CliRunner, Result
 
 from dilocoxd.cli.main import cli
 from dilocoxd.config.footprint.counts import counted
-from dilocoxd.config.footprint.estimate import DAEMON_BYTES, PROCESS_BYTES, Estimate, _in_flight, site_estimate
+from dilocoxd.config.footprint.estimate import (
+    DAEMON_BYTES,
+    PARAMETER_BYTES,
+    PROCESS_BYTES,
+    VALUE_BYTES,
+    Estimate,
+    _in_flight,
+    site_estimate,
+)
 from dilocoxd.config.footprint.shape import SiteShape, shape_of
 from dilocoxd.config.hugging_face import canonical_config
 from dilocoxd.config.loading import validated
@@ -98,7 +106,8 @@ def test_what_is_told_before_torch_is_loaded_is_what_the_plan_says(preset: str) 
 
 def test_every_cut_of_a_site_is_told_alike_by_formula_and_plan() -> None:
     manifest = run_of("small", inner={"batch_sequences": 16, "microbatches": 4})
-    for parallel in ({"pipeline": 2}, {"shard": 2}, {"replicate": 2}, {"activation_checkpointing": "block"}):
+    cuts: tuple[dict[str, object], ...] = ({"pipeline": 2}, {"shard": 2}, {"replicate": 2}, {"tensor": 2})
+    for parallel in (*cuts, {"tensor": 2, "shard": 2, "activation_checkpointing": "block"}):
         for device in ({}, {"device": "cuda", "backend": "nccl"}):
             site = validated(SiteConfig, {"parallel": {**parallel, **device}}, source="test")
             quick, exact = site_estimate(manifest, site), footprint(manifest, shape_of(manifest, site))
@@ -282,6 +291,24 @@ def test_shards_divide_what_a_trainer_holds_and_replicas_do_not() -> None:
     # Both compute a quarter of the batch and gather alike; shards hold a quarter of 24 bytes a parameter.
     assert copies.trainer_bytes - shards.trainer_bytes == pytest.approx(18 * one.parameters, rel=1e-6)
     assert copies.node_bytes > shards.node_bytes
+
+
+def test_tensor_divides_matrices_of_blocks_and_what_passes_through_them() -> None:
+    manifest = run_of("small")
+    one, two, both = (
+        footprint(manifest, SiteShape(1, 1, 2, tensor=tensor, shard=shard))
+        for tensor, shard in ((1, 1), (2, 1), (2, 2))
+    )
+    model, tokens = manifest.model, manifest.inner.batch_sequences * manifest.model.seq_len
+    kv = model.hidden_size * model.num_kv_heads // model.num_heads
+    of_block = model.hidden_size * (2 * model.hidden_size + 2 * kv + 3 * model.intermediate_size)
+    activations = (
+        VALUE_BYTES[manifest.inner.dtype] * tokens * (2 * model.hidden_size + 2 * kv + 4 * model.intermediate_size)
+    )
+    halved = model.num_layers * (PARAMETER_BYTES[manifest.inner.optimizer] * of_block + activations) / 2
+    assert one.trainer_bytes - two.trainer_bytes == pytest.approx(halved, rel=1e-6)
+    assert two.node_bytes > one.node_bytes, "norms, embedding and head are there twice"
+    assert both.trainer_bytes < two.trainer_bytes
     again = footprint(manifest, SiteShape(1, 1, 2, is_checkpointed=True))
     assert again.trainer_bytes < one.trainer_bytes
 

@@ -10,7 +10,6 @@ from torch import nn
 from dilocoxd.trainer.checkpoint import (
     CheckpointWriter,
     Progress,
-    Rows,
     copy_moments,
     load_moments,
     moment_pieces,
@@ -18,6 +17,7 @@ from dilocoxd.trainer.checkpoint import (
     read_moments,
 )
 from dilocoxd.trainer.optimizer import AdamW, InnerOptimizer, Muon, OptimizerConfig, make_adamw
+from dilocoxd.trainer.parallel.local import Block
 
 
 def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
@@ -30,8 +30,12 @@ def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
     return optimizer, named
 
 
-def adamw_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, Rows]:
-    return {f"{name}.{moment}": Rows(shape) for name, shape in shapes.items() for moment in ("exp_avg", "exp_avg_sq")}
+def adamw_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, Block]:
+    return {
+        f"{name}.{moment}": Block.whole_of(shape)
+        for name, shape in shapes.items()
+        for moment in ("exp_avg", "exp_avg_sq")
+    }
 
 
 def write(directory: Path, stage: int, num_ranks: int, progress: Progress, names: str) -> None:
@@ -148,6 +152,34 @@ def test_checkpoint_of_another_model_does_not_fit(tmp_path: Path, shapes: dict[s
     folder = newest_complete(tmp_path)
     assert folder is not None
     assert read_moments(folder, adamw_shapes(shapes)) is None
+
+
+def grid(shape: tuple[int, int], down: int, across: int) -> list[Block]:
+    """A matrix cut as ranks hold it: even parts, a last one that may be smaller."""
+    rows, columns = -(-shape[0] // down), -(-shape[1] // across)
+    return [
+        Block(shape, top, min(rows, shape[0] - top), left, min(columns, shape[1] - left))
+        for top in range(0, shape[0], rows)
+        for left in range(0, shape[1], columns)
+    ]
+
+
+@pytest.mark.parametrize("saved", [(1, 1), (3, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("wanted", [(1, 1), (4, 1), (1, 3), (3, 2)])
+def test_blocks_of_one_layout_are_put_together_from_those_of_another(
+    tmp_path: Path, saved: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    whole, blocks = torch.arange(77.0).view(7, 11), grid((7, 11), *saved)
+    for number, block in enumerate(blocks):
+        writer = CheckpointWriter(number, len(blocks))
+        writer.write(tmp_path, Progress(1), {"w": block.of_matrix(whole).contiguous()}, {"w": block})
+        writer.finish()
+    folder = newest_complete(tmp_path)
+    assert folder is not None
+    for block in grid((7, 11), *wanted):
+        found = read_moments(folder, {"w": block})
+        assert found is not None
+        assert torch.equal(found[1]["w"], block.of_matrix(whole))
 
 
 def test_torn_file_and_missing_folder_are_no_checkpoint(tmp_path: Path) -> None:
