@@ -31,7 +31,7 @@ RANKS = 4
 LAYOUTS = (
     {"parallel.pipeline": 2, "parallel.replicate": 1, "parallel.shard": 2, "workers.outer_parts": 3},
     {"parallel.pipeline": 1, "parallel.replicate": 2, "parallel.shard": 2, "workers.outer_parts": 1},
-    {"parallel.pipeline": 1, "parallel.replicate": 1, "parallel.shard": 4, "workers.outer_parts": 2},
+    {"parallel.replicate": 1, "parallel.shard": 2, "parallel.tensor": 2, "workers.outer_parts": 2},
 )
 
 
