@@ -112,8 +112,7 @@ def _run(link: DaemonConnection, environment: Mapping[str, str]) -> None:
         settings.eager_optimizer,
         settings.fragments,
         settings.mix_alpha,
-        is_writer=pipeline.place.copy == 0,
-        writes_whole=pipeline.place.slice == 0,
+        place=pipeline.place,
     )
     validation = validation_of(order, settings)
     while local_buffers.ANCHOR not in link.buffers or local_buffers.PHASE not in link.buffers:

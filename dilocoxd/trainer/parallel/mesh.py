@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -72,6 +72,10 @@ class MeshPlace:
         1
         """
         return stage_rank * self.in_stage + self.rank % self.in_stage
+
+
+ALONE: Final = MeshPlace(0)
+"""Of a site that cuts nothing."""
 
 
 class SiteMesh:

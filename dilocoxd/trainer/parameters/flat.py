@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.trainer.parallel.local import Block, block_of, is_cut_by_tensor, local
+from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
 from dilocoxd.wire.layout import Layout
 
 PIECE: Final = 1 << 20
@@ -59,16 +60,14 @@ class FlatParameters:
         parameters: Iterable[tuple[str, nn.Parameter]],
         layout: Layout,
         *,
-        is_writer: bool = True,
-        writes_whole: bool = True,
+        place: MeshPlace = ALONE,
     ) -> None:
-        """`is_writer`: False where another rank holds the same values and writes them; `writes_whole`: False where that
-        is so only of what the dimension `tensor` does not cut.
+        """`place`: of this rank; of those that hold the same values one writes them, and one moves them.
 
         Raises ConfigError (by the layout) for an unknown name and WorkerError for a shape that does not fit.
         """
         self._numel = layout.numel
-        self.is_writer = is_writer
+        self.is_writer = place.copy == 0
         self._held: list[Held] = []
         for name, param in parameters:
             (span,) = layout.spans([name])
@@ -76,9 +75,10 @@ class FlatParameters:
                 raise WorkerError(f"{name} has shape {tuple(param.shape)}, the layout says {layout.shape(name)}")
             block = block_of(param)
             if block.numel:
-                is_cut = is_cut_by_tensor(param)
-                is_moved = writes_whole or (is_cut and block.columns == block.width)
-                self._held.append(Held(param, span.start, block, is_writer and (writes_whole or is_cut), is_moved))
+                is_first = place.slice == 0
+                is_ours = is_first or is_cut_by_tensor(param)
+                is_moved = is_first or (is_ours and block.columns == block.width)
+                self._held.append(Held(param, span.start, block, self.is_writer and is_ours, is_moved))
         self._base = [torch.zeros_like(held.part) for held in self._held]
 
     def stretches(self) -> list[tuple[int, int]]:

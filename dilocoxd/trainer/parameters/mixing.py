@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dilocoxd.compress.fragments import stretch
 from dilocoxd.outer.rounding import fp32
+from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
 from dilocoxd.trainer.parameters.flat import FlatParameters, Held
 from dilocoxd.wire.layout import Layout
 
@@ -30,10 +31,9 @@ class MixedParameters(FlatParameters):
         num_fragments: int,
         alpha: float,
         *,
-        is_writer: bool = True,
-        writes_whole: bool = True,
+        place: MeshPlace = ALONE,
     ) -> None:
-        super().__init__(parameters, layout, is_writer=is_writer, writes_whole=writes_whole)
+        super().__init__(parameters, layout, place=place)
         self._segments = layout.segments
         self._num_fragments = num_fragments
         self._alpha = alpha

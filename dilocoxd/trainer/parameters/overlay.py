@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dilocoxd.outer.optimizers import OuterOptimizer, zero_slots
 from dilocoxd.outer.rounding import fp32
+from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.wire.layout import Layout
 
@@ -30,10 +31,9 @@ class EagerParameters(FlatParameters):
         layout: Layout,
         optimizer: OuterOptimizer,
         *,
-        is_writer: bool = True,
-        writes_whole: bool = True,
+        place: MeshPlace = ALONE,
     ) -> None:
-        super().__init__(parameters, layout, is_writer=is_writer, writes_whole=writes_whole)
+        super().__init__(parameters, layout, place=place)
         self._optimizer = optimizer
         self._num_updates = 0
         self._overlays = [torch.zeros(held.block.numel) for held in self._held]

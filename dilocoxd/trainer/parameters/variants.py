@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from dilocoxd.outer.optimizers import OuterOptimizer
+from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.parameters.mixing import MixedParameters
 from dilocoxd.trainer.parameters.overlay import EagerParameters
@@ -20,15 +21,14 @@ def flat_parameters(
     fragments: int,
     mix_alpha: float,
     *,
-    is_writer: bool = True,
-    writes_whole: bool = True,
+    place: MeshPlace = ALONE,
 ) -> FlatParameters:
     """Those of delay = eager (with its optimizer), streaming (with fragments), or any other delay.
 
-    ``is_writer``, ``writes_whole``: of what this process writes its part of the shared buffers (FlatParameters).
+    ``place``: of this process among those of the site.
     """
     if eager_optimizer is not None:
-        return EagerParameters(parameters, layout, eager_optimizer, is_writer=is_writer, writes_whole=writes_whole)
+        return EagerParameters(parameters, layout, eager_optimizer, place=place)
     if fragments:
-        return MixedParameters(parameters, layout, fragments, mix_alpha, is_writer=is_writer, writes_whole=writes_whole)
-    return FlatParameters(parameters, layout, is_writer=is_writer, writes_whole=writes_whole)
+        return MixedParameters(parameters, layout, fragments, mix_alpha, place=place)
+    return FlatParameters(parameters, layout, place=place)

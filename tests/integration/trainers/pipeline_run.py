@@ -151,8 +151,7 @@ def run(order: Order) -> None:
     pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)
     layout = layout_of(order.kind)
-    place = pipeline.place
-    flat = FlatParameters(pipeline.parameters(), layout, is_writer=place.copy == 0, writes_whole=place.slice == 0)
+    flat = FlatParameters(pipeline.parameters(), layout, place=pipeline.place)
     flat.replace(torch.load(order.weights) if order.weights else genesis(layout))
     training = InnerTraining(pipeline, replace(OPTIMIZER, kind=order.optimizer))  # type: ignore[arg-type]
     nobody: Any = None

@@ -16,6 +16,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dilocoxd.trainer.parallel.local import Block, block_of
+from dilocoxd.trainer.parallel.mesh import MeshPlace
 from dilocoxd.trainer.parameters import flat as flat_parameters
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.parameters.mixing import MixedParameters
@@ -81,7 +82,7 @@ def cut(name: str, mesh: DeviceMesh, shard: int, tensor: int, rows: int = 0) -> 
 
 def live(kind: str, parameters: dict[str, Tensor], phase: Tensor, tensor: int = 0) -> list[Tensor]:
     """Some phases of a rank that trains by adding what is written in a vector; what it holds at last."""
-    flat = KINDS[kind](parameters.items(), LAYOUT, writes_whole=tensor == 0)
+    flat = KINDS[kind](parameters.items(), LAYOUT, place=MeshPlace(tensor, tensor=TENSOR))
     flat.replace(vector(1))
     for number in range(3):
         flat_parameters.FlatParameters.load(
@@ -119,7 +120,7 @@ def test_all_ranks_together_do_what_one_does(
 def test_every_row_is_moved_by_one_rank(ranks: Callable[[int], dict[str, Tensor]]) -> None:
     moved = torch.zeros(LAYOUT.numel)
     for rank in range(SHARD * TENSOR):
-        flat = FlatParameters(ranks(rank).items(), LAYOUT, writes_whole=rank % TENSOR == 0)
+        flat = FlatParameters(ranks(rank).items(), LAYOUT, place=MeshPlace(rank, shard=SHARD, tensor=TENSOR))
         for start, stop in flat.stretches():
             moved[start:stop] += 1
     assert bool((moved == 1).all())
