@@ -71,10 +71,11 @@ def plan(
     upload, download = parse_rates(link)
     processors = parse_gpus(gpus) if gpus else Processors(stages or 1, None)
     step_s = parse_time("--step-time", step_time) if step_time else 0.0
+    shape = replace(_shape(manifest, site_changes, stages, processors.count, sites), on_gpu=bool(gpus))
     place = Deployment(
         Link(upload, download, parse_time("--rtt", rtt)),
-        replace(_shape(manifest, site_changes, stages, processors.count, sites), on_gpu=bool(gpus)),
-        Compute(processors.flop_per_s(manifest.inner.dtype), step_s),
+        shape,
+        Compute(processors.flop_per_s(shape.dtype or manifest.inner.dtype), step_s),
         nodes,
     )
     found = plan_run(manifest, place)

@@ -42,6 +42,7 @@ LATER_FIELDS: tuple[tuple[str, str, object], ...] = (
     ("init", "parent", ""),
     ("tokenizer", "files", {}),
     ("inner", "batch_sequences_max", 0),
+    ("inner", "dtypes_allowed", []),
     ("data", "document_mask", False),
     ("admission", "probation_rounds", 16),
     ("admission", "founders", []),

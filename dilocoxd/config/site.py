@@ -39,8 +39,8 @@ class NameSection(Section):
     device_flops_peak: Annotated[
         float,
         knob(
-            "What one device here could compute, from its data sheet for inner.dtype, such as 312e12 for an A100"
-            " in bfloat16. 0: not known, then no MFU is told.",
+            "What one device here could compute, from its data sheet for the dtype it computes in, such as 312e12"
+            " for an A100 in bfloat16. 0: not known, then no MFU is told.",
             unit="FLOP/s",
             cost="none.",
             ge=0,

@@ -15,9 +15,9 @@ from dilocoxd.errors import ConfigError
 
 _CUTS: Final = (
     *("pipeline", "shard", "replicate", "tensor", "stages_per_process", "activation_checkpointing"),
-    "loss_chunk_tokens",
+    *("loss_chunk_tokens", "dtype"),
 )
-"""Fields of [parallel] that say how trainers cut a model."""
+"""Fields of [parallel] that say how trainers cut a model and compute it."""
 TENSOR_FAMILIES: Final = ("native", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gemma3_text")
 """Whose blocks are one attention and one gated MLP, without anything that needs all heads or all units at once."""
 _UNWATCHED: Final = "no site whose contributions do harm (alert harmful_contribution) is named"
@@ -53,6 +53,7 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
             f"parallel.batch_sequences = {batch}, but this run has {allowed} (inner.batch_sequences_max); lower it, or"
             " set it to 0"
         )
+    found += _dtype_problems(manifest, parallel)
     if batch % parallel.readers:
         found.append(
             f"a batch of {batch} sequences does not divide among {parallel.readers} processes"

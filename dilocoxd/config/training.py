@@ -327,6 +327,17 @@ class InnerSection(Section):
             cost="bfloat16 is faster and a little less exact.",
         ),
     ] = "float32"
+    dtypes_allowed: Annotated[
+        tuple[Literal["float32", "bfloat16"], ...],
+        knob(
+            "Arithmetic that a site may choose for itself (parallel.dtype in site.toml) besides dtype; empty: all use"
+            " dtype. float32, bfloat16. What sites tell each other has the same form in any.",
+            unit="list",
+            cost="none: contributions of bfloat16 weigh as much as those of float32.",
+            max_length=2,
+            strict=False,
+        ),
+    ] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -340,6 +351,8 @@ class InnerSection(Section):
                 f"inner.batch_sequences_max = {self.batch_sequences_max} is below inner.batch_sequences ="
                 f" {self.batch_sequences}; raise it, or set it to 0"
             )
+        if len(set(self.dtypes_allowed)) != len(self.dtypes_allowed):
+            raise ValueError("inner.dtypes_allowed names one twice; name each once")
         if self.optimizer != "muon" and self.muon_momentum != 0.95:
             raise ValueError(
                 f"inner.muon_momentum = {self.muon_momentum} means nothing to inner.optimizer = {self.optimizer!r};"

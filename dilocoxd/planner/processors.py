@@ -47,7 +47,7 @@ class Processors:
     """None: CPU cores."""
 
     def flop_per_s(self, dtype: str) -> float:
-        """What all of them together reach in training with `inner.dtype` = `dtype`."""
+        """What all of them together reach in training in this arithmetic."""
         if self.gpu is None:
             return self.count * CPU_FLOP_PER_S
         peak = self.gpu.bf16_flop_per_s if dtype == "bfloat16" else self.gpu.fp32_flop_per_s

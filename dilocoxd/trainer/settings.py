@@ -95,7 +95,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             stages_per_rank=site.parallel.stages_per_process,
             batch_sequences=site.parallel.sequences(inner.batch_sequences),
             num_microbatches=site.parallel.pieces(inner.microbatches),
-            is_bfloat16=inner.dtype == "bfloat16",
+            is_bfloat16=site.parallel.dtype_of(inner.dtype) == "bfloat16",
         ),
         optimizer=OptimizerConfig(
             lr=inner.lr,

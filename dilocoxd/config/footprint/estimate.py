@@ -112,7 +112,7 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
     microbatches = shape.microbatches or inner.microbatches
     tokens = max(1, (shape.batch_sequences or inner.batch_sequences) // shape.readers // microbatches) * model.seq_len
     in_flight = _in_flight(shape, microbatches, index)
-    block = VALUE_BYTES[inner.dtype] * _block_values(manifest, shape.tensor)
+    block = VALUE_BYTES[shape.dtype or inner.dtype] * _block_values(manifest, shape.tensor)
     if shape.is_checkpointed:
         of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size + block
     else:

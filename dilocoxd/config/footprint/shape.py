@@ -40,6 +40,8 @@ class SiteShape:
     """Stages whose trainers run on nodes, the last ones."""
     leaves_out: bool = True
     """Whether some entries are also evaluated without one site's contribution (ADR 39)."""
+    dtype: str = ""
+    """Arithmetic of forward and backward passes; empty: the run's."""
 
     @property
     def readers(self) -> int:
@@ -82,4 +84,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         site.workers.outer_parts,
         site.cluster.stages,
         site.workers.without_one_every > 0,
+        parallel.dtype,
     )

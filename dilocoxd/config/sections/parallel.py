@@ -85,6 +85,15 @@ class ParallelSection(Section):
             le=1_000_000,
         ),
     ] = 0
+    dtype: Annotated[
+        Literal["", "float32", "bfloat16"],
+        knob(
+            "Arithmetic of forward and backward passes here, of inner.dtypes_allowed; empty: the run's inner.dtype."
+            " Parameters stay float32.",
+            unit="choice",
+            cost="bfloat16 is faster and a little less exact.",
+        ),
+    ] = ""
     microbatches: Annotated[
         int,
         knob(
@@ -171,6 +180,10 @@ class ParallelSection(Section):
     def sequences(self, of_run: int) -> int:
         """Sequences of an inner step here, where the run says `of_run`."""
         return self.batch_sequences or of_run
+
+    def dtype_of(self, of_run: str) -> str:
+        """Arithmetic here, where the run says `of_run`."""
+        return self.dtype or of_run
 
     def pieces(self, of_run: int) -> int:
         """Microbatches here, where the run says `of_run`: without a pipeline there is nothing to fill with them."""

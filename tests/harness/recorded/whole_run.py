@@ -125,8 +125,9 @@ class ReferenceTrainer:
         ids_BT, targets_BT = self._order.batch(self._step * batch, batch)
         for ids, targets in zip(ids_BT.tensor_split(parts), targets_BT.tensor_split(parts), strict=True):
             hidden = ids
-            for stage in self._stages:
-                hidden = stage(hidden)
+            with torch.autocast("cpu", torch.bfloat16, enabled=pipeline.is_bfloat16):
+                for stage in self._stages:
+                    hidden = stage(hidden)
             cross_entropy(hidden, targets).backward()  # type: ignore[no-untyped-call]
         for params in self._params:
             for param in params:

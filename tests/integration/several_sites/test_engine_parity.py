@@ -72,6 +72,9 @@ EAGER = {
 }
 """Everything else that a strategy can be made of; H rises as the inner learning rate falls."""
 
+OWN = {**DELAYED, "inner.batch_sequences_max": "6", "inner.dtypes_allowed": '["bfloat16"]'}
+"""Sites choose batch and arithmetic for themselves."""
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -146,9 +149,9 @@ def known(entries: list[Entry], owners: Owners) -> list[Entry]:
         (EAGER, (1, 2), ()),
         (ARRIVAL, (1, 1), ()),
         (STREAMING, (1, 2), ()),
-        ({**DELAYED, "inner.batch_sequences_max": "6"}, (1, 1), ("--set", "parallel.batch_sequences=6")),
+        (OWN, (1, 1), ("--set", "parallel.batch_sequences=6", "--set", "parallel.dtype=bfloat16")),
     ],
-    ids=["diloco", "dilocox", "eager-mask-muon-qsr", "arrival", "streaming", "own-batch"],
+    ids=["diloco", "dilocox", "eager-mask-muon-qsr", "arrival", "streaming", "own-batch-and-dtype"],
 )
 def test_daemons_and_engine_hold_the_same_bits(
     tmp_path: Path, shared: Path, settings: dict[str, str], stages: tuple[int, int], own: tuple[str, ...]

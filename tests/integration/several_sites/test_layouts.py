@@ -1,5 +1,5 @@
 """Sites that are laid out differently train one model: one trainer and one outer worker here, a mesh of four trainers
-and an outer worker of several processes there.
+and an outer worker of several processes there; in the last layout it computes in bfloat16, too.
 
 The second site stops and starts again in other layouts: its moments and error feedback come along, and nobody outside
 can tell.
@@ -28,14 +28,15 @@ from tests.harness.running.training import (
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 RANKS = 4
-LAYOUTS = (
+LAYOUTS: tuple[dict[str, int | str], ...] = (
     {"parallel.pipeline": 2, "parallel.replicate": 1, "parallel.shard": 2, "workers.outer_parts": 3},
     {"parallel.pipeline": 1, "parallel.replicate": 2, "parallel.shard": 2, "workers.outer_parts": 1},
-    {"parallel.replicate": 1, "parallel.shard": 2, "parallel.tensor": 2, "workers.outer_parts": 2},
-)
+    {"parallel.replicate": 1, "parallel.shard": 2, "parallel.tensor": 2, "workers.outer_parts": 2,
+     "parallel.dtype": "bfloat16"},
+)  # fmt: skip
 
 
-def lay_out(site: SiteProcess, layout: dict[str, int]) -> None:
+def lay_out(site: SiteProcess, layout: dict[str, int | str]) -> None:
     """What its operator does between two starts."""
     settings = [f"{name}={value}" for name, value in layout.items()]
     cli.main(["config", "set", str(site.run_dir), *settings], standalone_mode=False)
@@ -55,7 +56,8 @@ def lose_a_part(site: SiteProcess) -> None:
 
 def test_a_mesh_of_four_and_one_process_train_one_model_in_any_layout(tmp_path: Path) -> None:
     write_corpus(tmp_path)
-    options = ["--set", "inner.optimizer=muon", "--set", "inner.batch_sequences=8"]
+    settings = ("inner.optimizer=muon", "inner.batch_sequences=8", 'inner.dtypes_allowed=["bfloat16"]')
+    options = [part for setting in settings for part in ("--set", setting)]
     a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=8), *options)
     with sites(a):
         a.start()
@@ -76,7 +78,7 @@ def test_a_mesh_of_four_and_one_process_train_one_model_in_any_layout(tmp_path: 
                 assert_states_agree(a, b)
                 status = b.status()
                 assert len(status["workers"]["trainer"]["pids"]) == RANKS
-                num_parts = layout["workers.outer_parts"]
+                num_parts = int(layout["workers.outer_parts"])
                 assert len(status["workers"]["outer"]["part_pids"]) == (num_parts if num_parts > 1 else 0)
                 # Moments and place in the data are those of the layout before.
                 assert status["phase"]["global_step"] > steps

@@ -22,7 +22,7 @@ from dilocoxd.config.site_fit import OUTER_PARTS_MAX, site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.machine_memory import MachineMemory, machine_memory
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.trainer.settings import threads_that_fit
+from dilocoxd.trainer.settings import make_settings, threads_that_fit
 from dilocoxd.wire.placement import PARTS_MAX
 from tests.harness.running.run_directories import free_port
 from tests.unit.models.families import FAMILY_CONFIGS
@@ -200,6 +200,17 @@ def test_site_chooses_its_batch_up_to_what_the_run_allows() -> None:
     assert [bool(problems) for problems in found.values()] == [False, False, False, True]
     assert "this run has at most 8" in found[9][0]
     assert run.claimed_tokens_max == 2 * new_manifest("tiny", {}).claimed_tokens_max
+
+
+def test_site_chooses_its_arithmetic_from_what_the_run_allows() -> None:
+    plain, free = new_manifest("tiny", {}), new_manifest("tiny", {"inner": {"dtypes_allowed": ["bfloat16"]}})
+    (sentence,) = site_problems(plain, site(dtype="bfloat16"))
+    assert "parallel.dtype = 'bfloat16', but this run computes in float32 (inner.dtypes_allowed)" in sentence
+    assert [site_problems(free, site(dtype=chosen)) for chosen in ("", "float32", "bfloat16")] == [[], [], []]
+    settings = {chosen: make_settings(free, site(dtype=chosen), data_stream="x") for chosen in ("", "bfloat16")}
+    assert [one.pipeline.is_bfloat16 for one in settings.values()] == [False, True]
+    less = site_estimate(free, site(dtype="bfloat16")).trainer_bytes
+    assert less < site_estimate(free, site()).trainer_bytes
 
 
 def test_check_config_looks_at_both_files_together(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_wrong_value_is_named_with_its_remedy(changes: dict[str, Any], sentence:
         ({"model__hidden_size": 34, "model__num_heads": 2}, "is odd, but rotary positions need an even head size"),
         ({"model__extra": {"mlp_bias": True}}, "means nothing to model.kind = 'native'"),
         ({"inner__batch_sequences_max": 3}, "inner.batch_sequences_max = 3 is below inner.batch_sequences = 4"),
+        ({"inner__dtypes_allowed": ["bfloat16", "bfloat16"]}, "inner.dtypes_allowed names one twice"),
         ({"inner__microbatches": 3}, "inner.batch_sequences = 4 is not a multiple of inner.microbatches = 3"),
         ({"inner__warmup_steps": 2000}, "inner.warmup_steps = 2000 leaves nothing of inner.total_steps = 2000"),
         ({"outer__optimizer": "sgd"}, "outer.momentum = 0.6 means nothing to outer.optimizer = 'sgd'"),
@@ -188,6 +189,13 @@ def test_sums_that_nobody_can_check_are_not_to_be_checked(verify: str, changes: 
     settings = {"reduction__verify": verify, "reduction__owner_feedback": "none"} | changes
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         manifest_from_tables(tables(**settings), source="x")
+
+
+def test_run_whose_sites_have_one_arithmetic_has_the_id_that_it_had_before_they_could_choose() -> None:
+    plain, free = (manifest_from_tables(t, source="x") for t in (tables(), tables(inner__dtypes_allowed=["bfloat16"])))
+    assert b"dtypes" not in plain.canonical_bytes()
+    assert b'"dtypes_allowed":["bfloat16"]' in free.canonical_bytes()
+    assert manifest_from_canonical(free.canonical_bytes(), source="x") == free
 
 
 def test_run_that_checks_no_sums_has_the_id_that_it_had_before_there_were_audits() -> None:
