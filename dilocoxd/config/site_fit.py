@@ -15,7 +15,7 @@ from dilocoxd.errors import ConfigError
 
 _CUTS: Final = (
     *("pipeline", "shard", "replicate", "tensor", "stages_per_process", "activation_checkpointing"),
-    *("loss_chunk_tokens", "dtype"),
+    *("loss_chunk_tokens", "dtype", "traffic"),
 )
 """Fields of [parallel] that say how trainers cut a model and compute it."""
 TENSOR_FAMILIES: Final = ("native", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gemma3_text")
@@ -89,6 +89,22 @@ def _tensor_problems(manifest: Manifest, tensor: int) -> Iterator[str]:
     for name in ("num_heads", "num_kv_heads", "intermediate_size"):
         if getattr(model, name) % tensor:
             yield f"{text} does not divide model.{name} = {getattr(model, name)}; choose a divisor"
+
+
+def _dtype_problems(manifest: Manifest, parallel: ParallelSection) -> Iterator[str]:
+    inner = manifest.inner
+    allowed = {inner.dtype, *inner.dtypes_allowed}
+    dtype = parallel.dtype_of(inner.dtype)
+    if dtype not in allowed:
+        yield (
+            f"parallel.dtype = {parallel.dtype!r}, but this run computes in {' or '.join(sorted(allowed))}"
+            " (inner.dtypes_allowed); leave it empty"
+        )
+    if parallel.traffic != "float32" and dtype != parallel.traffic:
+        yield (
+            f"parallel.traffic = {parallel.traffic!r} loses what {dtype} keeps, in which this site computes; set it to"
+            f" 'float32', or parallel.dtype to {parallel.traffic!r} where the run allows that"
+        )
 
 
 def unwatched(manifest: Manifest, site: SiteConfig, num_losses: int | None = 0) -> str:

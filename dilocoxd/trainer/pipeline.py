@@ -27,6 +27,7 @@ from dilocoxd.models.tied import TiedEmbedding
 from dilocoxd.trainer.data.targets import PartLoss, mean_loss, share_trained
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
 from dilocoxd.trainer.parallel.step_clock import StepClock
+from dilocoxd.trainer.parallel.traffic import NARROW, narrow_gathers, narrow_hidden
 
 SCHEDULES: Final = ("1f1b", "gpipe", "interleaved1f1b")
 
@@ -51,6 +52,8 @@ class PipelineConfig:
     """Whether blocks are computed again in the backward pass."""
     loss_chunk_tokens: int = 0
     """Positions that have logits at a time, which are then computed again in the backward pass; 0: all."""
+    is_narrow: bool = False
+    """Whether hidden states and gathered blocks travel between ranks as bfloat16."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -193,8 +196,10 @@ class Pipeline:
                     f" and {type(module).__name__} does not (takes_targets); set it to 0"
                 )
             module.loss_chunk_tokens = self.config.loss_chunk_tokens
+        if self.config.is_narrow:
+            narrow_hidden(module)
         if self._mesh is not None:
-            self._mesh.cut(module)
+            self._mesh.cut(module, narrow_gathers(module) if self.config.is_narrow else None)
         return module
 
     @property
@@ -317,8 +322,13 @@ class Pipeline:
         # A cache of the casts would hold all blocks of a cut stage at once.
         return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=self._mesh is None)
 
+    @property
+    def _hidden_dtype(self) -> torch.dtype:
+        """Of hidden states on their way."""
+        return NARROW if self.config.is_narrow else torch.float32
+
     def _receive_hidden(self, index: int, shape: torch.Size) -> Tensor:
-        hidden_BTD = torch.empty((*shape, self.model.hidden_size), device=self.device)
+        hidden_BTD = torch.empty((*shape, self.model.hidden_size), dtype=self._hidden_dtype, device=self.device)
         dist.recv(hidden_BTD, src=self._rank_of(index - 1), group=self._group)
         return hidden_BTD
 
@@ -348,7 +358,8 @@ class Pipeline:
         # Static shapes: shape inference at run time would do a real forward and backward pass first.
         sequences = self.config.batch_sequences // self.config.readers // self.config.num_microbatches
         ids = torch.zeros((sequences, self.model.seq_len), dtype=torch.int64, device="meta")
-        hidden = torch.empty((*ids.shape, self.model.hidden_size), device="meta", requires_grad=True)
+        width = self.model.hidden_size
+        hidden = torch.empty((*ids.shape, width), dtype=self._hidden_dtype, device="meta", requires_grad=True)
         logits_dtype = torch.bfloat16 if self.config.is_bfloat16 else torch.float32
         logits = torch.empty((*ids.shape, self.model.vocab_size), dtype=logits_dtype, device="meta", requires_grad=True)
         if self.config.loss_chunk_tokens:

@@ -96,6 +96,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             batch_sequences=site.parallel.sequences(inner.batch_sequences),
             num_microbatches=site.parallel.pieces(inner.microbatches),
             is_bfloat16=site.parallel.dtype_of(inner.dtype) == "bfloat16",
+            is_narrow=site.parallel.traffic == "bfloat16",
         ),
         optimizer=OptimizerConfig(
             lr=inner.lr,

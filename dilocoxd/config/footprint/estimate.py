@@ -15,6 +15,8 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 
 FLOAT_BYTES: Final = 4
+NARROW_BYTES: Final = 2
+"""Of a parameter that is gathered with parallel.traffic = bfloat16."""
 DAEMON_BYTES: Final = 200 << 20
 """Daemon and p2pd together after 200 rounds (docs/lab/benchmarks.md)."""
 PROCESS_BYTES: Final = 250 << 20
@@ -103,7 +105,7 @@ def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
     numel = trained + one.frozen
     # Of a stage of a pipeline all is whole for a while, else two blocks.
     whole = numel if shape.stages > 1 else min(numel, 2 * numel // max(1, one.layers))
-    return held + 2 * FLOAT_BYTES * whole
+    return held + (FLOAT_BYTES + (NARROW_BYTES if shape.is_narrow else FLOAT_BYTES)) * whole
 
 
 def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteShape) -> int:

@@ -42,6 +42,8 @@ class SiteShape:
     """Whether some entries are also evaluated without one site's contribution (ADR 39)."""
     dtype: str = ""
     """Arithmetic of forward and backward passes; empty: the run's."""
+    is_narrow: bool = False
+    """Whether blocks are gathered in 16 bits."""
 
     @property
     def readers(self) -> int:
@@ -85,4 +87,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         site.cluster.stages,
         site.workers.without_one_every > 0,
         parallel.dtype,
+        parallel.traffic == "bfloat16",
     )

@@ -94,6 +94,15 @@ class ParallelSection(Section):
             cost="bfloat16 is faster and a little less exact.",
         ),
     ] = ""
+    traffic: Annotated[
+        Literal["float32", "bfloat16"],
+        knob(
+            "What hidden states between stages, and blocks gathered under shard, travel as inside this site; gradients"
+            " of parameters are summed in float32. bfloat16 asks for dtype bfloat16.",
+            unit="choice",
+            cost="bfloat16 halves these bytes, and rounds the residual stream between stages and the norms.",
+        ),
+    ] = "float32"
     microbatches: Annotated[
         int,
         knob(

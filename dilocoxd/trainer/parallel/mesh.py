@@ -99,9 +99,10 @@ class SiteMesh:
         # With a pipeline a stage runs its microbatches one after the other: gathered once for all of them.
         self._reshard_after_forward = None if place.pipeline == 1 else False
 
-    def cut(self, stage: StageModule) -> None:
+    def cut(self, stage: StageModule, of_blocks: Any | None = None) -> None:
         """Leave only this rank's part of the parameters; buffers and what is left move to the mesh's device.
 
+        `of_blocks`: torch's MixedPrecisionPolicy for what is inside the blocks; None: all is float32.
         Raises ConfigError if tensor parallel layers cannot be made of the stage's blocks.
         """
         if self._of_matrices is not None:
@@ -112,10 +113,14 @@ class SiteMesh:
         if self._of_stage is None:
             stage.to(self._device)
             return
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+        plain = MixedPrecisionPolicy()
         for module in (*stage.blocks(), stage):
-            fully_shard(module, mesh=self._of_stage, reshard_after_forward=self._reshard_after_forward)
+            policy = plain if module is stage or of_blocks is None else of_blocks
+            fully_shard(
+                module, mesh=self._of_stage, reshard_after_forward=self._reshard_after_forward, mp_policy=policy
+            )
 
     def meet_slices(self) -> None:
         """Wait for the ranks that hold the other parts of our matrices."""

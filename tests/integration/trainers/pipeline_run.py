@@ -60,6 +60,7 @@ class Order:
     microbatches: int = 4
     document_end: int | None = None
     loss_chunk: int = 0
+    is_narrow: bool = False
     first: int = 0
     last: int = STEPS
     checkpoints: str = ""
@@ -146,7 +147,7 @@ def run(order: Order) -> None:
     join("gloo", os.environ, timeout=TIMEOUT)
     config = PipelineConfig(
         order.pipeline, order.schedule, order.per_rank, BATCH, order.microbatches, order.dtype == "bfloat16",
-        order.replicate, order.shard, order.tensor, order.is_checkpointed, order.loss_chunk,
+        order.replicate, order.shard, order.tensor, order.is_checkpointed, order.loss_chunk, order.is_narrow,
     )  # fmt: skip
     pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)

@@ -213,6 +213,17 @@ def test_site_chooses_its_arithmetic_from_what_the_run_allows() -> None:
     assert less < site_estimate(free, site()).trainer_bytes
 
 
+def test_traffic_in_16_bits_asks_for_arithmetic_in_16_bits() -> None:
+    free = new_manifest("tiny", {"inner": {"dtypes_allowed": ["bfloat16"]}})
+    (sentence,) = site_problems(free, site(traffic="bfloat16"))
+    assert "parallel.traffic = 'bfloat16' loses what float32 keeps" in sentence
+    cut = {"shard": 2, "dtype": "bfloat16"}
+    assert site_problems(free, site(traffic="bfloat16", **cut)) == []
+    assert make_settings(free, site(traffic="bfloat16", **cut), data_stream="x").pipeline.is_narrow
+    wide, narrow = (site_estimate(free, site(traffic=each, **cut)).trainer_bytes for each in ("float32", "bfloat16"))
+    assert narrow < wide
+
+
 def test_check_config_looks_at_both_files_together(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     invoke("init", "tiny", "--dir", str(folder))

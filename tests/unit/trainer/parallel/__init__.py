@@ -1,0 +1,1 @@
+"""Tests of what several ranks of a site share."""
