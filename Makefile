@@ -13,7 +13,7 @@ SELDOM := /(tests?|testing|transformers/models|torch/(_inductor|ao|onnx)|network
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-in-process test-in-process-1 test-in-process-2 test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-node-faults test-fast test-images test-systemd test-containers test-first-hour test-dashboard bench stories docs lint format sbom clean
+.PHONY: demo test test-in-process test-in-process-1 test-in-process-2 test-simulation test-processes test-parts test-sites test-guides test-adversary test-families test-compiled test-node-faults test-fast test-images test-systemd test-containers test-first-hour test-dashboard bench stories docs lint format sbom clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tests.demo $(ARGS)
@@ -53,7 +53,7 @@ test-simulation: $(STAMP)
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
 GUIDES := tests/tutorials tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
 SITES := tests/integration tests/remedies $(addprefix --ignore ,$(PARTS) $(GUIDES))
-PROCESSES := -q -n 4 --dist loadfile --no-loadscope-reorder --durations 30 -m "processes and not families and not node_faults"
+PROCESSES := -q -n 4 --dist loadfile --no-loadscope-reorder --durations 30 -m "processes and not families and not node_faults and not compiled"
 test-processes: $(STAMP) $(EVAL)
 	$(BIN)/python -m pytest $(PROCESSES) tests/integration tests/tutorials tests/remedies tests/adversary
 
@@ -71,6 +71,11 @@ test-guides: $(STAMP) $(EVAL)
 test-families: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --durations 20 tests/integration/models/test_families.py $(ARGS)
 	$(BIN)/python -m pytest -q -m families tests/integration/trainers/test_pipeline.py $(ARGS)
+
+# Layouts and families with compiled blocks against the plain model: 20 seconds of CPU for each.
+# `make test` traces a small block and compiles nothing.
+test-compiled: $(STAMP)
+	$(BIN)/python -m pytest -q --durations 20 -m compiled tests/integration/trainers/test_pipeline.py $(ARGS)
 
 # A node, its link, its disk, its agent and the head lost at every moment of a round, on three machines: 25 cells of half a
 # minute (docs/lab/benchmarks.md has their figures). `make test` takes three of them.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dilocoxd.answers.words import wrapped
+from dilocoxd.cli.doctor.machine import compiler_finding
 from dilocoxd.cli.screens.layout import facts, width
 from dilocoxd.cli.shell.offers import presets
 from dilocoxd.cli.shell.telling import tell
@@ -91,7 +92,7 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
         except ConfigError as error:
             problems += error.problems
     if manifest is not None and site is not None:
-        problems += [f"{path}: {text}" for text in site_problems(manifest, site)]
+        problems += [f"{path}: {text}" for text in (*site_problems(manifest, site), *uncompilable(site))]
     warnings += [f"{path}: {text}" for text in gaps(manifest, site)]
     if manifest is not None and not problems:
         problems += [f"{path}: {text}" for text in impossible(manifest, site)]
@@ -124,6 +125,12 @@ def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:
         return list(refusals(manifest, footprint(manifest, shape), machine))
     except ConfigError as error:
         return list(error.problems)
+
+
+def uncompilable(site: SiteConfig) -> list[str]:
+    """What this machine lacks for what the site wants compiled."""
+    found = compiler_finding(site)
+    return [f"{found.text}; {found.remedy}"] if found.level == "error" else []
 
 
 def unreadable(manifest: Manifest, site: SiteConfig) -> list[str]:

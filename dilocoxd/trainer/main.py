@@ -40,6 +40,7 @@ from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
 from dilocoxd.trainer.flight_recorder import start_recording
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
+from dilocoxd.trainer.parallel.compiled import keep_code_in
 from dilocoxd.trainer.parallel.local import place_of
 from dilocoxd.trainer.parameters.variants import flat_parameters
 from dilocoxd.trainer.pipeline import Pipeline
@@ -210,6 +211,8 @@ def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], docu
     if device.type == "cuda":
         torch.cuda.set_device(device)
     join(settings.backend, environment, timeout=_COLLECTIVE_TIMEOUT)
+    if settings.pipeline.is_compiled:
+        keep_code_in(settings.cache_dir / "compiled")
     pipeline = Pipeline(settings.model, settings.pipeline, device=device, document_end=document_end)
     if settings.frozen is not None:
         base = settings.frozen.open(lambda text: log.info("model: %s", text))

@@ -67,7 +67,7 @@ class OptimizerConfig:
 
 class Uncompiled(torch.optim.Optimizer):
     """Runs as it is. torch's own methods import torch._dynamo when they are called first, a second of CPU time and
-    75 MB, to tell torch.compile, which is never used here, what it must not trace."""
+    75 MB, to tell torch.compile, which never sees an optimizer here, what it must not trace."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's."""

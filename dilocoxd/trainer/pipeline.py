@@ -25,6 +25,7 @@ from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage, cu
 from dilocoxd.models.stage import positions_of
 from dilocoxd.models.tied import TiedEmbedding
 from dilocoxd.trainer.data.targets import PartLoss, mean_loss, share_trained
+from dilocoxd.trainer.parallel.compiled import compile_blocks
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
 from dilocoxd.trainer.parallel.step_clock import StepClock
 from dilocoxd.trainer.parallel.traffic import NARROW, narrow_gathers, narrow_hidden
@@ -54,6 +55,8 @@ class PipelineConfig:
     """Positions that have logits at a time, which are then computed again in the backward pass; 0: all."""
     is_narrow: bool = False
     """Whether hidden states and gathered blocks travel between ranks as bfloat16."""
+    is_compiled: bool = False
+    """Whether blocks are compiled (torch.compile)."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -187,6 +190,8 @@ class Pipeline:
         # A stage that is cut may not fit the device whole: it moves there block by block. On the CPU what nobody has
         # written yet takes no memory.
         module = build_stage(model, span, device=torch.device("cpu") if self._mesh is not None else self.device)
+        if self.config.is_compiled:
+            compile_blocks(module, self.device)
         if self.config.is_checkpointed:
             checkpoint_blocks(module)
         if self.config.loss_chunk_tokens:

@@ -97,6 +97,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             num_microbatches=site.parallel.pieces(inner.microbatches),
             is_bfloat16=site.parallel.dtype_of(inner.dtype) == "bfloat16",
             is_narrow=site.parallel.traffic == "bfloat16",
+            is_compiled=site.parallel.compile,
         ),
         optimizer=OptimizerConfig(
             lr=inner.lr,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.doctor.findings import FINDINGS
-from dilocoxd.cli.doctor.machine import gpu_finding, probe_torch, python_finding, torch_finding
+from dilocoxd.cli.doctor.machine import compiler_finding, gpu_finding, probe_torch, python_finding, torch_finding
+from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 from tests.remedies.test_findings import invoke, require_words, set_site
 
@@ -73,6 +74,23 @@ def test_a_site_without_enough_gpus_computes_on_the_cpu_as_told(tmp_path: Path) 
     set_site(run, "parallel.device=cpu", "parallel.backend=gloo", "parallel.stages=1")
     assert gpu_finding(torch, open_run_dir(run).load()[1]).level == "info"
     assert invoke("check-config", str(run)).return_value == 0
+
+
+@pytest.mark.remedy("finding:compiler")
+def test_a_site_without_a_compiler_computes_uncompiled_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_words("compiler", "Install g++", "set parallel.compile = false")
+    run = tmp_path / "run"
+    invoke("init", "tiny", "--dir", str(run), "--host", "127.0.0.1")
+    set_site(run, "parallel.compile=true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    done = invoke("check-config", str(run))
+    assert done.return_value == ConfigError.exit_code and "g++ (CXX) is not in PATH" in done.output
+    set_site(run, "parallel.compile=false")
+    assert invoke("check-config", str(run)).return_value == 0
+    (tmp_path / "g++").symlink_to("/bin/true")  # as the package manager would, which takes the network
+    set_site(run, "parallel.compile=true")
+    assert compiler_finding(open_run_dir(run).load()[1]).level == "ok"
 
 
 @pytest.mark.remedy("finding:python")

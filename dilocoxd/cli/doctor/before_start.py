@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.cli.doctor.findings import Finding
-from dilocoxd.cli.doctor.machine import clock_finding, disk_finding, memory_finding, shm_finding, threads_finding
+from dilocoxd.cli.doctor.machine import (
+    clock_finding,
+    compiler_finding,
+    disk_finding,
+    memory_finding,
+    shm_finding,
+    threads_finding,
+)
 from dilocoxd.cli.doctor.site import announce_finding, port_finding
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.manifest import Manifest
@@ -46,6 +53,7 @@ def start_findings(manifest: Manifest, site: SiteConfig, directory: Path) -> Ite
     yield clock_finding()
     yield shm_finding(site)
     yield threads_finding(site)
+    yield compiler_finding(site)
     if site.network.announce:
         yield announce_finding(site, None)
 

@@ -18,6 +18,10 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "With parallel.device = 'cuda': a GPU for each trainer process, a driver, and NCCL.",
         "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu'.",
     ),
+    "compiler": (
+        "With parallel.compile = true: a compiler that torch.compile can use, and the headers of Python.",
+        "Install g++ (with GPUs gcc and triton) and python3-dev, or set parallel.compile = false.",
+    ),
     "config": ("run.toml and site.toml are accepted.", "Correct the field that the text names."),
     "identity": (
         "The private key is there and only the owner can read it.",

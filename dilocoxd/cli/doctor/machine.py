@@ -22,6 +22,7 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.process.open_files import allowable_open_files
 from dilocoxd.ipc.machine_memory import machine_memory
 from dilocoxd.store.rundir import RunDir
+from dilocoxd.trainer.parallel.compilers import missing_for_compiling
 
 PYTHON: Final = (3, 11)
 FILES_MIN: Final = 4096
@@ -53,6 +54,7 @@ def machine_findings(site: SiteConfig | None, manifest: Manifest | None, directo
     yield shm_finding(site)
     if site is not None:
         yield threads_finding(site)
+        yield compiler_finding(site)
     yield files_finding()
 
 
@@ -208,6 +210,13 @@ def threads_finding(site: SiteConfig) -> Finding:
     if outer > 1:
         text += f"; of each of {parts} outer workers: {site.workers.outer_threads}"
     return Finding("threads", "warning" if max(wanted, outer) > cores else "ok", text)
+
+
+def compiler_finding(site: SiteConfig) -> Finding:
+    if not site.parallel.compile:
+        return Finding("compiler", "info", "blocks are not compiled (parallel.compile = false)")
+    missing = missing_for_compiling(site.parallel.device)
+    return Finding("compiler", "error" if missing else "ok", missing or "blocks can be compiled")
 
 
 def files_finding() -> Finding:

@@ -103,6 +103,15 @@ class ParallelSection(Section):
             cost="bfloat16 halves these bytes, and rounds the residual stream between stages and the norms.",
         ),
     ] = "float32"
+    compile: Annotated[
+        bool,
+        knob(
+            "Compile each block when it first computes (torch.compile). Asks for a compiler: of C++ on CPUs, of C and"
+            " Triton with GPUs.",
+            unit="switch",
+            cost="compiling takes minutes, after a restart with the same code seconds; sums are made in another order.",
+        ),
+    ] = False
     microbatches: Annotated[
         int,
         knob(

@@ -25,6 +25,7 @@ from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.data.held_out import BatchLosses
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.optimizer import OptimizerConfig
+from dilocoxd.trainer.parallel.compiled import keep_code_in
 from dilocoxd.trainer.parallel.local import is_cut_by_tensor, local, place_of
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.pipeline import Pipeline, PipelineConfig
@@ -61,6 +62,7 @@ class Order:
     document_end: int | None = None
     loss_chunk: int = 0
     is_narrow: bool = False
+    is_compiled: bool = False
     first: int = 0
     last: int = STEPS
     checkpoints: str = ""
@@ -144,10 +146,12 @@ def main() -> int:
 
 def run(order: Order) -> None:
     torch.set_num_threads(1)
+    keep_code_in(Path(order.out).parent.parent / "code")  # of all tests
     join("gloo", os.environ, timeout=TIMEOUT)
     config = PipelineConfig(
         order.pipeline, order.schedule, order.per_rank, BATCH, order.microbatches, order.dtype == "bfloat16",
         order.replicate, order.shard, order.tensor, order.is_checkpointed, order.loss_chunk, order.is_narrow,
+        order.is_compiled,
     )  # fmt: skip
     pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)

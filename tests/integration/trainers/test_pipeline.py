@@ -273,6 +273,29 @@ def test_logits_of_a_few_positions_at_a_time_change_nothing(
     assert_equal(found, plain(layout.get("kind", "native"), layout.get("document_end")))
 
 
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"is_checkpointed": True},
+        {"document_end": 40},
+        {**PP2_SHARD2, "is_checkpointed": True, "loss_chunk": 7},
+        {"replicate": 2, "microbatches": 2},
+        {"kind": "llama"},
+        {"pipeline": 2, "kind": "hf:gpt2"},
+        {"kind": "hf:gemma3_text"},
+        {"kind": "hf:mixtral"},
+        {"kind": "hf:deepseek_v3"},
+        {"kind": "lora:llama tied"},
+    ],
+    ids=lambda layout: "-".join(f"{name}={value}" for name, value in layout.items() if name != "microbatches"),
+)
+def test_compiled_blocks_change_nothing(tmp_path: Path, forks: Forks, layout: dict[str, Any]) -> None:
+    found = run(forks, tmp_path / "out", is_compiled=True, **layout)
+    assert list((tmp_path.parent / "code").rglob("*.so")), "nothing was compiled"
+    assert_equal(found, plain(layout.get("kind", "native"), layout.get("document_end")))
+
+
 @pytest.mark.parametrize(
     "layout",
     [
