@@ -8,6 +8,7 @@ from typing import Final
 from dilocoxd.config.hugging_face import parse_config
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.parallel import ParallelSection
+from dilocoxd.config.sections.schedules import SliceOrder, schedule_problem, split_backward_problem
 from dilocoxd.config.sections.sources import SourceSection, require_read
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.tokens.files import files_of
@@ -54,6 +55,7 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
             " set it to 0"
         )
     found += _dtype_problems(manifest, parallel)
+    found += _schedule_problems(parallel, microbatches)
     if batch % parallel.readers:
         found.append(
             f"a batch of {batch} sequences does not divide among {parallel.readers} processes"
@@ -107,6 +109,17 @@ def _dtype_problems(manifest: Manifest, parallel: ParallelSection) -> Iterator[s
         )
 
 
+def _schedule_problems(parallel: ParallelSection, microbatches: int) -> list[str]:
+    order = SliceOrder(parallel.schedule, parallel.pipeline, parallel.stages_per_process)
+    split = split_backward_problem(
+        parallel.schedule,
+        is_checkpointed=parallel.activation_checkpointing == "block",
+        is_compiled=parallel.compile,
+        gathers_narrow=parallel.traffic == "bfloat16" and parallel.readers > 1,
+    )
+    return [problem for problem in (schedule_problem(order, microbatches), split) if problem]
+
+
 def unwatched(manifest: Manifest, site: SiteConfig, num_losses: int | None = 0) -> str:
     """Why this site does not measure on held-out text what contributions do, a sentence; empty: it does, or may.
 
@@ -145,10 +158,10 @@ def _stages_on_nodes_problems(manifest: Manifest, site: SiteConfig) -> Iterator[
             f"{text} of parallel.pipeline = {parallel.pipeline}: the first stage trains on the head; raise"
             f" parallel.pipeline, or set cluster.stages to at most {parallel.pipeline - 1}"
         )
-    if parallel.schedule == "interleaved1f1b":
+    if parallel.stages_per_process > 1:
         yield (
-            f"{text} with parallel.schedule = 'interleaved1f1b': each process has slices of the whole model there, and"
-            " a node holds only neighbouring layers; use 1f1b"
+            f"{text} with parallel.schedule = {parallel.schedule!r}: each process has slices of the whole model"
+            " there, and a node holds only neighbouring layers; use 1f1b"
         )
     if manifest.lora.rank:
         yield (

@@ -34,7 +34,9 @@ class TiedEmbedding:
     @torch.no_grad()
     def lend(self) -> None:
         """The copy <- the embedding. A collective call of the ranks that hold one of the two."""
-        if self._own is not None:
+        if self._own is not None and self._copy is not None:  # both ends of a V
+            _part(self._copy).copy_(_part(self._own))
+        elif self._own is not None:
             dist.send(_on_cpu(self._own), dst=self._away, group=self._group)
         elif self._copy is not None:
             part = _part(self._copy)
@@ -49,6 +51,11 @@ class TiedEmbedding:
             if self._own.grad is None:
                 self._own.grad = torch.zeros_like(self._own)
             gradient = _part(self._own.grad)
+            if self._copy is not None:
+                if self._copy.grad is not None:
+                    gradient.add_(_part(self._copy.grad))
+                self._copy.grad = None
+                return
             arrived = torch.empty(gradient.shape)
             dist.recv(arrived, src=self._away, group=self._group)
             gradient.add_(arrived.to(gradient.device))

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dilocoxd.config.sections.schedules import SliceOrder, schedule_problem, split_backward_problem
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage, cut_stages
 from dilocoxd.models.stage import positions_of
@@ -29,8 +30,6 @@ from dilocoxd.trainer.parallel.compiled import compile_blocks
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
 from dilocoxd.trainer.parallel.step_clock import StepClock
 from dilocoxd.trainer.parallel.traffic import NARROW, narrow_gathers, narrow_hidden
-
-SCHEDULES: Final = ("1f1b", "gpipe", "interleaved1f1b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +59,18 @@ class PipelineConfig:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(
-                f"pipeline schedule {self.schedule!r} is not supported: choose one of {', '.join(SCHEDULES)}"
-            )
         counts = ("num_ranks", "stages_per_rank", "batch_sequences", "num_microbatches", "replicate", "shard", "tensor")
         for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"pipeline {name} is {getattr(self, name)}: it must be at least 1")
-        if self.schedule == "interleaved1f1b":
-            if self.stages_per_rank < 2 or self.num_ranks < 2:
-                raise ConfigError(
-                    f"schedule interleaved1f1b needs at least 2 ranks and 2 stages per rank, not {self.num_ranks} and "
-                    f"{self.stages_per_rank}: raise them or use 1f1b"
-                )
-            if self.num_microbatches % self.num_ranks:
-                raise ConfigError(
-                    f"schedule interleaved1f1b needs a number of microbatches ({self.num_microbatches}) that is a "
-                    f"multiple of the pipeline ranks ({self.num_ranks}): change one of them"
-                )
-        elif self.stages_per_rank != 1:
-            raise ConfigError(
-                f"schedule {self.schedule} runs one stage per rank, not {self.stages_per_rank}: use interleaved1f1b"
-            )
+        problem = schedule_problem(self.order, self.num_microbatches) or split_backward_problem(
+            self.schedule,
+            is_checkpointed=self.is_checkpointed,
+            is_compiled=self.is_compiled,
+            gathers_narrow=self.is_narrow and self.readers > 1,
+        )
+        if problem:
+            raise ConfigError(problem)
         if self.num_microbatches < self.num_ranks:
             raise ConfigError(
                 f"{self.num_microbatches} microbatches cannot fill {self.num_ranks} pipeline ranks: "
@@ -93,6 +81,11 @@ class PipelineConfig:
                 f"a batch of {self.batch_sequences} sequences does not divide into {self.num_microbatches} "
                 f"microbatches at each of {self.readers} ranks of a stage: change one of them"
             )
+
+    @property
+    def order(self) -> SliceOrder:
+        """Which rank of a pipeline has which slices of the model."""
+        return SliceOrder(self.schedule, self.num_ranks, self.stages_per_rank)
 
     @property
     def readers(self) -> int:
@@ -179,11 +172,11 @@ class Pipeline:
         self.control = dist.new_group(backend="gloo")
         self._mesh = SiteMesh(self.place, device) if self.place.in_stage > 1 else None
         spans = cut_stages(model, config.num_stages)
-        self._local_indices = list(range(self.place.stage_rank, config.num_stages, config.num_ranks))
+        self._local_indices = config.order.slices(self.place.stage_rank)
         self.modules: list[StageModule] = [self._built(model, spans[index]) for index in self._local_indices]
         self._loss = PartLoss(config.num_microbatches * config.readers)
         self._schedule = self._make_schedule()
-        ends = {"home": self.place.at_stage(0), "away": self.place.at_stage(config.num_ranks - 1)}
+        ends = {"home": self.place.at_stage(0), "away": self._rank_of(config.num_stages - 1)}
         self._tied = TiedEmbedding(self.modules, **ends, group=self.control)
 
     def _built(self, model: ModelConfig, span: StageSpan) -> StageModule:
@@ -215,7 +208,7 @@ class Pipeline:
     @property
     def has_last(self) -> bool:
         """True if this rank holds the head, or a part of it."""
-        return self.place.stage_rank == self.config.num_ranks - 1
+        return self.config.num_stages - 1 in self._local_indices
 
     @property
     def speaks(self) -> bool:
@@ -283,15 +276,17 @@ class Pipeline:
         pending: list[tuple[Any, Tensor]] = []
         for num_done, ((ids_BT, targets_BT), share) in enumerate(mine):
             report(num_done)
+            out = ids_BT.to(self.device)
             for index, module in zip(self._local_indices, self.modules, strict=True):
-                x = ids_BT.to(self.device) if index == 0 else self._receive_hidden(index, ids_BT.shape)
+                if index and not self._is_here(index - 1):
+                    out = self._receive_hidden(index, ids_BT.shape)
                 with self._arithmetic():
-                    out = module(x, **self._known(ids_BT, targets_BT))
+                    out = module(out, **self._known(ids_BT, targets_BT))
                 if index == self.config.num_stages - 1:
                     if share and not self.place.slice:
                         loss = mean_loss(out, targets_BT.to(self.device)).double().cpu()
                         total[num_done] += loss * share
-                else:
+                elif not self._is_here(index + 1):
                     # Not waited for at once: the next rank may still be busy with the batch before.
                     sent = out.contiguous()
                     pending.append((dist.isend(sent, dst=self._rank_of(index + 1), group=self._group), sent))
@@ -314,7 +309,11 @@ class Pipeline:
 
     def _rank_of(self, index: int) -> int:
         """Who computes slice `index` of the model for our part of the batch."""
-        return self.place.at_stage(index % self.config.num_ranks)
+        return self.place.at_stage(self.config.order.rank(index))
+
+    def _is_here(self, index: int) -> bool:
+        """Whether slice `index` lies on this rank, too: where a V turns, two neighbours do."""
+        return self._rank_of(index) == self.place.rank
 
     @property
     def _group(self) -> Any:
@@ -341,17 +340,13 @@ class Pipeline:
         if self.config.num_stages == 1:
             is_cut = self.config.readers > 1
             return Accumulation(self.modules[0], self.config.num_microbatches, self._loss, is_cut=is_cut)
-        # Only here: a second of CPU time that a site of one rank does not need.
-        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
-
-        stages: list[Any] = [
+        stages = [
             self._make_stage(index, module) for index, module in zip(self._local_indices, self.modules, strict=True)
         ]
-        num_microbatches = self.config.num_microbatches
-        if self.config.schedule == "interleaved1f1b":
-            return ScheduleInterleaved1F1B(stages, num_microbatches, loss_fn=self._timed_loss)
-        kind = Schedule1F1B if self.config.schedule == "1f1b" else ScheduleGPipe
-        return kind(stages[0], num_microbatches, loss_fn=self._timed_loss)
+        # Only here: a second of CPU time that a site of one rank does not need.
+        from dilocoxd.trainer.parallel.schedules import make_schedule
+
+        return make_schedule(self.config.schedule, stages, self.config.num_microbatches, self._timed_loss)
 
     def _timed_loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
         with self.clock.computing():

@@ -12,6 +12,7 @@ from typing import Final
 from dilocoxd.config.footprint.counts import Counts, Slice, counted
 from dilocoxd.config.footprint.shape import SiteShape, shape_of
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.schedules import SliceOrder
 from dilocoxd.config.site import SiteConfig
 
 FLOAT_BYTES: Final = 4
@@ -76,7 +77,8 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     held = [_held_bytes(manifest, one, shape) for one in counts.slices]
     passing = [_activation_bytes(manifest, one, index, shape) for index, one in enumerate(counts.slices)]
     stages = range(shape.stages)
-    trainers = [sum(held[first :: shape.stages]) + sum(passing[first :: shape.stages]) for first in stages]
+    order = SliceOrder(shape.schedule, shape.stages, shape.slices_per_process)
+    trainers = [sum(held[index] + passing[index] for index in order.slices(rank)) for rank in stages]
     here = shape.stages_here * shape.slices_per_process if shape.stages_away else len(held)
     held_here, passing_here = sum(held[:here]), sum(passing[:here])
     of_trainers = 0 if shape.on_gpu else shape.in_stage * (held_here + round(HOLES * passing_here))
@@ -129,6 +131,11 @@ def _in_flight(shape: SiteShape, microbatches: int, index: int) -> int:
         return 1  # without a pipeline each goes back before the next one comes
     if shape.schedule == "gpipe":
         return microbatches
+    if shape.schedule == "zbvzerobubble":
+        # Of both slices of a process together twice as many as there are processes: most on the way down.
+        return min(microbatches, 2 * shape.stages - index)
+    if shape.schedule == "interleavedzerobubble":
+        return min(microbatches, shape.stages)  # on average over the slices of a process
     if shape.slices_per_process == 1:
         return min(microbatches, shape.stages - index)
     # Of all slices of a process together; the first backward pass waits for the last slice of the last process.

@@ -123,17 +123,18 @@ class ParallelSection(Section):
         ),
     ] = 0
     schedule: Annotated[
-        Literal["1f1b", "gpipe", "interleaved1f1b"],
+        Literal["1f1b", "gpipe", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble"],
         knob(
-            "Pipeline schedule; interleaved1f1b needs stages_per_process of at least 2.",
+            "Pipeline schedule; interleaved ones need stages_per_process of at least 2, zbvzerobubble exactly 2. The"
+            " zero-bubble ones compute gradients of weights while others wait for those of inputs.",
             unit="choice",
-            cost="gpipe keeps more activations in memory, interleaved1f1b sends more.",
+            cost="gpipe keeps more activations in memory, the last three send more; zero-bubble ones keep more, too.",
         ),
     ] = "1f1b"
     stages_per_process: Annotated[
         int,
         knob(
-            "Slices of the model in each process; more than 1 only with interleaved1f1b.",
+            "Slices of the model in each process; more than 1 only with the last three schedules.",
             unit="slices",
             cost="more of them shorten the bubble and send more.",
             ge=1,

@@ -23,10 +23,21 @@ class TimedStage(PipelineStage):
         with self._clock.computing():
             return super().forward_one_chunk(*args, **more)
 
+    def forward_maybe_with_nosync(self, *args: Any, **more: Any) -> Any:
+        """See torch."""
+        output: Any = super().forward_maybe_with_nosync(*args, **more)  # type: ignore[no-untyped-call]
+        # A backward pass in two parts detaches it in place, which torch refuses for views (GPT-2 returns one).
+        return output.clone() if output._is_view() else output
+
     def backward_one_chunk(self, *args: Any, **more: Any) -> Any:
         """See torch."""
         with self._clock.computing():
             return super().backward_one_chunk(*args, **more)
+
+    def backward_weight_one_chunk(self, *args: Any, **more: Any) -> Any:
+        """See torch."""
+        with self._clock.computing():
+            return super().backward_weight_one_chunk(*args, **more)
 
     def perform_reduce_grad(self, *args: Any, **more: Any) -> Any:
         """See torch."""

@@ -79,12 +79,17 @@ class Order:
 
 
 def model_config(kind: str) -> ModelConfig:
-    """The model called `kind`, or, for hf:NAME, the one of this name in `FAMILY_CONFIGS`; for lora:NAME its adapter."""
+    """The model called `kind`, or, for hf:NAME, the one of this name in `FAMILY_CONFIGS`; for lora:NAME its adapter.
+
+    deep: the native one with twice the layers.
+    """
     family, colon, name = kind.partition(":")
     if colon:
         table = FAMILY_CONFIGS[name]
         adapter = Adapter(4, 12.0) if family == "lora" else None
         return ModelConfig(adapter=adapter, kind="hf", seq_len=24, config=canonical_config(table), **sizes(table))  # type: ignore[arg-type]
+    if kind == "deep":
+        return ModelConfig(kind="native", **(SIZES | {"num_layers": 8}))  # type: ignore[arg-type]
     return ModelConfig(kind=kind, **SIZES)  # type: ignore[arg-type]
 
 

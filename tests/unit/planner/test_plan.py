@@ -334,3 +334,8 @@ def test_a_schedule_keeps_the_activations_of_its_microbatches_in_flight() -> Non
     # Of two slices each the first process has done 2 + 2 + 1 forward passes when its first backward pass comes.
     deep = replace(cut, schedule="interleaved1f1b", slices_per_process=2)
     assert [_in_flight(deep, 8, index) for index in range(4)] == [3, 2, 3, 2]
+    # Counted in the orders of torch 2.13: forward passes less those whose weights have their gradients, at most.
+    vee = replace(cut, schedule="zbvzerobubble", stages=3, slices_per_process=2)
+    assert [_in_flight(vee, 12, index) for index in range(6)] == [6, 5, 4, 3, 2, 1]
+    apart = replace(vee, schedule="interleavedzerobubble")
+    assert sum(_in_flight(apart, 12, index) for index in (0, 3)) == 6

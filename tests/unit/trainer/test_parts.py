@@ -70,6 +70,8 @@ def test_vectors_are_not_decayed() -> None:
 
 # --- pipeline rules ---
 
+ZBV = {"num_ranks": 2, "schedule": "zbvzerobubble", "stages_per_rank": 2}
+
 
 @pytest.mark.parametrize(
     ("fields", "words"),
@@ -82,9 +84,14 @@ def test_vectors_are_not_decayed() -> None:
         ({"num_ranks": 2, "batch_sequences": 10, "num_microbatches": 4}, "does not divide"),
         ({"num_ranks": 3, "schedule": "interleaved1f1b", "stages_per_rank": 2, "num_microbatches": 4}, "multiple of"),
         ({"num_ranks": 0}, "at least 1"),
+        ({**ZBV, "stages_per_rank": 3}, "exactly 2 stages per rank"),
+        ({**ZBV, "is_checkpointed": True}, "compute each block again for both"),
+        ({**ZBV, "is_compiled": True}, "cannot do with compiled blocks"),
+        ({**ZBV, "is_narrow": True, "shard": 2}, "over microbatches in 16 bits"),
+        ({**ZBV, "schedule": "interleavedzerobubble", "num_microbatches": 5, "batch_sequences": 20}, "multiple of"),
     ],
 )
-def test_unsupported_pipelines_are_one_clear_sentence(fields: dict[str, int], words: str) -> None:
+def test_unsupported_pipelines_are_one_clear_sentence(fields: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PipelineConfig(**fields)  # type: ignore[arg-type]
 
